@@ -1,0 +1,5 @@
+"""``python -m keeplast``."""
+
+from keeplast.cli.main import main
+
+main()

@@ -1,0 +1,41 @@
+"""The only reader of wall time.
+
+Everything else takes ``now_ms`` or a :class:`Clock`, so that a run can be repeated exactly.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Source of time for the rooms that do I/O."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since the Unix epoch."""
+        ...
+
+    def seconds(self) -> float:
+        """Return monotonic seconds; only differences mean anything."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for ``seconds``; used for back-off and throttling only."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since the Unix epoch."""
+        return time.time_ns() // 1_000_000
+
+    def seconds(self) -> float:
+        """Return monotonic seconds."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for ``seconds``."""
+        time.sleep(seconds)

@@ -1,0 +1,117 @@
+"""Every exception of keeplast, by what the caller should do about it.
+
+::
+
+    CompactionError
+    ├── InvalidError          fix the setting or the argument
+    ├── RefusedError          the request is understood and not safe to carry out here
+    ├── CorruptError          stop this partition; carries path, position, expected, found
+    ├── UnavailableError      transient (disk, network, a worker); retry with backoff
+    ├── ConflictError         somebody else changed what we planned on; re-plan
+    ├── FencedError           a newer owner exists; stop, never retry
+    ├── CommitUnknownError    it may have happened; delete nothing, reconcile
+    └── InvariantError        our bug; stop the process
+
+A new class is added only when a caller would act differently. Messages are lower case, say what
+failed first and end with ``name=value`` pairs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class CompactionError(Exception):
+    """Base of every error that keeplast raises on purpose."""
+
+
+class InvalidError(CompactionError):
+    """A setting or an argument cannot be used; the message names it, its value and the remedy."""
+
+
+class RefusedError(CompactionError):
+    """What was asked is understood, and not carried out because it would not be safe."""
+
+
+class CorruptError(CompactionError):
+    """Bytes on disk are not what the format says.
+
+    ``path`` is the file (None while a pure codec has not been told), ``position`` the byte offset
+    in it at which the damaged unit starts, ``expected`` and ``found`` what was compared.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        path: str | None = None,
+        position: int | None = None,
+        expected: object = None,
+        found: object = None,
+    ) -> None:
+        """Store the parts; the message is made from them."""
+        self.problem = problem
+        self.path = path
+        self.position = position
+        self.expected = expected
+        self.found = found
+        parts = [
+            f"{name}={value}"
+            for name, value in (
+                ("path", path),
+                ("position", position),
+                ("expected", expected),
+                ("found", found),
+            )
+            if value is not None
+        ]
+        super().__init__(f"{problem}. {' '.join(parts)}" if parts else problem)
+
+    def located(self, path: str, position: int = 0) -> CorruptError:
+        """Return the same error with ``path`` set and ``position`` (of the unit) added."""
+        return CorruptError(
+            self.problem,
+            path=path if self.path is None else self.path,
+            position=position + (self.position or 0),
+            expected=self.expected,
+            found=self.found,
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive pickling between processes with every attribute."""
+        return (
+            _rebuild_corrupt,
+            (self.problem, self.path, self.position, self.expected, self.found),
+        )
+
+
+def _rebuild_corrupt(
+    problem: str, path: str | None, position: int | None, expected: object, found: object
+) -> CorruptError:
+    return CorruptError(problem, path=path, position=position, expected=expected, found=found)
+
+
+class UnavailableError(CompactionError):
+    """A disk, a service or a worker failed in a way that may pass."""
+
+
+class ConflictError(CompactionError):
+    """The state that a decision was based on has changed meanwhile."""
+
+
+class FencedError(CompactionError):
+    """A newer owner of the same thing exists."""
+
+
+class CommitUnknownError(CompactionError):
+    """A commit may or may not have happened; nothing may be deleted on its account."""
+
+
+class InvariantError(CompactionError):
+    """Something that cannot be true is true: a defect of keeplast."""
+
+
+def invariant(condition: bool, message: str) -> None:
+    """Raise :class:`InvariantError` unless ``condition`` holds; stays on under ``python -O``."""
+    if not condition:
+        raise InvariantError(message)

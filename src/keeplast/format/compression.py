@@ -1,0 +1,190 @@
+"""Compresses and decompresses what lies inside a batch, with Kafka's framing of each codec.
+
+Two rules. *Bytes written are Kafka's*: gzip, lz4 and zstd give what Kafka 4.3 writes for the same
+input (snappy the same framing, but in about half of all cases other block contents). *Sizes read
+are not believed*: before anything is allocated, a declared size is held against the most that its
+input can give, and the sum against the caller's limit.
+
+======  ==============================================================================
+codec   framing
+======  ==============================================================================
+gzip    RFC 1952 members; the JDK's header says operating system ``ff``
+snappy  xerial: 16-byte header, then int32 length + raw block each; written in 32 KiB
+        blocks. A payload without that header is one raw block
+lz4     one frame, little-endian, independent blocks, written in 64 KiB blocks without
+        checksums. What follows its end mark is ignored. In magic 0 the header checksum
+        covers the magic number too and is not checked on read
+zstd    frames; Kafka writes one without content size or checksum, ended by an empty block
+======  ==============================================================================
+
+Only this module may import ``cramjam``.
+Answers to ``Compression`` and its streams (``Lz4BlockInputStream``); formats.md section 1.6, and
+F8 of cleaning-findings.md for the bytes.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import cramjam
+
+from keeplast.errors import CorruptError
+from keeplast.format import gzip_members, lz4_frame, xerial, zstd_frame
+from keeplast.format.checksum import Buffer
+from keeplast.format.payload import DECOMPRESSED_BYTES_MAX, check_limit, cut, undecodable
+
+_ZSTD_LEVEL = 3
+_ZSTD_ROOM_BYTES = 1 << 20
+_ROOM_GROWTH = 8
+
+
+class Codec(IntEnum):
+    """Bits 0 to 2 of the attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compress(codec: Codec, data: Buffer, *, magic: int = 2) -> bytes:
+    """Return ``data`` as the payload of a batch, at the codec's default level.
+
+    ``magic`` matters to lz4 only: 0 writes the header checksum that old clients expect.
+    """
+    if codec == Codec.GZIP:
+        return gzip_members.compress(data)
+    if codec == Codec.SNAPPY:
+        return _compress_snappy(data)
+    if codec == Codec.LZ4:
+        return _compress_lz4(data, magic)
+    if codec == Codec.ZSTD:
+        return _compress_zstd(data)
+    return bytes(data)
+
+
+def decompress(
+    codec: Codec, data: Buffer, *, magic: int = 2, limit: int = DECOMPRESSED_BYTES_MAX
+) -> Buffer:
+    """Return what the payload ``data`` holds, at most ``limit`` bytes.
+
+    The result may be a view of memory that nobody else writes; codec ``NONE`` gives ``data``
+    itself. Anything that Kafka's reader would refuse, and anything larger than ``limit`` or
+    :data:`DECOMPRESSED_BYTES_MAX`, raises :class:`CorruptError` with the position within ``data``.
+    """
+    limit = min(limit, DECOMPRESSED_BYTES_MAX)
+    if codec == Codec.NONE:
+        check_limit(len(data), limit, 0)
+        return data
+    view = memoryview(data)
+    if codec == Codec.GZIP:
+        return gzip_members.decompress(view, limit)
+    if codec == Codec.SNAPPY:
+        return _decompress_snappy(view, limit)
+    if codec == Codec.LZ4:
+        return _decompress_lz4(view, limit, is_checksum_checked=magic > 0)
+    return _decompress_zstd(view, limit)
+
+
+def _compress_snappy(data: Buffer) -> bytes:
+    view = memoryview(data)
+    parts: list[Buffer] = [xerial.HEADER]
+    for start in range(0, len(view), xerial.BLOCK_BYTES):
+        block = memoryview(cramjam.snappy.compress_raw(view[start : start + xerial.BLOCK_BYTES]))
+        parts += (xerial.encode_length(len(block)), block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: memoryview, limit: int) -> Buffer:
+    spans = xerial.find_blocks(data) if xerial.is_framed(data) else [(0, len(data))]
+    blocks = []
+    total = 0
+    for start, end in spans:
+        size = xerial.declared_size(data, start, end, limit - total)
+        total += size
+        blocks.append((start, end, size))
+    output = bytearray(total)
+    target = memoryview(output)
+    filled = 0
+    for start, end, size in blocks:
+        try:
+            cramjam.snappy.decompress_raw_into(data[start:end], target[filled : filled + size])
+        except cramjam.DecompressionError as error:
+            raise undecodable("snappy", start, str(error)) from None
+        filled += size
+    return output
+
+
+def _compress_lz4(data: Buffer, magic: int) -> bytes:
+    view = memoryview(data)
+    parts: list[Buffer] = [lz4_frame.BROKEN_HEADER if magic == 0 else lz4_frame.HEADER]
+    for start in range(0, len(view), lz4_frame.BLOCK_BYTES):
+        raw = view[start : start + lz4_frame.BLOCK_BYTES]
+        block = memoryview(cramjam.lz4.compress_block(raw, store_size=False))
+        is_stored = len(block) >= len(raw)
+        if is_stored:
+            block = raw
+        parts += (lz4_frame.encode_size(len(block), is_stored=is_stored), block)
+    parts.append(lz4_frame.END_MARK)
+    return b"".join(parts)
+
+
+def _decompress_lz4(data: memoryview, limit: int, *, is_checksum_checked: bool) -> Buffer:
+    blocks = lz4_frame.decode_blocks(data, is_checksum_checked=is_checksum_checked)
+    # While a block is decoded it may need more room than it gives, so the greatest block is set
+    # aside beyond the limit.
+    sizes = [block.output_bytes_max for block in blocks]
+    room = min(sum(sizes), limit + max(sizes, default=0))
+    output = bytearray(room)
+    target = memoryview(output)
+    filled = 0
+    for start, end, is_stored, output_bytes_max in blocks:
+        free = target[filled : filled + output_bytes_max]
+        if is_stored:
+            free[:] = data[start:end]
+            filled += output_bytes_max
+        else:
+            try:
+                filled += cramjam.lz4.decompress_block_into(data[start:end], free)
+            except cramjam.DecompressionError as error:
+                raise undecodable("lz4", start, str(error)) from None
+        check_limit(filled, limit, start)
+    # A small result must not hold on to the room of a whole block.
+    return target[:filled] if filled * 2 > room else bytes(target[:filled])
+
+
+def _compress_zstd(data: Buffer) -> bytes:
+    # Kafka's stream is flushed before it is closed, hence the empty last block.
+    compressor = cramjam.zstd.Compressor(_ZSTD_LEVEL)
+    compressor.compress(data if isinstance(data, bytes) else bytes(data))
+    return b"".join((compressor.flush(), compressor.finish()))
+
+
+def _decompress_zstd(data: memoryview, limit: int) -> Buffer:
+    if len(data) == 0:
+        raise cut(0, "a zstd frame", 0)
+    is_small = len(data) * zstd_frame.OUTPUT_RATIO_MAX <= limit
+    if is_small or zstd_frame.output_bound(data) <= limit:
+        try:
+            return memoryview(cramjam.zstd.decompress(data))
+        except cramjam.DecompressionError as error:
+            raise undecodable("zstd", 0, str(error)) from None
+    # The blocks could give more than is allowed. What they do give is found by trying, in room
+    # that grows from a multiple of the input to the limit.
+    room = min(limit, max(_ZSTD_ROOM_BYTES, _ROOM_GROWTH * len(data)))
+    while True:
+        output = bytearray(room)
+        try:
+            filled = cramjam.zstd.decompress_into(data, output)
+        except cramjam.DecompressionError as error:
+            if room == limit:
+                raise CorruptError(
+                    "zstd data cannot be decompressed",
+                    position=0,
+                    expected=f"valid zstd data of at most {limit} bytes",
+                    found=str(error),
+                ) from None
+            room = min(limit, room * _ROOM_GROWTH)
+        else:
+            return memoryview(output)[:filled]

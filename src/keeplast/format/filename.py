@@ -1,0 +1,111 @@
+"""Names in a Kafka data directory: segment files and partition directories.
+
+A segment file is ``<base offset as 20 digits><kind><stage>``. Staged files of ours put the attempt
+between kind and stage: ``<base>.log.<attempt>.deleted``, which a broker removes at start-up and
+concludes nothing from. A name that does not follow the rules gives None, never a guess.
+
+A partition directory is ``topic-partition``, split at the last ``-``; while a replica is being
+deleted, moved or set aside it is ``topic-partition.<unique>-<mark>``, with the topic possibly cut.
+Answers to ``LogFileUtils`` and ``UnifiedLog.parseTopicPartitionName``; formats.md 2.2 and 2.3.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from keeplast.model.offsets import INT32_MAX, INT64_MAX
+from keeplast.model.partition import TopicPartition
+
+LOG: Final = ".log"
+INDEX: Final = ".index"
+TIME_INDEX: Final = ".timeindex"
+TXN_INDEX: Final = ".txnindex"
+SNAPSHOT: Final = ".snapshot"
+CLEANED: Final = ".cleaned"
+SWAP: Final = ".swap"
+DELETED: Final = ".deleted"
+
+LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA: Final = "partition.metadata"
+META_PROPERTIES: Final = "meta.properties"
+LOCK: Final = ".lock"
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
+LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
+REPLICATION_CHECKPOINT: Final = "replication-offset-checkpoint"
+CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
+
+Kind = Literal[".log", ".index", ".timeindex", ".txnindex", ".snapshot"]
+Stage = Literal["", ".cleaned", ".swap", ".deleted"]
+Mark = Literal["delete", "future", "stray"]
+
+_KINDS: dict[str, Kind] = {
+    ".log": LOG,
+    ".index": INDEX,
+    ".timeindex": TIME_INDEX,
+    ".txnindex": TXN_INDEX,
+    ".snapshot": SNAPSHOT,
+}
+_STAGES: dict[str, Stage] = {"": "", ".cleaned": CLEANED, ".swap": SWAP, ".deleted": DELETED}
+_MARKS: dict[str, Mark] = {"delete": "delete", "future": "future", "stray": "stray"}
+
+_SEGMENT_FILE = re.compile(
+    r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
+    r"(?:\.([0-9a-z]+)(?=\.deleted\Z))?(\.cleaned|\.swap|\.deleted|)\Z"
+)
+_MARKED_DIRECTORY = re.compile(r"(\S+)\.([^\s.]+)-(delete|future|stray)\Z")
+_PARTITION = re.compile(r"([A-Za-z0-9._-]{1,249})-([0-9]{1,10})\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """What the name of a file beside a log says."""
+
+    base_offset: int
+    kind: Kind
+    stage: Stage = ""
+    attempt: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The file name."""
+        attempt = "" if self.attempt is None else f".{self.attempt}"
+        return f"{self.base_offset:020d}{self.kind}{attempt}{self.stage}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDirectory:
+    """What the name of a directory in a data directory says; ``mark`` None means in service.
+
+    The topic of a marked directory may have been cut by the broker to make the name fit.
+    """
+
+    partition: TopicPartition
+    mark: Mark | None = None
+
+
+def segment_file(base_offset: int, kind: Kind) -> str:
+    """Return the name of a live segment file of ``base_offset`` (0 to 2^63-1)."""
+    return SegmentFile(base_offset, kind).name
+
+
+def parse_segment_file(name: str) -> SegmentFile | None:
+    """Return what ``name`` says, or None if it is not the name of a segment file."""
+    match = _SEGMENT_FILE.match(name)
+    if match is None or int(match[1]) > INT64_MAX:
+        return None
+    return SegmentFile(int(match[1]), _KINDS[match[2]], _STAGES[match[4]], match[3])
+
+
+def parse_partition_directory(name: str) -> PartitionDirectory | None:
+    """Return what ``name`` says, or None if a broker could not have made a directory of it."""
+    mark: Mark | None = None
+    marked = _MARKED_DIRECTORY.match(name)
+    if marked is not None:
+        name, mark = marked[1], _MARKS[marked[3]]
+    match = _PARTITION.match(name)
+    if match is None or match[1] in (".", "..") or int(match[2]) > INT32_MAX:
+        return None
+    return PartitionDirectory(TopicPartition(match[1], int(match[2])), mark)

@@ -1,0 +1,1 @@
+"""The nouns that rooms share: frozen values without behaviour beyond arithmetic. Pure."""

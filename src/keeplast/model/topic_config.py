@@ -1,0 +1,45 @@
+"""The effective settings of one topic and of the cleaner, as plain typed values.
+
+Kafka's spelling (``min.compaction.lag.ms``) is translated to these fields in one place, the
+definitions of :mod:`keeplast.config`; every other room reads fields. Units are in the names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from keeplast.model.offsets import INT64_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """Topic settings that cleaning, rolling and retention read. Source: cleaning.md section 7.2."""
+
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = INT64_MAX
+    delete_retention_ms: int = 86_400_000
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 604_800_000
+    segment_index_bytes: int = 10_485_760
+    index_interval_bytes: int = 4096
+    max_message_bytes: int = 1_048_588
+
+    @property
+    def is_compacted(self) -> bool:
+        """True when the policy contains ``compact``."""
+        return "compact" in self.cleanup_policy
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerConfig:
+    """Broker-wide settings of the cleaner. Source: cleaning.md section 7.1.
+
+    ``key_map_bytes`` None means that the key map has no bound of its own; a value N gives
+    ``N // 24`` slots, of which ``trunc(slots * load_factor)`` are used.
+    """
+
+    key_map_bytes: int | None = None
+    load_factor: float = 0.9
+    producer_id_expiration_ms: int = 86_400_000

@@ -1,0 +1,1 @@
+"""What is decided per log, segment and group: eligibility, groups, transactions, plan. Pure."""

@@ -1,0 +1,172 @@
+"""Decides what of a log may be cleaned now, and whether it is worth it.
+
+``first dirty`` is the first offset not yet cleaned; ``uncleanable`` the first offset that must not
+be touched; ``bound`` is that, rounded down to the base of its segment, and the exclusive end of the
+round. Kafka: ``LogCleanerManager.cleanableOffsets``, ``LogToClean``; cleaning.md 1.2 to 1.5.
+
+Pure: times come from the caller, and a bound is always explained in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from keeplast.errors import InvalidError
+from keeplast.model.offsets import INT64_MAX
+from keeplast.model.segment import SegmentSummary
+
+
+@dataclass(frozen=True, slots=True)
+class FirstDirty:
+    """Where the dirty section begins; ``repairs`` says the checkpoint must be rewritten to it."""
+
+    offset: int
+    repairs: bool
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstUncleanable:
+    """Before rounding: the first offset that must stay as it is, and why, in words."""
+
+    offset: int
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class CleanableRange:
+    """The rounded bound and the bytes on either side of the first dirty offset."""
+
+    bound: int
+    clean_bytes: int
+    cleanable_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """Return cleanable / (clean + cleanable), 0 for an empty log."""
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else 0.0
+
+
+def find_first_dirty(checkpoint: int | None, *, log_start: int, log_end: int) -> FirstDirty:
+    """Return the first dirty offset; a checkpoint outside ``[log_start, log_end]`` is repaired."""
+    if checkpoint is None:
+        return FirstDirty(log_start, False)
+    if checkpoint < log_start:
+        note = f"checkpoint {checkpoint} is below the log start; starting at {log_start}"
+        return FirstDirty(log_start, True, note)
+    if checkpoint > log_end:
+        note = (
+            f"checkpoint {checkpoint} is beyond the log end {log_end}; "
+            f"everything from {log_start} is dirty again"
+        )
+        return FirstDirty(log_start, True, note)
+    return FirstDirty(checkpoint, False)
+
+
+def segments_between(
+    segments: Sequence[SegmentSummary], start: int, end: int
+) -> Sequence[SegmentSummary]:
+    """Return the segments that ``[start, end)`` touches, as Kafka's ``LogSegments.values`` does.
+
+    The first one may begin below ``start``; ``start`` -1 means from the first. InvalidError when
+    ``end`` < ``start``.
+    """
+    if start == end:
+        return ()
+    if end < start:
+        raise InvalidError(f"range ends before it begins. start={start} end={end}")
+    first = 0
+    for i, segment in enumerate(segments):
+        if segment.base_offset <= start:
+            first = i
+    return tuple(segment for segment in segments[first:] if segment.base_offset < end)
+
+
+def non_active_from(segments: Sequence[SegmentSummary], offset: int) -> Sequence[SegmentSummary]:
+    """Return the closed segments from the one that contains ``offset``; the last is active."""
+    active = segments[-1].base_offset
+    return () if offset > active else segments_between(segments, offset, active)
+
+
+def find_first_uncleanable(
+    segments: Sequence[SegmentSummary],
+    *,
+    first_dirty: int,
+    last_stable: int,
+    min_compaction_lag_ms: int,
+    now_ms: int,
+) -> FirstUncleanable:
+    """Return the least of the last stable offset, the active base and the first young segment.
+
+    Never below ``first_dirty``. A segment is young when its largest timestamp is greater than
+    ``now_ms - min_compaction_lag_ms``; timestamps are believed, so one record from the future
+    holds back everything behind it.
+    """
+    active = segments[-1].base_offset
+    found = FirstUncleanable(active, f"the active segment starts at {active}")
+    if min_compaction_lag_ms > 0:
+        for segment in non_active_from(segments, first_dirty):
+            age = now_ms - segment.age_timestamp_ms
+            if segment.age_timestamp_ms > now_ms - min_compaction_lag_ms:
+                if segment.base_offset < found.offset:
+                    what = f"is {_duration(min_compaction_lag_ms - age)} younger than"
+                    if age < 0:
+                        what = f"holds a timestamp {_duration(-age)} in the future, under"
+                    found = FirstUncleanable(
+                        segment.base_offset,
+                        f"segment {segment.base_offset} {what} min.compaction.lag.ms",
+                    )
+                break
+    if last_stable < found.offset:
+        found = FirstUncleanable(last_stable, f"the last stable offset is {last_stable}")
+    if found.offset < first_dirty:
+        return FirstUncleanable(first_dirty, found.note)
+    return found
+
+
+def find_cleanable_range(
+    segments: Sequence[SegmentSummary], *, first_dirty: int, uncleanable: int
+) -> CleanableRange:
+    """Round ``uncleanable`` down to a segment and add up the bytes.
+
+    A segment that merely contains ``first_dirty`` counts in both sums, as in Kafka.
+    """
+    closed = non_active_from(segments, uncleanable)
+    bound = closed[0].base_offset if closed else segments[-1].base_offset
+    clean = segments_between(segments, -1, first_dirty) if first_dirty >= 0 else ()
+    cleanable = segments_between(segments, min(first_dirty, bound), bound)
+    return CleanableRange(
+        bound,
+        sum(segment.size_bytes for segment in clean if segment.base_offset < first_dirty),
+        sum(segment.size_bytes for segment in cleanable),
+    )
+
+
+def find_compaction_delay(
+    segments: Sequence[SegmentSummary],
+    *,
+    first_dirty: int,
+    max_compaction_lag_ms: int,
+    now_ms: int,
+) -> int:
+    """Return for how many milliseconds compaction is overdue, 0 when it is not.
+
+    Timestamps of 0 or less are ignored; min lag and the last stable offset play no part.
+    """
+    stamps = [
+        segment.first_batch_timestamp_ms
+        for segment in non_active_from(segments, first_dirty)
+        if segment.first_batch_timestamp_ms is not None and segment.first_batch_timestamp_ms > 0
+    ]
+    cutoff = now_ms - max(max_compaction_lag_ms, 0)
+    earliest = min(stamps, default=INT64_MAX)
+    return max(cutoff - earliest, 0)
+
+
+def _duration(milliseconds: int) -> str:
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if milliseconds >= 2 * size:
+            return f"{milliseconds // size} {unit}"
+    return f"{milliseconds} ms"

@@ -1,0 +1,116 @@
+"""What a round may touch (:class:`RoundPlan`) and what it will write (:class:`CleanPlan`).
+
+Both are immutable and carry everything that comes from outside a group, so that an attempt is a
+function of the plan and the group's bytes and can run anywhere, twice, in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keeplast.cleaner.eligibility import segments_between
+from keeplast.cleaner.grouping import group_segments
+from keeplast.format.txn_index import AbortedTransaction
+from keeplast.model.offsets import delete_horizon
+from keeplast.model.partition import TopicPartition
+from keeplast.model.segment import SegmentSummary
+from keeplast.model.topic_config import TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """What one round works on, decided before a record is read.
+
+    ``segments`` are all of the log, the last one active. ``bound`` is the exclusive end;
+    ``start_position`` the byte at which the first pass starts in the segment that holds
+    ``first_dirty``. ``key_capacity`` is the number of keys the map may hold, None without bound.
+    """
+
+    partition: TopicPartition
+    topic: TopicConfig
+    segments: tuple[SegmentSummary, ...]
+    aborted: tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]
+    last_records: NDArray[np.int64]
+    log_start: int
+    first_dirty: int
+    bound: int
+    start_position: int
+    key_capacity: int | None
+    now_ms: int
+
+    @property
+    def horizon_ms(self) -> int:
+        """Return the delete horizon that is stamped in this round; negative means never."""
+        return delete_horizon(self.now_ms, self.topic.delete_retention_ms)
+
+    @property
+    def old_format_horizon_ms(self) -> int:
+        """Return the age limit of old-format tombstones: a segment's mtime must be above it.
+
+        The last clean segment's mtime less the retention, 0 without a clean segment.
+        """
+        clean = [s for s in self.segments if s.base_offset < self.first_dirty]
+        return clean[-1].mtime_ms - self.topic.delete_retention_ms if clean else 0
+
+    def dirty_segments(self) -> Sequence[SegmentSummary]:
+        """Return what the first pass reads."""
+        return segments_between(self.segments, self.first_dirty, self.bound)
+
+    def aborted_from(self, base_offset: int) -> tuple[AbortedTransaction, ...]:
+        """Return the aborted transactions that a pass starting in this segment can meet."""
+        return tuple(
+            txn
+            for base, entries in self.aborted
+            if base >= base_offset
+            for txn in entries
+            if txn.last_offset >= self.log_start and txn.first_offset < self.bound
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """Segments that become one, named by the first one's base offset."""
+
+    sources: tuple[SegmentSummary, ...]
+
+    @property
+    def base_offset(self) -> int:
+        """Return the base offset of the output."""
+        return self.sources[0].base_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of the sources; only converted old formats (F1) can need more."""
+        return sum(source.size_bytes for source in self.sources)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanPlan:
+    """A round plan, sealed once it is known how far the key map reaches.
+
+    ``end_offset`` is the next first dirty offset; every record at or above it stays.
+    """
+
+    round: RoundPlan
+    end_offset: int
+    groups: tuple[GroupPlan, ...]
+
+
+def seal(plan: RoundPlan, end_offset: int) -> CleanPlan:
+    """Group the segments from the first up to the one that holds ``end_offset - 1``."""
+    return CleanPlan(plan, end_offset, plan_groups(plan, end_offset))
+
+
+def plan_groups(plan: RoundPlan, end_offset: int) -> tuple[GroupPlan, ...]:
+    """Return the groups of a round that ends at ``end_offset``."""
+    groups = group_segments(
+        segments_between(plan.segments, 0, end_offset) if end_offset > 0 else (),
+        bound=plan.bound,
+        segment_bytes=plan.topic.segment_bytes,
+        segment_index_bytes=plan.topic.segment_index_bytes,
+    )
+    return tuple(GroupPlan(sources) for sources in groups)

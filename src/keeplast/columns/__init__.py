@@ -1,0 +1,26 @@
+"""Numba kernels: bytes to columns and back, per batch and per record. Pure.
+
+``load`` of :mod:`keeplast.columns.kernel` knows every kernel because they are all imported here.
+"""
+
+from keeplast.columns import (
+    index_entries,
+    legacy,
+    rebuild,
+    rows,
+    scan,
+    transactions,
+    verdicts,
+    winners,
+)
+
+__all__ = [
+    "index_entries",
+    "legacy",
+    "rebuild",
+    "rows",
+    "scan",
+    "transactions",
+    "verdicts",
+    "winners",
+]

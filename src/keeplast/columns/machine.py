@@ -1,0 +1,226 @@
+"""Machine instructions that a kernel cannot spell in Python: unaligned loads and stores, memcpy,
+the CRC-32C step.
+
+Nothing here checks a bound: the caller has. Big-endian is Kafka's order on disk; little-endian is
+what SipHash and the CRC instruction read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import binding, ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_CPU_FEATURES = binding.get_host_cpu_features()
+HAS_CRC_INSTRUCTION = bool(_CPU_FEATURES.get("sse4.2", False))
+
+
+def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(data, [index])
+
+
+def _is_bytes(array: Any) -> bool:
+    return isinstance(array, types.Array) and array.dtype == types.uint8 and array.layout == "C"
+
+
+def _load(typing_context: Any, array: Any, index: Any, bits: int, swap: bool) -> Any:
+    if not _is_bytes(array) or not isinstance(index, types.Integer):
+        return None
+    result = types.uint64 if bits == 64 else types.uint32
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _address(context, builder, signature.args[0], args[0], args[1])
+        word = ir.IntType(bits)
+        value = builder.load(builder.bitcast(pointer, word.as_pointer()), align=1)
+        return builder.bswap(value) if swap else value
+
+    return result(array, types.int64), codegen
+
+
+@intrinsic
+def load_le64(typing_context: Any, array: Any, index: Any) -> Any:
+    """Return eight bytes at ``index`` as a little-endian uint64."""
+    return _load(typing_context, array, index, 64, False)
+
+
+@intrinsic
+def load_be64_unsigned(typing_context: Any, array: Any, index: Any) -> Any:
+    """Return eight bytes at ``index`` as a big-endian uint64."""
+    return _load(typing_context, array, index, 64, True)
+
+
+@intrinsic
+def load_be32_unsigned(typing_context: Any, array: Any, index: Any) -> Any:
+    """Return four bytes at ``index`` as a big-endian uint32."""
+    return _load(typing_context, array, index, 32, True)
+
+
+@intrinsic
+def _store(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
+    if not _is_bytes(array) or value not in (types.uint64, types.uint32):
+        return None
+    bits = value.bitwidth
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _address(context, builder, signature.args[0], args[0], args[1])
+        word = ir.IntType(bits)
+        builder.store(builder.bswap(args[2]), builder.bitcast(pointer, word.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, value), codegen
+
+
+@intrinsic
+def copy_bytes(
+    typing_context: Any, target: Any, target_at: Any, source: Any, source_at: Any, length: Any
+) -> Any:
+    """Copy ``length`` bytes between arrays that do not overlap."""
+    if not (_is_bytes(target) and _is_bytes(source)):
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        to = _address(context, builder, signature.args[0], args[0], args[1])
+        origin = _address(context, builder, signature.args[2], args[2], args[3])
+        cgutils.raw_memcpy(builder, to, origin, args[4], 1)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64, types.int64), codegen
+
+
+@intrinsic
+def _crc_step64(typing_context: Any, crc: Any, word: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        i64 = ir.IntType(64)
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(i64, [i64, i64]), "llvm.x86.sse42.crc32.64.64"
+        )
+        return builder.call(function, args)
+
+    return types.uint64(types.uint64, types.uint64), codegen
+
+
+@intrinsic
+def _crc_step8(typing_context: Any, crc: Any, byte: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        i32, i8 = ir.IntType(32), ir.IntType(8)
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(i32, [i32, i8]), "llvm.x86.sse42.crc32.32.8"
+        )
+        return builder.call(function, args)
+
+    return types.uint32(types.uint32, types.uint8), codegen
+
+
+@njit(nogil=True, forceinline=True)
+def load_be64(array, index):
+    """Return eight bytes at ``index`` as a big-endian int64."""
+    return np.int64(load_be64_unsigned(array, index))
+
+
+@njit(nogil=True, forceinline=True)
+def load_be32(array, index):
+    """Return four bytes at ``index`` as a big-endian signed number, in an int64."""
+    return np.int64(np.int32(load_be32_unsigned(array, index)))
+
+
+@njit(nogil=True, forceinline=True)
+def load_be16(array, index):
+    """Return two bytes at ``index`` as a big-endian signed number, in an int64."""
+    return np.int64(np.int16((np.int64(array[index]) << 8) | np.int64(array[index + 1])))
+
+
+@njit(nogil=True, forceinline=True)
+def store_be64(array, index, value):
+    """Write an int64 big-endian."""
+    _store(array, index, np.uint64(value))
+
+
+@njit(nogil=True, forceinline=True)
+def store_be32(array, index, value):
+    """Write the low 32 bits of an int64 big-endian."""
+    _store(array, index, np.uint32(np.uint64(value) & np.uint64(0xFFFFFFFF)))
+
+
+@njit(nogil=True, forceinline=True)
+def store_be16(array, index, value):
+    """Write the low 16 bits of an int64 big-endian."""
+    array[index] = np.uint8((value >> 8) & 0xFF)
+    array[index + 1] = np.uint8(value & 0xFF)
+
+
+def _tables(polynomial: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    tables = np.zeros((8, 256), np.uint32)
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (polynomial if crc & 1 else 0)
+        tables[0, byte] = crc
+    for byte in range(256):
+        crc = int(tables[0, byte])
+        for slice_ in range(1, 8):
+            crc = int(tables[0, crc & 0xFF]) ^ (crc >> 8)
+            tables[slice_, byte] = crc
+    return tables
+
+
+_CRC32C_TABLES = _tables(0x82F63B78)
+_CRC32_TABLES = _tables(0xEDB88320)
+
+
+@njit(nogil=True)
+def _sliced(tables, array, start, end):
+    """Slicing-by-8: eight table look-ups for every eight bytes."""
+    crc = np.uint32(0xFFFFFFFF)
+    at = start
+    while at + 8 <= end:
+        word = load_le64(array, at) ^ np.uint64(crc)
+        crc = (
+            tables[7, np.int64(word & np.uint64(0xFF))]
+            ^ tables[6, np.int64((word >> np.uint64(8)) & np.uint64(0xFF))]
+            ^ tables[5, np.int64((word >> np.uint64(16)) & np.uint64(0xFF))]
+            ^ tables[4, np.int64((word >> np.uint64(24)) & np.uint64(0xFF))]
+            ^ tables[3, np.int64((word >> np.uint64(32)) & np.uint64(0xFF))]
+            ^ tables[2, np.int64((word >> np.uint64(40)) & np.uint64(0xFF))]
+            ^ tables[1, np.int64((word >> np.uint64(48)) & np.uint64(0xFF))]
+            ^ tables[0, np.int64(word >> np.uint64(56))]
+        )
+        at += 8
+    while at < end:
+        crc = tables[0, (np.int64(crc) ^ np.int64(array[at])) & 0xFF] ^ (crc >> np.uint32(8))
+        at += 1
+    return np.int64(crc ^ np.uint32(0xFFFFFFFF))
+
+
+@njit(nogil=True)
+def crc32(array, start, end):
+    """Return the CRC-32 of ``array[start:end]`` (magic 0 and 1), in an int64."""
+    return _sliced(_CRC32_TABLES, array, start, end)
+
+
+@njit(nogil=True)
+def crc32c_by_table(array, start, end):
+    """Return the CRC-32C of ``array[start:end]`` on any processor, in an int64."""
+    return _sliced(_CRC32C_TABLES, array, start, end)
+
+
+@njit(nogil=True)
+def _crc32c_by_instruction(array, start, end):
+    crc = np.uint64(0xFFFFFFFF)
+    at = start
+    while at + 8 <= end:
+        crc = _crc_step64(crc, load_le64(array, at))
+        at += 8
+    short = np.uint32(crc)
+    while at < end:
+        short = _crc_step8(short, array[at])
+        at += 1
+    return np.int64(short ^ np.uint32(0xFFFFFFFF))
+
+
+crc32c = _crc32c_by_instruction if HAS_CRC_INSTRUCTION else crc32c_by_table
+"""CRC-32C of ``array[start:end]``, by instruction where the processor has one."""

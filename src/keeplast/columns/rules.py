@@ -1,0 +1,94 @@
+"""The rules that decide what remains, one function a rule, called by the kernels.
+
+A record goes only for one of five reasons, tested in this order:
+
+1. its transaction was aborted, or it is a marker whose horizon has passed;
+2. it has no key and lies at or below the key map's last offset;
+3. a record with its key and a greater offset is in the key map;
+4. it is a tombstone whose delete horizon has passed (magic 2);
+5. it is a tombstone of a segment older than the old-format horizon (magic 0 and 1).
+
+Everything above the key map's last offset stays, because nothing is known about it, unless (1).
+Answers to ``Cleaner.checkBatchRetention`` and ``shouldRetainRecord``; cleaning.md section 3.4.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from keeplast.columns import batch_table as t
+from keeplast.columns.rows import HAS_KEY, HAS_VALUE
+
+KEEP = 0
+SUPERSEDED = 1
+EXPIRED_TOMBSTONE = 2
+KEYLESS = 3
+ABORTED_DATA = 4
+EXPIRED_MARKER = 5
+REASONS = 6
+
+
+@njit(nogil=True)
+def discards_records(is_control, is_unneeded, is_aborted, horizon, now):
+    """Say whether every record of a batch goes: aborted data, or a marker past its horizon.
+
+    ``horizon`` is -1 when the batch carries none. Removal happens at ``now == horizon``.
+    """
+    if is_control:
+        return is_unneeded and horizon >= 0 and horizon <= now
+    return is_aborted
+
+
+@njit(nogil=True)
+def batch_verdict(discards, is_last_of_producer, ends_at_bound):
+    """Return what happens to a batch of which no record stays.
+
+    Two kinds of batch are kept as an empty header: an active producer's last one, because its
+    sequence number is how the broker recognises a duplicate, and the one that ends at the bound,
+    because it holds the end offset of the round (KAFKA-17076).
+    """
+    if is_last_of_producer or ends_at_bound:
+        return t.RETAIN_EMPTY
+    if discards:
+        return t.DELETE
+    return t.DELETE_EMPTY
+
+
+@njit(nogil=True)
+def record_verdict(
+    discards, is_control, offset, map_latest, flags, winner, magic, horizon, now, keeps_old
+):
+    """Return KEEP or the reason for which one record goes.
+
+    ``winner`` is the key map's offset for the record's key, -1 when absent; ``keeps_old`` says
+    whether the segment is too young for its old-format tombstones to go.
+    """
+    if discards:
+        return EXPIRED_MARKER if is_control else ABORTED_DATA
+    if is_control or offset > map_latest:
+        return KEEP
+    if flags & HAS_KEY == 0:
+        return KEYLESS
+    if offset < winner:
+        return SUPERSEDED
+    if flags & HAS_VALUE != 0:
+        return KEEP
+    if magic >= 2:
+        return KEEP if horizon < 0 or now < horizon else EXPIRED_TOMBSTONE
+    return KEEP if keeps_old else EXPIRED_TOMBSTONE
+
+
+@njit(nogil=True)
+def new_horizon(magic, has_horizon, kept, kept_tombstones, is_empty_transaction, now_plus):
+    """Return the delete horizon that a batch receives now, or -1.
+
+    Set once, the first time a batch with a retained tombstone, or a marker whose transaction has
+    no data left, is copied; an old-format batch receives it while it becomes magic 2 (F1).
+    ``now_plus`` is now + delete.retention.ms in 64-bit arithmetic; negative means never.
+    """
+    if has_horizon or kept == 0 or now_plus < 0:
+        return np.int64(-1)
+    if kept_tombstones > 0 or is_empty_transaction:
+        return now_plus
+    return np.int64(-1)

@@ -1,0 +1,107 @@
+"""Finds the batches of a window and checks their CRCs.
+
+A batch is trusted to the extent of its size field only: everything else in its header is copied
+to the table as found. Kafka's counterparts are ``ByteBufferLogInputStream`` and
+``DefaultRecordBatch``; formats.md sections 1.1, 1.2 and 1.5.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from keeplast.columns import batch_table as t
+from keeplast.columns.kernel import BAD_CODEC, BAD_COUNT, BAD_MAGIC, BAD_SIZE, OK, kernel
+from keeplast.columns.machine import crc32, crc32c, load_be16, load_be32, load_be64
+
+CRC_IN_KERNEL_BYTES_MAX = 4096
+"""Above this size the crc32c package is faster than a kernel, call included."""
+
+
+@kernel("UniTuple(int64, 4)(uint8[::1], int64, int64[:, ::1])")
+def scan_batches(window, length, table):
+    """Fill ``table`` with the whole batches of ``window[:length]``.
+
+    Returns (batches, consumed bytes, code, position). Stops without a code before a batch that
+    is cut by the end of the window, when fewer than 18 bytes remain, or when the table is full.
+    A code describes the batch that starts at ``position`` = consumed.
+    """
+    position = 0
+    n = 0
+    while length - position >= t.SCAN_BYTES_MIN and n < table.shape[0]:
+        size_field = load_be32(window, position + 8)
+        if size_field < t.MESSAGE_BYTES_MIN:
+            return n, position, BAD_SIZE, position
+        size = size_field + t.PREFIX_BYTES
+        magic = np.int64(np.int8(window[position + 16]))
+        if magic < 0 or magic > 2:
+            return n, position, BAD_MAGIC, position
+        if magic == 2 and size < t.HEADER_BYTES:
+            return n, position, BAD_SIZE, position
+        if magic == 1 and size < 34:
+            return n, position, BAD_SIZE, position
+        if size > length - position:
+            break
+        row = table[n]
+        offset = load_be64(window, position)
+        row[t.POSITION] = position
+        row[t.SIZE] = size
+        row[t.MAGIC] = magic
+        row[t.STATE] = 0
+        row[t.ROWS] = 0
+        if magic == 2:
+            attributes = np.int64(window[position + 22])
+            count = load_be32(window, position + 57)
+            # A compressed batch can hold more records than it has bytes; one in the open cannot.
+            if count < 0 or (count > size and attributes & t.CODEC_MASK == 0):
+                return n, position, BAD_COUNT, position
+            row[t.BASE_OFFSET] = offset
+            row[t.LAST_OFFSET] = offset + load_be32(window, position + 23)
+            row[t.COUNT] = count
+            row[t.BASE_TIMESTAMP] = load_be64(window, position + 27)
+            row[t.MAX_TIMESTAMP] = load_be64(window, position + 35)
+            row[t.PRODUCER_ID] = load_be64(window, position + 43)
+            row[t.PRODUCER_EPOCH] = load_be16(window, position + 51)
+            row[t.PAYLOAD_START] = position + t.HEADER_BYTES
+            row[t.PAYLOAD_END] = position + size
+            row[t.PAYLOAD_IN] = 0
+            if attributes & t.CODEC_MASK != 0 and count > 0:
+                row[t.PAYLOAD_IN] = -1
+        else:
+            attributes = np.int64(window[position + 17])
+            row[t.BASE_OFFSET] = offset
+            row[t.LAST_OFFSET] = offset
+            row[t.COUNT] = 1
+            row[t.BASE_TIMESTAMP] = -1
+            row[t.MAX_TIMESTAMP] = load_be64(window, position + 18) if magic == 1 else -1
+            row[t.PRODUCER_ID] = -1
+            row[t.PRODUCER_EPOCH] = -1
+            row[t.PAYLOAD_IN] = -1
+            attributes &= t.CODEC_MASK | (t.LOG_APPEND_TIME if magic == 1 else 0)
+        if attributes & t.CODEC_MASK > 4:
+            return n, position, BAD_CODEC, position
+        row[t.ATTRIBUTES] = attributes
+        position += size
+        n += 1
+    return n, position, OK, position
+
+
+@kernel("int64(uint8[::1], int64[:, ::1], int64, int64)")
+def find_bad_crc(window, table, n, size_max):
+    """Return the row of the first batch whose CRC is wrong, or -1.
+
+    Batches of magic 2 that are larger than ``size_max`` bytes are left to the caller.
+    """
+    for i in range(n):
+        position = table[i, t.POSITION]
+        end = position + table[i, t.SIZE]
+        if table[i, t.MAGIC] == 2:
+            if table[i, t.SIZE] > size_max:
+                continue
+            stored = load_be32(window, position + 17) & 0xFFFFFFFF
+            if crc32c(window, position + 21, end) != stored:
+                return i
+        else:
+            stored = load_be32(window, position + 12) & 0xFFFFFFFF
+            if crc32(window, position + 16, end) != stored:
+                return i
+    return -1

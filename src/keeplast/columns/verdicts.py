@@ -1,0 +1,214 @@
+"""Applies the rules to the batches and rows of a window.
+
+Order: :func:`judge_batches` before records are parsed (batches with DELETE never are), then
+:func:`mark_indexed` for the first pass, or :func:`judge_rows` for the second.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from keeplast.columns import batch_table as t
+from keeplast.columns import rules
+from keeplast.columns.kernel import kernel
+from keeplast.columns.rows import HAS_KEY, HAS_VALUE
+
+MESSAGES_READ = 0
+MESSAGES_WRITTEN = 1
+BYTES_READ = 2
+INVALID = 3
+TOMBSTONES_READ = 4
+TOMBSTONES_WRITTEN = 5
+PASSED_THROUGH = 6
+REBUILT = 7
+DROPPED = 8
+EMPTIED = 9
+REASON_RECORDS = 10
+REASON_BYTES = REASON_RECORDS + rules.REASONS
+BYTES_WRITTEN = REASON_BYTES + rules.REASONS
+COUNTERS = BYTES_WRITTEN + 1
+
+
+@njit(nogil=True)
+def _is_last_of_producer(table, i, last_records):
+    """Say whether batch ``i`` is what its producer's state rests on.
+
+    ``last_records`` (n, 3), ascending by producer id: id, last data offset or -1, epoch.
+    """
+    producer_id = table[i, t.PRODUCER_ID]
+    if producer_id < 0:
+        return False
+    low, high = 0, last_records.shape[0]
+    while low < high:
+        middle = (low + high) >> 1
+        if last_records[middle, 0] < producer_id:
+            low = middle + 1
+        else:
+            high = middle
+    if low == last_records.shape[0] or last_records[low, 0] != producer_id:
+        return False
+    if last_records[low, 1] >= 0:
+        return table[i, t.LAST_OFFSET] == last_records[low, 1]
+    is_control = table[i, t.ATTRIBUTES] & t.CONTROL != 0
+    return is_control and table[i, t.PRODUCER_EPOCH] == last_records[low, 2]
+
+
+@njit(nogil=True, forceinline=True)
+def horizon_of(table, i):
+    """Return the delete horizon that batch ``i`` carries, or -1."""
+    if table[i, t.MAGIC] == 2 and table[i, t.ATTRIBUTES] & t.DELETE_HORIZON != 0:
+        return table[i, t.BASE_TIMESTAMP]
+    return np.int64(-1)
+
+
+@njit(nogil=True, forceinline=True)
+def _discards(table, i, now):
+    state = table[i, t.STATE]
+    return rules.discards_records(
+        table[i, t.ATTRIBUTES] & t.CONTROL != 0,
+        state & t.UNNEEDED != 0,
+        state & t.ABORTED != 0,
+        horizon_of(table, i),
+        now,
+    )
+
+
+@kernel("void(int64[:, ::1], int64, int64, int64, int64, int64[:, ::1], int64[::1])")
+def judge_batches(table, first, last, now, bound, last_records, counters):
+    """Set VERDICT of batches ``[first, last)`` for the second pass.
+
+    ``bound`` is the round's exclusive upper bound.
+    """
+    for i in range(first, last):
+        discards = _discards(table, i, now)
+        verdict = rules.batch_verdict(
+            discards,
+            _is_last_of_producer(table, i, last_records),
+            table[i, t.LAST_OFFSET] + 1 == bound,
+        )
+        table[i, t.VERDICT] = verdict
+        counters[BYTES_READ] += table[i, t.SIZE]
+        if verdict == t.DELETE:
+            is_control = table[i, t.ATTRIBUTES] & t.CONTROL != 0
+            reason = rules.EXPIRED_MARKER if is_control else rules.ABORTED_DATA
+            counters[REASON_RECORDS + reason] += table[i, t.COUNT]
+            counters[REASON_BYTES + reason] += table[i, t.SIZE]
+
+
+@kernel("void(int64[:, ::1], int64, int64)")
+def select_indexed(table, first, last):
+    """Set VERDICT for the first pass: DELETE, so no rows, for control and aborted batches."""
+    for i in range(first, last):
+        skips = table[i, t.ATTRIBUTES] & t.CONTROL != 0 or table[i, t.STATE] & t.ABORTED != 0
+        table[i, t.VERDICT] = t.DELETE if skips else t.DELETE_EMPTY
+
+
+@kernel("int64(int64, int64, int64[::1], uint8[::1], uint8[::1])")
+def mark_indexed(rows, first_offset, offsets, flags, wanted):
+    """Mark the rows that the first pass indexes: a key, and an offset >= ``first_offset``."""
+    n = 0
+    for r in range(rows):
+        wants = flags[r] & HAS_KEY != 0 and offsets[r] >= first_offset
+        wanted[r] = wants
+        n += wants
+    return n
+
+
+@kernel("int64(int64[:, ::1], int64, int64, int64, int64[::1], uint8[::1], uint8[::1])")
+def mark_looked_up(table, first, last, map_latest, offsets, flags, wanted):
+    """Mark the rows of batches ``[first, last)`` whose fate depends on the key map."""
+    n = 0
+    for i in range(first, last):
+        is_data = table[i, t.ATTRIBUTES] & t.CONTROL == 0 and table[i, t.STATE] & t.ABORTED == 0
+        for r in range(table[i, t.FIRST_ROW], table[i, t.FIRST_ROW] + table[i, t.ROWS]):
+            wants = is_data and flags[r] & HAS_KEY != 0 and offsets[r] <= map_latest
+            wanted[r] = wants
+            n += wants
+    return n
+
+
+@kernel(
+    "void(int64[:, ::1], int64, int64, int64, int64, int64, boolean, int64[::1], int32[::1],"
+    " uint8[::1], int64[::1], uint8[::1], int64[::1])"
+)
+def judge_rows(
+    table, first, last, map_latest, now, now_plus, keeps_old,
+    offsets, positions, flags, winners, keep, counters,
+):  # fmt: skip
+    """Set ``keep`` of every row and ACTION of every batch in ``[first, last)``.
+
+    ``winners`` is only read for rows that :func:`mark_looked_up` marked. ``now_plus`` is
+    now + delete.retention.ms. OUT_BASE_TIMESTAMP receives the horizon the output batch carries,
+    or -1.
+    """
+    for i in range(first, last):
+        table[i, t.KEPT] = 0
+        table[i, t.KEPT_TOMBSTONES] = 0
+        table[i, t.OUT_BASE_TIMESTAMP] = -1
+        verdict = table[i, t.VERDICT]
+        if verdict == t.DELETE:
+            table[i, t.ACTION] = t.ACTION_DROP
+            counters[DROPPED] += 1
+            continue
+        magic = table[i, t.MAGIC]
+        is_control = table[i, t.ATTRIBUTES] & t.CONTROL != 0
+        discards = _discards(table, i, now)
+        horizon = horizon_of(table, i)
+        rows_end = table[i, t.FIRST_ROW] + table[i, t.ROWS]
+        kept = 0
+        tombstones = 0
+        for r in range(table[i, t.FIRST_ROW], rows_end):
+            reason = rules.record_verdict(
+                discards, is_control, offsets[r], map_latest, flags[r], winners[r], magic,
+                horizon, now, keeps_old,
+            )  # fmt: skip
+            is_tombstone = flags[r] & HAS_VALUE == 0
+            keep[r] = reason == rules.KEEP
+            kept += reason == rules.KEEP
+            if not is_control and is_tombstone:
+                counters[TOMBSTONES_READ] += 1
+                counters[TOMBSTONES_WRITTEN] += reason == rules.KEEP
+            # Kafka asks "no value?" of retained marker records too, which all have one.
+            tombstones += is_tombstone and reason == rules.KEEP
+            if reason != rules.KEEP:
+                end = table[i, t.PAYLOAD_END] if r + 1 == rows_end else positions[r + 1]
+                counters[REASON_RECORDS + reason] += 1
+                counters[REASON_BYTES + reason] += end - positions[r]
+                counters[INVALID] += reason == rules.KEYLESS
+        counters[MESSAGES_READ] += table[i, t.ROWS]
+        table[i, t.KEPT] = kept
+        table[i, t.KEPT_TOMBSTONES] = tombstones
+        is_empty_transaction = is_control and table[i, t.STATE] & t.UNNEEDED != 0
+        stamped = rules.new_horizon(
+            magic, horizon >= 0, kept, tombstones, is_empty_transaction, now_plus
+        )
+        if kept > 0:
+            needs_stamp = stamped >= 0 or (
+                # A negative horizon means "never", and rebuilds the batch all the same.
+                magic == 2
+                and table[i, t.ATTRIBUTES] & t.DELETE_HORIZON == 0
+                and (tombstones > 0 or is_empty_transaction)
+            )
+            if kept == table[i, t.ROWS] and magic == 2 and not needs_stamp:
+                table[i, t.ACTION] = t.ACTION_COPY
+                counters[PASSED_THROUGH] += 1
+            else:
+                table[i, t.ACTION] = t.ACTION_REBUILD
+                table[i, t.OUT_BASE_TIMESTAMP] = horizon if horizon >= 0 else stamped
+                counters[REBUILT] += 1
+            counters[MESSAGES_WRITTEN] += kept
+        elif verdict == t.RETAIN_EMPTY:
+            if magic == 2:
+                table[i, t.ACTION] = t.ACTION_EMPTY
+                counters[EMPTIED] += 1
+            else:
+                # An old-format batch cannot be empty; Kafka's round fails here for ever.
+                # We keep it as it is: docs/reference/differences.md (b).
+                table[i, t.ACTION] = t.ACTION_COPY
+                table[i, t.KEPT] = table[i, t.ROWS]
+                counters[MESSAGES_WRITTEN] += table[i, t.ROWS]
+                counters[PASSED_THROUGH] += 1
+        else:
+            table[i, t.ACTION] = t.ACTION_DROP
+            counters[DROPPED] += 1

@@ -1,0 +1,257 @@
+"""The key map: for every dirty key the offset of its winner, in shards of open-addressing tables.
+
+A table is a zeroed uint64 array of (slots, 3): two hash halves and ``offset + 2``; 0 in the third
+word marks an empty slot, 1 a key that is known without an offset (it counts as absent). The
+shard of a key is the top ``SHARD_BITS`` of the first half, its home slot follows from the next
+32 bits, and probing is linear. A table is never more than ``LOAD_MAX`` full.
+
+Keys arrive as *blocks*: rows sorted by shard, (rows, 3) of two halves and the offset, with
+``starts`` giving each shard's range. The same blocks are what a shuffle carries.
+
+Answers to Kafka's ``SkimpyOffsetMap``; cleaning.md section 2.3.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from keeplast.columns.kernel import kernel
+
+SHARD_BITS = 6
+SHARDS = 1 << SHARD_BITS
+SLOT_BYTES = 24
+LOAD_MAX = 0.85
+GROWTH = 1.25
+SLOTS_MIN = 64
+STEP_ROWS_MIN = 1024
+"""A step of an insertion reserves a slot for each of its rows; small ones would cost calls."""
+NO_OFFSET = -1
+
+
+@kernel(
+    "int64(uint64[:, ::1], int64[::1], uint8[::1], int64, int64, uint64[:, ::1], int32[::1],"
+    " int64[::1])"
+)
+def sort_by_shard(hashes, offsets, wanted, first, last, block, rows, starts):
+    """Collect the rows of ``[first, last)`` with ``wanted`` != 0 into a block.
+
+    ``rows`` receives each block row's origin, ``starts`` (SHARDS + 1) each shard's first row.
+    Within a shard the order of rows is kept. Returns the number of rows.
+    """
+    shift = np.uint64(64 - SHARD_BITS)
+    starts[:] = 0
+    for r in range(first, last):
+        if wanted[r] != 0:
+            starts[np.int64(hashes[r, 0] >> shift) + 1] += 1
+    for s in range(SHARDS):
+        starts[s + 1] += starts[s]
+    at = np.empty(SHARDS, np.int64)
+    for s in range(SHARDS):
+        at[s] = starts[s]
+    for r in range(first, last):
+        if wanted[r] != 0:
+            s = np.int64(hashes[r, 0] >> shift)
+            i = at[s]
+            block[i, 0] = hashes[r, 0]
+            block[i, 1] = hashes[r, 1]
+            block[i, 2] = np.uint64(offsets[r])
+            rows[i] = r
+            at[s] = i + 1
+    return starts[SHARDS]
+
+
+@njit(nogil=True, forceinline=True)
+def _home(half, slots):
+    bits = (half >> np.uint64(64 - SHARD_BITS - 32)) & np.uint64(0xFFFFFFFF)
+    return np.int64((bits * np.uint64(slots)) >> np.uint64(32))
+
+
+@kernel("int64(uint64[:, ::1], uint64[:, ::1], int64, int64)")
+def insert(table, block, first, last):
+    """Store the offsets of block rows ``[first, last)``; a later row of a key replaces an earlier.
+
+    The table must have room for all of them. Returns how many keys were new.
+    """
+    slots = table.shape[0]
+    new = 0
+    for i in range(first, last):
+        a = block[i, 0]
+        b = block[i, 1]
+        s = _home(a, slots)
+        while True:
+            mark = table[s, 2]
+            if mark == np.uint64(0):
+                table[s, 0] = a
+                table[s, 1] = b
+                new += 1
+                break
+            if table[s, 0] == a and table[s, 1] == b:
+                break
+            s += 1
+            if s == slots:
+                s = 0
+        table[s, 2] = block[i, 2] + np.uint64(2)
+    return new
+
+
+@kernel("int64(uint64[:, ::1], uint64[:, ::1], int64, int64, int32[::1], uint8[::1])")
+def announce(table, block, first, last, rows, is_new):
+    """Make the keys of block rows known without storing an offset.
+
+    ``is_new[row]`` becomes 1 for the first row of each key that was not known. Lets a bounded map
+    find the exact record that no longer fits before any offset is replaced.
+    """
+    slots = table.shape[0]
+    new = 0
+    for i in range(first, last):
+        a = block[i, 0]
+        b = block[i, 1]
+        s = _home(a, slots)
+        is_new[rows[i]] = 0
+        while True:
+            mark = table[s, 2]
+            if mark == np.uint64(0):
+                table[s, 0] = a
+                table[s, 1] = b
+                table[s, 2] = np.uint64(1)
+                is_new[rows[i]] = 1
+                new += 1
+                break
+            if table[s, 0] == a and table[s, 1] == b:
+                break
+            s += 1
+            if s == slots:
+                s = 0
+    return new
+
+
+@kernel("void(uint64[:, ::1], uint64[:, ::1], int64, int64, int32[::1], int64[::1])")
+def look_up(table, block, first, last, rows, winners):
+    """Write to ``winners[row]`` the stored offset of each block row's key, -1 when absent."""
+    slots = table.shape[0]
+    for i in range(first, last):
+        a = block[i, 0]
+        b = block[i, 1]
+        s = _home(a, slots)
+        found = np.int64(NO_OFFSET)
+        while True:
+            mark = table[s, 2]
+            if mark == np.uint64(0):
+                break
+            if table[s, 0] == a and table[s, 1] == b:
+                found = np.int64(mark) - 2
+                break
+            s += 1
+            if s == slots:
+                s = 0
+        winners[rows[i]] = found
+
+
+@kernel("void(uint64[:, ::1], uint64[:, ::1])")
+def move(source, target):
+    """Insert every key of ``source`` into the larger, empty ``target``."""
+    slots = target.shape[0]
+    for i in range(source.shape[0]):
+        if source[i, 2] == np.uint64(0):
+            continue
+        s = _home(source[i, 0], slots)
+        while target[s, 2] != np.uint64(0):
+            s += 1
+            if s == slots:
+                s = 0
+        target[s, 0] = source[i, 0]
+        target[s, 1] = source[i, 1]
+        target[s, 2] = source[i, 2]
+
+
+@kernel("int64(uint8[::1], int64, int64, int64)")
+def find_overflow(is_new, first, last, room):
+    """Return the first row at which ``room`` new keys have already been seen, or ``last``.
+
+    Kafka tests for room before it looks the key up, so the row that does not fit may hold a
+    known key (cleaning.md section 2.2).
+    """
+    for r in range(first, last):
+        if room <= 0:
+            return r
+        room -= np.int64(is_new[r])
+    return last
+
+
+class KeyMap:
+    """Winners of the dirty keys of one partition and round.
+
+    Grows shard by shard, so that no more than one shard exists twice at any time. Not safe for
+    concurrent writers; readers need no lock once :meth:`put` is no longer called.
+    """
+
+    __slots__ = ("_counts", "_tables")
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._tables = [np.zeros((SLOTS_MIN, 3), np.uint64) for _ in range(SHARDS)]
+        self._counts = [0] * SHARDS
+
+    def __len__(self) -> int:
+        """Return the number of distinct keys."""
+        return sum(self._counts)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return what the tables occupy."""
+        return sum(table.nbytes for table in self._tables)
+
+    def _make_room(self, shard: int, more: int) -> NDArray[np.uint64]:
+        table = self._tables[shard]
+        need = self._counts[shard] + more
+        if need <= LOAD_MAX * table.shape[0]:
+            return table
+        # The first guess takes every row for a new key and is generous while small; later
+        # growth is by a quarter, or a block that repeats its keys would double the table.
+        slots = table.shape[0]
+        while need > LOAD_MAX * slots:
+            slots = int(slots * GROWTH) + 1
+        grown = np.zeros((slots, 3), np.uint64)
+        move(table, grown)
+        self._tables[shard] = grown
+        return grown
+
+    def put(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
+        """Store every row of ``block``; rows of one key must come in the order of the log."""
+        for shard in range(SHARDS):
+            first, last = int(starts[shard]), int(starts[shard + 1])
+            # In small steps: a step reserves a slot for each of its rows, known keys included.
+            while first < last:
+                step = min(last, first + max(STEP_ROWS_MIN, self._tables[shard].shape[0] // 64))
+                table = self._make_room(shard, step - first)
+                self._counts[shard] += insert(table, block, first, step)
+                first = step
+
+    def announce(
+        self,
+        block: NDArray[np.uint64],
+        starts: NDArray[np.int64],
+        rows: NDArray[np.int32],
+        is_new: NDArray[np.uint8],
+    ) -> None:
+        """Make keys known without offsets; see :func:`announce`."""
+        for shard in range(SHARDS):
+            first, last = int(starts[shard]), int(starts[shard + 1])
+            if first < last:
+                table = self._make_room(shard, last - first)
+                self._counts[shard] += announce(table, block, first, last, rows, is_new)
+
+    def find(
+        self,
+        block: NDArray[np.uint64],
+        starts: NDArray[np.int64],
+        rows: NDArray[np.int32],
+        winners: NDArray[np.int64],
+    ) -> None:
+        """Write the winner's offset of every block row to ``winners[row]``, -1 when absent."""
+        for shard in range(SHARDS):
+            first, last = int(starts[shard]), int(starts[shard + 1])
+            if first < last:
+                look_up(self._tables[shard], block, first, last, rows, winners)

@@ -1,0 +1,114 @@
+"""Makes the result of a wave part of the log: the only place where a live file changes.
+
+In place: nothing is renamed before the partition has been found as it was surveyed. To a new
+place: what is not replaced is copied beside the staged files, and the checkpoint is written last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from keeplast.engine.task import PartitionTask, StagedGroup, TaskResult
+from keeplast.errors import ConflictError
+from keeplast.format.filename import SNAPSHOT, parse_segment_file
+from keeplast.log.files import FileSystem, reading
+from keeplast.log.partition_log import PartitionFiles, list_partition
+from keeplast.log.swap import KINDS, Replacement, commit_wave
+
+
+def check_unchanged(
+    files: FileSystem, surveyed: PartitionFiles, committed: Sequence[StagedGroup]
+) -> None:
+    """Raise ConflictError unless the directory is as surveyed, but for what we committed since."""
+    found = {s.base_offset: s for s in list_partition(surveyed.path, files).segments}
+    ours = {base for group in committed for base in group.sources}
+    for segment in surveyed.segments:
+        base = segment.base_offset
+        if base in ours:
+            continue
+        now = found.get(base)
+        if now is None or (now.size_bytes, now.mtime_ns) != (segment.size_bytes, segment.mtime_ns):
+            raise ConflictError(
+                "the partition changed while it was being cleaned and is left alone; "
+                f"stop what writes to it and run again. path={segment.log_path}"
+            )
+
+
+def commit_in_place(
+    files: FileSystem,
+    task: PartitionTask,
+    result: TaskResult,
+    surveyed: PartitionFiles,
+    committed: Sequence[StagedGroup],
+) -> list[Path]:
+    """Swap a wave in; returns the replaced files, which are for the caller to remove.
+
+    ConflictError before anything is renamed when the partition has changed.
+    """
+    check_unchanged(files, surveyed, committed)
+    return commit_wave(files, task.path, _replacements(result.staged))
+
+
+def commit_to_target(
+    files: FileSystem,
+    task: PartitionTask,
+    result: TaskResult,
+    surveyed: PartitionFiles,
+) -> None:
+    """Complete ``task.target``: outputs under their final names, everything else copied."""
+    check_unchanged(files, surveyed, ())
+    replaced: set[int] = set()
+    for group in result.staged:
+        if not group.files:
+            continue
+        replaced.update(group.sources)
+        for file in group.files:
+            files.rename(
+                task.target / file.name,
+                task.target / f"{group.base_offset:020d}{file.kind}",
+            )
+    outputs = {group.base_offset for group in result.staged}
+    for name in files.listdir(task.path):
+        parsed = parse_segment_file(name)
+        if parsed is not None:
+            if parsed.stage or (parsed.kind in KINDS and parsed.base_offset in replaced):
+                continue
+            is_gone = parsed.base_offset in replaced and parsed.base_offset not in outputs
+            if parsed.kind == SNAPSHOT and is_gone:
+                continue
+        if not files.is_directory(task.path / name):
+            copy_file(files, task.path / name, task.target / name)
+    files.fsync_directory(task.target)
+    files.fsync_directory(task.target.parent)
+
+
+def copy_partition(files: FileSystem, source: Path, target: Path) -> None:
+    """Copy every file of a partition that no round has changed."""
+    for name in files.listdir(source):
+        if not files.is_directory(source / name):
+            copy_file(files, source / name, target / name)
+    files.fsync_directory(target)
+
+
+def copy_file(files: FileSystem, source: Path, target: Path) -> None:
+    """Copy a regular file durably, with mode, owner and modification time."""
+    with reading(files, source) as handle:
+        out = files.open_write(target)
+        try:
+            out.copy_from(handle, 0, handle.size_bytes)
+            out.fsync()
+        finally:
+            out.close()
+    files.copy_owner_and_mode(source, target)
+    files.set_mtime(target, files.stat(source).mtime_ns)
+
+
+def _replacements(staged: Sequence[StagedGroup]) -> list[Replacement]:
+    return [
+        Replacement(
+            group.base_offset, {file.kind: file.name for file in group.files}, group.sources
+        )
+        for group in staged
+        if group.files
+    ]

@@ -1,0 +1,316 @@
+"""Decides rounds, gives waves to a runner, commits what comes back; the only writer of a log.
+
+    survey, bound -> RoundPlan      here, for every partition
+    index .. check                  in the runner, one wave of one partition a task
+    commit                          here, wave by wave, ascending; the checkpoint once and last
+
+A failure ends the partition's round and no other's: what the wave staged is removed, the
+checkpoint stays. Another round follows while asked for and while the bound was not reached.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from keeplast.cleaner.plan import RoundPlan, plan_groups
+from keeplast.clock import Clock
+from keeplast.engine.commit import commit_in_place, commit_to_target, copy_partition
+from keeplast.engine.events import Events
+from keeplast.engine.kernel_cache import load_kernels
+from keeplast.engine.place import copy_root_files, make_target, target_of
+from keeplast.engine.receipt import receipt_line
+from keeplast.engine.report import CleanReport
+from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.engine.rounds import (
+    PartitionRun,
+    Round,
+    base_report,
+    clean_report,
+    failed_report,
+    planned_report,
+)
+from keeplast.engine.runner import Runner
+from keeplast.engine.survey import Survey, load_checkpoints, survey_partition
+from keeplast.engine.task import PartitionTask, TaskResult
+from keeplast.engine.workspace import MEMORY_BYTES_MIN
+from keeplast.errors import CompactionError, RefusedError, UnavailableError
+from keeplast.format.filename import CLEANER_CHECKPOINT, parse_segment_file
+from keeplast.log.append import LogAppender
+from keeplast.log.checkpoints import update_checkpoint
+from keeplast.log.files import FileSystem
+from keeplast.log.lock import is_locked, locked
+from keeplast.log.recovery import recover_swap
+
+ROUNDS_MAX = 100_000
+RESERVE_BYTES_MIN = 64 << 20
+RESERVE_SHARE = 50
+"""One in so many free bytes stays free, and 64 MiB at least."""
+
+Work = tuple[PartitionRun, Round]
+
+
+class Coordinator:
+    """Cleans or plans the partitions of one request with one runner."""
+
+    def __init__(self, runner: Runner, clock: Clock, files: FileSystem, events: Events) -> None:
+        """Take the components; kernels are made ready here."""
+        self._runner = runner
+        self._clock = clock
+        self._files = files
+        self._events = events
+        load_kernels(events.warned)
+
+    def plan(self, request: CleanRequest, *, exact: bool = False) -> CleanReport:
+        """Say what :meth:`clean` would do; writes nothing, takes no lock and says when one is held.
+
+        ``exact`` reads everything as clean would and counts what would go.
+        """
+        for root in sorted({p.path.parent for p in request.partitions}):
+            if is_locked(root):
+                self._events.warned(
+                    "a broker or another keeplast holds this directory; what is read may change "
+                    f"meanwhile. path={root}"
+                )
+        runs = [PartitionRun(partition) for partition in request.partitions]
+        works = [work for run in runs for work in self._begin(run, request, writes=False)]
+        if exact:
+            self._run_waves(works, request)
+        else:
+            for run, round_ in works:
+                run.rounds.append(planned_report(round_.survey, round_.plan))
+        return clean_report(runs)
+
+    def clean(self, request: CleanRequest) -> CleanReport:
+        """Clean every partition of the request; the report says what each round did or why not.
+
+        RefusedError when a data directory is in use. Faults of one partition are in its report.
+        """
+        with self._locks(request):
+            runs = [PartitionRun(partition) for partition in request.partitions]
+            for run in runs:
+                self._prepare(run, request)
+            later = replace(request, first_dirty_offset=None, target=None)
+            rounds = ROUNDS_MAX if request.rounds is None else request.rounds
+            for number in range(rounds):
+                active = [run for run in runs if not run.is_done]
+                if not active:
+                    break
+                current = request if number == 0 else later
+                works = [work for run in active for work in self._begin(run, current, writes=True)]
+                self._run_waves(works, current)
+            return clean_report(runs)
+
+    @contextmanager
+    def _locks(self, request: CleanRequest) -> Iterator[None]:
+        roots = sorted({partition.path.parent for partition in request.partitions})
+        with ExitStack() as stack:
+            for root in roots:
+                stack.enter_context(locked(root))
+            if request.target is not None:
+                self._files.make_directory(request.target)
+                stack.enter_context(locked(request.target))
+                copy_root_files(self._files, roots[0], request.target)
+            yield
+
+    def _prepare(self, run: PartitionRun, request: CleanRequest) -> None:
+        """Finish what a crash left, roll if asked to; make room at a target."""
+        partition = run.request
+        try:
+            if request.target is not None:
+                make_target(self._files, partition, request)
+                return
+            recovered = recover_swap(self._files, partition.path)
+            if recovered:
+                self._events.warned(
+                    f"finished or undid what an earlier run left in {partition.partition}: "
+                    f"{len(recovered)} files"
+                )
+            if request.roll_active:
+                with LogAppender(partition.path, self._files, topic=partition.topic) as appender:
+                    appender.roll()
+        except (CompactionError, OSError) as error:
+            self._fail(run, None, 0, error)
+
+    def _begin(self, run: PartitionRun, request: CleanRequest, *, writes: bool) -> Iterator[Work]:
+        """Survey a partition; yields its round, or nothing when there is a reason not to."""
+        if run.is_done:
+            return
+        started = self._clock.seconds()
+        survey: Survey | None = None
+        try:
+            checkpoints = load_checkpoints(self._files, run.request.path.parent)
+            now_ms = self._clock.now_ms() if request.now_ms is None else request.now_ms
+            survey = survey_partition(run.request, request, checkpoints, self._files, now_ms)
+            if survey.plan is None:
+                self._skip(run, survey, request, writes=writes)
+                return
+            target = target_of(run.request, request) if writes else run.request.path
+            if writes:
+                self._check_room(survey, survey.plan, run.request.path, target)
+            task = self._task(run.request, survey.plan, target, request, writes=writes)
+            round_ = Round(survey, survey.plan, task, started)
+            self._events.planned(round_.bytes_to_read())
+        except (CompactionError, OSError) as error:
+            self._fail(run, survey, 0, error)
+            return
+        yield run, round_
+
+    def _task(
+        self,
+        partition: PartitionRequest,
+        plan: RoundPlan,
+        target: Path,
+        request: CleanRequest,
+        *,
+        writes: bool,
+    ) -> PartitionTask:
+        return PartitionTask(
+            number=0,
+            plan=plan,
+            path=partition.path,
+            target=target,
+            attempt=secrets.token_hex(8),
+            hash_key=(secrets.randbits(64), secrets.randbits(64)),
+            memory_bytes=max(request.memory_bytes // self._runner.slots, MEMORY_BYTES_MIN),
+            wave_bytes_max=None,
+            writes=writes,
+        )
+
+    def _skip(
+        self, run: PartitionRun, survey: Survey, request: CleanRequest, *, writes: bool
+    ) -> None:
+        """End a partition that has no round; a checkpoint out of range is repaired all the same."""
+        end_offset = survey.first_dirty.offset if survey.first_dirty.repairs else None
+        if writes and request.target is not None:
+            copy_partition(self._files, run.request.path, target_of(run.request, request))
+        if writes and end_offset is not None:
+            self._checkpoint(run, request, end_offset)
+        report = replace(base_report(survey), skipped=True, end_offset=end_offset)
+        run.is_done = True
+        run.rounds.append(report)
+        self._events.finished(run.request.partition, report)
+
+    def _free_room(self, place: Path) -> int:
+        free = self._files.free_bytes(place)
+        return free - max(free // RESERVE_SHARE, RESERVE_BYTES_MIN)
+
+    def _check_room(self, survey: Survey, plan: RoundPlan, source: Path, target: Path) -> None:
+        """Refuse when not even one group fits, or not the whole log at a target."""
+        if target == source:
+            sizes = [group.size_bytes for group in plan_groups(plan, plan.bound)]
+            needed = max(sizes, default=0)
+        else:
+            needed = sum(segment.size_bytes for segment in survey.listing.segments)
+        room = self._free_room(target)
+        if needed > room:
+            raise RefusedError(
+                "not enough free disk; free some, or use --to another volume. "
+                f"path={target} needed_bytes={needed} usable_bytes={max(room, 0)}"
+            )
+
+    def _run_waves(self, works: list[Work], request: CleanRequest) -> None:
+        """Run and commit wave after wave until every round has ended."""
+        waiting = works
+        while waiting:
+            chunk, rest = self._next_chunk(waiting)
+            tasks = []
+            for number, (_, round_) in enumerate(chunk):
+                round_.task = replace(round_.task, number=number)
+                tasks.append(round_.task)
+            left = dict(enumerate(chunk))
+            again: list[Work] = []
+            for result in self._runner.run(tasks, self._events.progressed):
+                run, round_ = left.pop(result.number)
+                try:
+                    if self._take(run, round_, result, request):
+                        again.append((run, round_))
+                except (CompactionError, OSError) as error:
+                    self._fail(run, round_.survey, len(round_.committed), error)
+                self._collect(round_)
+            for run, round_ in left.values():
+                lost = UnavailableError("the runner lost the task of this partition")
+                self._fail(run, round_.survey, len(round_.committed), lost)
+                self._collect(round_)
+            waiting = again + rest
+
+    def _next_chunk(self, waiting: list[Work]) -> tuple[list[Work], list[Work]]:
+        """Return the rounds whose output fits on disk together, and those that must wait.
+
+        A round that is too large even alone runs alone, in waves.
+        """
+        chunk: list[Work] = []
+        used = 0
+        for i, (run, round_) in enumerate(waiting):
+            if not round_.task.writes or round_.task.target != round_.task.path:
+                chunk.append((run, round_))
+                continue
+            room = self._free_room(round_.task.target)
+            needed = round_.bytes_to_stage()
+            if chunk and used + needed > room:
+                return chunk, waiting[i:]
+            round_.task = replace(round_.task, wave_bytes_max=room if needed > room else None)
+            chunk.append((run, round_))
+            used += needed
+        return chunk, []
+
+    def _take(
+        self, run: PartitionRun, round_: Round, result: TaskResult, request: CleanRequest
+    ) -> bool:
+        """Commit one wave; True when another one follows."""
+        if result.error is not None:
+            self._fail(run, round_.survey, len(round_.committed), result.error)
+            return False
+        task = round_.task
+        round_.results.append(result)
+        if task.writes and task.target != task.path:
+            commit_to_target(self._files, task, result, round_.survey.listing)
+        elif task.writes:
+            replaced = commit_in_place(
+                self._files, task, result, round_.survey.listing, round_.committed
+            )
+            started = self._clock.seconds()
+            for path in replaced:
+                self._files.unlink(path)
+            round_.removal_seconds += self._clock.seconds() - started
+        round_.committed.extend(result.staged)
+        if result.carry is not None:
+            round_.task = replace(task, carry=result.carry)
+            return True
+        report = round_.report(self._clock.seconds())
+        if task.writes:
+            if request.receipt is not None:
+                line = receipt_line(task, round_.results, report)
+                self._files.append_durable(request.receipt, line)
+            self._checkpoint(run, request, result.end_offset)
+            run.request = replace(run.request, path=task.target)
+        run.is_done = result.end_offset >= round_.plan.bound
+        run.rounds.append(report)
+        self._events.finished(run.request.partition, report)
+        return False
+
+    def _checkpoint(self, run: PartitionRun, request: CleanRequest, offset: int) -> None:
+        root = run.request.path.parent if request.target is None else request.target
+        change = {run.request.partition: offset}
+        update_checkpoint(self._files, root, CLEANER_CHECKPOINT, change)
+
+    def _collect(self, round_: Round) -> None:
+        """Remove what attempts of the current task staged and no commit has named."""
+        task = round_.task
+        if not task.writes or not self._files.exists(task.target):
+            return
+        for name in self._files.listdir(task.target):
+            parsed = parse_segment_file(name)
+            if parsed is not None and (parsed.attempt or "").startswith(task.attempt):
+                self._files.unlink(task.target / name)
+
+    def _fail(
+        self, run: PartitionRun, survey: Survey | None, committed: int, error: Exception
+    ) -> None:
+        report = failed_report(survey, committed, error)
+        run.is_done = True
+        run.rounds.append(report)
+        self._events.finished(run.request.partition, report)

@@ -1,0 +1,185 @@
+"""The first pass: reads the dirty section and learns each key's winner.
+
+Keys go to the key map as blocks, window by window, in log order. A bounded map ends the round at
+the exact record that no longer fits, as Kafka's does. Kafka: ``Cleaner.buildOffsetMap``;
+cleaning.md section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from keeplast.cleaner.plan import RoundPlan
+from keeplast.cleaner.transactions import TransactionState
+from keeplast.columns import batch_table as t
+from keeplast.columns import verdicts, winners
+from keeplast.columns.kernel import BAD_CONTROL, PROBLEMS
+from keeplast.columns.winners import KeyMap
+from keeplast.engine.task import IndexStats, PartitionTask
+from keeplast.engine.workspace import DecompressedCache, Slice, Workspace
+from keeplast.format.filename import LOG, segment_file
+from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.files import FileSystem, reading
+from keeplast.log.windows import Window, read_windows
+from keeplast.model.offsets import INT64_MAX
+
+Progressed = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """Winners of the dirty keys, and the exclusive end of what they cover."""
+
+    key_map: KeyMap
+    end_offset: int
+    stats: IndexStats
+
+
+class _Full(Exception):
+    """The key map has no room for the next record. Carries nothing; the pass knows where."""
+
+
+def index_partition(
+    task: PartitionTask,
+    files: FileSystem,
+    workspace: Workspace,
+    cache: DecompressedCache,
+    progressed: Progressed,
+) -> Indexed:
+    """Read every dirty segment of the plan until the end or until the map is full."""
+    indexing = _Indexing(task, workspace, cache)
+    dirty = task.plan.dirty_segments()
+    try:
+        for number, segment in enumerate(dirty):
+            path = task.path / segment_file(segment.base_offset, LOG)
+            start = task.plan.start_position if number == 0 else 0
+            with reading(files, path) as handle:
+                for window in read_windows(
+                    handle, path, workspace.buffers, start=start, end=segment.size_bytes
+                ):
+                    indexing.read(window, segment.base_offset)
+                    progressed(window.length)
+            following = number + 1 < len(dirty)
+            indexing.latest = (dirty[number + 1].base_offset if following else task.plan.bound) - 1
+    except _Full:
+        pass
+    # A full map also knows keys that it announced and then had no room for.
+    keys = min(len(indexing.key_map), task.plan.key_capacity or len(indexing.key_map))
+    stats = IndexStats(indexing.messages, indexing.bytes, keys)
+    return Indexed(indexing.key_map, indexing.latest + 1, stats)
+
+
+def follow_window(
+    state: TransactionState, window: Window, workspace: Workspace
+) -> list[AbortedTransaction]:
+    """Advance ``state`` over a window; returns the aborted transactions that ended in it."""
+    rows = window.table[: window.batches]
+    is_control = (rows[:, t.ATTRIBUTES] & t.CONTROL != 0) & (rows[:, t.MAGIC] == 2)
+    hidden = np.flatnonzero(is_control & (rows[:, t.PAYLOAD_IN] < 0))
+    finished: list[AbortedTransaction] = []
+    first = 0
+    for last in [*hidden.tolist(), window.batches]:
+        is_hidden = last < window.batches
+        if is_hidden:
+            workspace.uncover_control(window, last)
+        end = last + 1 if is_hidden else last
+        done, bad = state.follow(window.data, workspace.scratch, window.table, first, end)
+        finished.extend(done)
+        if bad is not None:
+            raise window.corrupt(
+                bad, PROBLEMS[BAD_CONTROL], "a key of version >= 0 and a type", "something else"
+            )
+        if is_hidden:
+            window.table[last, t.PAYLOAD_IN] = -1
+        first = end
+    return finished
+
+
+class _Indexing:
+    """The pass between windows: the map, and how far it reaches."""
+
+    def __init__(self, task: PartitionTask, workspace: Workspace, cache: DecompressedCache) -> None:
+        plan: RoundPlan = task.plan
+        dirty = plan.dirty_segments()
+        first_base = dirty[0].base_offset if dirty else plan.first_dirty
+        self._state = TransactionState(plan.aborted_from(first_base))
+        self._first_dirty = plan.first_dirty
+        self._capacity = INT64_MAX if plan.key_capacity is None else plan.key_capacity
+        self._hash_key = task.hash_key
+        self._workspace = workspace
+        self._cache = cache
+        self.key_map = KeyMap()
+        self.latest = -1
+        self.messages = 0
+        self.bytes = 0
+
+    def read(self, window: Window, base_offset: int) -> None:
+        """Index one window; raises _Full at the record that does not fit."""
+        follow_window(self._state, window, self._workspace)
+        verdicts.select_indexed(window.table, 0, window.batches)
+        for part in self._workspace.slices(
+            window, base_offset, self._hash_key, self._cache, keeps=True
+        ):
+            self._index(window, part)
+        reached = np.flatnonzero(window.table[: window.batches, t.LAST_OFFSET] >= self._first_dirty)
+        if len(reached):
+            self.latest = int(window.table[reached[-1], t.LAST_OFFSET])
+        self.bytes += window.length
+
+    def _index(self, window: Window, part: Slice) -> None:
+        w = self._workspace
+        count = verdicts.mark_indexed(part.rows, self._first_dirty, w.offsets, w.flags, w.marks)
+        stop = part.rows
+        if len(self.key_map) + count > self._capacity:
+            stop = self._find_room(part)
+        if count:
+            winners.sort_by_shard(
+                w.hashes, w.offsets, w.marks, 0, stop, w.block, w.block_rows, w.starts
+            )
+            self.key_map.put(w.block, w.starts)
+        if stop < part.rows:
+            self._end_inside(window, part, stop)
+            raise _Full
+        self.messages += _messages(window, part.first, part.last)
+
+    def _find_room(self, part: Slice) -> int:
+        """Return the first row of the slice that does not fit, or its number of rows."""
+        w = self._workspace
+        room = self._capacity - len(self.key_map)
+        winners.sort_by_shard(
+            w.hashes, w.offsets, w.marks, 0, part.rows, w.block, w.block_rows, w.starts
+        )
+        wanted = w.marks[: part.rows].copy()
+        is_new = np.zeros(part.rows, np.uint8)
+        self.key_map.announce(w.block, w.starts, w.block_rows, is_new)
+        full_at = winners.find_overflow(is_new, 0, part.rows, room)
+        # The row that does not fit is the next one that would have been indexed.
+        later = np.flatnonzero(wanted[full_at:])
+        return int(full_at + later[0]) if len(later) else part.rows
+
+    def _end_inside(self, window: Window, part: Slice, stop: int) -> None:
+        """Account for a map that fills before row ``stop``."""
+        w = self._workspace
+        table = window.table
+        firsts = table[part.first : part.last, t.FIRST_ROW]
+        batch = part.first + int(np.searchsorted(firsts, stop, side="right")) - 1
+        while table[batch, t.ROWS] == 0:
+            batch -= 1
+        before = np.flatnonzero(table[:batch, t.LAST_OFFSET] >= self._first_dirty)
+        if len(before):
+            self.latest = int(table[before[-1], t.LAST_OFFSET])
+        first_row = int(table[batch, t.FIRST_ROW])
+        stored = np.flatnonzero(w.marks[first_row:stop])
+        if len(stored):
+            self.latest = int(w.offsets[first_row + stored[-1]])
+        self.messages += _messages(window, part.first, batch) + stop - first_row
+        self.bytes += int(table[batch, t.POSITION])
+
+
+def _messages(window: Window, first: int, last: int) -> int:
+    """Count as Kafka does: one for a control batch, else its records, aborted ones included."""
+    rows = window.table[first:last]
+    return int(np.where(rows[:, t.ATTRIBUTES] & t.CONTROL != 0, 1, rows[:, t.COUNT]).sum())

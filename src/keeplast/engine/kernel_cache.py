@@ -1,0 +1,81 @@
+"""Where compiled kernels live, and who is told when they must be compiled first.
+
+The folder's name is a digest of every source of ``columns``, of numba and of Python, because numba
+itself does not notice that a callee in another file changed. Numba adds the processor. Must be
+installed before ``columns`` is imported; importing :mod:`keeplast.engine` does it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import importlib.metadata
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import platformdirs
+
+_COMPLETE = "complete"
+_folder: Path | None = None
+_warning: str | None = None
+
+
+def install() -> None:
+    """Choose the cache folder and point numba at it; later calls do nothing."""
+    global _folder, _warning
+    if _folder is not None:
+        return
+    given = os.environ.get("KEEPLAST_CACHE_DIR")
+    base = Path(given) if given else Path(platformdirs.user_cache_dir("keeplast"))
+    folder = base / "kernels" / _digest()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        folder = Path(tempfile.mkdtemp(prefix="keeplast-kernels-"))
+        _warning = (
+            f"the cache folder cannot be written, so kernels are compiled at every start; "
+            f"set KEEPLAST_CACHE_DIR to a folder that can. path={base} error={error}"
+        )
+    _folder = folder
+    os.environ["NUMBA_CACHE_DIR"] = str(folder)
+    config = sys.modules.get("numba.core.config")
+    if config is not None:  # somebody imported numba before us
+        config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
+
+
+def _digest() -> str:
+    digest = hashlib.sha256()
+    columns = Path(__file__).parent.parent / "columns"
+    for source in sorted(columns.glob("*.py")):
+        digest.update(source.name.encode())
+        digest.update(source.read_bytes())
+    digest.update(importlib.metadata.version("numba").encode())
+    digest.update(sys.version.encode())
+    return digest.hexdigest()[:24]
+
+
+def load_kernels(say: Callable[[str], None]) -> None:
+    """Make every kernel ready; ``say`` hears what is compiled, once a machine, and any warning."""
+    kernel = importlib.import_module("keeplast.columns").kernel
+    if _warning is not None:
+        say(_warning)
+    marker = None if _folder is None else _folder / _COMPLETE
+    if marker is not None and marker.exists():
+        kernel.load(_ignore)
+        return
+    names = kernel.names()
+    say(f"compiling {len(names)} kernels for this processor, once (about 15 s); kept in {_folder}")
+    kernel.load(lambda name: say(f"compiling {name}"))
+    if marker is not None:
+        with contextlib.suppress(OSError):
+            marker.write_text("\n".join(names) + "\n")
+
+
+def _ignore(name: str) -> None:
+    """Say nothing: loading from the cache is not compiling."""

@@ -1,0 +1,278 @@
+"""A log as a Python object: look at its segments, batches and records, plan and clean it.
+
+::
+
+    import keeplast
+
+    log = keeplast.open_log("/data/prices-0")
+    for record in log.records(from_offset=1000):
+        print(record.offset, record.key)
+    compacted = keeplast.topic_config({"cleanup.policy": "compact"})
+    print(log.plan(compacted, exact=True).rounds[-1].stats)
+    log.clean(compacted)
+
+Reading takes no lock and changes nothing. ``clean`` takes the lock of the data directory and is
+refused while a broker holds it. The policy is the caller's to state: a log does not carry it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from keeplast.clock import Clock, SystemClock
+from keeplast.engine.coordinator import Coordinator
+from keeplast.engine.events import Events, NoEvents
+from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.log_reader import read_segment
+from keeplast.engine.report import CleanReport, PartitionReport
+from keeplast.engine.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
+from keeplast.engine.runner import Runner
+from keeplast.errors import CorruptError, InvalidError, RefusedError
+from keeplast.format.filename import parse_partition_directory
+from keeplast.format.message_set import Batch
+from keeplast.format.record import Record
+from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.log.partition_log import SegmentFiles, list_partition
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment as listed: its base offset (inclusive), bytes, time and place.
+
+    ``modified_ms`` is the file's modification time in milliseconds since 1970. The segment with the
+    greatest base offset is active: it is never cleaned, and may end in an unfinished batch.
+    """
+
+    base_offset: int
+    size_bytes: int
+    modified_ms: int
+    path: Path
+    is_active: bool
+
+
+class OpenLog:
+    """One partition directory. Holds no file open; each call sees the directory as it is then."""
+
+    def __init__(self, path: Path, *, files: FileSystem | None = None) -> None:
+        """Take a partition directory; see :func:`open_log`."""
+        self.path = path.absolute()
+        self._files = LocalFiles() if files is None else files
+        parsed = parse_partition_directory(self.path.name)
+        if parsed is None or not self._files.is_directory(self.path):
+            raise InvalidError(
+                f"not a partition directory; its name must be <topic>-<number>. path={self.path}"
+            )
+        self.partition: TopicPartition = parsed.partition
+        self._mark = parsed.mark
+
+    def segments(self) -> tuple[Segment, ...]:
+        """Return the segments by ascending base offset; RefusedError when there is none."""
+        listed = list_partition(self.path, self._files).segments
+        return tuple(
+            Segment(
+                each.base_offset,
+                each.size_bytes,
+                each.mtime_ms,
+                each.log_path,
+                each is listed[-1],
+            )
+            for each in listed
+        )
+
+    def batches(self, *, from_offset: int = 0) -> Iterator[Batch]:
+        """Yield the batches whose last offset is at or above ``from_offset``, in log order.
+
+        Control batches come too. A wrong CRC is not an error here: ``batch.is_valid`` tells. Raises
+        CorruptError, with path and position, where a closed segment cannot be read on; what is
+        unfinished at the end of the active segment ends the log quietly. At most 4 MiB, or one
+        larger batch, are held at a time; a batch kept by the caller keeps its window.
+        """
+        listed = list_partition(self.path, self._files).segments
+        for index, segment in enumerate(listed):
+            is_active = index == len(listed) - 1
+            if not is_active and listed[index + 1].base_offset <= from_offset:
+                continue
+            for batch in self._segment_batches(segment, is_active=is_active):
+                if batch.last_offset >= from_offset:
+                    yield batch
+
+    def records(self, *, from_offset: int = 0) -> Iterator[Record]:
+        """Yield the records at or above ``from_offset``, in log order.
+
+        Records of open and aborted transactions come too, control records do not. Raises
+        CorruptError for a batch with a wrong CRC and for records that are not well-formed.
+        """
+        for batch in self.batches(from_offset=from_offset):
+            if not batch.is_valid:
+                raise CorruptError(
+                    "crc mismatch", position=batch.position, expected=f"{batch.crc:#010x}"
+                ).located(str(self.path))
+            if batch.is_control:
+                continue
+            for record in batch.records():
+                if record.offset >= from_offset:
+                    yield record
+
+    def plan(
+        self,
+        topic: TopicConfig,
+        *,
+        cleaner: CleanerConfig | None = None,
+        exact: bool = False,
+        now_ms: int | None = None,
+        force: bool = False,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        cores: int | None = None,
+        runner: Runner | None = None,
+        events: Events | None = None,
+        clock: Clock | None = None,
+    ) -> PartitionReport:
+        """Return what :meth:`clean` with the same arguments would do; nothing is written.
+
+        With ``exact`` everything is read and counted; without it the bounds are exact and the rest
+        is left open. Arguments and errors as for :meth:`clean`.
+        """
+        request = self._request(
+            topic, cleaner, now_ms=now_ms, force=force, memory_bytes=memory_bytes
+        )
+        return plan(
+            request, exact=exact, cores=cores, runner=runner, events=events, clock=clock
+        ).partitions[0]
+
+    def clean(
+        self,
+        topic: TopicConfig,
+        *,
+        cleaner: CleanerConfig | None = None,
+        to: Path | str | None = None,
+        now_ms: int | None = None,
+        rounds: int | None = 1,
+        force: bool = False,
+        roll_active: bool = False,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        cores: int | None = None,
+        runner: Runner | None = None,
+        events: Events | None = None,
+        clock: Clock | None = None,
+    ) -> PartitionReport:
+        """Clean the log as Kafka's cleaner would, and return what each round did.
+
+        ``topic`` must have ``compact`` in its policy, else RefusedError. ``to`` is a directory that
+        receives the cleaned log, None cleans in place. ``rounds`` None means until the end offset
+        reaches the bound. ``now_ms`` is the clock of the run in milliseconds, None the machine's.
+        ``force`` ignores ``min_cleanable_dirty_ratio`` only. ``roll_active`` starts a new active
+        segment first. ``memory_bytes`` bounds windows and buffers, not the key map. ``runner``
+        None means threads of this process, ``cores`` of them; a runner that is given stays open.
+
+        A log that cannot be cleaned does not raise: its report has ``error`` and ``failure``, and
+        the log is as it was. Raises RefusedError while a broker holds the data directory.
+        """
+        request = self._request(
+            topic,
+            cleaner,
+            now_ms=now_ms,
+            force=force,
+            memory_bytes=memory_bytes,
+            rounds=rounds,
+            roll_active=roll_active,
+            to=None if to is None else Path(to),
+        )
+        return clean(request, cores=cores, runner=runner, events=events, clock=clock).partitions[0]
+
+    def _request(
+        self,
+        topic: TopicConfig,
+        cleaner: CleanerConfig | None,
+        *,
+        now_ms: int | None,
+        force: bool,
+        memory_bytes: int,
+        rounds: int | None = 1,
+        roll_active: bool = False,
+        to: Path | None = None,
+    ) -> CleanRequest:
+        if self._mark is not None:
+            raise RefusedError(
+                f"replica is marked {self._mark}, a broker disposes of it. path={self.path}"
+            )
+        if not topic.is_compacted:
+            raise RefusedError(
+                f"cleanup.policy without compact: cleaning would lose the topic's history. "
+                f"cleanup_policy={','.join(sorted(topic.cleanup_policy))} path={self.path}"
+            )
+        return CleanRequest(
+            partitions=(
+                PartitionRequest(self.partition, self.path, topic, cleaner or CleanerConfig()),
+            ),
+            now_ms=now_ms,
+            memory_bytes=memory_bytes,
+            rounds=rounds,
+            roll_active=roll_active,
+            force=force,
+            target=to,
+        )
+
+    def _segment_batches(self, segment: SegmentFiles, *, is_active: bool) -> Iterator[Batch]:
+        try:
+            yield from read_segment(self._files, segment.log_path)
+        except CorruptError:
+            if not is_active:
+                raise
+
+
+def open_log(directory: Path | str) -> OpenLog:
+    """Open one partition directory, such as ``/data/prices-0``.
+
+    InvalidError when its name is no ``<topic>-<number>`` or it is no directory. Nothing is read
+    yet.
+    """
+    return OpenLog(Path(directory))
+
+
+def plan(
+    request: CleanRequest,
+    *,
+    exact: bool = False,
+    cores: int | None = None,
+    runner: Runner | None = None,
+    events: Events | None = None,
+    clock: Clock | None = None,
+) -> CleanReport:
+    """Return what :func:`clean` would do for all partitions of ``request``; nothing is written."""
+    with _running(cores, runner) as chosen:
+        return _coordinator(chosen, events, clock).plan(request, exact=exact)
+
+
+def clean(
+    request: CleanRequest,
+    *,
+    cores: int | None = None,
+    runner: Runner | None = None,
+    events: Events | None = None,
+    clock: Clock | None = None,
+) -> CleanReport:
+    """Clean all partitions of ``request``; faults of one partition are in its report.
+
+    ``runner`` None means threads of this process, ``cores`` of them (None: all). Raises
+    RefusedError when a data directory is in use.
+    """
+    with _running(cores, runner) as chosen:
+        return _coordinator(chosen, events, clock).clean(request)
+
+
+def _running(cores: int | None, runner: Runner | None) -> contextlib.AbstractContextManager[Runner]:
+    return LocalRunner(cores) if runner is None else contextlib.nullcontext(runner)
+
+
+def _coordinator(runner: Runner, events: Events | None, clock: Clock | None) -> Coordinator:
+    return Coordinator(
+        runner,
+        SystemClock() if clock is None else clock,
+        LocalFiles(),
+        NoEvents() if events is None else events,
+    )

@@ -1,0 +1,55 @@
+"""One line of JSON a round: what was decided, on what, and what became of it.
+
+Appended and made durable before the checkpoint moves, so that a finished round always has one. The
+hash key of the round is not in it: nobody may learn it. Source: architecture, rule 7.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Sequence
+
+from keeplast.engine.report import RoundReport, round_to_json
+from keeplast.engine.task import PartitionTask, TaskResult
+
+RECEIPT_VERSION = 1
+
+
+def receipt_line(task: PartitionTask, results: Sequence[TaskResult], report: RoundReport) -> bytes:
+    """Return the line, newline included."""
+    plan = task.plan
+    document = {
+        "version": RECEIPT_VERSION,
+        "topic": plan.partition.topic,
+        "partition": plan.partition.partition,
+        "now_ms": plan.now_ms,
+        "versions": {
+            name: importlib.metadata.version(name) for name in ("keeplast", "cramjam", "numpy")
+        },
+        "config": {
+            "delete.retention.ms": plan.topic.delete_retention_ms,
+            "min.compaction.lag.ms": plan.topic.min_compaction_lag_ms,
+            "segment.bytes": plan.topic.segment_bytes,
+            "segment.index.bytes": plan.topic.segment_index_bytes,
+            "index.interval.bytes": plan.topic.index_interval_bytes,
+        },
+        "key_capacity": plan.key_capacity,
+        "inputs": [
+            {"base": s.base_offset, "bytes": s.size_bytes, "mtime_ms": s.mtime_ms}
+            for s in plan.segments
+        ],
+        "outputs": [
+            {
+                "base": group.base_offset,
+                "sources": list(group.sources),
+                "bytes": group.size_bytes,
+                "batches": group.batches,
+                "left_alone": not group.files,
+            }
+            for result in results
+            for group in result.staged
+        ],
+        "round": round_to_json(report),
+    }
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"

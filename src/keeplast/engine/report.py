@@ -1,0 +1,177 @@
+"""What a run says afterwards: the numbers of every round, and of every failure.
+
+The field names are the JSON document's; ``to_json`` is the only place where that is spelled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from keeplast.errors import CorruptError
+
+JSON_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """Records that went and the bytes they held uncompressed, by the reason they went.
+
+    ``superseded`` counts tombstones too when a later record has their key.
+    """
+
+    superseded_records: int = 0
+    superseded_bytes: int = 0
+    tombstone_records: int = 0
+    tombstone_bytes: int = 0
+    aborted_records: int = 0
+    aborted_bytes: int = 0
+    keyless_records: int = 0
+    keyless_bytes: int = 0
+    marker_records: int = 0
+    marker_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counters of one round. Names and meaning are those of Kafka's ``CleanerStats``.
+
+    ``map_bytes_read`` is exact unless the key map filled. Seconds are wall time; ``total_seconds``
+    ends when the swap is durable, as Kafka's does, and ``removal_seconds`` is what it took after
+    that to remove the replaced files, which Kafka leaves to a timer.
+    """
+
+    map_messages_read: int = 0
+    map_bytes_read: int = 0
+    messages_read: int = 0
+    bytes_read: int = 0
+    messages_written: int = 0
+    bytes_written: int = 0
+    invalid_messages_read: int = 0
+    tombstones_read: int = 0
+    tombstones_written: int = 0
+    batches_passed_through: int = 0
+    batches_rebuilt: int = 0
+    batches_dropped: int = 0
+    batches_emptied: int = 0
+    segments_left_alone: int = 0
+    copied_bytes: int = 0
+    distinct_keys: int = 0
+    index_seconds: float = 0.0
+    clean_seconds: float = 0.0
+    total_seconds: float = 0.0
+    removal_seconds: float = 0.0
+    peak_rss_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """One group of a plan: the base offsets and byte sizes of its sources."""
+
+    bases: tuple[int, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """Why a partition's round failed."""
+
+    error_class: str
+    message: str
+    path: str | None = None
+    position: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """One round of one partition.
+
+    ``uncleanable`` is the first uncleanable offset before, ``bound`` after rounding down to a
+    segment base; all offsets are exclusive ends but ``first_dirty``. ``end_offset`` is the next
+    first dirty offset; None when nothing was decided. ``notes`` say what limited the round.
+    """
+
+    first_dirty: int | None = None
+    uncleanable: int | None = None
+    bound: int | None = None
+    end_offset: int | None = None
+    log_start: int | None = None
+    log_end: int | None = None
+    last_stable: int | None = None
+    clean_bytes: int | None = None
+    cleanable_bytes: int | None = None
+    ratio: float | None = None
+    compaction_delay_ms: int | None = None
+    skipped: bool = False
+    reason: str | None = None
+    stats: Stats | None = None
+    reasons: Reasons | None = None
+    groups: tuple[GroupReport, ...] | None = None
+    notes: tuple[str, ...] = ()
+    error: ErrorReport | None = None
+    failure: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """All rounds of one partition; the last one speaks for the partition."""
+
+    topic: str
+    partition: int
+    rounds: tuple[RoundReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CleanReport:
+    """All partitions of one call, in the order of their names."""
+
+    partitions: tuple[PartitionReport, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document that ``--json`` prints."""
+        return {
+            "version": JSON_VERSION,
+            "partitions": [
+                {
+                    "topic": p.topic,
+                    "partition": p.partition,
+                    **(round_to_json(p.rounds[-1]) if p.rounds else {}),
+                    "rounds": [round_to_json(r) for r in p.rounds],
+                }
+                for p in self.partitions
+            ],
+        }
+
+
+def describe_error(error: Exception) -> ErrorReport:
+    """Return what the report keeps of ``error``."""
+    path = error.path if isinstance(error, CorruptError) else None
+    position = error.position if isinstance(error, CorruptError) else None
+    return ErrorReport(type(error).__name__, str(error), path, position)
+
+
+def _plain(value: object) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in fields(value)}  # type: ignore[arg-type]
+
+
+def round_to_json(r: RoundReport) -> dict[str, Any]:
+    """Return one round as the document shows it."""
+    document = _plain(r)
+    del document["failure"]
+    document["stats"] = _plain(r.stats) if r.stats else None
+    document["reasons"] = _plain(r.reasons) if r.reasons else None
+    document["groups"] = (
+        None if r.groups is None else [{"bases": list(g.bases), "bytes": g.bytes} for g in r.groups]
+    )
+    document["notes"] = list(r.notes)
+    document["error"] = (
+        None
+        if r.error is None
+        else {
+            "class": r.error.error_class,
+            "message": r.error.message,
+            "path": r.error.path,
+            "position": r.error.position,
+        }
+    )
+    return document

@@ -1,0 +1,48 @@
+"""What a caller asks of a run: plain values, no objects.
+
+Nothing here has a default that reads the machine; ``None`` says "as the directory tells".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
+
+MEMORY_BYTES_DEFAULT = 256 << 20
+"""Windows, buffers and decompressed data kept between the passes; the key map comes on top."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRequest:
+    """One partition to work on and its effective settings."""
+
+    partition: TopicPartition
+    path: Path
+    topic: TopicConfig
+    cleaner: CleanerConfig = field(default_factory=CleanerConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanRequest:
+    """A call of clean or plan.
+
+    ``rounds`` None means until ``end_offset`` reaches the bound. Offsets given here override what
+    the directory's checkpoints say and apply to every partition of the call. ``target`` None
+    means in place; else a directory that receives the cleaned log while the source stays as it is.
+    """
+
+    partitions: tuple[PartitionRequest, ...]
+    now_ms: int | None = None
+    high_watermark: int | None = None
+    log_start_offset: int | None = None
+    first_dirty_offset: int | None = None
+    uncleanable_offset: int | None = None
+    memory_bytes: int = MEMORY_BYTES_DEFAULT
+    rounds: int | None = 1
+    roll_active: bool = False
+    force: bool = False
+    target: Path | None = None
+    receipt: Path | None = None

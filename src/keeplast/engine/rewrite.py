@@ -1,0 +1,363 @@
+"""The second pass over one group: writes what remains of its sources to staged files.
+
+The state at entry (transactions) is advanced along with the copy. Nothing is written as long as
+everything of the first source stays: an output that would equal its single source, indexes
+included, is not written at all. Kafka: ``Cleaner.cleanSegments``, ``cleanInto``; cleaning.md 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keeplast.cleaner.plan import GroupPlan, RoundPlan
+from keeplast.cleaner.transactions import TransactionState
+from keeplast.columns import batch_table as t
+from keeplast.columns import rebuild, verdicts, winners
+from keeplast.columns.index_entries import final_time_entry, index_batches, new_index_state
+from keeplast.columns.kernel import OK, PROBLEMS
+from keeplast.columns.winners import KeyMap
+from keeplast.engine.index import follow_window
+from keeplast.engine.task import PartitionTask, StagedFile, StagedGroup
+from keeplast.engine.workspace import DecompressedCache, Slice, Workspace
+from keeplast.errors import RefusedError
+from keeplast.format import offset_index, time_index, txn_index
+from keeplast.format.compression import Codec, compress
+from keeplast.format.filename import INDEX, LOG, TIME_INDEX, TXN_INDEX, Kind, segment_file
+from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.files import FileSystem, ReadHandle, WriteHandle, reading
+from keeplast.log.windows import Window, read_windows
+from keeplast.model.offsets import RELATIVE_OFFSET_MAX
+from keeplast.model.segment import SegmentSummary
+
+Progressed = Callable[[int], None]
+
+_INDEX_KINDS: tuple[Kind, ...] = (INDEX, TIME_INDEX, TXN_INDEX)
+
+
+class IndexFullError(Exception):
+    """The merged output needs more index entries than fit; ``sources`` of the group do fit."""
+
+    def __init__(self, sources: int) -> None:
+        """Remember how many leading sources fit into one output."""
+        super().__init__(sources)
+        self.sources = sources
+
+
+@dataclass(frozen=True, slots=True)
+class PassContext:
+    """What every group of a pass shares."""
+
+    task: PartitionTask
+    end_offset: int
+    key_map: KeyMap
+    files: FileSystem
+    workspace: Workspace
+    cache: DecompressedCache
+    counters: NDArray[np.int64]
+    progressed: Progressed
+
+    @property
+    def plan(self) -> RoundPlan:
+        """Return the round's plan."""
+        return self.task.plan
+
+
+def staged_name(base_offset: int, kind: Kind, attempt: str) -> str:
+    """Return the name under which an attempt leaves a file; a broker removes it at start."""
+    return f"{segment_file(base_offset, kind)}.{attempt}.deleted"
+
+
+def rewrite_group(
+    context: PassContext, group: GroupPlan, transactions: TransactionState
+) -> tuple[StagedGroup, int]:
+    """Write one group; returns what was staged and the bytes copied without being looked into.
+
+    IndexFullError when an index of the merged output overflows and the group has several
+    sources; the caller restores ``transactions`` and the counters and tries fewer.
+    """
+    writing = _Writing(context, group, transactions)
+    try:
+        for number, source in enumerate(group.sources):
+            writing.read_source(number, source)
+        return writing.finish()
+    except BaseException:
+        writing.discard()
+        raise
+
+
+class _Writing:
+    """The output of one group while it is written."""
+
+    def __init__(
+        self, context: PassContext, group: GroupPlan, transactions: TransactionState
+    ) -> None:
+        self._c = context
+        self._group = group
+        self._transactions = transactions
+        self._base = group.base_offset
+        self._index_state = new_index_state(self._base)
+        self._offset_entries: list[NDArray[np.int64]] = []
+        self._time_entries: list[NDArray[np.int64]] = []
+        self._index_counts = [0, 0]
+        self._aborted: list[AbortedTransaction] = []
+        self._handle: WriteHandle | None = None
+        self._unchanged_bytes = 0
+        self._batches = 0
+        self._copied_bytes = 0
+        self._number = 0
+        self._made: list[Path] = []
+
+    def read_source(self, number: int, source: SegmentSummary) -> None:
+        """Copy what remains of one source."""
+        c = self._c
+        self._number = number
+        path = c.task.path / segment_file(source.base_offset, LOG)
+        keeps_old = source.mtime_ms > c.plan.old_format_horizon_ms
+        with reading(c.files, path) as handle:
+            for window in read_windows(handle, path, c.workspace.buffers, end=source.size_bytes):
+                self._aborted.extend(follow_window(self._transactions, window, c.workspace))
+                verdicts.judge_batches(
+                    window.table, 0, window.batches, c.plan.now_ms, c.plan.bound,
+                    c.plan.last_records, c.counters,
+                )  # fmt: skip
+                for part in c.workspace.slices(
+                    window, source.base_offset, c.task.hash_key, c.cache, keeps=False
+                ):
+                    self._write_slice(window, part, handle, keeps_old=keeps_old)
+                c.progressed(window.length)
+            is_only = len(self._group.sources) == 1
+            if not is_only:
+                self._started(handle)
+
+    def _write_slice(
+        self, window: Window, part: Slice, handle: ReadHandle, *, keeps_old: bool
+    ) -> None:
+        c, w, table = self._c, self._c.workspace, window.table
+        first, last = part.first, part.last
+        map_latest = c.end_offset - 1
+        looked_up = verdicts.mark_looked_up(
+            table, first, last, map_latest, w.offsets, w.flags, w.marks
+        )
+        if looked_up:
+            winners.sort_by_shard(
+                w.hashes, w.offsets, w.marks, 0, part.rows, w.block, w.block_rows, w.starts
+            )
+            c.key_map.find(w.block, w.starts, w.block_rows, w.winners)
+        keep = w.marks
+        verdicts.judge_rows(
+            table, first, last, map_latest, c.plan.now_ms, c.plan.horizon_ms, keeps_old,
+            w.offsets, w.positions, w.flags, w.winners, keep, c.counters,
+        )  # fmt: skip
+        rows = table[first:last]
+        if self._handle is None and self._number == 0 and not self._touches(rows):
+            batches = np.ascontiguousarray(rows[:, [t.SIZE, t.LAST_OFFSET, t.MAX_TIMESTAMP]])
+            self._unchanged_bytes += int(batches[:, 0].sum())
+            self._add_to_indexes(batches, len(batches))
+            return
+        self._emit(window, part, handle, self._started(handle))
+
+    def _touches(self, rows: NDArray[np.int64]) -> bool:
+        return bool((rows[:, t.ACTION] != t.ACTION_COPY).any())
+
+    def _started(self, handle: ReadHandle) -> WriteHandle:
+        """Return the staged log; created with what was unchanged so far."""
+        if self._handle is not None:
+            return self._handle
+        if not self._c.task.writes:
+            self._handle = _Discard()
+            return self._handle
+        path = self._c.task.target / staged_name(self._base, LOG, self._c.task.attempt)
+        self._handle = self._c.files.open_write(path)
+        self._made.append(path)
+        if self._unchanged_bytes:
+            self._handle.copy_from(handle, 0, self._unchanged_bytes)
+            self._copied_bytes += self._unchanged_bytes
+        return self._handle
+
+    def _emit(self, window: Window, part: Slice, handle: ReadHandle, output: WriteHandle) -> None:
+        w, table = self._c.workspace, window.table
+        first, last = part.first, part.last
+        keep = w.marks
+        code, bad = rebuild.describe_rebuilt(
+            window.data, w.scratch, table, first, last, w.offsets, w.positions, keep
+        )
+        if code != OK:
+            raise window.corrupt(bad, PROBLEMS[code], "a batch that can be rebuilt", "another")
+        packed = self._pack(window, part)
+        rows = table[first:last]
+        # An upper bound of what is not handed over as a range of the source.
+        size = (
+            int(rows[rows[:, t.ACTION] == t.ACTION_COPY, t.SIZE].sum())
+            + t.HEADER_BYTES * (last - first)
+            + int(rebuild.payload_bytes_max(table, first, last, w.positions, keep, False))
+            + len(packed)
+        )
+        out = w.room_for_output(size)
+        batches = np.empty((last - first, 3), np.int64)
+        extents = np.empty((last - first, 3), np.int64)
+        _written, count, pieces = rebuild.emit(
+            window.data, w.scratch, table, first, last, w.offsets, w.positions, w.flags, keep,
+            packed, out, batches, extents,
+        )  # fmt: skip
+        view = out.data
+        for kind, start, length in extents[:pieces].tolist():
+            if kind == rebuild.EXTENT_OUTPUT:
+                output.write(view[start : start + length])
+            else:
+                output.copy_from(handle, window.position + start, length)
+                self._copied_bytes += length
+        self._add_to_indexes(batches, count)
+
+    def _pack(self, window: Window, part: Slice) -> NDArray[np.uint8]:
+        """Compress the payloads of the compressed batches to rebuild; returns them joined."""
+        w, table = self._c.workspace, window.table
+        rows = table[part.first : part.last]
+        is_compressed = rows[:, t.ATTRIBUTES] & t.CODEC_MASK != 0
+        is_packed = (rows[:, t.ACTION] == t.ACTION_REBUILD) & is_compressed
+        chosen = np.flatnonzero(is_packed) + part.first
+        if not len(chosen):
+            return np.empty(0, np.uint8)
+        keep = w.marks
+        room = rebuild.payload_bytes_max(table, part.first, part.last, w.positions, keep, True)
+        payload = np.empty(room, np.uint8)
+        rebuild.pack_payloads(
+            window.data, w.scratch, table, part.first, part.last, w.offsets, w.positions, w.flags,
+            keep, payload,
+        )  # fmt: skip
+        view = payload.data
+        pieces: list[bytes] = []
+        at = 0
+        for i in chosen.tolist():
+            start = int(table[i, t.PACKED_START])
+            end = start + int(table[i, t.PACKED_SIZE])
+            piece = compress(Codec(int(table[i, t.ATTRIBUTES]) & t.CODEC_MASK), view[start:end])
+            table[i, t.PACKED_START], table[i, t.PACKED_SIZE] = at, len(piece)
+            at += len(piece)
+            pieces.append(piece)
+        return np.frombuffer(bytearray().join(pieces), np.uint8)
+
+    def _add_to_indexes(self, batches: NDArray[np.int64], count: int) -> None:
+        if not count:
+            return
+        plan = self._c.plan
+        sizes = batches[:count, 0]
+        self._c.counters[verdicts.BYTES_WRITTEN] += int(sizes.sum())
+        self._batches += count
+        reach = int(batches[:count, 1].max()) - self._base
+        if reach > RELATIVE_OFFSET_MAX:
+            raise RefusedError(
+                "a segment holds offsets too far from its base; start a broker on the directory "
+                f"once, it splits the segment. base_offset={self._base} reach={reach}"
+            )
+        entries = np.empty((2, count, 2), np.int64)
+        offsets, times = index_batches(
+            batches, count, self._base, plan.topic.index_interval_bytes, self._index_state,
+            entries[0], entries[1],
+        )  # fmt: skip
+        self._index_counts[0] += offsets
+        self._index_counts[1] += times
+        # Kafka's append fails here for ever (F4): docs/reference/differences.md (c). A time index
+        # counts as full one entry early. A lone source may exceed: there is nothing to split.
+        limit = plan.topic.segment_index_bytes
+        if self._number > 0 and (
+            self._index_counts[0] > limit // offset_index.ENTRY_BYTES
+            or self._index_counts[1] > limit // time_index.ENTRY_BYTES - 1
+        ):
+            raise IndexFullError(self._number)
+        if offsets:
+            self._offset_entries.append(entries[0, :offsets].copy())
+        if times:
+            self._time_entries.append(entries[1, :times].copy())
+
+    def finish(self) -> tuple[StagedGroup, int]:
+        """Write the indexes, set times, make everything durable."""
+        c, source = self._c, self._group.sources[-1]
+        final = final_time_entry(self._index_state, self._base)
+        if final is not None:
+            self._time_entries.append(np.array([final], np.int64))
+        size = int(self._index_state[4])
+        contents: dict[Kind, bytes] = {
+            INDEX: offset_index.encode(_joined(self._offset_entries)),
+            TIME_INDEX: time_index.encode(_joined(self._time_entries)),
+        }
+        if self._aborted:
+            contents[TXN_INDEX] = txn_index.encode(self._aborted)
+        staged: list[StagedFile] = []
+        if self._handle is None and not self._same_indexes(contents):
+            with reading(c.files, c.task.path / segment_file(self._base, LOG)) as handle:
+                self._started(handle)
+        if self._handle is not None and c.task.writes:
+            self._handle.fsync()
+            self._handle.close()
+            name = staged_name(self._base, LOG, c.task.attempt)
+            staged.append(StagedFile(LOG, name, size))
+            for kind, content in contents.items():
+                name = staged_name(self._base, kind, c.task.attempt)
+                path = c.task.target / name
+                self._made.append(path)
+                handle_ = c.files.open_write(path)
+                try:
+                    handle_.write(content)
+                    handle_.fsync()
+                finally:
+                    handle_.close()
+                staged.append(StagedFile(kind, name, len(content)))
+            origin = c.task.path / segment_file(self._base, LOG)
+            for file in staged:
+                path = c.task.target / file.name
+                c.files.copy_owner_and_mode(origin, path)
+                c.files.set_mtime(path, source.mtime_ms * 1_000_000)
+        return (
+            StagedGroup(
+                base_offset=self._base,
+                sources=tuple(s.base_offset for s in self._group.sources),
+                files=tuple(staged),
+                source_bytes=self._group.size_bytes,
+                size_bytes=size,
+                batches=self._batches,
+            ),
+            self._copied_bytes,
+        )
+
+    def _same_indexes(self, contents: dict[Kind, bytes]) -> bool:
+        """Say whether the single, unchanged source already has these indexes."""
+        c = self._c
+        for kind in _INDEX_KINDS:
+            path = c.task.path / segment_file(self._base, kind)
+            found = c.files.read_bytes(path, 1 << 30) if c.files.exists(path) else None
+            if found != contents.get(kind):
+                return False
+        return True
+
+    def discard(self) -> None:
+        """Remove what was staged so far."""
+        if self._handle is not None:
+            self._handle.close()
+        for path in self._made:
+            if self._c.files.exists(path):
+                self._c.files.unlink(path)
+
+
+class _Discard:
+    """A write handle that keeps nothing, for runs that only count."""
+
+    def write(self, data: object) -> None:
+        """Drop it."""
+
+    def copy_from(self, source: ReadHandle, position: int, length: int) -> None:
+        """Drop it."""
+
+    def fsync(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.concatenate([np.empty((0, 2), np.int64), *parts])

@@ -1,0 +1,148 @@
+"""One partition's way through a call: its rounds so far, and the round under way.
+
+The state that the coordinator keeps between surveying, running and committing; it decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups
+from keeplast.columns import verdicts
+from keeplast.engine.report import (
+    CleanReport,
+    GroupReport,
+    PartitionReport,
+    RoundReport,
+    Stats,
+    describe_error,
+)
+from keeplast.engine.request import PartitionRequest
+from keeplast.engine.survey import Survey
+from keeplast.engine.task import PartitionTask, StagedGroup, TaskResult, reasons_of
+
+
+@dataclass(slots=True)
+class Round:
+    """A round that has a plan: its task of the moment, and what its waves gave so far."""
+
+    survey: Survey
+    plan: RoundPlan
+    task: PartitionTask
+    started: float
+    committed: list[StagedGroup] = field(default_factory=list)
+    results: list[TaskResult] = field(default_factory=list)
+    removal_seconds: float = 0.0
+
+    def bytes_to_read(self) -> int:
+        """Return what both passes will read."""
+        dirty = sum(segment.size_bytes for segment in self.plan.dirty_segments())
+        below = [s for s in self.plan.segments if s.base_offset < self.plan.bound]
+        return dirty - self.plan.start_position + sum(segment.size_bytes for segment in below)
+
+    def bytes_to_stage(self) -> int:
+        """Return the most that the rest of the round can stage at once."""
+        carry = self.task.carry
+        groups = plan_groups(self.plan, self.plan.bound) if carry is None else carry.groups
+        return sum(group.size_bytes for group in groups)
+
+    def report(self, finished: float) -> RoundReport:
+        """Return the report of a round whose last wave is committed."""
+        last = self.results[-1]
+        counters, index = last.counters, last.index
+        stats = Stats(
+            map_messages_read=index.messages_read,
+            map_bytes_read=index.bytes_read,
+            messages_read=int(counters[verdicts.MESSAGES_READ]),
+            bytes_read=int(counters[verdicts.BYTES_READ]),
+            messages_written=int(counters[verdicts.MESSAGES_WRITTEN]),
+            bytes_written=int(counters[verdicts.BYTES_WRITTEN]),
+            invalid_messages_read=int(counters[verdicts.INVALID]),
+            tombstones_read=int(counters[verdicts.TOMBSTONES_READ]),
+            tombstones_written=int(counters[verdicts.TOMBSTONES_WRITTEN]),
+            batches_passed_through=int(counters[verdicts.PASSED_THROUGH]),
+            batches_rebuilt=int(counters[verdicts.REBUILT]),
+            batches_dropped=int(counters[verdicts.DROPPED]),
+            batches_emptied=int(counters[verdicts.EMPTIED]),
+            segments_left_alone=sum(result.segments_left_alone for result in self.results),
+            copied_bytes=sum(result.copied_bytes for result in self.results),
+            distinct_keys=index.distinct_keys,
+            index_seconds=index.seconds,
+            clean_seconds=sum(result.clean_seconds for result in self.results),
+            total_seconds=finished - self.started - self.removal_seconds,
+            removal_seconds=self.removal_seconds,
+            peak_rss_bytes=max(result.peak_rss_bytes for result in self.results),
+        )
+        groups = tuple(group for result in self.results for group in result.groups)
+        return replace(
+            base_report(self.survey),
+            end_offset=last.end_offset,
+            stats=stats,
+            reasons=reasons_of(counters),
+            groups=group_reports(groups),
+        )
+
+
+@dataclass(slots=True)
+class PartitionRun:
+    """One partition during a call."""
+
+    request: PartitionRequest
+    rounds: list[RoundReport] = field(default_factory=list)
+    is_done: bool = False
+
+    def report(self) -> PartitionReport:
+        """Return all rounds of the partition."""
+        partition = self.request.partition
+        return PartitionReport(partition.topic, partition.partition, tuple(self.rounds))
+
+
+def base_report(survey: Survey) -> RoundReport:
+    """Return what a survey alone says of a round."""
+    return RoundReport(
+        first_dirty=survey.first_dirty.offset,
+        uncleanable=survey.uncleanable.offset,
+        bound=survey.cleanable.bound,
+        log_start=survey.log_start,
+        log_end=survey.tail.log_end,
+        last_stable=survey.last_stable,
+        clean_bytes=survey.cleanable.clean_bytes,
+        cleanable_bytes=survey.cleanable.cleanable_bytes,
+        ratio=survey.cleanable.ratio,
+        compaction_delay_ms=survey.compaction_delay_ms,
+        reason=survey.reason,
+        notes=survey.notes,
+    )
+
+
+def planned_report(survey: Survey, plan: RoundPlan) -> RoundReport:
+    """Return the report of a plan that nobody has run; groups unless a bounded map decides them."""
+    groups = None if plan.key_capacity is not None else plan_groups(plan, plan.bound)
+    return replace(base_report(survey), groups=group_reports(groups))
+
+
+def failed_report(survey: Survey | None, committed: int, error: Exception) -> RoundReport:
+    """Return the report of a round that ended with ``error`` after ``committed`` groups."""
+    report = RoundReport() if survey is None else base_report(survey)
+    notes = report.notes
+    if committed:
+        notes += (
+            f"{committed} groups of this round are in place and complete; the rest and the "
+            "checkpoint are as before",
+        )
+    return replace(report, notes=notes, error=describe_error(error), failure=error)
+
+
+def group_reports(groups: tuple[GroupPlan, ...] | None) -> tuple[GroupReport, ...] | None:
+    """Return groups as a report shows them."""
+    if groups is None:
+        return None
+    return tuple(
+        GroupReport(tuple(s.base_offset for s in group.sources), group.size_bytes)
+        for group in groups
+    )
+
+
+def clean_report(runs: list[PartitionRun]) -> CleanReport:
+    """Return the report of a call."""
+    return CleanReport(tuple(run.report() for run in runs))

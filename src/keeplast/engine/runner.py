@@ -1,0 +1,35 @@
+"""The port of whatever executes waves: threads here, Spark in ``pipeline``.
+
+A runner commits nothing and decides nothing. It may run a task on any host and more than once;
+only the result that it yields counts, and it yields exactly one for every task, in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from keeplast.engine.task import PartitionTask, TaskResult
+
+Progressed = Callable[[int], None]
+
+
+class Runner(Protocol):
+    """Executes tasks. A context manager: leaving it stops what was started."""
+
+    @property
+    def slots(self) -> int:
+        """Return how many tasks run at once; memory is shared out by it."""
+        ...
+
+    def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
+        """Yield one result a task, as they end; ``progressed`` hears bytes read meanwhile."""
+        ...
+
+    def __enter__(self) -> Runner:
+        """Start."""
+        ...
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        ...

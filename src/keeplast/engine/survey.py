@@ -1,0 +1,393 @@
+"""Looks at a partition without reading all of it, and decides what a round may touch.
+
+Reads index files, the newest usable producer snapshot and what follows it, the tail of the active
+segment and the first header of each dirty segment. Records are left to the passes. The result is a
+:class:`RoundPlan`, or the reason why there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from keeplast.cleaner.eligibility import (
+    CleanableRange,
+    FirstDirty,
+    FirstUncleanable,
+    find_cleanable_range,
+    find_compaction_delay,
+    find_first_dirty,
+    find_first_uncleanable,
+    segments_between,
+)
+from keeplast.cleaner.plan import RoundPlan
+from keeplast.cleaner.producers import ProducerBatch, ProducerTable
+from keeplast.columns import batch_table as t
+from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.errors import CorruptError, InvalidError, RefusedError
+from keeplast.format import producer_snapshot
+from keeplast.format.batch import decode_batch
+from keeplast.format.control import ControlType, decode_control_type, decode_end_transaction
+from keeplast.format.filename import (
+    CLEANER_CHECKPOINT,
+    INDEX,
+    LOG_START_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    SNAPSHOT,
+    segment_file,
+)
+from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.checkpoints import read_checkpoint
+from keeplast.log.files import FileSystem, reading
+from keeplast.log.partition_log import (
+    SNAPSHOT_BYTES_MAX,
+    PartitionFiles,
+    SegmentIndexes,
+    Tail,
+    find_tail,
+    list_partition,
+    load_aborted,
+    load_indexes,
+    read_first_batch_timestamp,
+    summarize,
+)
+from keeplast.log.windows import Window, WindowBuffers, read_windows
+from keeplast.model.offsets import INT32_MAX, NO_PRODUCER_ID
+from keeplast.model.partition import TopicPartition
+from keeplast.model.segment import SegmentSummary
+
+SLOT_BYTES = 24
+SURVEY_WINDOW_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """What the data directory's checkpoint files say."""
+
+    cleaner: Mapping[TopicPartition, int]
+    log_start: Mapping[TopicPartition, int]
+    high_watermark: Mapping[TopicPartition, int]
+
+
+def load_checkpoints(files: FileSystem, root: Path) -> Checkpoints:
+    """Read the three checkpoint files that a round depends on."""
+    return Checkpoints(
+        read_checkpoint(files, root, CLEANER_CHECKPOINT),
+        read_checkpoint(files, root, LOG_START_CHECKPOINT),
+        read_checkpoint(files, root, REPLICATION_CHECKPOINT),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A partition as found, and what follows for a round at ``now_ms``.
+
+    ``plan`` is None when nothing can be cleaned or nothing is worth it; ``reason`` says why.
+    """
+
+    listing: PartitionFiles
+    tail: Tail
+    log_start: int
+    last_stable: int
+    first_dirty: FirstDirty
+    uncleanable: FirstUncleanable
+    cleanable: CleanableRange
+    compaction_delay_ms: int
+    plan: RoundPlan | None
+    reason: str | None
+    notes: tuple[str, ...]
+
+
+def survey_partition(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    checkpoints: Checkpoints,
+    files: FileSystem,
+    now_ms: int,
+) -> Survey:
+    """Survey one partition; CorruptError, RefusedError or OSError when that is not possible."""
+    tp, topic = partition.partition, partition.topic
+    capacity = key_capacity(partition)
+    listing = list_partition(partition.path, files)
+    tail = find_tail(listing, files)
+    buffers = WindowBuffers(SURVEY_WINDOW_BYTES)
+    first_base = listing.segments[0].base_offset
+    log_start = _given(request.log_start_offset, checkpoints.log_start.get(tp, 0))
+    log_start = max(log_start, first_base)
+    indexes = {
+        segment.base_offset: load_indexes(segment, files, topic.index_interval_bytes, buffers)
+        for segment in listing.segments[:-1]
+    }
+    producers, aborted = _replay(listing, tail, log_start, indexes, files, buffers)
+    watermark = _given(request.high_watermark, checkpoints.high_watermark.get(tp, tail.log_end))
+    watermark = min(max(watermark, log_start), tail.log_end)
+    open_from = producers.first_open_transaction()
+    last_stable = watermark if open_from is None else min(watermark, open_from)
+    checkpoint = checkpoints.cleaner.get(tp)
+    first_dirty = find_first_dirty(checkpoint, log_start=log_start, log_end=tail.log_end)
+    if request.first_dirty_offset is not None:
+        first_dirty = FirstDirty(request.first_dirty_offset, False)
+    if first_dirty.offset < 0:
+        raise InvalidError(f"an offset cannot be negative. first_dirty={first_dirty.offset}")
+    segments = _summaries(listing, indexes, first_dirty.offset, files)
+    uncleanable = find_first_uncleanable(
+        segments,
+        first_dirty=first_dirty.offset,
+        last_stable=last_stable,
+        min_compaction_lag_ms=topic.min_compaction_lag_ms,
+        now_ms=now_ms,
+    )
+    if request.uncleanable_offset is not None:
+        uncleanable = FirstUncleanable(request.uncleanable_offset, "as given on the command line")
+    cleanable = find_cleanable_range(
+        segments, first_dirty=first_dirty.offset, uncleanable=uncleanable.offset
+    )
+    delay = find_compaction_delay(
+        segments,
+        first_dirty=first_dirty.offset,
+        max_compaction_lag_ms=topic.max_compaction_lag_ms,
+        now_ms=now_ms,
+    )
+    reason = _skip_reason(partition, request, cleanable, delay, uncleanable)
+    notes = _notes(first_dirty, uncleanable, cleanable, tail, listing, indexes, tp)
+    plan = None
+    if reason is None:
+        dirty = segments_between(segments, first_dirty.offset, cleanable.bound)
+        start = 0
+        if dirty and dirty[0].base_offset < first_dirty.offset:
+            relative = first_dirty.offset - dirty[0].base_offset
+            start = indexes[dirty[0].base_offset].position_before(relative)
+        plan = RoundPlan(
+            partition=tp,
+            topic=topic,
+            segments=segments,
+            aborted=aborted,
+            last_records=producers.last_records(
+                now_ms=now_ms, expiration_ms=partition.cleaner.producer_id_expiration_ms
+            ),
+            log_start=log_start,
+            first_dirty=first_dirty.offset,
+            bound=cleanable.bound,
+            start_position=start,
+            key_capacity=capacity,
+            now_ms=now_ms,
+        )
+    return Survey(
+        listing, tail, log_start, last_stable, first_dirty, uncleanable, cleanable, delay,
+        plan, reason, notes,
+    )  # fmt: skip
+
+
+def key_capacity(partition: PartitionRequest) -> int | None:
+    """Return how many keys a bounded map may hold, None without a bound.
+
+    RefusedError for a load factor outside (0, 1] and for a map without a usable slot.
+    """
+    cleaner = partition.cleaner
+    if not 0 < cleaner.load_factor <= 1:
+        raise RefusedError(
+            "the load factor must be above 0 and at most 1. "
+            f"log.cleaner.io.buffer.load.factor={cleaner.load_factor}"
+        )
+    if cleaner.key_map_bytes is None:
+        return None
+    slots = cleaner.key_map_bytes // SLOT_BYTES
+    capacity = int(slots * cleaner.load_factor)
+    if capacity < 1:
+        raise RefusedError(
+            "the key map has no usable slot; give it more bytes. "
+            f"key_map_bytes={cleaner.key_map_bytes} load_factor={cleaner.load_factor}"
+        )
+    return min(capacity, INT32_MAX)
+
+
+def _given(value: int | None, otherwise: int) -> int:
+    return otherwise if value is None else value
+
+
+def _summaries(
+    listing: PartitionFiles,
+    indexes: Mapping[int, SegmentIndexes],
+    first_dirty: int,
+    files: FileSystem,
+) -> tuple[SegmentSummary, ...]:
+    """Summarize all segments; only dirty, closed ones are asked for their first timestamp."""
+    closed = listing.segments[:-1]
+    summaries: list[SegmentSummary] = []
+    for i, segment in enumerate(closed):
+        is_dirty = listing.segments[i + 1].base_offset > first_dirty
+        stamp = read_first_batch_timestamp(segment, files) if is_dirty else None
+        summaries.append(summarize(segment, indexes[segment.base_offset], stamp))
+    active = listing.active
+    summaries.append(
+        SegmentSummary(active.base_offset, active.size_bytes, active.mtime_ms, -1, 0, 0)
+    )
+    return tuple(summaries)
+
+
+def _skip_reason(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    cleanable: CleanableRange,
+    delay: int,
+    uncleanable: FirstUncleanable,
+) -> str | None:
+    """Say why no round happens, or None. A ratio equal to the threshold is not enough."""
+    if cleanable.cleanable_bytes == 0:
+        return f"nothing to clean: {uncleanable.note}"
+    threshold = partition.topic.min_cleanable_dirty_ratio
+    if request.force or delay > 0 or cleanable.ratio > threshold:
+        return None
+    return (
+        f"dirty ratio {cleanable.ratio:.3f} is not above min.cleanable.dirty.ratio {threshold}; "
+        "--force cleans anyway"
+    )
+
+
+def _notes(
+    first_dirty: FirstDirty,
+    uncleanable: FirstUncleanable,
+    cleanable: CleanableRange,
+    tail: Tail,
+    listing: PartitionFiles,
+    indexes: Mapping[int, SegmentIndexes],
+    tp: TopicPartition,
+) -> tuple[str, ...]:
+    notes: list[str] = []
+    if first_dirty.note is not None:
+        notes.append(first_dirty.note)
+    notes.append(f"not cleaned past offset {cleanable.bound}: {uncleanable.note}")
+    if tail.torn_at is not None:
+        notes.append(
+            f"the active segment {listing.active.base_offset} is torn at byte {tail.torn_at} "
+            f"({tail.problem}); the log is taken to end at offset {tail.log_end}"
+        )
+    rebuilt = [str(base) for base, found in indexes.items() if found.rebuilt]
+    if rebuilt:
+        notes.append(f"indexes rebuilt in memory for segments {', '.join(rebuilt)}")
+    if listing.leftovers:
+        notes.append(f"{len(listing.leftovers)} staged files of an earlier run lie in {tp}")
+    return tuple(notes)
+
+
+def _replay(
+    listing: PartitionFiles,
+    tail: Tail,
+    log_start: int,
+    indexes: Mapping[int, SegmentIndexes],
+    files: FileSystem,
+    buffers: WindowBuffers,
+) -> tuple[ProducerTable, tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]]:
+    """Return the producers at the log end, and each segment's aborted transactions.
+
+    A segment without an offset index has lost its transaction index too, as far as anybody can
+    tell, and one whose transaction index is another's has none; the transactions are then
+    followed from the first such segment on, as Kafka's recovery does.
+    """
+    aborted: dict[int, tuple[AbortedTransaction, ...]] = {}
+    stripped: list[int] = []
+    for segment in listing.segments:
+        try:
+            aborted[segment.base_offset] = load_aborted(segment, files)
+        except CorruptError:
+            stripped.append(segment.base_offset)
+        else:
+            if not files.exists(segment.path(INDEX)):
+                stripped.append(segment.base_offset)
+    if stripped:
+        table, start = _newest_snapshot(listing, stripped[0], log_start, files)
+        _fold(table, listing, tail, start, {}, files, buffers)
+        ends = [*(s.base_offset for s in listing.segments[1:]), tail.log_end]
+        for segment, end in zip(listing.segments, ends, strict=True):
+            base = segment.base_offset
+            if base in stripped:
+                aborted[base] = tuple(x for x in table.aborted if base <= x.last_offset < end)
+    table, start = _newest_snapshot(listing, tail.log_end, log_start, files)
+    _fold(table, listing, tail, start, indexes, files, buffers)
+    return table, tuple(sorted(aborted.items()))
+
+
+def _newest_snapshot(
+    listing: PartitionFiles, at_most: int, log_start: int, files: FileSystem
+) -> tuple[ProducerTable, int]:
+    """Return the producers of the newest readable snapshot and the offset it stands for.
+
+    Snapshots above ``at_most`` or at or below the log start are not used, unreadable ones are
+    passed over, as a broker does; without any the fold starts at the log start.
+    """
+    for offset in reversed(listing.snapshots):
+        if log_start < offset <= at_most:
+            path = listing.path / segment_file(offset, SNAPSHOT)
+            try:
+                entries = producer_snapshot.decode(files.read_bytes(path, SNAPSHOT_BYTES_MAX))
+            except CorruptError:
+                continue
+            return ProducerTable(entries), offset
+    return ProducerTable(), log_start
+
+
+def _fold(
+    table: ProducerTable,
+    listing: PartitionFiles,
+    tail: Tail,
+    start: int,
+    indexes: Mapping[int, SegmentIndexes],
+    files: FileSystem,
+    buffers: WindowBuffers,
+) -> None:
+    """Fold every batch that ends at or above ``start`` into ``table``."""
+    for i, segment in enumerate(listing.segments):
+        is_active = i == len(listing.segments) - 1
+        end_offset = tail.log_end if is_active else listing.segments[i + 1].base_offset
+        if end_offset <= start:
+            continue
+        end = tail.valid_bytes if is_active else segment.size_bytes
+        position = 0
+        if segment.base_offset < start and segment.base_offset in indexes:
+            position = indexes[segment.base_offset].position_before(start - segment.base_offset)
+        if position >= end:
+            continue
+        with reading(files, segment.log_path) as handle:
+            for window in read_windows(handle, segment.log_path, buffers, start=position, end=end):
+                _fold_window(table, window, start)
+
+
+def _fold_window(table: ProducerTable, window: Window, start: int) -> None:
+    rows = window.table[: window.batches]
+    chosen = (rows[:, t.PRODUCER_ID] != NO_PRODUCER_ID) & (rows[:, t.LAST_OFFSET] >= start)
+    for i in np.flatnonzero(chosen & (rows[:, t.MAGIC] == 2)).tolist():
+        row = rows[i]
+        position = int(row[t.POSITION])
+        attributes = int(row[t.ATTRIBUTES])
+        marker: int | None = None
+        coordinator = -1
+        raw = window.data[position : position + int(row[t.SIZE])].tobytes()
+        if attributes & t.CONTROL:
+            try:
+                record = next(iter(decode_batch(raw).records()), None)
+                # An empty control batch: the whole transaction has been cleaned away.
+                if record is None:
+                    continue
+                kind = decode_control_type(record.key)
+                if kind not in (ControlType.ABORT, ControlType.COMMIT):
+                    continue
+                marker = int(kind)
+                coordinator = decode_end_transaction(record.key, record.value).coordinator_epoch
+            except CorruptError as error:
+                raise window.corrupt(i, error.problem, error.expected, error.found) from error
+        table.apply(
+            ProducerBatch(
+                producer_id=int(row[t.PRODUCER_ID]),
+                epoch=int(row[t.PRODUCER_EPOCH]),
+                base_sequence=int.from_bytes(raw[53:57], "big", signed=True),
+                base_offset=int(row[t.BASE_OFFSET]),
+                last_offset=int(row[t.LAST_OFFSET]),
+                timestamp_ms=int(row[t.MAX_TIMESTAMP]),
+                is_transactional=bool(attributes & t.TRANSACTIONAL),
+                marker=marker,
+                coordinator_epoch=coordinator,
+            )
+        )

@@ -1,0 +1,122 @@
+"""What a worker is given, and what it gives back: one wave of one partition's round.
+
+Both travel between processes, so they hold values only. A worker commits nothing: it leaves staged
+files, named by attempt, and says what they are; whatever no commit names is collected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keeplast.cleaner.plan import GroupPlan, RoundPlan
+from keeplast.cleaner.transactions import TransactionState
+from keeplast.columns import rules, verdicts
+from keeplast.columns.winners import KeyMap
+from keeplast.engine.report import Reasons
+from keeplast.format.filename import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """What one wave hands to the next: the sealed rest of the round and the state at its entry."""
+
+    end_offset: int
+    groups: tuple[GroupPlan, ...]
+    key_map: KeyMap
+    transactions: TransactionState
+    counters: NDArray[np.int64]
+    index: IndexStats
+    groups_done: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStats:
+    """What the first pass read. ``bytes_read`` is exact unless the key map filled."""
+
+    messages_read: int = 0
+    bytes_read: int = 0
+    distinct_keys: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTask:
+    """One wave. ``writes`` False counts what would go and stages nothing.
+
+    ``target`` is where staged files are put: the partition's own directory, or another one.
+    ``wave_bytes_max`` bounds the sources of a wave; at least one group is always done.
+    """
+
+    number: int
+    plan: RoundPlan
+    path: Path
+    target: Path
+    attempt: str
+    hash_key: tuple[int, int]
+    memory_bytes: int
+    wave_bytes_max: int | None
+    writes: bool
+    carry: Carry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A staged file of kind ``kind`` (``.log``, ``.index``, ...) and its size."""
+
+    kind: Kind
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedGroup:
+    """The output of one group and what a re-read of it must find; no files when the source is
+    left alone.
+    """
+
+    base_offset: int
+    sources: tuple[int, ...]
+    files: tuple[StagedFile, ...]
+    source_bytes: int
+    size_bytes: int
+    batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a worker did; ``carry`` is set when groups are left for another wave."""
+
+    number: int
+    staged: tuple[StagedGroup, ...]
+    end_offset: int
+    groups: tuple[GroupPlan, ...]
+    counters: NDArray[np.int64]
+    index: IndexStats
+    segments_left_alone: int
+    copied_bytes: int
+    clean_seconds: float
+    peak_rss_bytes: int
+    carry: Carry | None = None
+    error: Exception | None = None
+
+
+def reasons_of(counters: NDArray[np.int64]) -> Reasons:
+    """Return what went and why, from the counters of the second pass."""
+    records = counters[verdicts.REASON_RECORDS : verdicts.REASON_RECORDS + rules.REASONS].tolist()
+    sizes = counters[verdicts.REASON_BYTES : verdicts.REASON_BYTES + rules.REASONS].tolist()
+    return Reasons(
+        superseded_records=records[rules.SUPERSEDED],
+        superseded_bytes=sizes[rules.SUPERSEDED],
+        tombstone_records=records[rules.EXPIRED_TOMBSTONE],
+        tombstone_bytes=sizes[rules.EXPIRED_TOMBSTONE],
+        aborted_records=records[rules.ABORTED_DATA],
+        aborted_bytes=sizes[rules.ABORTED_DATA],
+        keyless_records=records[rules.KEYLESS],
+        keyless_bytes=sizes[rules.KEYLESS],
+        marker_records=records[rules.EXPIRED_MARKER],
+        marker_bytes=sizes[rules.EXPIRED_MARKER],
+    )

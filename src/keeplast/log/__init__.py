@@ -1,0 +1,1 @@
+"""One partition's log on local disk: segments, files, lock, checkpoints, swap."""

@@ -1,0 +1,73 @@
+"""What lies in a Kafka data directory: partitions, and names that are none.
+
+A path is a ``log.dirs`` directory, or one partition directory (its name parses and it holds a
+``.log``), which is then treated as a data directory with that single partition. Links are listed
+as ignored and never entered. Source: formats.md sections 2.1 and 2.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from keeplast.errors import InvalidError
+from keeplast.format.filename import LOG, parse_partition_directory, parse_segment_file
+from keeplast.log.files import FileSystem
+from keeplast.model.partition import TopicPartition
+
+METADATA_TOPIC = "__cluster_metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEntry:
+    """A partition directory; ``mark`` is None, or what a suffix says: delete, future, stray."""
+
+    partition: TopicPartition
+    path: Path
+    mark: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """A data directory and the partitions in it, ascending; ``ignored`` are the other names."""
+
+    root: Path
+    partitions: tuple[PartitionEntry, ...]
+    ignored: tuple[str, ...]
+    is_single: bool
+
+    def find(self, partition: TopicPartition) -> PartitionEntry | None:
+        """Return the entry of ``partition`` without a mark, or None."""
+        for entry in self.partitions:
+            if entry.partition == partition and entry.mark is None:
+                return entry
+        return None
+
+
+def open_data_directory(path: Path, files: FileSystem) -> DataDirectory:
+    """List ``path``; InvalidError when it is not a directory of either kind."""
+    path = path.absolute()
+    if not files.is_directory(path):
+        raise InvalidError(
+            f"not a directory; give a Kafka log.dirs directory or a partition in it. path={path}"
+        )
+    names = files.listdir(path)
+    own = parse_partition_directory(path.name)
+    if own is not None and any(_is_log(name) for name in names):
+        entry = PartitionEntry(own.partition, path, own.mark)
+        return DataDirectory(path.parent, (entry,), (), True)
+    partitions: list[PartitionEntry] = []
+    ignored: list[str] = []
+    for name in names:
+        parsed = parse_partition_directory(name)
+        if parsed is not None and files.is_directory(path / name):
+            partitions.append(PartitionEntry(parsed.partition, path / name, parsed.mark))
+        elif files.is_directory(path / name):
+            ignored.append(name)
+    partitions.sort(key=lambda entry: (entry.partition, entry.path.name))
+    return DataDirectory(path, tuple(partitions), tuple(ignored), False)
+
+
+def _is_log(name: str) -> bool:
+    parsed = parse_segment_file(name)
+    return parsed is not None and parsed.kind == LOG and parsed.stage == ""

@@ -1,0 +1,358 @@
+"""The port through which every byte of a log reaches the disk.
+
+Nothing in keeplast opens, renames or removes a log's file but through a :class:`FileSystem`, so
+that a test can count, fail and forget each operation. The port never follows a symbolic link in
+the last component of a path: a link in a data directory is refused, not followed out of it.
+
+Durability is the caller's: ``fsync`` a file, then ``fsync_directory`` what holds its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from keeplast.errors import InvalidError, RefusedError
+
+Buffer = bytes | bytearray | memoryview
+COPY_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileStat:
+    """Size in bytes and modification time in nanoseconds of a regular file."""
+
+    size_bytes: int
+    mtime_ns: int
+
+
+class ReadHandle(Protocol):
+    """An open file to read from; positions are byte offsets."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size the file had when it was opened."""
+        ...
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Fill ``buffer`` from ``position``; return the bytes read, less only at the end."""
+        ...
+
+    def close(self) -> None:
+        """Release the file."""
+        ...
+
+
+class WriteHandle(Protocol):
+    """An open file to append to."""
+
+    def write(self, data: Buffer) -> None:
+        """Append all of ``data``."""
+        ...
+
+    def copy_from(self, source: ReadHandle, position: int, length: int) -> None:
+        """Append ``length`` bytes of ``source`` from ``position``, inside the kernel if it can."""
+        ...
+
+    def fsync(self) -> None:
+        """Return when everything appended so far is on stable storage."""
+        ...
+
+    def close(self) -> None:
+        """Release the file."""
+        ...
+
+
+class FileSystem(Protocol):
+    """What a log needs of a file system. Paths may not be symbolic links."""
+
+    def open_read(self, path: Path) -> ReadHandle:
+        """Open a regular file; OSError when it cannot be, RefusedError for anything else."""
+        ...
+
+    def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
+        """Create or truncate a file, or open it at its end with ``append``."""
+        ...
+
+    def listdir(self, path: Path) -> list[str]:
+        """Return the names in a directory, sorted."""
+        ...
+
+    def is_directory(self, path: Path) -> bool:
+        """Say whether ``path`` is a directory and not a link to one."""
+        ...
+
+    def exists(self, path: Path) -> bool:
+        """Say whether there is anything at ``path``."""
+        ...
+
+    def stat(self, path: Path) -> FileStat:
+        """Return size and modification time."""
+        ...
+
+    def read_bytes(self, path: Path, limit: int) -> bytes:
+        """Return a whole small file; InvalidError when it is larger than ``limit``."""
+        ...
+
+    def write_durable(self, path: Path, data: Buffer) -> None:
+        """Replace a small file atomically: temporary, fsync, rename, fsync of the directory."""
+        ...
+
+    def append_durable(self, path: Path, data: Buffer) -> None:
+        """Append to a file, creating it, and return when it is on stable storage."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename over whatever ``target`` is."""
+        ...
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file."""
+        ...
+
+    def fsync(self, path: Path) -> None:
+        """Return when the content of an existing file is on stable storage."""
+        ...
+
+    def fsync_directory(self, path: Path) -> None:
+        """Return when the names in ``path`` are on stable storage."""
+        ...
+
+    def set_mtime(self, path: Path, mtime_ns: int) -> None:
+        """Set the modification time, in nanoseconds."""
+        ...
+
+    def copy_owner_and_mode(self, source: Path, target: Path) -> None:
+        """Give ``target`` the mode of ``source`` and, where permitted, its owner."""
+        ...
+
+    def make_directory(self, path: Path) -> None:
+        """Create a directory and its parents; nothing happens when it exists."""
+        ...
+
+    def free_bytes(self, path: Path) -> int:
+        """Return what an unprivileged process may still write on the volume of ``path``."""
+        ...
+
+
+class LocalReadHandle:
+    """A file descriptor that is read by position."""
+
+    def __init__(self, path: Path) -> None:
+        """Open ``path`` without following a link."""
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if path.is_symlink():
+                raise RefusedError(
+                    f"symbolic link in a log directory; replace it by the file. path={path}"
+                ) from error
+            raise
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._fd)
+            raise RefusedError(f"not a regular file; move it away. path={path}")
+        self._size_bytes = status.st_size
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size at opening."""
+        return self._size_bytes
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._fd
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Read until the buffer is full or the file ends."""
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self._fd, [buffer[done:]], position + done)
+            if count == 0:
+                break
+            done += count
+        return done
+
+    def close(self) -> None:
+        """Close once; later calls do nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class LocalWriteHandle:
+    """A file descriptor that is appended to."""
+
+    def __init__(self, path: Path, *, append: bool) -> None:
+        """Create, truncate or open ``path`` at its end, never through a link."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags |= os.O_APPEND if append else os.O_TRUNC
+        self._fd = os.open(path, flags, 0o644)
+        self._appends = append
+
+    def write(self, data: Buffer) -> None:
+        """Append all of ``data``, however often the kernel takes less."""
+        view = memoryview(data).cast("B")
+        while len(view):
+            view = view[os.write(self._fd, view) :]
+
+    def copy_from(self, source: ReadHandle, position: int, length: int) -> None:
+        """Use ``copy_file_range`` between descriptors and plain reads where it is refused."""
+        fd = source.fileno() if isinstance(source, LocalReadHandle) else -1
+        while length > 0 and fd >= 0 and not self._appends:
+            try:
+                count = os.copy_file_range(fd, self._fd, length, position)
+            except OSError:
+                break  # another volume or a file system without it: read and write instead
+            if count == 0:
+                raise OSError(f"source ended early while copying. position={position}")
+            position += count
+            length -= count
+        buffer = memoryview(bytearray(min(length, COPY_BYTES)))
+        while length > 0:
+            part = buffer[: min(length, COPY_BYTES)]
+            count = source.pread_into(part, position)
+            if count == 0:
+                raise OSError(f"source ended early while copying. position={position}")
+            self.write(part[:count])
+            position += count
+            length -= count
+
+    def fsync(self) -> None:
+        """Flush to stable storage."""
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Close once; later calls do nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class LocalFiles:
+    """The operating system's file system."""
+
+    def open_read(self, path: Path) -> ReadHandle:
+        """Open a regular file."""
+        return LocalReadHandle(path)
+
+    def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
+        """Create or append."""
+        return LocalWriteHandle(path, append=append)
+
+    def listdir(self, path: Path) -> list[str]:
+        """Return sorted names."""
+        return sorted(os.listdir(path))
+
+    def is_directory(self, path: Path) -> bool:
+        """Say whether it is a real directory."""
+        try:
+            return stat.S_ISDIR(os.lstat(path).st_mode)
+        except FileNotFoundError:
+            return False
+
+    def exists(self, path: Path) -> bool:
+        """Say whether there is anything, a dangling link included."""
+        return os.path.lexists(path)
+
+    def stat(self, path: Path) -> FileStat:
+        """Return size and time of the name itself, not of what a link points to."""
+        status = os.lstat(path)
+        return FileStat(status.st_size, status.st_mtime_ns)
+
+    def read_bytes(self, path: Path, limit: int) -> bytes:
+        """Return a small file whole."""
+        with reading(self, path) as handle:
+            if handle.size_bytes > limit:
+                raise InvalidError(
+                    f"file is larger than what it can sensibly be. path={path} "
+                    f"size_bytes={handle.size_bytes} limit={limit}"
+                )
+            buffer = bytearray(handle.size_bytes)
+            count = handle.pread_into(memoryview(buffer), 0)
+            return bytes(buffer[:count])
+
+    def write_durable(self, path: Path, data: Buffer) -> None:
+        """Write ``<path>.tmp``, fsync, rename, fsync the directory."""
+        temporary = path.with_name(path.name + ".tmp")
+        handle = self.open_write(temporary)
+        try:
+            handle.write(data)
+            handle.fsync()
+        finally:
+            handle.close()
+        os.replace(temporary, path)
+        self.fsync_directory(path.parent)
+
+    def append_durable(self, path: Path, data: Buffer) -> None:
+        """Append, fsync, and fsync the directory when the file is new."""
+        is_new = not self.exists(path)
+        handle = self.open_write(path, append=True)
+        try:
+            handle.write(data)
+            handle.fsync()
+        finally:
+            handle.close()
+        if is_new:
+            self.fsync_directory(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename atomically."""
+        os.replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name."""
+        os.unlink(path)
+
+    def fsync(self, path: Path) -> None:
+        """Flush an existing file."""
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def fsync_directory(self, path: Path) -> None:
+        """Flush a directory."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def set_mtime(self, path: Path, mtime_ns: int) -> None:
+        """Set both times; the access time means nothing to Kafka."""
+        os.utime(path, ns=(mtime_ns, mtime_ns), follow_symlinks=False)
+
+    def copy_owner_and_mode(self, source: Path, target: Path) -> None:
+        """Copy the mode; copy the owner when this process may."""
+        status = os.stat(source, follow_symlinks=False)
+        os.chmod(target, stat.S_IMODE(status.st_mode))
+        own = os.stat(target, follow_symlinks=False)
+        if (own.st_uid, own.st_gid) != (status.st_uid, status.st_gid):
+            with contextlib.suppress(PermissionError):
+                os.chown(target, status.st_uid, status.st_gid, follow_symlinks=False)
+
+    def make_directory(self, path: Path) -> None:
+        """Create a directory with its parents."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def free_bytes(self, path: Path) -> int:
+        """Ask the volume."""
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+
+@contextlib.contextmanager
+def reading(files: FileSystem, path: Path) -> Iterator[ReadHandle]:
+    """Open ``path`` for the length of a ``with`` block."""
+    handle = files.open_read(path)
+    try:
+        yield handle
+    finally:
+        handle.close()

@@ -1,0 +1,308 @@
+"""A partition directory as a broker left it: its segments, their indexes, and where the log ends.
+
+Nothing here writes. A torn tail of the *active* segment ends the log there and is reported;
+damage anywhere else surfaces when a reader reaches it. Indexes that are missing or cannot be right
+are rebuilt in memory by the rule that recovery uses. Answers to Kafka's ``LogLoader`` without its
+truncation; formats.md sections 2 and 3.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keeplast.columns import batch_table as t
+from keeplast.columns.index_entries import final_time_entry, index_batches, new_index_state
+from keeplast.errors import CorruptError, RefusedError
+from keeplast.format import offset_index, time_index, txn_index
+from keeplast.format.filename import (
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    Kind,
+    parse_segment_file,
+    segment_file,
+)
+from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.files import FileSystem, ReadHandle, reading
+from keeplast.log.windows import WindowBuffers, read_windows
+from keeplast.model.offsets import INT32_MAX
+from keeplast.model.segment import SegmentSummary
+
+INDEX_BYTES_MAX = 1 << 30
+SNAPSHOT_BYTES_MAX = 1 << 30
+SEGMENT_BYTES_MAX = INT32_MAX
+TAIL_WINDOW_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFiles:
+    """A segment's name, size and times, as listed; nothing of its content."""
+
+    directory: Path
+    base_offset: int
+    size_bytes: int
+    mtime_ns: int
+
+    def path(self, kind: Kind) -> Path:
+        """Return the path of one of the segment's files."""
+        return self.directory / segment_file(self.base_offset, kind)
+
+    @property
+    def log_path(self) -> Path:
+        """Return the path of the records."""
+        return self.path(LOG)
+
+    @property
+    def mtime_ms(self) -> int:
+        """Return the modification time as Kafka sees it, in milliseconds."""
+        return self.mtime_ns // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFiles:
+    """All segments of a partition, ascending, the last one active; what else lies beside them."""
+
+    path: Path
+    segments: tuple[SegmentFiles, ...]
+    snapshots: tuple[int, ...]
+    leftovers: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def active(self) -> SegmentFiles:
+        """Return the segment that is appended to."""
+        return self.segments[-1]
+
+
+def list_partition(path: Path, files: FileSystem) -> PartitionFiles:
+    """List a partition directory; RefusedError when what is in it is not understood.
+
+    ``leftovers`` are staged files (``.cleaned``, ``.swap``, ``.deleted``) of an earlier run;
+    ``unknown`` are names that brokers ignore too.
+    """
+    segments: list[SegmentFiles] = []
+    snapshots: list[int] = []
+    leftovers: list[str] = []
+    unknown: list[str] = []
+    for name in files.listdir(path):
+        parsed = parse_segment_file(name)
+        if parsed is None:
+            unknown.append(name)
+        elif parsed.stage:
+            leftovers.append(name)
+        elif parsed.kind == SNAPSHOT:
+            snapshots.append(parsed.base_offset)
+        elif parsed.kind == LOG:
+            status = files.stat(path / name)
+            if status.size_bytes > SEGMENT_BYTES_MAX:
+                raise RefusedError(
+                    f"segment is larger than a broker can open. path={path / name} "
+                    f"size_bytes={status.size_bytes} limit={SEGMENT_BYTES_MAX}"
+                )
+            segments.append(
+                SegmentFiles(path, parsed.base_offset, status.size_bytes, status.mtime_ns)
+            )
+    if not segments:
+        raise RefusedError(f"no segment in the partition directory. path={path}")
+    segments.sort(key=lambda segment: segment.base_offset)
+    return PartitionFiles(
+        path, tuple(segments), tuple(sorted(snapshots)), tuple(leftovers), tuple(unknown)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentIndexes:
+    """The indexes of one segment; ``rebuilt`` says that the files could not be used."""
+
+    offsets: NDArray[np.int64]
+    times: NDArray[np.int64]
+    rebuilt: bool
+
+    @property
+    def largest_timestamp_ms(self) -> int:
+        """Return the last timestamp, or -1."""
+        return int(self.times[-1, 0]) if len(self.times) else -1
+
+    def position_before(self, relative_offset: int) -> int:
+        """Return where to start reading for ``relative_offset``: greatest entry not above it."""
+        return offset_index.find_position(self.offsets, relative_offset)
+
+
+def load_indexes(
+    segment: SegmentFiles, files: FileSystem, interval: int, buffers: WindowBuffers
+) -> SegmentIndexes:
+    """Return a closed segment's indexes, from its files or rebuilt from its batches."""
+    try:
+        offsets = offset_index.decode(_read(segment.path(INDEX), files))
+        times = time_index.decode(_read(segment.path(TIME_INDEX), files))
+    except (CorruptError, FileNotFoundError):
+        return rebuild_indexes(segment, files, interval, buffers)
+    if (
+        offset_index.find_problem(offsets, segment.size_bytes) is None
+        and time_index.find_problem(times, segment.size_bytes) is None
+    ):
+        return SegmentIndexes(offsets, times, False)
+    return rebuild_indexes(segment, files, interval, buffers)
+
+
+def _read(path: Path, files: FileSystem) -> bytes:
+    return files.read_bytes(path, INDEX_BYTES_MAX)
+
+
+def rebuild_indexes(
+    segment: SegmentFiles, files: FileSystem, interval: int, buffers: WindowBuffers
+) -> SegmentIndexes:
+    """Derive both indexes from the batches, as Kafka's recovery does (formats.md section 2.4)."""
+    state = new_index_state(segment.base_offset)
+    offset_parts: list[NDArray[np.int64]] = []
+    time_parts: list[NDArray[np.int64]] = []
+    with reading(files, segment.log_path) as handle:
+        for window in read_windows(handle, segment.log_path, buffers, end=segment.size_bytes):
+            rows = window.table[: window.batches]
+            columns = [t.SIZE, t.LAST_OFFSET, t.MAX_TIMESTAMP]
+            batches = np.ascontiguousarray(rows[:, columns])
+            entries = np.empty((2, window.batches, 2), np.int64)
+            o, k = index_batches(
+                batches, window.batches, segment.base_offset, interval, state,
+                entries[0], entries[1],
+            )  # fmt: skip
+            offset_parts.append(entries[0, :o])
+            time_parts.append(entries[1, :k])
+    final = final_time_entry(state, segment.base_offset)
+    if final is not None:
+        time_parts.append(np.array([final], np.int64))
+    empty = np.empty((0, 2), np.int64)
+    return SegmentIndexes(
+        np.concatenate([empty, *offset_parts]), np.concatenate([empty, *time_parts]), True
+    )
+
+
+def load_aborted(segment: SegmentFiles, files: FileSystem) -> tuple[AbortedTransaction, ...]:
+    """Return the transaction index of a segment; none when there is no file.
+
+    CorruptError when an entry ends below the segment's base: the file belongs to another.
+    """
+    path = segment.path(TXN_INDEX)
+    if not files.exists(path):
+        return ()
+    try:
+        entries = txn_index.decode(_read(path, files))
+    except CorruptError as error:
+        raise error.located(str(path)) from error
+    for i, entry in enumerate(entries):
+        if entry.last_offset < segment.base_offset:
+            raise CorruptError(
+                "aborted transaction ends before its segment begins",
+                path=str(path), position=i * txn_index.ENTRY_BYTES,
+                expected=f">= {segment.base_offset}", found=entry.last_offset,
+            )  # fmt: skip
+    return entries
+
+
+def read_first_batch_timestamp(segment: SegmentFiles, files: FileSystem) -> int | None:
+    """Return the maximum timestamp of a segment's first batch, None when it has no batch.
+
+    CorruptError when the header is damaged (F6).
+    """
+    if segment.size_bytes < t.SCAN_BYTES_MIN:
+        return None
+    head = bytearray(t.HEADER_BYTES)
+    with reading(files, segment.log_path) as handle:
+        got = handle.pread_into(memoryview(head), 0)
+    size = int.from_bytes(head[8:12], "big", signed=True)
+    magic = int.from_bytes(head[16:17], "big", signed=True)
+    if size < t.MESSAGE_BYTES_MIN or not 0 <= magic <= 2:
+        raise CorruptError(
+            "first batch is damaged", path=str(segment.log_path), position=0,
+            expected="a size of 14 or more and magic 0 to 2", found=f"size {size}, magic {magic}",
+        )  # fmt: skip
+    if size + t.PREFIX_BYTES > segment.size_bytes or got < 26:
+        return None
+    if magic == 0:
+        return -1
+    at = 18 if magic == 1 else 35
+    return int.from_bytes(head[at : at + 8], "big", signed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Where the log ends: after the last whole, sound batch of the active segment.
+
+    ``torn_at`` is the byte position from which the active segment cannot be read, or None;
+    ``problem`` says why.
+    """
+
+    log_end: int
+    valid_bytes: int
+    torn_at: int | None = None
+    problem: str | None = None
+
+
+def find_tail(partition: PartitionFiles, files: FileSystem) -> Tail:
+    """Read the active segment from its last usable index entry to its end."""
+    active = partition.active
+    start = 0
+    try:
+        entries = offset_index.decode(_read(active.path(INDEX), files))
+        if len(entries) and offset_index.find_problem(entries, active.size_bytes) is None:
+            start = int(entries[-1, 1])
+    except (CorruptError, FileNotFoundError):
+        start = 0
+    tail = _scan_tail(active, files, start)
+    if start and tail.torn_at == start:
+        # The index pointed into the middle of a batch: only the batches can tell.
+        tail = _scan_tail(active, files, 0)
+    return tail
+
+
+def _scan_tail(active: SegmentFiles, files: FileSystem, start: int) -> Tail:
+    log_end, valid = active.base_offset, start
+    torn: str | None = None
+    buffers = WindowBuffers(TAIL_WINDOW_BYTES)
+    with reading(files, active.log_path) as handle:
+        try:
+            for window in read_windows(
+                handle, active.log_path, buffers, start=start, end=active.size_bytes
+            ):
+                log_end = int(window.table[window.batches - 1, t.LAST_OFFSET]) + 1
+                valid = window.position + window.length
+        except CorruptError as error:
+            torn = error.problem
+            log_end, valid = _before(handle, active, start, error.position or 0, log_end)
+    if torn is None:
+        return Tail(log_end, valid)
+    return Tail(log_end, valid, valid, torn)
+
+
+def _before(
+    handle: ReadHandle, active: SegmentFiles, start: int, position: int, log_end: int
+) -> tuple[int, int]:
+    """Return log end and valid bytes for the sound batches of ``[start, position)``."""
+    valid = start
+    for window in read_windows(
+        handle, active.log_path, WindowBuffers(TAIL_WINDOW_BYTES), start=start, end=position
+    ):
+        log_end = int(window.table[window.batches - 1, t.LAST_OFFSET]) + 1
+        valid = window.position + window.length
+    return log_end, valid
+
+
+def summarize(
+    segment: SegmentFiles, indexes: SegmentIndexes, first_batch_timestamp_ms: int | None
+) -> SegmentSummary:
+    """Return what decisions need of a segment."""
+    return SegmentSummary(
+        base_offset=segment.base_offset,
+        size_bytes=segment.size_bytes,
+        mtime_ms=segment.mtime_ms,
+        largest_timestamp_ms=indexes.largest_timestamp_ms,
+        offset_index_bytes=len(indexes.offsets) * offset_index.ENTRY_BYTES,
+        time_index_bytes=len(indexes.times) * time_index.ENTRY_BYTES,
+        first_batch_timestamp_ms=first_batch_timestamp_ms,
+    )

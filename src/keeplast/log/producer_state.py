@@ -1,0 +1,105 @@
+"""What a log knows of its producers: last batch, epoch, open transaction.
+
+Fed with every batch in offset order, and only so: the answer to "which transactions are open" is a
+fold over the log. An end-transaction marker with a newer epoch clears the producer's data history.
+Answers to ``ProducerStateManager``, ``ProducerAppendInfo`` and ``ProducerStateEntry``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from keeplast.format.control import ControlType
+from keeplast.format.producer_snapshot import ProducerEntry
+from keeplast.format.txn_index import AbortedTransaction
+
+NOTHING_SEEN = ProducerEntry(
+    producer_id=-1,
+    epoch=-1,
+    last_sequence=-1,
+    last_offset=-1,
+    offset_delta=0,
+    timestamp=-1,
+    coordinator_epoch=-1,
+    current_txn_first_offset=-1,
+)
+
+
+class ProducerState:
+    """The table of producers of one log, up to some offset."""
+
+    def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
+        """Start from a snapshot's entries; of a repeated producer the last one counts."""
+        self._entries = {entry.producer_id: entry for entry in entries}
+
+    def entries(self) -> tuple[ProducerEntry, ...]:
+        """Return what a snapshot holds, by ascending producer id."""
+        return tuple(self._entries[producer_id] for producer_id in sorted(self._entries))
+
+    def add_data(
+        self,
+        producer_id: int,
+        epoch: int,
+        *,
+        base_offset: int,
+        last_offset: int,
+        last_sequence: int,
+        timestamp: int,
+        is_transactional: bool,
+    ) -> None:
+        """Account for a data batch of a producer (id >= 0); offsets are inclusive."""
+        entry = self._entries.get(producer_id, NOTHING_SEEN)
+        first_offset = entry.current_txn_first_offset
+        if is_transactional and first_offset < 0:
+            first_offset = base_offset
+        self._entries[producer_id] = ProducerEntry(
+            producer_id=producer_id,
+            epoch=epoch,
+            last_sequence=last_sequence,
+            last_offset=last_offset,
+            offset_delta=last_offset - base_offset,
+            timestamp=timestamp,
+            coordinator_epoch=entry.coordinator_epoch,
+            current_txn_first_offset=first_offset,
+        )
+
+    def end_transaction(
+        self,
+        producer_id: int,
+        epoch: int,
+        *,
+        outcome: ControlType,
+        offset: int,
+        timestamp: int,
+        coordinator_epoch: int,
+    ) -> AbortedTransaction | None:
+        """Account for a marker; return what the transaction index gets, None when nothing.
+
+        Only an aborted transaction with data is worth an entry.
+        """
+        entry = self._entries.get(producer_id, NOTHING_SEEN)
+        first_offset = entry.current_txn_first_offset
+        if entry.epoch != epoch:
+            entry = NOTHING_SEEN
+        self._entries[producer_id] = replace(
+            entry,
+            producer_id=producer_id,
+            epoch=epoch,
+            timestamp=timestamp,
+            coordinator_epoch=coordinator_epoch,
+            current_txn_first_offset=-1,
+        )
+        if outcome is not ControlType.ABORT or first_offset < 0:
+            return None
+        still_open = [
+            other.current_txn_first_offset
+            for other in self._entries.values()
+            if other.current_txn_first_offset >= 0
+        ]
+        return AbortedTransaction(
+            producer_id=producer_id,
+            first_offset=first_offset,
+            last_offset=offset,
+            last_stable_offset=min(still_open, default=offset + 1),
+        )

@@ -1,0 +1,68 @@
+"""Finishes or undoes a swap that a crash interrupted, exactly as a broker's start-up would.
+
+Run under the lock, before anything is read. Kafka: ``LogLoader.removeTempFilesAndCollectSwapFiles``
+and what follows; cleaning.md section 4.3:
+
+1. ``.deleted`` files go; with ``.cleaned`` present, every ``.swap`` at or above the least of their
+   bases is incomplete and goes; then the ``.cleaned`` go;
+2. what is left of ``.swap`` is complete: every other file whose number lies in
+   ``[least base, greatest next offset)`` of the ``.log.swap`` files is superseded and goes;
+3. ``.swap`` is stripped.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from keeplast.columns import batch_table as t
+from keeplast.format.filename import CLEANED, DELETED, LOG, SWAP, SegmentFile, parse_segment_file
+from keeplast.log.files import FileSystem, reading
+from keeplast.log.windows import WindowBuffers, read_windows
+
+
+def recover_swap(files: FileSystem, directory: Path) -> tuple[str, ...]:
+    """Leave no staged file behind; returns the names that were dealt with.
+
+    CorruptError when a completed ``.log.swap`` cannot be read.
+    """
+    names = _parsed(files, directory)
+    done = [name for name, parsed in names if parsed.stage]
+    if not done:
+        return ()
+    cleaned = [parsed.base_offset for _, parsed in names if parsed.stage == CLEANED]
+    for name, parsed in names:
+        is_incomplete = parsed.stage == SWAP and cleaned and parsed.base_offset >= min(cleaned)
+        if parsed.stage == DELETED or is_incomplete:
+            files.unlink(directory / name)
+    files.fsync_directory(directory)
+    for name, parsed in names:
+        if parsed.stage == CLEANED:
+            files.unlink(directory / name)
+    files.fsync_directory(directory)
+    names = _parsed(files, directory)
+    logs = [item for item in names if item[1].stage == SWAP and item[1].kind == LOG]
+    if logs:
+        low = min(parsed.base_offset for _, parsed in logs)
+        high = max(_next_offset(files, directory / name, parsed) for name, parsed in logs)
+        for name, parsed in names:
+            if not parsed.stage and low <= parsed.base_offset < high:
+                files.unlink(directory / name)
+        files.fsync_directory(directory)
+    for name, parsed in names:
+        if parsed.stage == SWAP:
+            files.rename(directory / name, directory / name.removesuffix(SWAP))
+    files.fsync_directory(directory)
+    return tuple(done)
+
+
+def _parsed(files: FileSystem, directory: Path) -> list[tuple[str, SegmentFile]]:
+    parsed = ((name, parse_segment_file(name)) for name in files.listdir(directory))
+    return [(name, file) for name, file in parsed if file is not None]
+
+
+def _next_offset(files: FileSystem, path: Path, parsed: SegmentFile) -> int:
+    end = parsed.base_offset
+    with reading(files, path) as handle:
+        for window in read_windows(handle, path, WindowBuffers(1 << 20)):
+            end = int(window.table[window.batches - 1, t.LAST_OFFSET]) + 1
+    return end

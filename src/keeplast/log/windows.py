@@ -1,0 +1,164 @@
+"""Reads a segment in windows of whole batches, each checked before anybody sees it.
+
+A window is as large as asked for, or as its one batch when that is larger. Every batch that leaves
+here has a plausible size, a known magic and codec, and the right CRC; the first that has not is a
+:class:`CorruptError` with the path, its position, what was expected and what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keeplast.columns import batch_table as t
+from keeplast.columns.kernel import OK, PROBLEMS
+from keeplast.columns.scan import CRC_IN_KERNEL_BYTES_MAX, find_bad_crc, scan_batches
+from keeplast.errors import CorruptError
+from keeplast.format.checksum import crc32c
+from keeplast.log.files import ReadHandle
+
+WINDOW_BYTES_DEFAULT = 16 << 20
+TABLE_ROW_PER_BYTES = 160
+"""The batch table has a row for so many window bytes; smaller batches end a window earlier."""
+
+
+@dataclass(slots=True)
+class Window:
+    """Whole batches of one segment.
+
+    ``data[:length]`` are the file's bytes from ``position``; ``table[:batches]`` describes them,
+    positions relative to the window. Both are reused by the next window.
+    """
+
+    path: Path
+    position: int
+    length: int
+    data: NDArray[np.uint8]
+    table: NDArray[np.int64]
+    batches: int
+
+    def corrupt(self, batch: int, problem: str, expected: object, found: object) -> CorruptError:
+        """Return the error that names batch ``batch`` of this window."""
+        at = self.position + int(self.table[batch, t.POSITION])
+        return CorruptError(
+            problem, path=str(self.path), position=at, expected=expected, found=found
+        )
+
+
+@dataclass(slots=True)
+class WindowBuffers:
+    """The arrays that windows are read into; grown for a batch larger than a window."""
+
+    window_bytes: int = WINDOW_BYTES_DEFAULT
+    data: NDArray[np.uint8] = field(init=False)
+    table: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Allocate; pages are touched as they are used."""
+        self.data = np.empty(self.window_bytes, np.uint8)
+        self.table = t.new_batch_table(self.window_bytes // TABLE_ROW_PER_BYTES + 1024)
+
+
+def read_windows(
+    handle: ReadHandle,
+    path: Path,
+    buffers: WindowBuffers,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    checks_crc: bool = True,
+) -> Iterator[Window]:
+    """Yield the batches of ``[start, end)`` in windows; ``start`` is where a batch begins.
+
+    ``end`` defaults to the size of the file. Bytes that are left over at the end, a batch that
+    is cut off there included, are a CorruptError: in a closed segment nothing may be torn.
+    """
+    stop = handle.size_bytes if end is None else end
+    position = start
+    want = buffers.window_bytes
+    while position < stop:
+        length = min(want, stop - position)
+        if length > buffers.data.shape[0]:
+            buffers.data = np.empty(length, np.uint8)
+        got = handle.pread_into(buffers.data.data[:length], position)
+        if got < length:
+            raise CorruptError(
+                "file is shorter than it was when it was opened",
+                path=str(path), position=position, expected=length, found=got,
+            )  # fmt: skip
+        batches, consumed, code, at = scan_batches(buffers.data, length, buffers.table)
+        window = Window(path, position, consumed, buffers.data, buffers.table, batches)
+        if batches and checks_crc:
+            _check_crcs(window)
+        if batches:
+            yield window
+        if code != OK:
+            raise _bad_batch(path, position, buffers.data, at, code)
+        position += consumed
+        if batches:
+            want = buffers.window_bytes
+            continue
+        want = _size_of_next(path, position, buffers.data, length, stop)
+
+
+def _size_of_next(
+    path: Path, position: int, data: NDArray[np.uint8], length: int, stop: int
+) -> int:
+    """Return the size of the one batch that was larger than its window; raise when it is cut."""
+    if length < t.SCAN_BYTES_MIN:
+        raise CorruptError(
+            "bytes left over after the last batch",
+            path=str(path), position=position, expected=0, found=length,
+        )  # fmt: skip
+    size = int.from_bytes(data[8:12].tobytes(), "big", signed=True) + t.PREFIX_BYTES
+    if size > stop - position:
+        raise CorruptError(
+            "batch reaches beyond the end of the file",
+            path=str(path), position=position, expected=size, found=stop - position,
+        )  # fmt: skip
+    return size
+
+
+def _bad_batch(
+    path: Path, position: int, data: NDArray[np.uint8], at: int, code: int
+) -> CorruptError:
+    size = int.from_bytes(data[at + 8 : at + 12].tobytes(), "big", signed=True)
+    found = f"size {size}, magic {int(data[at + 16].astype(np.int8))}"
+    return CorruptError(
+        PROBLEMS[code],
+        path=str(path),
+        position=position + at,
+        expected="a batch of magic 0 to 2 with a size of 14 or more",
+        found=found,
+    )
+
+
+def _check_crcs(window: Window) -> None:
+    table, data = window.table, window.data
+    bad = find_bad_crc(data, table, window.batches, CRC_IN_KERNEL_BYTES_MAX)
+    if bad < 0:
+        rows = table[: window.batches]
+        is_large = (rows[:, t.SIZE] > CRC_IN_KERNEL_BYTES_MAX) & (rows[:, t.MAGIC] == 2)
+        large = np.flatnonzero(is_large)
+        view = data.data
+        for i, at, size in zip(
+            large.tolist(),
+            rows[large, t.POSITION].tolist(),
+            rows[large, t.SIZE].tolist(),
+            strict=True,
+        ):
+            stored = int.from_bytes(view[at + 17 : at + 21], "big")
+            if crc32c(view[at + 21 : at + size]) != stored:
+                bad = i
+                break
+    if bad >= 0:
+        at, size = int(table[bad, t.POSITION]), int(table[bad, t.SIZE])
+        if table[bad, t.MAGIC] == 2:
+            stored = int.from_bytes(data[at + 17 : at + 21].tobytes(), "big")
+            actual = crc32c(data[at + 21 : at + size].tobytes())
+            raise window.corrupt(bad, PROBLEMS[5], f"{actual:#010x}", f"{stored:#010x}")
+        raise window.corrupt(bad, PROBLEMS[5], "the checksum of the message", "another")

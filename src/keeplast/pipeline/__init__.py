@@ -1,0 +1,1 @@
+"""Spark as a Runner. The only home of pyspark."""

@@ -1,0 +1,133 @@
+"""Spark as a Runner: one task does a whole partition's wave (shape ``partition``).
+
+The driver bounds and commits; executors read the data directory themselves, so every host must see
+it at the same path. A task that Spark runs twice stages files of two names; only what a result
+that arrived names is committed, and the rest is collected.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark import RDD
+from pyspark.sql import SparkSession
+
+from keeplast.engine.runner import Progressed
+from keeplast.engine.task import PartitionTask, TaskResult
+from keeplast.errors import InvalidError, RefusedError, UnavailableError
+from keeplast.pipeline.session import start_session
+from keeplast.pipeline.stages import execute, own_versions, read_token
+
+POLL_SECONDS = 0.2
+PROBES_PER_SLOT = 4
+
+
+class SparkRunner:
+    """Runs waves as tasks of one Spark session, which lives as long as the runner."""
+
+    def __init__(self, master: str | None = None, cores: int | None = None) -> None:
+        """Choose the cluster; InvalidError for fewer than one core."""
+        if cores is not None and cores < 1:
+            raise InvalidError(f"at least one core is needed. cores={cores}")
+        self._master = master
+        self._cores = cores
+        self._spark: SparkSession | None = None
+        self._probed: set[Path] = set()
+
+    @property
+    def slots(self) -> int:
+        """Return how many tasks one host may run at once, as far as the driver knows."""
+        if self._cores is not None:
+            return self._cores
+        return max(1, int(self._session.sparkContext.defaultParallelism))
+
+    @property
+    def _session(self) -> SparkSession:
+        if self._spark is None:
+            self._spark = start_session(self._master, self._cores)
+        return self._spark
+
+    def __enter__(self) -> SparkRunner:
+        """Start the session."""
+        _ = self._session
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the session."""
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+
+    def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
+        """Run one job over all tasks and yield the results when it has ended.
+
+        UnavailableError when the job fails as a whole; RefusedError when an executor does not
+        see the data directory.
+        """
+        if not tasks:
+            return
+        for root in {task.path.parent for task in tasks} | {task.target.parent for task in tasks}:
+            self._probe(root)
+        context = self._session.sparkContext
+        read = context.accumulator(0)
+        versions = own_versions()
+
+        def work(task: PartitionTask) -> TaskResult:
+            return execute(task, versions, read.add)
+
+        job: RDD[TaskResult] = context.parallelize(list(tasks), len(tasks)).map(work)
+        yield from _collect(job, read, progressed)
+
+    def _probe(self, root: Path) -> None:
+        """Make sure that executors see ``root`` as the driver does."""
+        if root in self._probed or (self._master or "local").startswith("local"):
+            self._probed.add(root)
+            return
+        token = secrets.token_hex(16)
+        file = root / f".keeplast-probe-{token[:8]}"
+        file.write_text(token)
+        try:
+            context = self._session.sparkContext
+            count = max(1, context.defaultParallelism) * PROBES_PER_SLOT
+            name = str(file)
+            probes = context.parallelize(range(count), count)
+            seen = probes.map(lambda _: read_token(name)).collect()
+        finally:
+            file.unlink()
+        if any(found != token for found in seen):
+            raise RefusedError(
+                "an executor does not see the data directory; mount it at the same path on every "
+                f"host. path={root}"
+            )
+        self._probed.add(root)
+
+
+def _collect(job: RDD[TaskResult], read: Any, progressed: Progressed) -> Iterator[TaskResult]:
+    """Collect in a thread, so that progress can be told meanwhile."""
+    results: list[TaskResult] = []
+    failure: list[Exception] = []
+
+    def collect() -> None:
+        try:
+            results.extend(job.collect())
+        except Exception as error:  # noqa: BLE001 - handed to the caller's thread below
+            failure.append(error)
+
+    thread = threading.Thread(target=collect, name="keeplast-spark", daemon=True)
+    thread.start()
+    told = 0
+    while True:
+        thread.join(POLL_SECONDS)
+        now = int(read.value)
+        if now > told:
+            progressed(now - told)
+            told = now
+        if not thread.is_alive():
+            break
+    if failure:
+        raise UnavailableError(f"the Spark job failed. error={failure[0]}") from failure[0]
+    yield from results

@@ -1,0 +1,93 @@
+"""Starts a Spark session that is quiet and runs the Python we run on.
+
+The JVM's own output goes to a file of ours and is shown only when the start fails, so that stdout
+stays the caller's. ``local[*]`` without a master; nothing is configured that a cluster's own
+defaults should decide.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from keeplast.errors import RefusedError, UnavailableError
+
+LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+SHOWN_LINES = 15
+
+
+def start_session(master: str | None, cores: int | None) -> SparkSession:
+    """Return a session; RefusedError without Java, UnavailableError when Spark does not start.
+
+    ``cores`` applies to ``local`` masters only.
+    """
+    _require_java()
+    chosen = master or f"local[{cores if cores is not None else '*'}]"
+    is_local = chosen.startswith("local")
+    if is_local:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = (
+        SparkSession.Builder()
+        .appName("keeplast")
+        .master(chosen)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.driver.maxResultSize", "0")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOG_CONFIGURATION}")
+    )
+    if is_local:
+        builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config(
+            "spark.driver.host", "127.0.0.1"
+        )
+    with tempfile.TemporaryFile("w+") as output:
+        try:
+            with _output_to(output):
+                return builder.getOrCreate()
+        except (PySparkException, PySparkRuntimeError, OSError, RuntimeError) as error:
+            output.seek(0)
+            tail = "".join(output.readlines()[-SHOWN_LINES:])
+            raise UnavailableError(
+                f"spark did not start; --runner local works without it. master={chosen} "
+                f"error={error}\n{tail}".rstrip()
+            ) from error
+
+
+def _require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    if found is None:
+        raise RefusedError(
+            "java was not found, and Spark needs version 17 or newer: install it (Debian: "
+            "openjdk-17-jre-headless), set JAVA_HOME, or use --runner local"
+        )
+
+
+@contextlib.contextmanager
+def _output_to(output: TextIO) -> Iterator[None]:
+    """Let processes that are started meanwhile write to ``output`` instead of our streams."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved = os.dup(1), os.dup(2)
+    try:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        yield
+    finally:
+        os.dup2(saved[0], 1)
+        os.dup2(saved[1], 2)
+        for fd in saved:
+            os.close(fd)

@@ -93,6 +93,30 @@ def copy_bytes(
 
 
 @intrinsic
+def prefetch_row(typing_context: Any, table: Any, row: Any) -> Any:
+    """Ask for the cache line in which a row of a uint64 table begins."""
+    if not (isinstance(table, types.Array) and table.ndim == 2 and table.layout == "C"):
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        columns = cgutils.unpack_tuple(builder, array.shape)[1]
+        pointer = builder.gep(array.data, [builder.mul(args[1], columns)])
+        byte_pointer = ir.IntType(8).as_pointer()
+        i32 = ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [byte_pointer, i32, i32, i32]),
+            "llvm.prefetch.p0i8",
+        )
+        arguments = [builder.bitcast(pointer, byte_pointer), i32(0), i32(3), i32(1)]
+        builder.call(function, arguments)
+        return context.get_dummy_value()
+
+    return types.void(table, types.int64), codegen
+
+
+@intrinsic
 def _crc_step64(typing_context: Any, crc: Any, word: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         i64 = ir.IntType(64)

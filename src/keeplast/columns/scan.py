@@ -13,32 +13,41 @@ from keeplast.columns import batch_table as t
 from keeplast.columns.kernel import BAD_CODEC, BAD_COUNT, BAD_MAGIC, BAD_SIZE, OK, kernel
 from keeplast.columns.machine import crc32, crc32c, load_be16, load_be32, load_be64
 
-CRC_IN_KERNEL_BYTES_MAX = 4096
+CRC_IN_KERNEL_BYTES_MAX = 128 << 10
 """Above this size the crc32c package is faster than a kernel, call included."""
 
 
-@kernel("UniTuple(int64, 4)(uint8[::1], int64, int64[:, ::1])")
+HAS_HIDDEN = 1
+"""Mark: a batch whose records are not readable in place (compressed, or of an old format)."""
+HAS_HIDDEN_CONTROL = 2
+"""Mark: a compressed control batch."""
+
+
+@kernel("UniTuple(int64, 5)(uint8[::1], int64, int64[:, ::1])")
 def scan_batches(window, length, table):
     """Fill ``table`` with the whole batches of ``window[:length]``.
 
-    Returns (batches, consumed bytes, code, position). Stops without a code before a batch that
-    is cut by the end of the window, when fewer than 18 bytes remain, or when the table is full.
-    A code describes the batch that starts at ``position`` = consumed.
+    Returns (batches, consumed bytes, marks, largest batch, code). Stops without a code before a
+    batch that is cut by the end of the window, when fewer than 18 bytes remain, or when the table
+    is full. A code describes the batch that starts at the consumed position. The marks say what
+    occurs at all, so that nobody has to look for what is not there.
     """
     position = 0
     n = 0
+    marks = 0
+    largest = 0
     while length - position >= t.SCAN_BYTES_MIN and n < table.shape[0]:
         size_field = load_be32(window, position + 8)
         if size_field < t.MESSAGE_BYTES_MIN:
-            return n, position, BAD_SIZE, position
+            return n, position, marks, largest, BAD_SIZE
         size = size_field + t.PREFIX_BYTES
         magic = np.int64(np.int8(window[position + 16]))
         if magic < 0 or magic > 2:
-            return n, position, BAD_MAGIC, position
+            return n, position, marks, largest, BAD_MAGIC
         if magic == 2 and size < t.HEADER_BYTES:
-            return n, position, BAD_SIZE, position
+            return n, position, marks, largest, BAD_SIZE
         if magic == 1 and size < 34:
-            return n, position, BAD_SIZE, position
+            return n, position, marks, largest, BAD_SIZE
         if size > length - position:
             break
         row = table[n]
@@ -53,7 +62,7 @@ def scan_batches(window, length, table):
             count = load_be32(window, position + 57)
             # A compressed batch can hold more records than it has bytes; one in the open cannot.
             if count < 0 or (count > size and attributes & t.CODEC_MASK == 0):
-                return n, position, BAD_COUNT, position
+                return n, position, marks, largest, BAD_COUNT
             row[t.BASE_OFFSET] = offset
             row[t.LAST_OFFSET] = offset + load_be32(window, position + 23)
             row[t.COUNT] = count
@@ -66,6 +75,9 @@ def scan_batches(window, length, table):
             row[t.PAYLOAD_IN] = 0
             if attributes & t.CODEC_MASK != 0 and count > 0:
                 row[t.PAYLOAD_IN] = -1
+                marks |= HAS_HIDDEN
+                if attributes & t.CONTROL != 0:
+                    marks |= HAS_HIDDEN_CONTROL
         else:
             attributes = np.int64(window[position + 17])
             row[t.BASE_OFFSET] = offset
@@ -76,13 +88,15 @@ def scan_batches(window, length, table):
             row[t.PRODUCER_ID] = -1
             row[t.PRODUCER_EPOCH] = -1
             row[t.PAYLOAD_IN] = -1
+            marks |= HAS_HIDDEN
             attributes &= t.CODEC_MASK | (t.LOG_APPEND_TIME if magic == 1 else 0)
         if attributes & t.CODEC_MASK > 4:
-            return n, position, BAD_CODEC, position
+            return n, position, marks, largest, BAD_CODEC
         row[t.ATTRIBUTES] = attributes
         position += size
+        largest = max(largest, size)
         n += 1
-    return n, position, OK, position
+    return n, position, marks, largest, OK
 
 
 @kernel("int64(uint8[::1], int64[:, ::1], int64, int64)")

@@ -128,8 +128,17 @@ def mark_looked_up(table, first, last, map_latest, offsets, flags, wanted):
     return n
 
 
+@kernel("int64(int64[:, ::1], int64, int64)")
+def count_messages(table, first, last):
+    """Count as Kafka's first pass does: one a control batch, else the records, aborted or not."""
+    n = 0
+    for i in range(first, last):
+        n += 1 if table[i, t.ATTRIBUTES] & t.CONTROL != 0 else table[i, t.COUNT]
+    return n
+
+
 @kernel(
-    "void(int64[:, ::1], int64, int64, int64, int64, int64, boolean, int64[::1], int32[::1],"
+    "UniTuple(int64, 2)(int64[:, ::1], int64, int64, int64, int64, int64, boolean, int64[::1], int32[::1],"
     " uint8[::1], int64[::1], uint8[::1], int64[::1])"
 )
 def judge_rows(
@@ -140,8 +149,10 @@ def judge_rows(
 
     ``winners`` is only read for rows that :func:`mark_looked_up` marked. ``now_plus`` is
     now + delete.retention.ms. OUT_BASE_TIMESTAMP receives the horizon the output batch carries,
-    or -1.
+    or -1. Returns (batches that do not stay as they are, compressed batches to rebuild).
     """
+    changed = 0
+    packed = 0
     for i in range(first, last):
         table[i, t.KEPT] = 0
         table[i, t.KEPT_TOMBSTONES] = 0
@@ -150,6 +161,7 @@ def judge_rows(
         if verdict == t.DELETE:
             table[i, t.ACTION] = t.ACTION_DROP
             counters[DROPPED] += 1
+            changed += 1
             continue
         magic = table[i, t.MAGIC]
         is_control = table[i, t.ATTRIBUTES] & t.CONTROL != 0
@@ -212,3 +224,8 @@ def judge_rows(
         else:
             table[i, t.ACTION] = t.ACTION_DROP
             counters[DROPPED] += 1
+        if table[i, t.ACTION] != t.ACTION_COPY:
+            changed += 1
+            if table[i, t.ACTION] == t.ACTION_REBUILD:
+                packed += table[i, t.ATTRIBUTES] & t.CODEC_MASK != 0
+    return changed, packed

@@ -1,12 +1,13 @@
 """Makes the result of a wave part of the log: the only place where a live file changes.
 
-In place: nothing is renamed before the partition has been found as it was surveyed. To a new
-place: what is not replaced is copied beside the staged files, and the checkpoint is written last.
+In place: nothing is renamed before the partition has been found as it was surveyed, and a group
+that was left alone never lies between two outputs of one swap. To a new place: what is not
+replaced is copied beside the staged files, and the checkpoint is written last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from keeplast.engine.task import PartitionTask, StagedGroup, TaskResult
@@ -47,7 +48,10 @@ def commit_in_place(
     ConflictError before anything is renamed when the partition has changed.
     """
     check_unchanged(files, surveyed, committed)
-    return commit_wave(files, task.path, _replacements(result.staged))
+    removed: list[Path] = []
+    for run in _neighbours(result.staged):
+        removed += commit_wave(files, task.path, run)
+    return removed
 
 
 def commit_to_target(
@@ -104,11 +108,19 @@ def copy_file(files: FileSystem, source: Path, target: Path) -> None:
     files.set_mtime(target, files.stat(source).mtime_ns)
 
 
-def _replacements(staged: Sequence[StagedGroup]) -> list[Replacement]:
-    return [
-        Replacement(
-            group.base_offset, {file.kind: file.name for file in group.files}, group.sources
-        )
-        for group in staged
-        if group.files
-    ]
+def _neighbours(staged: Sequence[StagedGroup]) -> Iterator[list[Replacement]]:
+    """Yield the outputs run by run, split where a group was left alone.
+
+    A start-up that finds completed ``.swap`` files takes everything between the first and the last
+    of them for superseded and removes it: a segment that stays as it is would go with it.
+    """
+    run: list[Replacement] = []
+    for group in staged:
+        if group.files:
+            names = {file.kind: file.name for file in group.files}
+            run.append(Replacement(group.base_offset, names, group.sources))
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run

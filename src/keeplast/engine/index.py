@@ -17,6 +17,7 @@ from keeplast.cleaner.transactions import TransactionState
 from keeplast.columns import batch_table as t
 from keeplast.columns import verdicts, winners
 from keeplast.columns.kernel import BAD_CONTROL, PROBLEMS
+from keeplast.columns.scan import HAS_HIDDEN_CONTROL
 from keeplast.columns.winners import KeyMap
 from keeplast.engine.task import IndexStats, PartitionTask
 from keeplast.engine.workspace import DecompressedCache, Slice, Workspace
@@ -76,6 +77,8 @@ def follow_window(
     state: TransactionState, window: Window, workspace: Workspace
 ) -> list[AbortedTransaction]:
     """Advance ``state`` over a window; returns the aborted transactions that ended in it."""
+    if not window.marks & HAS_HIDDEN_CONTROL:
+        return _follow(state, window, workspace, 0, window.batches)
     rows = window.table[: window.batches]
     is_control = (rows[:, t.ATTRIBUTES] & t.CONTROL != 0) & (rows[:, t.MAGIC] == 2)
     hidden = np.flatnonzero(is_control & (rows[:, t.PAYLOAD_IN] < 0))
@@ -86,16 +89,22 @@ def follow_window(
         if is_hidden:
             workspace.uncover_control(window, last)
         end = last + 1 if is_hidden else last
-        done, bad = state.follow(window.data, workspace.scratch, window.table, first, end)
-        finished.extend(done)
-        if bad is not None:
-            raise window.corrupt(
-                bad, PROBLEMS[BAD_CONTROL], "a key of version >= 0 and a type", "something else"
-            )
+        finished += _follow(state, window, workspace, first, end)
         if is_hidden:
             window.table[last, t.PAYLOAD_IN] = -1
         first = end
     return finished
+
+
+def _follow(
+    state: TransactionState, window: Window, workspace: Workspace, first: int, last: int
+) -> list[AbortedTransaction]:
+    done, bad = state.follow(window.data, workspace.scratch, window.table, first, last)
+    if bad is not None:
+        raise window.corrupt(
+            bad, PROBLEMS[BAD_CONTROL], "a key of version >= 0 and a type", "something else"
+        )
+    return list(done)
 
 
 class _Indexing:
@@ -124,10 +133,16 @@ class _Indexing:
             window, base_offset, self._hash_key, self._cache, keeps=True
         ):
             self._index(window, part)
-        reached = np.flatnonzero(window.table[: window.batches, t.LAST_OFFSET] >= self._first_dirty)
-        if len(reached):
-            self.latest = int(window.table[reached[-1], t.LAST_OFFSET])
+        self.latest = self._reached(window, window.batches)
         self.bytes += window.length
+
+    def _reached(self, window: Window, batches: int) -> int:
+        """Return how far the first ``batches`` of a window extend the map's coverage."""
+        for batch in range(batches - 1, -1, -1):
+            last_offset = int(window.table[batch, t.LAST_OFFSET])
+            if last_offset >= self._first_dirty:
+                return last_offset
+        return self.latest
 
     def _index(self, window: Window, part: Slice) -> None:
         w = self._workspace
@@ -143,7 +158,7 @@ class _Indexing:
         if stop < part.rows:
             self._end_inside(window, part, stop)
             raise _Full
-        self.messages += _messages(window, part.first, part.last)
+        self.messages += verdicts.count_messages(window.table, part.first, part.last)
 
     def _find_room(self, part: Slice) -> int:
         """Return the first row of the slice that does not fit, or its number of rows."""
@@ -168,18 +183,10 @@ class _Indexing:
         batch = part.first + int(np.searchsorted(firsts, stop, side="right")) - 1
         while table[batch, t.ROWS] == 0:
             batch -= 1
-        before = np.flatnonzero(table[:batch, t.LAST_OFFSET] >= self._first_dirty)
-        if len(before):
-            self.latest = int(table[before[-1], t.LAST_OFFSET])
+        self.latest = self._reached(window, batch)
         first_row = int(table[batch, t.FIRST_ROW])
         stored = np.flatnonzero(w.marks[first_row:stop])
         if len(stored):
             self.latest = int(w.offsets[first_row + stored[-1]])
-        self.messages += _messages(window, part.first, batch) + stop - first_row
+        self.messages += verdicts.count_messages(window.table, part.first, batch) + stop - first_row
         self.bytes += int(table[batch, t.POSITION])
-
-
-def _messages(window: Window, first: int, last: int) -> int:
-    """Count as Kafka does: one for a control batch, else its records, aborted ones included."""
-    rows = window.table[first:last]
-    return int(np.where(rows[:, t.ATTRIBUTES] & t.CONTROL != 0, 1, rows[:, t.COUNT]).sum())

@@ -24,7 +24,7 @@ from keeplast.columns.winners import KeyMap
 from keeplast.engine.index import follow_window
 from keeplast.engine.task import PartitionTask, StagedFile, StagedGroup
 from keeplast.engine.workspace import DecompressedCache, Slice, Workspace
-from keeplast.errors import RefusedError
+from keeplast.errors import CorruptError, RefusedError
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.compression import Codec, compress
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX, TXN_INDEX, Kind, segment_file
@@ -149,20 +149,17 @@ class _Writing:
             )
             c.key_map.find(w.block, w.starts, w.block_rows, w.winners)
         keep = w.marks
-        verdicts.judge_rows(
+        changed, packed = verdicts.judge_rows(
             table, first, last, map_latest, c.plan.now_ms, c.plan.horizon_ms, keeps_old,
             w.offsets, w.positions, w.flags, w.winners, keep, c.counters,
         )  # fmt: skip
-        rows = table[first:last]
-        if self._handle is None and self._number == 0 and not self._touches(rows):
+        if self._handle is None and self._number == 0 and not changed:
+            rows = table[first:last]
             batches = np.ascontiguousarray(rows[:, [t.SIZE, t.LAST_OFFSET, t.MAX_TIMESTAMP]])
             self._unchanged_bytes += int(batches[:, 0].sum())
-            self._add_to_indexes(batches, len(batches))
+            self._add_to_indexes(window, batches, len(batches))
             return
-        self._emit(window, part, handle, self._started(handle))
-
-    def _touches(self, rows: NDArray[np.int64]) -> bool:
-        return bool((rows[:, t.ACTION] != t.ACTION_COPY).any())
+        self._emit(window, part, handle, self._started(handle), packs=packed > 0)
 
     def _started(self, handle: ReadHandle) -> WriteHandle:
         """Return the staged log; created with what was unchanged so far."""
@@ -179,7 +176,15 @@ class _Writing:
             self._copied_bytes += self._unchanged_bytes
         return self._handle
 
-    def _emit(self, window: Window, part: Slice, handle: ReadHandle, output: WriteHandle) -> None:
+    def _emit(
+        self,
+        window: Window,
+        part: Slice,
+        handle: ReadHandle,
+        output: WriteHandle,
+        *,
+        packs: bool,
+    ) -> None:
         w, table = self._c.workspace, window.table
         first, last = part.first, part.last
         keep = w.marks
@@ -188,11 +193,10 @@ class _Writing:
         )
         if code != OK:
             raise window.corrupt(bad, PROBLEMS[code], "a batch that can be rebuilt", "another")
-        packed = self._pack(window, part)
-        rows = table[first:last]
-        # An upper bound of what is not handed over as a range of the source.
+        packed = self._pack(window, part) if packs else np.empty(0, np.uint8)
+        # An upper bound: everything copied, every header written, every kept record grown.
         size = (
-            int(rows[rows[:, t.ACTION] == t.ACTION_COPY, t.SIZE].sum())
+            window.length
             + t.HEADER_BYTES * (last - first)
             + int(rebuild.payload_bytes_max(table, first, last, w.positions, keep, False))
             + len(packed)
@@ -211,7 +215,7 @@ class _Writing:
             else:
                 output.copy_from(handle, window.position + start, length)
                 self._copied_bytes += length
-        self._add_to_indexes(batches, count)
+        self._add_to_indexes(window, batches, count)
 
     def _pack(self, window: Window, part: Slice) -> NDArray[np.uint8]:
         """Compress the payloads of the compressed batches to rebuild; returns them joined."""
@@ -220,8 +224,6 @@ class _Writing:
         is_compressed = rows[:, t.ATTRIBUTES] & t.CODEC_MASK != 0
         is_packed = (rows[:, t.ACTION] == t.ACTION_REBUILD) & is_compressed
         chosen = np.flatnonzero(is_packed) + part.first
-        if not len(chosen):
-            return np.empty(0, np.uint8)
         keep = w.marks
         room = rebuild.payload_bytes_max(table, part.first, part.last, w.positions, keep, True)
         payload = np.empty(room, np.uint8)
@@ -241,14 +243,17 @@ class _Writing:
             pieces.append(piece)
         return np.frombuffer(bytearray().join(pieces), np.uint8)
 
-    def _add_to_indexes(self, batches: NDArray[np.int64], count: int) -> None:
+    def _add_to_indexes(self, window: Window, batches: NDArray[np.int64], count: int) -> None:
         if not count:
             return
         plan = self._c.plan
         sizes = batches[:count, 0]
         self._c.counters[verdicts.BYTES_WRITTEN] += int(sizes.sum())
         self._batches += count
-        reach = int(batches[:count, 1].max()) - self._base
+        highest = int(batches[:count, 1].max())
+        reach = highest - self._base
+        if int(batches[:count, 1].min()) < self._base or highest >= plan.bound:
+            raise self._outside(window)
         if reach > RELATIVE_OFFSET_MAX:
             raise RefusedError(
                 "a segment holds offsets too far from its base; start a broker on the directory "
@@ -273,6 +278,17 @@ class _Writing:
             self._offset_entries.append(entries[0, :offsets].copy())
         if times:
             self._time_entries.append(entries[1, :times].copy())
+
+    def _outside(self, window: Window) -> CorruptError:
+        """Return the error for a batch that belongs to another segment than the one it lies in."""
+        offsets = window.table[: window.batches, t.LAST_OFFSET]
+        strays = np.flatnonzero((offsets < self._base) | (offsets >= self._c.plan.bound))
+        # Only the messages inside an old compressed set can stray where no batch does.
+        batch = int(strays[0]) if len(strays) else 0
+        return window.corrupt(
+            batch, "an offset lies outside its segment",
+            f"[{self._base}, {self._c.plan.bound})", int(offsets[batch]),
+        )  # fmt: skip
 
     def finish(self) -> tuple[StagedGroup, int]:
         """Write the indexes, set times, make everything durable."""

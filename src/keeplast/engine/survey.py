@@ -24,13 +24,12 @@ from keeplast.cleaner.eligibility import (
     segments_between,
 )
 from keeplast.cleaner.plan import RoundPlan
-from keeplast.cleaner.producers import ProducerBatch, ProducerTable
+from keeplast.cleaner.producers import last_records
 from keeplast.columns import batch_table as t
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format import producer_snapshot
 from keeplast.format.batch import decode_batch
-from keeplast.format.control import ControlType, decode_control_type, decode_end_transaction
 from keeplast.format.filename import (
     CLEANER_CHECKPOINT,
     INDEX,
@@ -54,6 +53,7 @@ from keeplast.log.partition_log import (
     read_first_batch_timestamp,
     summarize,
 )
+from keeplast.log.producer_state import ProducerState
 from keeplast.log.windows import Window, WindowBuffers, read_windows
 from keeplast.model.offsets import INT32_MAX, NO_PRODUCER_ID
 from keeplast.model.partition import TopicPartition
@@ -165,8 +165,10 @@ def survey_partition(
             topic=topic,
             segments=segments,
             aborted=aborted,
-            last_records=producers.last_records(
-                now_ms=now_ms, expiration_ms=partition.cleaner.producer_id_expiration_ms
+            last_records=last_records(
+                producers.entries(),
+                now_ms=now_ms,
+                expiration_ms=partition.cleaner.producer_id_expiration_ms,
             ),
             log_start=log_start,
             first_dirty=first_dirty.offset,
@@ -280,7 +282,7 @@ def _replay(
     indexes: Mapping[int, SegmentIndexes],
     files: FileSystem,
     buffers: WindowBuffers,
-) -> tuple[ProducerTable, tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]]:
+) -> tuple[ProducerState, tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]]:
     """Return the producers at the log end, and each segment's aborted transactions.
 
     A segment without an offset index has lost its transaction index too, as far as anybody can
@@ -298,21 +300,21 @@ def _replay(
             if not files.exists(segment.path(INDEX)):
                 stripped.append(segment.base_offset)
     if stripped:
-        table, start = _newest_snapshot(listing, stripped[0], log_start, files)
-        _fold(table, listing, tail, start, {}, files, buffers)
+        state, start = _newest_snapshot(listing, stripped[0], log_start, files)
+        ended = _fold(state, listing, tail, start, {}, files, buffers)
         ends = [*(s.base_offset for s in listing.segments[1:]), tail.log_end]
         for segment, end in zip(listing.segments, ends, strict=True):
             base = segment.base_offset
             if base in stripped:
-                aborted[base] = tuple(x for x in table.aborted if base <= x.last_offset < end)
-    table, start = _newest_snapshot(listing, tail.log_end, log_start, files)
-    _fold(table, listing, tail, start, indexes, files, buffers)
-    return table, tuple(sorted(aborted.items()))
+                aborted[base] = tuple(x for x in ended if base <= x.last_offset < end)
+    state, start = _newest_snapshot(listing, tail.log_end, log_start, files)
+    _fold(state, listing, tail, start, indexes, files, buffers)
+    return state, tuple(sorted(aborted.items()))
 
 
 def _newest_snapshot(
     listing: PartitionFiles, at_most: int, log_start: int, files: FileSystem
-) -> tuple[ProducerTable, int]:
+) -> tuple[ProducerState, int]:
     """Return the producers of the newest readable snapshot and the offset it stands for.
 
     Snapshots above ``at_most`` or at or below the log start are not used, unreadable ones are
@@ -325,20 +327,21 @@ def _newest_snapshot(
                 entries = producer_snapshot.decode(files.read_bytes(path, SNAPSHOT_BYTES_MAX))
             except CorruptError:
                 continue
-            return ProducerTable(entries), offset
-    return ProducerTable(), log_start
+            return ProducerState(entries), offset
+    return ProducerState(), log_start
 
 
 def _fold(
-    table: ProducerTable,
+    state: ProducerState,
     listing: PartitionFiles,
     tail: Tail,
     start: int,
     indexes: Mapping[int, SegmentIndexes],
     files: FileSystem,
     buffers: WindowBuffers,
-) -> None:
-    """Fold every batch that ends at or above ``start`` into ``table``."""
+) -> list[AbortedTransaction]:
+    """Fold every batch that ends at or above ``start``; return the transactions that aborted."""
+    ended: list[AbortedTransaction] = []
     for i, segment in enumerate(listing.segments):
         is_active = i == len(listing.segments) - 1
         end_offset = tail.log_end if is_active else listing.segments[i + 1].base_offset
@@ -352,42 +355,21 @@ def _fold(
             continue
         with reading(files, segment.log_path) as handle:
             for window in read_windows(handle, segment.log_path, buffers, start=position, end=end):
-                _fold_window(table, window, start)
+                _fold_window(state, ended, window, start)
+    return ended
 
 
-def _fold_window(table: ProducerTable, window: Window, start: int) -> None:
+def _fold_window(
+    state: ProducerState, ended: list[AbortedTransaction], window: Window, start: int
+) -> None:
     rows = window.table[: window.batches]
     chosen = (rows[:, t.PRODUCER_ID] != NO_PRODUCER_ID) & (rows[:, t.LAST_OFFSET] >= start)
     for i in np.flatnonzero(chosen & (rows[:, t.MAGIC] == 2)).tolist():
-        row = rows[i]
-        position = int(row[t.POSITION])
-        attributes = int(row[t.ATTRIBUTES])
-        marker: int | None = None
-        coordinator = -1
-        raw = window.data[position : position + int(row[t.SIZE])].tobytes()
-        if attributes & t.CONTROL:
-            try:
-                record = next(iter(decode_batch(raw).records()), None)
-                # An empty control batch: the whole transaction has been cleaned away.
-                if record is None:
-                    continue
-                kind = decode_control_type(record.key)
-                if kind not in (ControlType.ABORT, ControlType.COMMIT):
-                    continue
-                marker = int(kind)
-                coordinator = decode_end_transaction(record.key, record.value).coordinator_epoch
-            except CorruptError as error:
-                raise window.corrupt(i, error.problem, error.expected, error.found) from error
-        table.apply(
-            ProducerBatch(
-                producer_id=int(row[t.PRODUCER_ID]),
-                epoch=int(row[t.PRODUCER_EPOCH]),
-                base_sequence=int.from_bytes(raw[53:57], "big", signed=True),
-                base_offset=int(row[t.BASE_OFFSET]),
-                last_offset=int(row[t.LAST_OFFSET]),
-                timestamp_ms=int(row[t.MAX_TIMESTAMP]),
-                is_transactional=bool(attributes & t.TRANSACTIONAL),
-                marker=marker,
-                coordinator_epoch=coordinator,
-            )
-        )
+        position = int(rows[i, t.POSITION])
+        raw = window.data[position : position + int(rows[i, t.SIZE])].tobytes()
+        try:
+            aborted = state.add(decode_batch(raw))
+        except CorruptError as error:
+            raise window.corrupt(i, error.problem, error.expected, error.found) from error
+        if aborted is not None:
+            ended.append(aborted)

@@ -16,13 +16,20 @@ from numpy.typing import NDArray
 from keeplast.columns import batch_table as t
 from keeplast.columns import legacy, rows, winners
 from keeplast.columns.kernel import OK, PROBLEMS, TOO_MANY
+from keeplast.columns.scan import HAS_HIDDEN
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.compression import Codec, decompress
-from keeplast.log.windows import Window, WindowBuffers
+from keeplast.log.windows import WINDOW_BYTES_DEFAULT, Window, WindowBuffers
 
 MEMORY_BYTES_MIN = 32 << 20
-WINDOW_SHARE = 16
-"""A window is this part of the memory, and at most 16 MiB."""
+WINDOW_SHARE = 32
+"""A window is this part of the memory, and at most 8 MiB: larger ones leave the caches."""
+
+SCRATCH_WINDOWS = 4
+"""Scratch holds this many windows: compressed batches grow about so much."""
+
+ARRAYS_PER_WINDOW = 14
+"""All arrays together take about so many windows; the rest of the memory is the cache's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +76,13 @@ class Workspace:
                 f"memory is less than a worker can work in; give at least 32m. "
                 f"memory_bytes={memory_bytes}"
             )
-        window_bytes = min(memory_bytes // WINDOW_SHARE, 16 << 20)
+        window_bytes = min(memory_bytes // WINDOW_SHARE, WINDOW_BYTES_DEFAULT)
         self.buffers = WindowBuffers(window_bytes)
-        self.scratch = np.empty(2 * window_bytes, np.uint8)
+        self.scratch = np.empty(SCRATCH_WINDOWS * window_bytes, np.uint8)
         self.starts = np.zeros(winners.SHARDS + 1, np.int64)
         self._make_rows(window_bytes // 64)
         self.out = np.empty(window_bytes, np.uint8)
-        self.cache_bytes = max(0, memory_bytes - 10 * window_bytes)
+        self.cache_bytes = max(0, memory_bytes - ARRAYS_PER_WINDOW * window_bytes)
 
     def _make_rows(self, count: int) -> None:
         self.offsets = np.empty(count, np.int64)
@@ -110,7 +117,7 @@ class Workspace:
         first = 0
         k0, k1 = np.uint64(hash_key[0]), np.uint64(hash_key[1])
         table = window.table[: window.batches]
-        has_hidden = bool(((table[:, t.PAYLOAD_IN] < 0) & (table[:, t.VERDICT] != t.DELETE)).any())
+        has_hidden = window.marks & HAS_HIDDEN
         while first < window.batches:
             last = window.batches
             if has_hidden:

@@ -34,6 +34,7 @@ from keeplast.format.checksum import Buffer
 from keeplast.format.payload import DECOMPRESSED_BYTES_MAX, check_limit, cut, undecodable
 
 _ZSTD_LEVEL = 3
+_ZSTD_BOUND_BYTES_MAX = 4 << 20
 _ZSTD_ROOM_BYTES = 1 << 20
 _ROOM_GROWTH = 8
 
@@ -150,8 +151,12 @@ def _decompress_lz4(data: memoryview, limit: int, *, is_checksum_checked: bool) 
             except cramjam.DecompressionError as error:
                 raise undecodable("lz4", start, str(error)) from None
         check_limit(filled, limit, start)
-    # A small result must not hold on to the room of a whole block.
-    return target[:filled] if filled * 2 > room else bytes(target[:filled])
+    return _trimmed(target, filled)
+
+
+def _trimmed(room: memoryview, filled: int) -> Buffer:
+    """Return what is filled; a small result must not hold on to the room of a whole block."""
+    return room[:filled] if filled * 2 > len(room) else bytes(room[:filled])
 
 
 def _compress_zstd(data: Buffer) -> bytes:
@@ -164,8 +169,16 @@ def _compress_zstd(data: Buffer) -> bytes:
 def _decompress_zstd(data: memoryview, limit: int) -> Buffer:
     if len(data) == 0:
         raise cut(0, "a zstd frame", 0)
-    is_small = len(data) * zstd_frame.OUTPUT_RATIO_MAX <= limit
-    if is_small or zstd_frame.output_bound(data) <= limit:
+    bound = zstd_frame.output_bound(data)
+    if bound <= limit and bound <= _ZSTD_BOUND_BYTES_MAX:
+        # Into room for the most that the blocks can give: growing it costs two thirds of the time.
+        output = bytearray(bound)
+        try:
+            filled = cramjam.zstd.decompress_into(data, output)
+        except cramjam.DecompressionError as error:
+            raise undecodable("zstd", 0, str(error)) from None
+        return _trimmed(memoryview(output), filled)
+    if bound <= limit:
         try:
             return memoryview(cramjam.zstd.decompress(data))
         except cramjam.DecompressionError as error:

@@ -14,8 +14,6 @@ import struct
 from keeplast.errors import CorruptError
 from keeplast.format.payload import cut
 
-OUTPUT_RATIO_MAX = 43_691
-"""More than any input can give: a block of at least 3 bytes gives at most 128 KiB."""
 
 _MAGIC = 0xFD2FB528
 _SKIPPABLE_MAGIC = 0x184D2A50

@@ -27,8 +27,6 @@ from keeplast.format.compression import Codec
 from keeplast.format.control import (
     ControlType,
     EndTransactionMarker,
-    decode_control_type,
-    decode_end_transaction,
     encode_end_transaction,
 )
 from keeplast.format.filename import (
@@ -43,7 +41,6 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.message_set import read_batches
 from keeplast.format.partition_metadata import PartitionMetadata
 from keeplast.format.record import Record
-from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.active_segment import WINDOW_BYTES, ActiveSegment, write_like
 from keeplast.log.checkpoints import BYTES_MAX as CHECKPOINT_BYTES_MAX
 from keeplast.log.files import FileSystem, reading
@@ -241,7 +238,7 @@ class LogAppender:
         if self._active.must_roll(batch, self._clock.now_ms()):
             self.roll(batch.base_offset)
         self._assign_epoch(batch.base_offset)
-        self._active.append(batch, _account(self._producers, batch))
+        self._active.append(batch, self._producers.add(batch))
         self._log_end = batch.last_offset + 1
 
     def _assign_epoch(self, offset: int) -> None:
@@ -324,39 +321,9 @@ class LogAppender:
             for window in read_windows(handle, segment.log_path, buffers):
                 for batch in read_batches(window.data[: window.length].data):
                     if isinstance(batch, RecordBatch) and batch.base_offset >= since:
-                        _account(state, batch)
+                        state.add(batch)
 
 
 def _has_segment(names: Sequence[str]) -> bool:
     parsed = [parse_segment_file(name) for name in names]
     return any(file is not None and file.kind == LOG and not file.stage for file in parsed)
-
-
-def _account(state: ProducerState, batch: RecordBatch) -> AbortedTransaction | None:
-    """Tell the producers' state of a batch; return the aborted transaction it ends, if any."""
-    if batch.producer_id < 0:
-        return None
-    if not batch.is_control:
-        state.add_data(
-            batch.producer_id,
-            batch.producer_epoch,
-            base_offset=batch.base_offset,
-            last_offset=batch.last_offset,
-            last_sequence=batch.last_sequence,
-            timestamp=batch.max_timestamp,
-            is_transactional=batch.is_transactional,
-        )
-        return None
-    for record in batch.records():
-        if decode_control_type(record.key) not in (ControlType.ABORT, ControlType.COMMIT):
-            continue
-        marker = decode_end_transaction(record.key, record.value)
-        return state.end_transaction(
-            batch.producer_id,
-            batch.producer_epoch,
-            outcome=marker.control_type,
-            offset=record.offset,
-            timestamp=record.timestamp,
-            coordinator_epoch=marker.coordinator_epoch,
-        )
-    return None

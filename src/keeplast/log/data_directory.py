@@ -60,9 +60,10 @@ def open_data_directory(path: Path, files: FileSystem) -> DataDirectory:
     ignored: list[str] = []
     for name in names:
         parsed = parse_partition_directory(name)
-        if parsed is not None and files.is_directory(path / name):
+        is_directory = files.is_directory(path / name)
+        if parsed is not None and is_directory:
             partitions.append(PartitionEntry(parsed.partition, path / name, parsed.mark))
-        elif files.is_directory(path / name):
+        elif parsed is not None or is_directory:
             ignored.append(name)
     partitions.sort(key=lambda entry: (entry.partition, entry.path.name))
     return DataDirectory(path, tuple(partitions), tuple(ignored), False)

@@ -146,7 +146,9 @@ class LocalReadHandle:
     def __init__(self, path: Path) -> None:
         """Open ``path`` without following a link."""
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            # Without O_NONBLOCK, opening a pipe would wait for somebody to write to it.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            self._fd = os.open(path, flags)
         except OSError as error:
             if path.is_symlink():
                 raise RefusedError(
@@ -190,7 +192,7 @@ class LocalWriteHandle:
 
     def __init__(self, path: Path, *, append: bool) -> None:
         """Create, truncate or open ``path`` at its end, never through a link."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         flags |= os.O_APPEND if append else os.O_TRUNC
         self._fd = os.open(path, flags, 0o644)
         self._appends = append

@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from keeplast.format.control import ControlType
+from keeplast.format.batch import RecordBatch
+from keeplast.format.control import (
+    ControlType,
+    decode_control_type,
+    decode_end_transaction,
+)
 from keeplast.format.producer_snapshot import ProducerEntry
 from keeplast.format.txn_index import AbortedTransaction
 
@@ -32,6 +37,44 @@ class ProducerState:
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
         """Start from a snapshot's entries; of a repeated producer the last one counts."""
         self._entries = {entry.producer_id: entry for entry in entries}
+
+    def add(self, batch: RecordBatch) -> AbortedTransaction | None:
+        """Account for a batch; return the aborted transaction that it ends, if any.
+
+        CorruptError when it is a control batch whose record cannot be read. An empty control
+        batch is no event: the whole transaction has been cleaned away.
+        """
+        if batch.producer_id < 0:
+            return None
+        if not batch.is_control:
+            self.add_data(
+                batch.producer_id,
+                batch.producer_epoch,
+                base_offset=batch.base_offset,
+                last_offset=batch.last_offset,
+                last_sequence=batch.last_sequence,
+                timestamp=batch.max_timestamp,
+                is_transactional=batch.is_transactional,
+            )
+            return None
+        for record in batch.records():
+            if decode_control_type(record.key) not in (ControlType.ABORT, ControlType.COMMIT):
+                continue
+            marker = decode_end_transaction(record.key, record.value)
+            return self.end_transaction(
+                batch.producer_id,
+                batch.producer_epoch,
+                outcome=marker.control_type,
+                offset=record.offset,
+                timestamp=record.timestamp,
+                coordinator_epoch=marker.coordinator_epoch,
+            )
+        return None
+
+    def first_open_transaction(self) -> int | None:
+        """Return the first offset of the earliest open transaction, None when all are decided."""
+        opened = [entry.current_txn_first_offset for entry in self._entries.values()]
+        return min((offset for offset in opened if offset >= 0), default=None)
 
     def entries(self) -> tuple[ProducerEntry, ...]:
         """Return what a snapshot holds, by ascending producer id."""

@@ -11,7 +11,8 @@ durable between its steps:
 5. producer snapshots of bases that are gone become ``.deleted``;
 6. the caller removes what became ``.deleted``, before the next wave needs the room.
 
-A caller commits waves in ascending order: later first would bring superseded records back.
+A caller commits waves in ascending order: later first would bring superseded records back. The
+outputs of one wave are neighbours: what lies between them is removed by a start-up after step 2.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from keeplast.errors import CorruptError
 from keeplast.format.checksum import crc32c
 from keeplast.log.files import ReadHandle
 
-WINDOW_BYTES_DEFAULT = 16 << 20
+WINDOW_BYTES_DEFAULT = 8 << 20
 TABLE_ROW_PER_BYTES = 160
 """The batch table has a row for so many window bytes; smaller batches end a window earlier."""
 
@@ -40,6 +40,8 @@ class Window:
     data: NDArray[np.uint8]
     table: NDArray[np.int64]
     batches: int
+    marks: int
+    largest_batch_bytes: int
 
     def corrupt(self, batch: int, problem: str, expected: object, found: object) -> CorruptError:
         """Return the error that names batch ``batch`` of this window."""
@@ -90,14 +92,18 @@ def read_windows(
                 "file is shorter than it was when it was opened",
                 path=str(path), position=position, expected=length, found=got,
             )  # fmt: skip
-        batches, consumed, code, at = scan_batches(buffers.data, length, buffers.table)
-        window = Window(path, position, consumed, buffers.data, buffers.table, batches)
+        batches, consumed, marks, largest, code = scan_batches(
+            buffers.data, length, buffers.table
+        )
+        window = Window(
+            path, position, consumed, buffers.data, buffers.table, batches, marks, largest
+        )
         if batches and checks_crc:
             _check_crcs(window)
         if batches:
             yield window
         if code != OK:
-            raise _bad_batch(path, position, buffers.data, at, code)
+            raise _bad_batch(path, position, buffers.data, consumed, code)
         position += consumed
         if batches:
             want = buffers.window_bytes
@@ -140,7 +146,7 @@ def _bad_batch(
 def _check_crcs(window: Window) -> None:
     table, data = window.table, window.data
     bad = find_bad_crc(data, table, window.batches, CRC_IN_KERNEL_BYTES_MAX)
-    if bad < 0:
+    if bad < 0 and window.largest_batch_bytes > CRC_IN_KERNEL_BYTES_MAX:
         rows = table[: window.batches]
         is_large = (rows[:, t.SIZE] > CRC_IN_KERNEL_BYTES_MAX) & (rows[:, t.MAGIC] == 2)
         large = np.flatnonzero(is_large)

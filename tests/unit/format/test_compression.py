@@ -260,10 +260,10 @@ DAMAGE = {
         Codec.LZ4, lz4_frame(0x64, 0x40, lz4_block(LZ4_BLOCK_OF_A) + bytes(4)), 26
     ),
     "zstd: empty": Damage(Codec.ZSTD, b"", 0),
-    "zstd: cut": Damage(Codec.ZSTD, ZSTD_OF_A[:-1], 0),
+    "zstd: cut": Damage(Codec.ZSTD, ZSTD_OF_A[:-1], len(ZSTD_OF_A) - 3),
     "zstd: magic": Damage(Codec.ZSTD, b"\0" * 20, 0),
-    "zstd: junk": Damage(Codec.ZSTD, ZSTD_OF_A + b"junk", 0),
-    "zstd: reserved block type": Damage(Codec.ZSTD, ZSTD_OF_A[:6] + b"\x07\0\0", 0),
+    "zstd: junk": Damage(Codec.ZSTD, ZSTD_OF_A + b"junk", len(ZSTD_OF_A)),
+    "zstd: reserved block type": Damage(Codec.ZSTD, ZSTD_OF_A[:6] + b"\x07\0\0", 6),
 }
 
 

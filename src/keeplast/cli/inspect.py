@@ -1,0 +1,98 @@
+"""``keeplast inspect``: look at a log, or at any file of it, without touching it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from keeplast.cli.guard import run_guarded
+from keeplast.cli.options import Json
+
+LIMIT_DEFAULT = 20
+
+
+def inspect(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="A partition directory, a segment, or any file beside it.",
+            show_default=False,
+        ),
+    ],
+    records: Annotated[
+        bool, typer.Option("--records", help="Show records instead of batches.")
+    ] = False,
+    from_offset: Annotated[
+        int, typer.Option("--from-offset", metavar="OFFSET", min=0, help="Show from here on.")
+    ] = 0,
+    limit: Annotated[
+        int,
+        typer.Option("--limit", metavar="N", min=0, help="Batches, records or entries to show."),
+    ] = LIMIT_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Show segments, batches, records and whatever is wrong with them.
+
+    Everything is read to find problems, whatever is shown. Nothing is changed or locked; a log
+    that a broker is writing may end in a batch that is not finished yet.
+    """
+    run_guarded(
+        lambda: _inspected(path, records, from_offset, limit, as_json=as_json), as_json=as_json
+    )
+
+
+def _inspected(
+    path: Path, records: bool, from_offset: int, limit: int, *, as_json: bool
+) -> tuple[int, dict[str, Any]]:
+    from keeplast.cli.exit_codes import CORRUPT, DONE
+    from keeplast.cli.log_scan import Sample
+    from keeplast.cli.log_view import METADATA_SNAPSHOT, view_partition, view_segment
+    from keeplast.cli.output import print_result
+    from keeplast.errors import InvalidError
+    from keeplast.format.filename import LOG, parse_segment_file
+    from keeplast.log.files import LocalFiles
+
+    files = LocalFiles()
+    path = path.absolute()
+    if not files.exists(path):
+        raise InvalidError(f"no such file or directory; correct the path. path={path}")
+    sample = Sample(records, from_offset, limit)
+    parsed = parse_segment_file(path.name)
+    if files.is_directory(path):
+        view = view_partition(path, files, sample)
+    elif (parsed and parsed.kind == LOG) or METADATA_SNAPSHOT.fullmatch(path.name):
+        view = view_segment(path, files, sample)
+    else:
+        return _file_inspected(path, limit, as_json=as_json)
+    if not as_json:
+        print_result(*view.render())
+    return CORRUPT if view.findings.is_corrupt else DONE, view.to_json()
+
+
+def _file_inspected(path: Path, limit: int, *, as_json: bool) -> tuple[int, dict[str, Any]]:
+    from keeplast.cli.exit_codes import CORRUPT, DONE
+    from keeplast.cli.file_view import view_file
+    from keeplast.cli.guard import JSON_VERSION
+    from keeplast.cli.output import print_result, say
+    from keeplast.log.files import LocalFiles
+
+    view = view_file(path, LocalFiles())
+    count = len(view.rows)
+    if not as_json:
+        print_result(f"{view.kind}, {count} entr{'y' if count == 1 else 'ies'}", view.table(limit))
+    if view.problem is not None:
+        say(f"wrong {view.kind}: {view.problem}", kind="error")
+    document = {
+        "version": JSON_VERSION,
+        "path": str(path),
+        "kind": view.kind,
+        "entries": view.entries(limit),
+        "truncated": count > limit,
+        "problems": []
+        if view.problem is None
+        else [{"severity": "corrupt", "path": str(path), "problem": view.problem}],
+    }
+    return CORRUPT if view.problem else DONE, document

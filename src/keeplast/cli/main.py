@@ -1,0 +1,37 @@
+"""The command line's entry: one command a file, nothing heavy imported before one runs."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from keeplast.cli.clean import clean
+from keeplast.cli.demo import demo
+from keeplast.cli.exit_codes import INTERRUPTED
+from keeplast.cli.guard import terminate_on_signal
+from keeplast.cli.inspect import inspect
+from keeplast.cli.output import claim_stdout
+from keeplast.cli.plan import plan
+
+app = typer.Typer(
+    name="keeplast",
+    help="Log compaction for Kafka-format logs, outside the broker, on Spark.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (inspect, plan, clean, demo):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run the command line of this process and leave with its exit code."""
+    claim_stdout()
+    terminate_on_signal()
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,232 @@
+"""The options that ``plan`` and ``clean`` share, spelled once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keeplast.cli.wiring import RunnerName
+
+SCOPE = "Which partitions"
+RUN = "How it runs"
+SETTINGS = "Settings"
+FACTS = "What a broker knows and a directory does not"
+ROUND = "The round"
+
+DataDir = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DATA_DIR",
+        help="A Kafka log.dirs directory, or one partition directory in it.",
+        show_default=False,
+    ),
+]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic", metavar="T", help="Only this topic; repeatable.", rich_help_panel=SCOPE
+    ),
+]
+Partitions = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--partition",
+        metavar="N",
+        min=0,
+        help="Only partitions of this number; repeatable.",
+        rich_help_panel=SCOPE,
+    ),
+]
+To = Annotated[
+    Path | None,
+    typer.Option(
+        "--to",
+        metavar="DIR",
+        help="Write the cleaned log there and leave the source untouched. Default: in place.",
+        rich_help_panel=ROUND,
+    ),
+]
+Runner = Annotated[
+    RunnerName,
+    typer.Option("--runner", help="Spark, or threads of this process.", rich_help_panel=RUN),
+]
+Master = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        help="Spark master; every host must have the directory at the same path. "
+        "Default: local[*].",
+        rich_help_panel=RUN,
+    ),
+]
+Cores = Annotated[
+    int | None,
+    typer.Option(
+        "--cores", metavar="N", min=1, help="Cores to use. Default: all.", rich_help_panel=RUN
+    ),
+]
+Config = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        metavar="KEY=VALUE",
+        help="Any of Kafka's cleaner settings; repeatable. The topic's spelling is about the "
+        "chosen topics, the broker's about the cluster.",
+        rich_help_panel=SETTINGS,
+    ),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config-file",
+        metavar="FILE",
+        help='TOML with [cluster] and [topic."name"] tables. '
+        "Default: keeplast.toml in the data directory, if there is one.",
+        rich_help_panel=SETTINGS,
+    ),
+]
+NowMs = Annotated[
+    int | None,
+    typer.Option(
+        "--now-ms",
+        metavar="MS",
+        min=0,
+        help="The clock of the run, milliseconds since 1970. Default: now.",
+        rich_help_panel=FACTS,
+    ),
+]
+HighWatermark = Annotated[
+    int | None,
+    typer.Option(
+        "--high-watermark",
+        metavar="OFFSET",
+        min=0,
+        help="End of what is replicated. Default: replication-offset-checkpoint, else the log end.",
+        rich_help_panel=FACTS,
+    ),
+]
+LogStartOffset = Annotated[
+    int | None,
+    typer.Option(
+        "--log-start-offset",
+        metavar="OFFSET",
+        min=0,
+        help="First readable offset. Default: log-start-offset-checkpoint, else the first segment.",
+        rich_help_panel=FACTS,
+    ),
+]
+FirstDirtyOffset = Annotated[
+    int | None,
+    typer.Option(
+        "--first-dirty-offset",
+        metavar="OFFSET",
+        min=0,
+        help="Where the last round ended. Default: cleaner-offset-checkpoint, else the log start.",
+        rich_help_panel=FACTS,
+    ),
+]
+UncleanableOffset = Annotated[
+    int | None,
+    typer.Option(
+        "--uncleanable-offset",
+        metavar="OFFSET",
+        min=0,
+        help="First offset that must stay as it is. Default: from transactions, lag and the active "
+        "segment.",
+        rich_help_panel=FACTS,
+    ),
+]
+KeyMapBytes = Annotated[
+    str | None,
+    typer.Option(
+        "--key-map-bytes",
+        metavar="SIZE",
+        help="Bound the key map: SIZE // 24 slots times the load factor; a round ends where it "
+        "fills. Default: no such bound.",
+        rich_help_panel=RUN,
+    ),
+]
+Memory = Annotated[
+    str,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="Windows, buffers and decompressed data kept between the passes; the key map comes "
+        "on top.",
+        rich_help_panel=RUN,
+    ),
+]
+Rounds = Annotated[
+    int | None,
+    typer.Option(
+        "--rounds", metavar="N", min=1, help="Rounds to do. Default: 1.", rich_help_panel=ROUND
+    ),
+]
+UntilDone = Annotated[
+    bool,
+    typer.Option(
+        "--until-done",
+        help="Rounds until the end offset reaches the bound.",
+        rich_help_panel=ROUND,
+    ),
+]
+RollActive = Annotated[
+    bool,
+    typer.Option(
+        "--roll-active",
+        help="Start a new active segment first, so that the present one can be cleaned.",
+        rich_help_panel=ROUND,
+    ),
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Ignore min.cleanable.dirty.ratio, and nothing else.",
+        rich_help_panel=ROUND,
+    ),
+]
+Receipt = Annotated[
+    Path | None,
+    typer.Option(
+        "--receipt",
+        metavar="FILE",
+        help="Write down what was planned, read and written.",
+        rich_help_panel=ROUND,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+MEMORY_DEFAULT = "256m"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The values of those options for one call."""
+
+    data_dir: Path
+    topics: tuple[str, ...]
+    partitions: tuple[int, ...]
+    to: Path | None
+    runner: RunnerName
+    master: str | None
+    cores: int | None
+    config: tuple[str, ...]
+    config_file: Path | None
+    now_ms: int | None
+    high_watermark: int | None
+    log_start_offset: int | None
+    first_dirty_offset: int | None
+    uncleanable_offset: int | None
+    key_map_bytes: str | None
+    memory: str
+    rounds: int | None
+    until_done: bool
+    roll_active: bool
+    force: bool
+    receipt: Path | None
+    as_json: bool

@@ -1,0 +1,60 @@
+"""Where output goes: the document or the tables to stdout, all that is said meanwhile to stderr.
+
+In a process of its own (:func:`claim_stdout`) file descriptor 1 is stderr: a JVM or any library
+that prints to it cannot spoil the one document on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from keeplast.cli.escapes import printable
+
+PLAIN_WIDTH = 120
+"""Columns to lay out for when stdout is a file or a pipe and nobody says how wide it is."""
+
+
+def claim_stdout() -> None:
+    """Keep stdout for ourselves and give everybody else stderr in its place."""
+    sys.stdout.flush()
+    own = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(
+        own, "w", encoding=sys.stdout.encoding or "utf-8", errors="backslashreplace"
+    )
+
+
+def print_document(document: dict[str, Any]) -> None:
+    """Print the one JSON document of a command."""
+    sys.stdout.write(json.dumps(document, indent=1) + "\n")
+    sys.stdout.flush()
+
+
+def print_result(*parts: RenderableType) -> None:
+    """Print what a person asked for; text is taken literally."""
+    console = _console(sys.stdout)
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, str | Text))
+
+
+def say(message: str, *, kind: str | None = None) -> None:
+    """Print a line to stderr; ``kind`` is a word such as ``warning`` before it."""
+    prefix = f"{kind}: " if kind else ""
+    sys.stderr.write(f"{prefix}{printable(message)}\n")
+    sys.stderr.flush()
+
+
+def stderr_console() -> Console:
+    """Return a console for progress."""
+    return _console(sys.stderr)
+
+
+def _console(stream: Any) -> Console:
+    width = None if stream.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
+    return Console(file=stream, markup=False, highlight=False, emoji=False, width=width)

@@ -1,0 +1,100 @@
+"""``keeplast plan``: say what ``clean`` would do, and change nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from keeplast.cli import options
+from keeplast.cli.guard import run_guarded
+from keeplast.cli.wiring import RunnerName
+
+Exact = Annotated[
+    bool,
+    typer.Option(
+        "--exact",
+        help="Read everything and rewrite without output: exact counts instead of estimates.",
+        rich_help_panel=options.ROUND,
+    ),
+]
+
+
+def plan(
+    data_dir: options.DataDir,
+    topic: options.Topics = None,
+    partition: options.Partitions = None,
+    to: options.To = None,
+    runner: options.Runner = RunnerName.SPARK,
+    master: options.Master = None,
+    cores: options.Cores = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    now_ms: options.NowMs = None,
+    high_watermark: options.HighWatermark = None,
+    log_start_offset: options.LogStartOffset = None,
+    first_dirty_offset: options.FirstDirtyOffset = None,
+    uncleanable_offset: options.UncleanableOffset = None,
+    key_map_bytes: options.KeyMapBytes = None,
+    memory: options.Memory = options.MEMORY_DEFAULT,
+    rounds: options.Rounds = None,
+    until_done: options.UntilDone = False,
+    roll_active: options.RollActive = False,
+    force: options.Force = False,
+    receipt: options.Receipt = None,
+    exact: Exact = False,
+    as_json: options.Json = False,
+) -> None:
+    """Say what clean would do with the same arguments: exact bounds, estimates marked ~.
+
+    Reads without the directory's lock and writes nothing; a broker may be running, and what it
+    changes meanwhile makes the answer old.
+    """
+    values = options.RunOptions(
+        data_dir=data_dir,
+        topics=tuple(topic or ()),
+        partitions=tuple(partition or ()),
+        to=to,
+        runner=runner,
+        master=master,
+        cores=cores,
+        config=tuple(config or ()),
+        config_file=config_file,
+        now_ms=now_ms,
+        high_watermark=high_watermark,
+        log_start_offset=log_start_offset,
+        first_dirty_offset=first_dirty_offset,
+        uncleanable_offset=uncleanable_offset,
+        key_map_bytes=key_map_bytes,
+        memory=memory,
+        rounds=rounds,
+        until_done=until_done,
+        roll_active=roll_active,
+        force=force,
+        receipt=receipt,
+        as_json=as_json,
+    )
+    run_guarded(lambda: _planned(values, exact=exact), as_json=as_json)
+
+
+def _planned(values: options.RunOptions, *, exact: bool) -> tuple[int, dict[str, Any]]:
+    from keeplast.cli.call import report_call
+    from keeplast.cli.output import print_result, say
+    from keeplast.cli.tables import bounds_table, reasons_table, summary_table
+    from keeplast.cli.verdict import report_errors, report_exit_code
+
+    report = report_call(
+        values,
+        "planning",
+        lambda coordinator, request: coordinator.plan(request, exact=exact),
+    )
+    if not values.as_json:
+        print_result(bounds_table(report))
+        if any(each.stats for partition in report.partitions for each in partition.rounds):
+            print_result("", summary_table(report, is_estimate=not exact, has_notes=False))
+        reasons = reasons_table(report, is_estimate=not exact)
+        if reasons is not None:
+            print_result("", reasons)
+    for message in report_errors(report):
+        say(message, kind="error")
+    return report_exit_code(report), report.to_json()

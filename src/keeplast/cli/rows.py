@@ -1,0 +1,176 @@
+"""Batches and records as rows: plain values for the document, cells for a table.
+
+A row holds no reference to the window it came from, so that keeping some rows keeps little memory.
+Bytes become text when they are UTF-8 and hexadecimal otherwise; the row says which.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from keeplast.cli.escapes import printable, shown_bytes
+from keeplast.errors import CorruptError
+from keeplast.format.control import ControlType, decode_control_type
+from keeplast.format.message_set import Batch
+from keeplast.format.record import Record
+
+BYTES_SHOWN_MAX = 64 << 10
+"""Bytes of a key, value or header that a row keeps; its length is always told."""
+
+Row = dict[str, Any]
+
+
+def batch_row(batch: Batch) -> Row:
+    """Return the header of ``batch``; CorruptError when a wrapper cannot be opened."""
+    return {
+        "position": batch.position,
+        "size_bytes": batch.size_bytes,
+        "base_offset": batch.base_offset,
+        "last_offset": batch.last_offset,
+        "count": batch.count,
+        "magic": batch.magic,
+        "codec": batch.codec.name.lower(),
+        "timestamp_type": batch.timestamp_type.name.lower(),
+        "max_timestamp": batch.max_timestamp,
+        "leader_epoch": batch.leader_epoch,
+        "producer_id": batch.producer_id,
+        "producer_epoch": batch.producer_epoch,
+        "base_sequence": batch.base_sequence,
+        "last_sequence": batch.last_sequence,
+        "is_transactional": batch.is_transactional,
+        "is_control": batch.is_control,
+        "delete_horizon_ms": batch.delete_horizon_ms,
+        "crc": batch.crc,
+        "is_valid": batch.is_valid,
+    }
+
+
+def record_row(batch: Batch, record: Record) -> Row:
+    """Return ``record``; of a control record also which kind it is."""
+    return {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": _bytes(record.key),
+        "value": _bytes(record.value),
+        "headers": [{"key": _bytes(key), "value": _bytes(value)} for key, value in record.headers],
+        "control": _control(record) if batch.is_control else None,
+        "producer_id": batch.producer_id,
+        "shown": {
+            "key": shown_bytes(record.key, 40),
+            "value": shown_bytes(record.value),
+            "headers": " ".join(
+                f"{shown_bytes(key, 30)}={shown_bytes(value, 30)}" for key, value in record.headers
+            ),
+        },
+    }
+
+
+def document_row(row: Row) -> Row:
+    """Return the part of a row that belongs into the document."""
+    return {name: value for name, value in row.items() if name != "shown"}
+
+
+def batches_table(rows: Iterable[Row]) -> Table:
+    """Return batches, one a line."""
+    table = new_table(
+        ">position", ">offsets", ">records", ">bytes", "codec", "greatest time", "producer", "marks"
+    )
+    for row in rows:
+        table.add_row(
+            str(row["position"]),
+            f"{row['base_offset']}..{row['last_offset']}",
+            str(row["count"]),
+            str(row["size_bytes"]),
+            row["codec"] if row["magic"] == 2 else f"{row['codec']} (magic {row['magic']})",
+            time_text(row["max_timestamp"]),
+            _producer(row),
+            _marks(row),
+        )
+    return table
+
+
+def records_table(rows: Iterable[Row]) -> Table:
+    """Return records, one a line; what strangers wrote is escaped."""
+    table = new_table(">offset", "time", "key", "value", "headers")
+    for row in rows:
+        shown = row["shown"]
+        if row["control"] is not None:
+            cells = [f"{row['control']} of producer {row['producer_id']}", "", ""]
+        else:
+            cells = [shown["key"], shown["value"], shown["headers"]]
+        table.add_row(
+            str(row["offset"]), time_text(row["timestamp"]), *(Text(cell) for cell in cells)
+        )
+    return table
+
+
+def new_table(*headings: str) -> Table:
+    """Return an empty table; a heading that begins with ``>`` is over a column of numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for heading in headings:
+        is_number = heading.startswith(">")
+        table.add_column(
+            heading.lstrip(">"), justify="right" if is_number else "left", no_wrap=is_number
+        )
+    return table
+
+
+def cells(values: Sequence[object]) -> list[Text]:
+    """Return values as cells that are taken literally."""
+    return [Text(printable(str(value))) for value in values]
+
+
+def time_text(timestamp_ms: int) -> str:
+    """Return a timestamp in UTC, or the bare number when no calendar has it."""
+    if timestamp_ms < 0:
+        return "none" if timestamp_ms == -1 else str(timestamp_ms)
+    try:
+        moment = datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}"
+
+
+def _bytes(data: bytes | None) -> Row | None:
+    if data is None:
+        return None
+    head = bytes(data[:BYTES_SHOWN_MAX])
+    try:
+        return {"text": head.decode(), "size_bytes": len(data)}
+    except UnicodeDecodeError:
+        return {"hex": head.hex(), "size_bytes": len(data)}
+
+
+def _control(record: Record) -> str:
+    try:
+        kind = decode_control_type(record.key)
+    except CorruptError:
+        kind = ControlType.UNKNOWN
+    return kind.name
+
+
+def _producer(row: Row) -> str:
+    if row["producer_id"] == -1:
+        return ""
+    sequences = "" if row["base_sequence"] == -1 else f" #{row['base_sequence']}"
+    return f"{row['producer_id']}/{row['producer_epoch']}{sequences}"
+
+
+def _marks(row: Row) -> str:
+    marks = [
+        ("control", row["is_control"]),
+        ("transactional", row["is_transactional"] and not row["is_control"]),
+        ("append time", row["timestamp_type"] == "log_append_time"),
+        (
+            "horizon " + time_text(row["delete_horizon_ms"] or 0),
+            row["delete_horizon_ms"] is not None,
+        ),
+        ("empty", row["count"] == 0),
+        ("bad crc", not row["is_valid"]),
+    ]
+    return ", ".join(words for words, is_set in marks if is_set)

@@ -1,0 +1,151 @@
+"""The summary of a plan or a run as a table, and one round in a sentence.
+
+A number that is an estimate begins with ``~``. Reasons are words, not codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from keeplast.cli.escapes import printable
+from keeplast.cli.rows import new_table
+from keeplast.cli.sizes import format_bytes, format_count
+from keeplast.engine.report import CleanReport, PartitionReport, Reasons, RoundReport, Stats
+
+_REASONS = (
+    ("superseded", "superseded by a later record"),
+    ("tombstone", "tombstone past its horizon"),
+    ("aborted", "of an aborted transaction"),
+    ("keyless", "without a key"),
+    ("marker", "transaction marker past its horizon"),
+)
+
+
+def summary_table(
+    report: CleanReport, *, is_estimate: bool = False, has_notes: bool = True
+) -> Table:
+    """Return a row per partition: bytes, records and tombstones before and after, and notes."""
+    last_heading = "notes" if has_notes else ""
+    table = new_table(
+        "partition", ">bytes", ">records", ">tombstones", ">ratio", ">end", last_heading
+    )
+    mark = "~" if is_estimate else ""
+    for partition in report.partitions:
+        last = partition.rounds[-1] if partition.rounds else RoundReport()
+        first_stats, last_stats = _first_and_last_stats(partition.rounds)
+        cells = ["", "", ""]
+        if first_stats is not None and last_stats is not None:
+            cells = [
+                _change(format_bytes, first_stats.bytes_read, last_stats.bytes_written, mark),
+                _change(format_count, first_stats.messages_read, last_stats.messages_written, mark),
+                _change(
+                    format_count, first_stats.tombstones_read, last_stats.tombstones_written, mark
+                ),
+            ]
+        table.add_row(
+            Text(_name(partition)),
+            *cells,
+            "" if last.ratio is None else f"{last.ratio:.3f}",
+            "" if last.end_offset is None else f"{mark}{last.end_offset}",
+            Text(printable(_notes(partition)) if has_notes else ""),
+        )
+    return table
+
+
+def bounds_table(report: CleanReport) -> Table:
+    """Return a row per partition: what would be read, from where to where; all of it exact."""
+    table = new_table(
+        "partition", ">log", ">first dirty", ">bound", ">clean", ">cleanable", ">ratio",
+        ">groups", "notes",
+    )  # fmt: skip
+    for partition in report.partitions:
+        last = partition.rounds[-1] if partition.rounds else RoundReport()
+        table.add_row(
+            Text(_name(partition)),
+            f"{_offset(last.log_start)}..{_offset(last.log_end)}",
+            _offset(last.first_dirty),
+            _offset(last.bound),
+            "" if last.clean_bytes is None else format_bytes(last.clean_bytes),
+            "" if last.cleanable_bytes is None else format_bytes(last.cleanable_bytes),
+            "" if last.ratio is None else f"{last.ratio:.3f}",
+            "" if last.groups is None else str(len(last.groups)),
+            Text(printable(_notes(partition))),
+        )
+    return table
+
+
+def reasons_table(report: CleanReport, *, is_estimate: bool = False) -> Table | None:
+    """Return what went or would go by reason, or None when no round says it."""
+    mark = "~" if is_estimate else ""
+    table = new_table("partition", "records that go", ">records", ">bytes, uncompressed")
+    for partition in report.partitions:
+        for name, words in _REASONS:
+            reasons = [each.reasons for each in partition.rounds if each.reasons is not None]
+            records = sum(_count(each, f"{name}_records") for each in reasons)
+            size = sum(_count(each, f"{name}_bytes") for each in reasons)
+            if records:
+                table.add_row(
+                    Text(_name(partition)),
+                    words,
+                    mark + format_count(records),
+                    mark + format_bytes(size),
+                )
+    return table if table.row_count else None
+
+
+def round_sentence(report: RoundReport) -> str:
+    """Return one round in words."""
+    if report.error is not None:
+        return f"failed: {report.error.message}"
+    if report.skipped:
+        return f"skipped: {report.reason or 'nothing to do'}"
+    if report.stats is None:
+        return f"bound {_offset(report.bound)}"
+    stats = report.stats
+    seconds = f" in {stats.total_seconds:.1f} s" if stats.total_seconds else ""
+    return (
+        f"{format_bytes(stats.bytes_read)} -> {format_bytes(stats.bytes_written)}, "
+        f"{format_count(stats.messages_read)} -> {format_count(stats.messages_written)} records, "
+        f"end offset {_offset(report.end_offset)}{seconds}"
+    )
+
+
+def _first_and_last_stats(rounds: Sequence[RoundReport]) -> tuple[Stats | None, Stats | None]:
+    stats = [each.stats for each in rounds if each.stats is not None]
+    return (stats[0], stats[-1]) if stats else (None, None)
+
+
+def _change(words: Callable[[int], str], before: int, after: int, mark: str) -> str:
+    return f"{words(before)} -> {mark}{words(after)}"
+
+
+def _name(partition: PartitionReport) -> str:
+    return printable(f"{partition.topic}-{partition.partition}")
+
+
+def _offset(offset: int | None) -> str:
+    return "?" if offset is None else str(offset)
+
+
+def _notes(partition: PartitionReport) -> str:
+    if not partition.rounds:
+        return ""
+    last = partition.rounds[-1]
+    words: list[str] = []
+    if last.error is not None:
+        words.append(f"{last.error.error_class}, see below")
+    elif last.skipped:
+        # The notes of a skipped round say the same again in more words.
+        return f"skipped: {last.reason or 'nothing to do'}"
+    elif len(partition.rounds) > 1:
+        words.append(f"{len(partition.rounds)} rounds")
+    words.extend(last.notes)
+    return "; ".join(words)
+
+
+def _count(reasons: Reasons, name: str) -> int:
+    value = getattr(reasons, name)
+    return value if isinstance(value, int) else 0

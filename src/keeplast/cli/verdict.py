@@ -1,0 +1,43 @@
+"""The exit code of a whole report: the worst of what its rounds say.
+
+A round that crossed a process boundary may carry its error's name only; the name decides then.
+"""
+
+from __future__ import annotations
+
+from keeplast.cli.exit_codes import CORRUPT, DONE, FAILED, REFUSED, USAGE, error_exit_code
+from keeplast.engine.report import CleanReport, RoundReport
+from keeplast.errors import CorruptError, InvalidError, RefusedError
+
+_BY_NAME = {
+    InvalidError.__name__: USAGE,
+    CorruptError.__name__: CORRUPT,
+    RefusedError.__name__: REFUSED,
+}
+
+
+def round_exit_code(report: RoundReport) -> int:
+    """Return the code for one round; a skipped one is done."""
+    if report.failure is not None:
+        return error_exit_code(report.failure)
+    if report.error is not None:
+        return _BY_NAME.get(report.error.error_class, FAILED)
+    return DONE
+
+
+def report_exit_code(report: CleanReport) -> int:
+    """Return the code for a whole call."""
+    return max(
+        (round_exit_code(each) for partition in report.partitions for each in partition.rounds),
+        default=DONE,
+    )
+
+
+def report_errors(report: CleanReport) -> list[str]:
+    """Return a line for each failed round, the partition first."""
+    return [
+        f"{partition.topic}-{partition.partition}: {each.error.message}"
+        for partition in report.partitions
+        for each in partition.rounds
+        if each.error is not None
+    ]

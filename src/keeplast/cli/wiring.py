@@ -1,0 +1,75 @@
+"""Chooses the components of a run: the one place where a runner is named.
+
+Everything heavy (numba, pyspark) is imported when a run begins, so that ``--help`` and ``inspect``
+stay light. Tests put a coordinator of their own in the place of :func:`open_coordinator`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from keeplast.errors import InvalidError
+
+if TYPE_CHECKING:
+    from keeplast.engine.events import Events
+    from keeplast.engine.report import CleanReport
+    from keeplast.engine.request import CleanRequest
+
+
+class RunnerName(StrEnum):
+    """Where the work is done."""
+
+    SPARK = "spark"
+    LOCAL = "local"
+
+
+class CoordinatorPort(Protocol):
+    """What the commands need of a coordinator."""
+
+    def plan(self, request: CleanRequest, *, exact: bool = False) -> CleanReport:
+        """Say what a clean would do."""
+        ...
+
+    def clean(self, request: CleanRequest) -> CleanReport:
+        """Do it."""
+        ...
+
+
+@contextlib.contextmanager
+def open_coordinator(
+    runner: RunnerName, *, master: str | None, cores: int | None, events: Events
+) -> Iterator[CoordinatorPort]:
+    """Yield a coordinator on the chosen runner, which is stopped afterwards."""
+    check_runner(runner, master=master)
+    from keeplast.clock import SystemClock
+    from keeplast.engine.coordinator import Coordinator
+    from keeplast.log.files import LocalFiles
+
+    if runner is RunnerName.LOCAL:
+        from keeplast.engine.local_runner import LocalRunner
+
+        with LocalRunner(cores) as local:
+            yield Coordinator(local, SystemClock(), LocalFiles(), events)
+        return
+    from keeplast.pipeline.runner import SparkRunner
+
+    with SparkRunner(master, cores) as spark:
+        yield Coordinator(spark, SystemClock(), LocalFiles(), events)
+
+
+def check_runner(runner: RunnerName, *, master: str | None) -> None:
+    """Raise InvalidError when the runner cannot be had with these arguments."""
+    if runner is RunnerName.LOCAL and master is not None:
+        raise InvalidError(
+            f"a Spark master means nothing to the local runner; leave one of the two out. "
+            f"--master={master}"
+        )
+    if runner is RunnerName.SPARK and importlib.util.find_spec("pyspark") is None:
+        raise InvalidError(
+            "pyspark is not installed; run pip install 'keeplast[spark]', or use --runner local. "
+            "--runner=spark"
+        )

@@ -1,0 +1,37 @@
+"""Kafka's names to typed settings, for callers that have a mapping instead of sources.
+
+No file, environment or data directory is looked at. The same definitions, ranges and checks apply
+as on the command line. Raises InvalidError; RefusedError for a key map without a usable slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from keeplast.config.layers import flags_layer
+from keeplast.config.settings import Settings
+from keeplast.config.values import value_text
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
+
+
+def topic_config(settings: Mapping[str, object]) -> TopicConfig:
+    """Return the settings of a topic from Kafka's names, such as ``{"segment.bytes": 1 << 20}``.
+
+    A broker's spelling is understood too and is weaker than the topic's; the rest are defaults.
+    """
+    return _settings(settings).topic_config("")
+
+
+def cleaner_config(
+    settings: Mapping[str, object], *, key_map_bytes: int | None = None
+) -> CleanerConfig:
+    """Return the settings of the cleaner from Kafka's names.
+
+    ``key_map_bytes`` bounds the key map and beats ``log.cleaner.dedupe.buffer.size``.
+    """
+    return _settings(settings, key_map_bytes=key_map_bytes).cleaner_config()
+
+
+def _settings(settings: Mapping[str, object], *, key_map_bytes: int | None = None) -> Settings:
+    layer = flags_layer(f"{key}={value_text(value)}" for key, value in settings.items())
+    return Settings((layer,), key_map_bytes=key_map_bytes)

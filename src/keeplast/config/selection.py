@@ -1,0 +1,234 @@
+"""Which partitions of a data directory a call is about, and with what settings.
+
+The rules that keep a log from being compacted by accident:
+
+1. A partition is worked on only when its topic's policy is *known* to contain ``compact``: from the
+   user's sources, or from the directory's own metadata. Unknown is refused, with the remedy.
+2. ``cleanup.policy`` given for the chosen topics, or for the whole cluster, decides only about
+   topics that the user named, unless there is one topic.
+3. The metadata log, and replicas that are being deleted, moved or set aside, are nobody's to clean.
+
+What is refused or skipped here becomes a report of its own; the other partitions go on.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keeplast.config.layers import (
+    FLAG_SOURCE,
+    Layer,
+    environment_layer,
+    file_layer,
+    flags_layer,
+)
+from keeplast.config.metadata_log import read_metadata
+from keeplast.config.settings import PolicyOrigin, Settings
+from keeplast.engine.report import PartitionReport, RoundReport, describe_error
+from keeplast.engine.request import PartitionRequest
+from keeplast.errors import CompactionError, InvalidError, RefusedError
+from keeplast.log.data_directory import (
+    METADATA_TOPIC,
+    DataDirectory,
+    PartitionEntry,
+    open_data_directory,
+)
+from keeplast.log.files import FileSystem
+
+FILE_NAME = "keeplast.toml"
+FILE_BYTES_MAX = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The partitions to work on, and reports of those that were decided without reading them."""
+
+    directory: DataDirectory
+    partitions: tuple[PartitionRequest, ...]
+    decided: tuple[PartitionReport, ...]
+    warnings: tuple[str, ...]
+
+
+def select_partitions(
+    data_directory: Path,
+    files: FileSystem,
+    *,
+    topics: Sequence[str] = (),
+    partitions: Sequence[int] = (),
+    flags: Sequence[str] = (),
+    config_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    key_map_bytes: int | None = None,
+) -> Selection:
+    """Return what a call with these arguments is about.
+
+    ``flags`` are ``KEY=VALUE`` texts; ``config_file`` None means ``keeplast.toml`` in the data
+    directory when there is one; ``environment`` None means the process's own. Raises InvalidError
+    for anything that names nothing or contradicts itself, RefusedError for what must not be
+    touched.
+    """
+    directory = open_data_directory(data_directory, files)
+    settings = read_settings(
+        directory.root,
+        files,
+        flags=flags,
+        config_file=config_file,
+        environment=environment,
+        key_map_bytes=key_map_bytes,
+    )
+    chosen = _chosen(directory, topics=topics, partitions=partitions)
+    names = {entry.partition.topic for entry in _in_service(directory)}
+    is_named = bool(topics) or len(names) <= 1
+    _check_policy_flag(flags, is_named=is_named, names=names)
+    warnings = list(settings.warnings)
+    for topic in sorted(settings.topic_names() - names):
+        if not directory.is_single:
+            warnings.append(f"settings for a topic that is not here. topic={topic}")
+    requests: list[PartitionRequest] = []
+    decided: list[PartitionReport] = []
+    for entry in chosen:
+        outcome = _decide(entry, settings, is_named=is_named, root=directory.root)
+        if isinstance(outcome, PartitionRequest):
+            requests.append(outcome)
+        else:
+            decided.append(
+                PartitionReport(entry.partition.topic, entry.partition.partition, (outcome,))
+            )
+    return Selection(directory, tuple(requests), tuple(decided), tuple(warnings))
+
+
+def read_settings(
+    root: Path,
+    files: FileSystem,
+    *,
+    flags: Sequence[str] = (),
+    config_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    key_map_bytes: int | None = None,
+) -> Settings:
+    """Return the settings of every source for the data directory ``root``."""
+    layers: list[Layer] = [
+        flags_layer(flags),
+        environment_layer(os.environ if environment is None else environment),
+    ]
+    # A file that the user names may be a link; what lies in the data directory may not.
+    path = root / FILE_NAME if config_file is None else config_file.resolve()
+    if config_file is not None or files.exists(path):
+        layers.append(file_layer(_text(path, files), str(path)))
+    return Settings(layers, directory_layer=read_metadata(root, files), key_map_bytes=key_map_bytes)
+
+
+def _text(path: Path, files: FileSystem) -> str:
+    try:
+        return files.read_bytes(path, FILE_BYTES_MAX).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidError(
+            f"not UTF-8 text; save it as UTF-8. path={path} position={error.start}"
+        ) from error
+
+
+def _in_service(directory: DataDirectory) -> list[PartitionEntry]:
+    return [
+        entry
+        for entry in directory.partitions
+        if entry.mark is None and entry.partition.topic != METADATA_TOPIC
+    ]
+
+
+def _chosen(
+    directory: DataDirectory, *, topics: Sequence[str], partitions: Sequence[int]
+) -> list[PartitionEntry]:
+    available = _in_service(directory)
+    if directory.is_single and not available:
+        _refuse(directory.partitions[0])
+    for topic in topics:
+        if any(entry.partition.topic == topic for entry in available):
+            continue
+        for entry in directory.partitions:
+            if entry.partition.topic == topic:
+                _refuse(entry)
+        raise InvalidError(
+            f"no such topic in the data directory; "
+            f"{_nearest(topic, {entry.partition.topic for entry in available})}. "
+            f"topic={topic} path={directory.root}"
+        )
+    chosen = [
+        entry
+        for entry in available
+        if (not topics or entry.partition.topic in topics)
+        and (not partitions or entry.partition.partition in partitions)
+    ]
+    for number in partitions:
+        if all(entry.partition.partition != number for entry in chosen):
+            raise InvalidError(
+                f"no such partition in the data directory; leave --partition out to take all. "
+                f"partition={number} path={directory.root}"
+            )
+    if not chosen:
+        raise InvalidError(
+            f"no partition in the data directory; give a Kafka log.dirs directory or a partition "
+            f"in it. path={directory.root}"
+        )
+    return chosen
+
+
+def _refuse(entry: PartitionEntry) -> None:
+    if entry.mark is not None:
+        raise RefusedError(
+            f"replica is marked {entry.mark}, a broker disposes of it; choose one in service. "
+            f"path={entry.path}"
+        )
+    raise RefusedError(f"the metadata log has its own snapshots; leave it alone. path={entry.path}")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)
+    return f"did you mean {close[0]}" if close else "there is none"
+
+
+def _check_policy_flag(flags: Sequence[str], *, is_named: bool, names: Iterable[str]) -> None:
+    keys = {flag.partition("=")[0].strip() for flag in flags}
+    if "cleanup.policy" in keys and not is_named:
+        raise InvalidError(
+            f"cleanup.policy for every topic at once; name the topics with --topic. "
+            f"source={FLAG_SOURCE} topics={','.join(sorted(names))}"
+        )
+
+
+def _decide(
+    entry: PartitionEntry, settings: Settings, *, is_named: bool, root: Path
+) -> PartitionRequest | RoundReport:
+    """Return the request for ``entry``, or the report that takes its place."""
+    topic = entry.partition.topic
+    config = settings.topic_config(topic)
+    origin = settings.policy_origin(topic)
+    try:
+        if origin is PolicyOrigin.UNKNOWN:
+            raise RefusedError(
+                f"cleanup.policy of the topic is unknown; say it with --topic {topic} --config "
+                f'cleanup.policy=compact, or in {FILE_NAME} under [topic."{topic}"]. '
+                f"topic={topic} path={root}"
+            )
+        if origin is PolicyOrigin.CLUSTER and config.is_compacted and not is_named:
+            raise RefusedError(
+                f"only the cluster's default policy is known, the topic may have its own; name it "
+                f'with --topic {topic}, or in {FILE_NAME} under [topic."{topic}"]. '
+                f"topic={topic} path={root}"
+            )
+        if not config.is_compacted:
+            policy = ",".join(sorted(config.cleanup_policy)) or "empty"
+            return RoundReport(
+                skipped=True, reason=f"cleanup.policy is {policy}: the topic is not compacted"
+            )
+        return PartitionRequest(entry.partition, entry.path, config, settings.cleaner_config())
+    except RefusedError as error:
+        return refused_round(error)
+
+
+def refused_round(error: CompactionError) -> RoundReport:
+    """Return the round of a partition that failed before anything was read."""
+    return RoundReport(error=describe_error(error), failure=error)

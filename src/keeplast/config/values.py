@@ -1,0 +1,110 @@
+"""Turns the text of a setting into its typed value, or says what is wrong with it.
+
+Every source hands over text, also TOML, so that one parser decides. A list is split at commas;
+spaces around a value mean nothing. Raises ``InvalidError`` that names key, value and source.
+
+Answers to ``ConfigDef.parseType`` and the validators of cleaning.md section 7.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from keeplast.config.definitions import INTEGER_BOUNDS, Definition, Value, ValueType
+from keeplast.errors import InvalidError
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
+_DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+def setting_value(
+    definition: Definition, text: str, *, key: str, source: str, factor: int = 1
+) -> Value:
+    """Return the value of ``text`` in the topic's unit, inside the definition's range.
+
+    ``key`` is the spelling that was used and ``factor`` its unit; ``source`` is for the message.
+    """
+    value = _parsed(definition, text.strip(), key=key, source=source)
+    if isinstance(value, int) and not isinstance(value, bool) and factor != 1:
+        # A negative broker value means "no limit" in every unit; only lengths are converted.
+        value = value * factor if value > 0 else value
+    _check_range(definition, value, key=key, source=source)
+    return value
+
+
+def value_text(value: object) -> str:
+    """Return the text of a value that a typed source such as TOML gave."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return ",".join(value_text(item) for item in value)
+    return str(value)
+
+
+def value_range(definition: Definition) -> str:
+    """Return the accepted values in words, for messages and the reference."""
+    if definition.choices is not None:
+        prefix = "any of " if definition.type is ValueType.LIST else "one of "
+        return prefix + ", ".join(definition.choices)
+    if definition.type is ValueType.BOOLEAN:
+        return "true or false"
+    low, high = definition.minimum, definition.maximum
+    if low is None and high is None:
+        return "any"
+    if high is None:
+        words = f"at least {low}"
+    elif low is None:
+        words = f"at most {high}"
+    else:
+        words = f"{low} to {high}"
+    for extra in definition.outside:
+        words += f", or {extra}"
+    return words
+
+
+def _parsed(definition: Definition, text: str, *, key: str, source: str) -> Value:
+    kind = definition.type
+    if kind in INTEGER_BOUNDS:
+        low, high = INTEGER_BOUNDS[kind]
+        if _INTEGER.fullmatch(text) and low <= int(text) <= high:
+            return int(text)
+        raise InvalidError(
+            f"not a whole number of {32 if kind is ValueType.INT else 64} bits; correct it. "
+            f"key={key} value={text!r} source={source}"
+        )
+    if kind is ValueType.DOUBLE:
+        if _DOUBLE.fullmatch(text) and math.isfinite(float(text)):
+            return float(text)
+        raise InvalidError(f"not a number; correct it. key={key} value={text!r} source={source}")
+    if kind is ValueType.BOOLEAN:
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise InvalidError(
+            f"neither true nor false; correct it. key={key} value={text!r} source={source}"
+        )
+    if kind is ValueType.LIST:
+        return tuple(item.strip() for item in text.split(",")) if text else ()
+    return definition.empty_means if not text and definition.empty_means is not None else text
+
+
+def _check_range(definition: Definition, value: Value, *, key: str, source: str) -> None:
+    if definition.choices is not None:
+        items = value if isinstance(value, tuple) else (value,)
+        accepted = all(item in definition.choices for item in items)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        low, high = definition.minimum, definition.maximum
+        accepted = (low is None or value >= low) and (high is None or value <= high)
+        accepted = accepted or value in definition.outside
+    else:
+        accepted = True
+    if not accepted:
+        raise InvalidError(
+            f"value outside its range; use {value_range(definition)}. "
+            f"key={key} value={value_text(value)!r} source={source}"
+        )
+    if value in definition.not_yet:
+        raise InvalidError(
+            f"strategy is not implemented yet; use offset. "
+            f"key={key} value={value_text(value)!r} source={source}"
+        )

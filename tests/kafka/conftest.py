@@ -1,0 +1,15 @@
+"""Starts Kafka's own classes once per session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.kafka.oracle.driver import Oracle
+
+
+@pytest.fixture(scope="session")
+def oracle() -> Iterator[Oracle]:
+    """The referee; fetches Kafka's jars on first use."""
+    with Oracle() as running:
+        yield running

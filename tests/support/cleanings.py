@@ -1,0 +1,102 @@
+"""Ways to clean one partition once: by the engine in this process, or by the command line.
+
+Both give the partition's part of the JSON document that ``--json`` prints, so that a test can
+compare what was done without knowing how it was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.support.cases import Json, RoundSettings, topic_config
+from tests.support.replay import Cleaning
+
+from keeplast.clock import SystemClock
+from keeplast.engine.coordinator import Coordinator
+from keeplast.engine.events import NoEvents
+from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.engine.runner import Runner
+from keeplast.log.files import LocalFiles
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import CleanerConfig
+
+COMMAND_TIMEOUT_SECONDS = 300
+DONE = 0
+FAILED_ON_INPUT = (3, 4)
+"""Corrupt input, or refused."""
+
+
+def in_process(runner: Runner) -> Cleaning:
+    """Return a cleaning that calls the coordinator with ``runner``."""
+    coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
+
+    def clean(data_directory: Path, partition: TopicPartition, settings: RoundSettings) -> Json:
+        report = coordinator.clean(
+            CleanRequest(
+                partitions=(
+                    PartitionRequest(
+                        partition,
+                        data_directory / str(partition),
+                        topic_config(settings.config),
+                        CleanerConfig(
+                            settings.key_map_bytes,
+                            settings.load_factor,
+                            settings.producer_id_expiration_ms,
+                        ),
+                    ),
+                ),
+                now_ms=settings.now_ms,
+                high_watermark=settings.high_watermark,
+                first_dirty_offset=settings.first_dirty,
+                uncleanable_offset=settings.uncleanable,
+                force=settings.force,
+            )
+        )
+        document: Json = report.to_json()["partitions"][0]
+        return document
+
+    return clean
+
+
+def by_command(command: list[str], *, runner: str) -> Cleaning:
+    """Return a cleaning that starts ``command`` (``keeplast``) and reads what it prints."""
+
+    def clean(data_directory: Path, partition: TopicPartition, settings: RoundSettings) -> Json:
+        arguments = [*command, "clean", str(data_directory), "--runner", runner, "--json"]
+        arguments += ["--topic", partition.topic, "--partition", str(partition.partition)]
+        arguments += ["--now-ms", str(settings.now_ms)]
+        arguments += ["--key-map-bytes", str(settings.key_map_bytes)]
+        config = {
+            **settings.config,
+            "log.cleaner.io.buffer.load.factor": str(settings.load_factor),
+            "producer.id.expiration.ms": str(settings.producer_id_expiration_ms),
+        }
+        for key, text in config.items():
+            arguments += ["--config", f"{key}={text}"]
+        for flag, offset in (
+            ("--first-dirty-offset", settings.first_dirty),
+            ("--uncleanable-offset", settings.uncleanable),
+            ("--high-watermark", settings.high_watermark),
+        ):
+            if offset is not None:
+                arguments += [flag, str(offset)]
+        if settings.force:
+            arguments.append("--force")
+        done = subprocess.run(
+            arguments,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_SECONDS,
+            check=False,
+        )
+        try:
+            document: Json = json.loads(done.stdout)["partitions"][0]
+        except ValueError:
+            raise AssertionError(f"no JSON, exit {done.returncode}: {done.stderr}") from None
+        expected_codes = FAILED_ON_INPUT if document.get("error") else (DONE,)
+        assert done.returncode in expected_codes, (done.returncode, document.get("error"))
+        return document
+
+    return clean

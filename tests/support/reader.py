@@ -1,0 +1,72 @@
+"""What a fresh read-committed reader gets from a partition directory, as a consumer would.
+
+Aborted transactions are known from the segments' transaction indexes, as a broker tells them with
+each fetch, and from nothing else: a wrong index makes this reader see aborted records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from keeplast.format import txn_index
+from keeplast.format.control import ControlType, decode_control_type
+from keeplast.format.filename import LOG, TXN_INDEX
+from keeplast.format.message_set import Batch, read_batches
+from keeplast.format.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """One partition's batches and aborted transactions, in order."""
+
+    batches: tuple[Batch, ...]
+    aborted: tuple[txn_index.AbortedTransaction, ...]
+
+    def records(self, start: int = 0) -> list[Record]:
+        """Return what a read-committed reader that starts at offset ``start`` is given."""
+        waiting = [entry for entry in self.aborted if entry.last_offset >= start]
+        waiting.sort(key=lambda entry: entry.first_offset)
+        open_aborted: set[int] = set()
+        given: list[Record] = []
+        for batch in self.batches:
+            if batch.last_offset < start:
+                continue
+            while waiting and waiting[0].first_offset <= batch.last_offset:
+                open_aborted.add(waiting.pop(0).producer_id)
+            if batch.is_control:
+                first = next(iter(batch.records()), None)
+                if first is not None and decode_control_type(first.key) == ControlType.ABORT:
+                    open_aborted.discard(batch.producer_id)
+            elif not (batch.is_transactional and batch.producer_id in open_aborted):
+                given += [record for record in batch.records() if record.offset >= start]
+        return given
+
+    def final_values(self, start: int = 0) -> dict[bytes, bytes]:
+        """Return the last value of every key; a deleted key is absent."""
+        state: dict[bytes, bytes] = {}
+        for record in self.records(start):
+            if record.key is None:
+                continue
+            if record.value is None:
+                state.pop(record.key, None)
+            else:
+                state[record.key] = record.value
+        return state
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last batch."""
+        return self.batches[-1].last_offset + 1 if self.batches else 0
+
+
+def read_partition(partition: Path) -> Readable:
+    """Return what the files in the directory ``partition`` say."""
+    batches: list[Batch] = []
+    aborted: list[txn_index.AbortedTransaction] = []
+    for path in sorted(partition.glob(f"*{LOG}")):
+        batches += read_batches(path.read_bytes())
+        index = path.with_suffix(TXN_INDEX)
+        if index.exists():
+            aborted += txn_index.decode(index.read_bytes())
+    return Readable(tuple(batches), tuple(aborted))

@@ -1,0 +1,116 @@
+"""The pages tell the truth where it can be checked: links, commands, options, paths, scenarios."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from keeplast.cli.main import app
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".java", ".xml", ".lock", ".json", ".properties"}
+FOLDERS = ("src", "tests", "docs", "tools", "benchmarks", ".ci")
+LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+COMMAND = re.compile(r"\bkeeplast ((?:inspect|plan|clean|demo)\b[^\n`|]*)")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+# Directories of a machine, written so that this file does not contain them itself.
+MACHINE_PATH = re.compile(r"(?<![\w./-])/(?:" + "home|root|work|Users" + r")/[\w.]")
+
+
+def ids(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+def heading_anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", path.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(page.read_text("utf-8")):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in heading_anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
+def test_named_files_of_the_repository_exist(page: Path) -> None:
+    for name in re.findall(
+        r"`((?:src|tests|docs|tools|benchmarks)/[\w./-]+)`", page.read_text("utf-8")
+    ):
+        assert (ROOT / name).exists(), name
+
+
+def test_index_reaches_every_page() -> None:
+    reached = {ROOT / "README.md", ROOT / "docs" / "index.md"}
+    waiting = list(reached)
+    while waiting:
+        page = waiting.pop()
+        for link in LINK.findall(page.read_text("utf-8")):
+            target = (page.parent / link.partition("#")[0]).resolve()
+            is_new = target.suffix == ".md" and target.exists() and target not in reached
+            if is_new:
+                reached.add(target)
+                waiting.append(target)
+            elif target.is_dir():
+                reached |= set(target.glob("*.md"))
+    assert set() == set(PAGES) - reached
+
+
+@pytest.mark.parametrize("command", [command.callback for command in app.registered_commands])
+def test_every_command_is_documented(command: object) -> None:
+    name = getattr(command, "__name__", "")
+    text = (ROOT / "README.md").read_text("utf-8") + (ROOT / "docs/index.md").read_text("utf-8")
+    assert f"keeplast {name}" in text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
+def test_options_in_commands_exist(page: Path) -> None:
+    for command in COMMAND.findall(page.read_text("utf-8")):
+        helped = CliRunner().invoke(app, [command.split()[0], "--help"], env={"COLUMNS": "200"})
+        known = set(OPTION.findall(helped.output))
+        assert set() == set(OPTION.findall(command)) - known, command
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "check", "test-kafka", "bench", "bare"])
+def test_make_lists_its_targets(target: str) -> None:
+    done = subprocess.run(
+        ["make", "--no-print-directory", "help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.search(rf"^  {target} +\S", done.stdout, re.MULTILINE)
+
+
+def test_scenario_table_names_the_tests_there_are() -> None:
+    tool = ROOT / "tools" / "fill_scenarios.py"
+    done = subprocess.run([sys.executable, str(tool), "--check"], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_path_of_a_machine_is_written_down() -> None:
+    texts = [
+        path
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in TEXT_SUFFIXES or path.name == "run"
+    ]
+    texts += [path for path in ROOT.iterdir() if path.is_file()]
+    found = [
+        f"{path.relative_to(ROOT)}: {match}"
+        for path in texts
+        for match in MACHINE_PATH.findall(path.read_text("utf-8", "replace"))
+    ]
+    assert found == []

@@ -1,0 +1,115 @@
+"""What is shipped, what it needs, and what importing it costs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+HEAVY = {"numba", "numpy", "pyspark", "cramjam"}
+COMES_WITH = {"numba": "llvmlite"}
+"""Imported too, in the version that its user brings along; asking for one would only disagree."""
+SECONDS_MAX = 0.5
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def requirement_names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[<>=!~\[; ]", requirement)[0].lower() for requirement in requirements}
+
+
+def test_version_is_the_same_everywhere() -> None:
+    import keeplast
+
+    assert PROJECT["project"]["version"] == keeplast.__version__ == metadata.version("keeplast")
+
+
+def test_every_dependency_is_pinned_for_the_checks() -> None:
+    lines = (ROOT / "requirements.lock").read_text("utf-8").splitlines()
+    pinned = {line.split("==")[0].lower() for line in lines if not line.startswith("#")}
+    project = PROJECT["project"]
+    wanted = requirement_names(project["dependencies"])
+    for extra in project["optional-dependencies"].values():
+        wanted |= requirement_names(extra)
+    assert set() == wanted - pinned
+    assert all("==" in line for line in lines if not line.startswith("#"))
+
+
+def test_every_import_of_another_project_is_declared() -> None:
+    project = PROJECT["project"]
+    declared = requirement_names(project["dependencies"])
+    declared |= requirement_names(project["optional-dependencies"]["spark"])
+    declared |= {COMES_WITH[name] for name in COMES_WITH.keys() & declared}
+    imported: set[str] = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.split(".")[0])
+    assert set() == imported - set(sys.stdlib_module_names) - {"keeplast"} - declared
+
+
+def test_package_imports_nothing_heavy() -> None:
+    loaded = run_python("import keeplast, sys; print(*sys.modules)").split()
+    assert set() == HEAVY & set(loaded)
+
+
+def test_help_imports_nothing_heavy_and_is_quick() -> None:
+    code = (
+        "import sys, time; started = time.perf_counter()\n"
+        "from typer.testing import CliRunner\n"
+        "from keeplast.cli.main import app\n"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
+        "print(time.perf_counter() - started, *sys.modules)"
+    )
+    # The quickest of three: the machine may be busy with other things.
+    runs = [run_python(code).split() for _ in range(3)]
+    assert set() == HEAVY & set(runs[0])
+    assert min(float(run[0]) for run in runs) < SECONDS_MAX
+
+
+def test_local_runner_imports_no_spark() -> None:
+    loaded = run_python(
+        "import keeplast.engine.coordinator, keeplast.engine.local_runner, sys; print(*sys.modules)"
+    ).split()
+    assert "pyspark" not in loaded
+
+
+def test_module_starts_as_the_command_does() -> None:
+    command = [sys.executable, "-m", "keeplast", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "demo" in done.stdout
+
+
+def test_types_and_samples_are_part_of_the_package() -> None:
+    import keeplast
+
+    package = Path(keeplast.__file__).parent
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["keeplast"]
+    shipped = {path for pattern in patterns for path in package.glob(pattern) if path.is_file()}
+    assert package / "py.typed" in shipped
+    samples = {path for path in (package / "samples").rglob("*") if path.is_file()}
+    assert set() == samples - shipped
+    assert sum(path.stat().st_size for path in samples) < 100_000
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_root_has_what_a_visitor_looks_for(name: str) -> None:
+    assert (ROOT / name).read_text("utf-8").strip()
+
+
+def test_license_is_the_declared_one() -> None:
+    assert PROJECT["project"]["license"] == "Apache-2.0"
+    assert "Apache License" in (ROOT / "LICENSE").read_text("utf-8")[:200]

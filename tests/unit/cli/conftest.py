@@ -1,0 +1,109 @@
+"""A coordinator that answers what a test says, in the place of the real one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.small_log import write_log
+from typer.testing import CliRunner
+
+from keeplast.cli import wiring
+from keeplast.cli.main import app
+from keeplast.engine.events import Events
+from keeplast.engine.report import CleanReport, PartitionReport, RoundReport
+from keeplast.engine.request import CleanRequest
+
+
+@dataclass
+class FakeCoordinator:
+    """Remembers requests; answers with a round per partition that ``answer`` makes."""
+
+    answer: Callable[[], RoundReport] = RoundReport
+    requests: list[CleanRequest] = field(default_factory=list)
+    opened: list[dict[str, object]] = field(default_factory=list)
+    exact: bool | None = None
+    events: Events | None = None
+
+    def plan(self, request: CleanRequest, *, exact: bool = False) -> CleanReport:
+        """Remember and answer."""
+        self.exact = exact
+        return self.clean(request)
+
+    def clean(self, request: CleanRequest) -> CleanReport:
+        """Remember and answer."""
+        self.requests.append(request)
+        reports = []
+        for each in request.partitions:
+            report = self.answer()
+            assert self.events is not None
+            self.events.planned(100)
+            self.events.progressed(100)
+            self.events.finished(each.partition, report)
+            reports.append(
+                PartitionReport(each.partition.topic, each.partition.partition, (report,))
+            )
+        return CleanReport(tuple(reports))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one call of the command line gave."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The one document on stdout."""
+        parsed: dict[str, Any] = json.loads(self.out)
+        return parsed
+
+
+@pytest.fixture
+def coordinator(monkeypatch: pytest.MonkeyPatch) -> FakeCoordinator:
+    """The coordinator that commands get."""
+    fake = FakeCoordinator()
+
+    @contextlib.contextmanager
+    def open_coordinator(
+        runner: wiring.RunnerName, *, master: str | None, cores: int | None, events: Events
+    ) -> Iterator[FakeCoordinator]:
+        fake.opened.append({"runner": runner, "master": master, "cores": cores})
+        fake.events = events
+        yield fake
+
+    monkeypatch.setattr(wiring, "open_coordinator", open_coordinator)
+    for name in list(os.environ):
+        if name.startswith("KEEPLAST_"):
+            monkeypatch.delenv(name)
+    return fake
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """A data directory with one topic of one partition: two closed segments and an active one."""
+    write_log(
+        tmp_path,
+        "t-0",
+        {0: [(b"a", b"1"), (b"b", b"2")], 2: [(b"a", b"3"), (b"b", None)], 4: [(b"c", b"4")]},
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def keeplast() -> Callable[..., Run]:
+    """The command line, in this process."""
+
+    def run(*arguments: object) -> Run:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        return Run(result.exit_code, result.stdout, result.stderr)
+
+    return run

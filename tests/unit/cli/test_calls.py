@@ -1,0 +1,343 @@
+"""``plan`` and ``clean``: options to requests, reports to output and exit codes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.conftest import FakeCoordinator, Run
+
+from keeplast.cli.guard import Terminated
+from keeplast.engine.report import (
+    GroupReport,
+    Reasons,
+    RoundReport,
+    Stats,
+    describe_error,
+)
+from keeplast.errors import (
+    CompactionError,
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    InvariantError,
+    RefusedError,
+    UnavailableError,
+)
+
+Command = Callable[..., Run]
+COMPACT = ("--config", "cleanup.policy=compact", "--runner", "local")
+CLEANED = RoundReport(
+    first_dirty=0,
+    uncleanable=4,
+    bound=4,
+    end_offset=4,
+    log_start=0,
+    log_end=5,
+    clean_bytes=0,
+    cleanable_bytes=280,
+    ratio=1.0,
+    stats=Stats(
+        messages_read=4,
+        bytes_read=20_000,
+        messages_written=3,
+        bytes_written=15_000,
+        tombstones_read=1,
+        tombstones_written=1,
+        total_seconds=0.5,
+    ),
+    reasons=Reasons(superseded_records=1, superseded_bytes=70),
+    groups=(GroupReport((0, 2), 280),),
+)
+
+
+def failed(error: CompactionError) -> Callable[[], RoundReport]:
+    return lambda: RoundReport(error=describe_error(error), failure=error)
+
+
+def test_options_become_the_request(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    run = keeplast(
+        "clean", data_dir, *COMPACT, "--cores", 3, "--now-ms", 7, "--high-watermark", 5,
+        "--log-start-offset", 1, "--first-dirty-offset", 2, "--uncleanable-offset", 3,
+        "--key-map-bytes", "1k", "--memory", "64m", "--rounds", 4, "--roll-active", "--force",
+        "--to", data_dir / "out", "--receipt", data_dir / "receipt",
+        "--config", "segment.bytes=500",
+    )  # fmt: skip
+    assert (0, "") == (run.code, run.err.replace("cleaning t-0: bound ?\n", ""))
+    (request,) = coordinator.requests
+    (partition,) = request.partitions
+    assert "t-0" == str(partition.partition)
+    assert data_dir / "t-0" == partition.path
+    assert 500 == partition.topic.segment_bytes
+    assert partition.topic.is_compacted
+    assert 1024 == partition.cleaner.key_map_bytes
+    assert (7, 5, 1, 2, 3) == (
+        request.now_ms,
+        request.high_watermark,
+        request.log_start_offset,
+        request.first_dirty_offset,
+        request.uncleanable_offset,
+    )
+    assert (64 << 20, 4, True, True) == (
+        request.memory_bytes,
+        request.rounds,
+        request.roll_active,
+        request.force,
+    )
+    assert (data_dir / "out", data_dir / "receipt") == (request.target, request.receipt)
+    assert [{"runner": "local", "master": None, "cores": 3}] == coordinator.opened
+
+
+def test_defaults_are_one_round_on_spark(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    keeplast("clean", data_dir, "--config", "cleanup.policy=compact")
+    (request,) = coordinator.requests
+    assert (1, 256 << 20, None, False) == (
+        request.rounds,
+        request.memory_bytes,
+        request.target,
+        request.force,
+    )
+    assert None is request.partitions[0].cleaner.key_map_bytes
+    assert [{"runner": "spark", "master": None, "cores": None}] == coordinator.opened
+
+
+def test_until_done_has_no_number_of_rounds(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    keeplast("clean", data_dir, *COMPACT, "--until-done")
+    assert None is coordinator.requests[0].rounds
+
+
+def test_plan_is_exact_when_asked(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    keeplast("plan", data_dir, *COMPACT)
+    assert False is coordinator.exact
+    keeplast("plan", data_dir, *COMPACT, "--exact")
+    assert True is coordinator.exact
+
+
+def test_the_summary_says_before_and_after(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    coordinator.answer = lambda: CLEANED
+    run = keeplast("clean", data_dir, *COMPACT)
+    assert 0 == run.code
+    assert "19.5 KiB -> 14.6 KiB" in run.out
+    assert "4 -> 3" in run.out
+    assert "superseded by a later record" in run.out
+    assert "~" not in run.out
+    assert "cleaning t-0: 19.5 KiB -> 14.6 KiB, 4 -> 3 records, end offset 4 in 0.5 s" in run.err
+
+
+def test_a_plan_marks_what_it_estimates_and_nothing_else(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    coordinator.answer = lambda: CLEANED
+    estimated = keeplast("plan", data_dir, *COMPACT).out
+    assert "~14.6 KiB" in estimated
+    assert "~3" in estimated
+    assert "0..5" in estimated
+    assert "~" not in keeplast("plan", data_dir, *COMPACT, "--exact").out
+
+
+def test_json_is_one_document_and_progress_goes_to_stderr(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    coordinator.answer = lambda: CLEANED
+    for command in ("plan", "clean"):
+        run = keeplast(command, data_dir, *COMPACT, "--json")
+        (partition,) = run.document["partitions"]
+        assert 1 == run.document["version"]
+        assert ("t", 0, 4, False) == (
+            partition["topic"],
+            partition["partition"],
+            partition["end_offset"],
+            partition["skipped"],
+        )
+        assert 20_000 == partition["stats"]["bytes_read"]
+        assert 1 == len(partition["rounds"])
+        assert run.err.endswith("in 0.5 s\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidError("a"), 2),
+        (CorruptError("b", path="x.log", position=7), 3),
+        (RefusedError("c"), 4),
+        (UnavailableError("d"), 5),
+        (ConflictError("e"), 5),
+        (InvariantError("f"), 5),
+    ],
+)
+def test_the_exit_code_follows_the_partitions_error(
+    keeplast: Command,
+    coordinator: FakeCoordinator,
+    data_dir: Path,
+    error: CompactionError,
+    code: int,
+) -> None:
+    coordinator.answer = failed(error)
+    run = keeplast("clean", data_dir, *COMPACT, "--json")
+    assert code == run.code
+    (partition,) = run.document["partitions"]
+    assert type(error).__name__ == partition["error"]["class"]
+    assert f"error: t-0: {error}" in run.err
+
+
+def test_the_worst_partition_decides_and_all_are_told(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    (data_dir / "t-1").mkdir()
+    for file in (data_dir / "t-0").iterdir():
+        (data_dir / "t-1" / file.name).write_bytes(file.read_bytes())
+    answers = iter([failed(CorruptError("damage", path="x.log"))(), CLEANED])
+    coordinator.answer = lambda: next(answers)
+    run = keeplast("clean", data_dir, *COMPACT, "--json")
+    assert 3 == run.code
+    assert ["CorruptError", None] == [
+        (each["error"] or {}).get("class") for each in run.document["partitions"]
+    ]
+
+
+def test_a_round_whose_error_crossed_a_process_boundary_keeps_its_code(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    coordinator.answer = lambda: RoundReport(error=describe_error(CorruptError("damage")))
+    assert 3 == keeplast("clean", data_dir, *COMPACT).code
+
+
+def test_a_skipped_partition_is_done_and_says_why(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    coordinator.answer = lambda: RoundReport(skipped=True, reason="ratio 0.2 is not above 0.5")
+    run = keeplast("clean", data_dir, *COMPACT)
+    assert 0 == run.code
+    assert "skipped: ratio 0.2 is not above 0.5" in run.out
+
+
+def test_an_unknown_policy_is_refused_before_anything_starts(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    run = keeplast("clean", data_dir, "--runner", "local", "--json")
+    assert 4 == run.code
+    (partition,) = run.document["partitions"]
+    assert "RefusedError" == partition["error"]["class"]
+    assert "--topic t --config cleanup.policy=compact" in run.err
+    assert [] == coordinator.opened
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--memory", "12q"),
+        ("--key-map-bytes", "-5"),
+        ("--rounds", "2", "--until-done"),
+        ("--config", "segmnt.bytes=5"),
+        ("--config", "segment.bytes=5"),
+        ("--config", "compaction.strategy=timestamp"),
+        ("--topic", "elsewhere"),
+        ("--partition", "9"),
+        ("--master", "local[2]"),
+        ("--config-file", "/nowhere/keeplast.toml/x"),
+    ],
+)
+def test_what_cannot_be_used_is_a_usage_error_with_a_document(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path, arguments: tuple[str, ...]
+) -> None:
+    run = keeplast("plan", data_dir, *COMPACT, *arguments, "--json")
+    expected = 5 if "--config-file" in arguments else 2
+    assert expected == run.code
+    assert [] == run.document["partitions"]
+    assert run.document["error"]["class"]
+    assert run.err.startswith("error: ")
+    assert "Traceback" not in run.err
+    assert [] == coordinator.opened
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--bogus",), ("--rounds", "0"), ("--runner", "flink"), ("--now-ms", "x")]
+)
+def test_an_option_that_does_not_exist_or_is_out_of_range_is_a_usage_error(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path, arguments: tuple[str, ...]
+) -> None:
+    assert 2 == keeplast("clean", data_dir, *arguments).code
+
+
+def test_an_error_of_the_disk_is_failed_and_names_the_file(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    def answer() -> RoundReport:
+        raise PermissionError(13, "Permission denied", "/data/t-0/x.log")
+
+    coordinator.answer = answer
+    run = keeplast("clean", data_dir, *COMPACT, "--json")
+    assert 5 == run.code
+    assert "/data/t-0/x.log" == run.document["error"]["path"]
+    assert "error: permission denied. path=/data/t-0/x.log\n" == run.err
+
+
+def test_a_defect_of_ours_is_failed_with_a_traceback_and_a_document(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    def answer() -> RoundReport:
+        raise ZeroDivisionError("oops")
+
+    coordinator.answer = answer
+    run = keeplast("clean", data_dir, *COMPACT, "--json")
+    assert 5 == run.code
+    assert "ZeroDivisionError" == run.document["error"]["class"]
+    assert "Traceback" in run.err
+
+
+@pytest.mark.parametrize(("signal", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_a_signal_has_its_own_code_and_still_a_document(
+    keeplast: Command,
+    coordinator: FakeCoordinator,
+    data_dir: Path,
+    signal: type[BaseException],
+    code: int,
+) -> None:
+    def answer() -> RoundReport:
+        raise signal
+
+    coordinator.answer = answer
+    run = keeplast("clean", data_dir, *COMPACT, "--json")
+    assert code == run.code
+    assert "Stopped" == run.document["error"]["class"]
+
+
+def test_keys_without_effect_are_warned_about(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    run = keeplast("clean", data_dir, *COMPACT, "--config", "retention.ms=5", "--json")
+    assert "warning: setting has no effect here. key=retention.ms source=--config" in run.err
+    assert 1 == len(run.document["partitions"])
+
+
+def test_the_environment_counts(
+    keeplast: Command,
+    coordinator: FakeCoordinator,
+    data_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KEEPLAST_LOG_CLEANER_DELETE_RETENTION_MS", "11")
+    keeplast("clean", data_dir, *COMPACT)
+    assert 11 == coordinator.requests[0].partitions[0].topic.delete_retention_ms
+    assert "KEEPLAST_LOG_CLEANER_DELETE_RETENTION_MS" in os.environ
+
+
+def test_words_from_a_report_cannot_command_the_terminal(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    coordinator.answer = failed(CorruptError("bad \x1b[2J name"))
+    run = keeplast("clean", data_dir, *COMPACT)
+    assert "\x1b" not in run.out + run.err
+    assert "\\x1b[2J" in run.err

@@ -1,0 +1,99 @@
+"""The command line as a process of its own: start-up, streams, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("numba", "numpy", "pyspark", "pandas", "keeplast.engine")
+
+
+def start(*arguments: object, code: str | None = None) -> subprocess.Popen[str]:
+    command = [sys.executable]
+    command += ["-m", "keeplast"] if code is None else ["-c", code]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("KEEPLAST_")}
+    return subprocess.Popen(
+        [*command, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def test_help_imports_nothing_heavy_and_is_quick() -> None:
+    code = (
+        "import sys, runpy; sys.argv = ['keeplast', '--help']\n"
+        "try: runpy.run_module('keeplast', run_name='__main__')\n"
+        f"finally: sys.stderr.write(' '.join(m for m in {HEAVY!r} if m in sys.modules))"
+    )
+    out, err = start(code=code).communicate(timeout=60)
+    assert "clean" in out
+    assert "" == err
+    seconds = []
+    for _ in range(3):
+        begin = time.monotonic()
+        start("--help").communicate(timeout=60)
+        seconds.append(time.monotonic() - begin)
+    assert min(seconds) < 0.5
+
+
+def test_the_package_imports_nothing_heavy() -> None:
+    code = f"import sys, keeplast; print([m for m in {HEAVY!r} if m in sys.modules])"
+    out, _ = start(code=code).communicate(timeout=60)
+    assert "[]\n" == out
+
+
+def test_what_others_print_to_descriptor_1_does_not_reach_stdout(data_dir: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from keeplast.cli import log_view, main\n"
+        "view = log_view.view_partition\n"
+        "def noisy(*a):\n"
+        "    os.write(1, b'noise of a JVM\\n'); return view(*a)\n"
+        "log_view.view_partition = noisy\n"
+        f"sys.argv = ['keeplast', 'inspect', {str(data_dir / 't-0')!r}, '--json']\n"
+        "main.main()"
+    )
+    out, err = start(code=code).communicate(timeout=60)
+    assert "partition" == json.loads(out)["kind"]
+    assert "noise of a JVM" in err
+
+
+def test_a_reader_that_leaves_early_is_no_traceback(data_dir: Path) -> None:
+    process = start("inspect", data_dir / "t-0", "--json")
+    assert process.stdout is not None
+    process.stdout.close()
+    process.wait(60)
+    assert process.stderr is not None
+    assert "" == process.stderr.read()
+    process.stderr.close()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_stops_the_command_with_its_code(
+    data_dir: Path, number: signal.Signals, code: int
+) -> None:
+    script = (
+        "import sys, time\n"
+        "from keeplast.cli import log_view, main\n"
+        "def slow(*a):\n"
+        "    sys.stderr.write('ready\\n'); sys.stderr.flush(); time.sleep(60)\n"
+        "log_view.view_partition = slow\n"
+        f"sys.argv = ['keeplast', 'inspect', {str(data_dir / 't-0')!r}, '--json']\n"
+        "main.main()"
+    )
+    process = start(code=script)
+    assert process.stderr is not None
+    assert "ready\n" == process.stderr.readline()
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert code == process.returncode
+    assert "Stopped" == json.loads(out)["error"]["class"]

@@ -1,0 +1,200 @@
+"""The rules that decide what remains, one truth table a rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from keeplast.columns import rules
+from keeplast.columns.batch_table import DELETE, DELETE_EMPTY, RETAIN_EMPTY
+from keeplast.columns.rows import HAS_KEY, HAS_VALUE, PLAIN
+from keeplast.columns.rules import (
+    ABORTED_DATA,
+    EXPIRED_MARKER,
+    EXPIRED_TOMBSTONE,
+    KEEP,
+    KEYLESS,
+    SUPERSEDED,
+)
+from keeplast.model.offsets import INT64_MAX, delete_horizon
+
+NOW = 1000
+NONE = -1
+ABSENT = -1
+PLAIN_RECORD = HAS_KEY | HAS_VALUE
+TOMBSTONE = HAS_KEY
+
+
+@pytest.mark.parametrize(
+    ("is_control", "is_unneeded", "is_aborted", "horizon", "expected"),
+    [
+        # A data batch goes with its transaction, whatever horizon its tombstones have.
+        (False, False, False, NONE, False),
+        (False, False, True, NONE, True),
+        (False, False, True, NOW + 1, True),
+        (False, False, False, NOW - 1, False),
+        # A marker goes when nothing of its transaction is left and its time has come.
+        (True, False, False, NONE, False),
+        (True, False, False, NOW - 1, False),
+        (True, True, False, NONE, False),
+        (True, True, False, NOW + 1, False),
+        (True, True, False, NOW, True),
+        (True, True, False, NOW - 1, True),
+        (True, True, False, 0, True),
+    ],
+)
+def test_whole_batch_is_discarded(
+    is_control: bool, is_unneeded: bool, is_aborted: bool, horizon: int, expected: bool
+) -> None:
+    rule = rules.discards_records.py_func
+    assert expected == rule(is_control, is_unneeded, is_aborted, horizon, NOW)
+
+
+@pytest.mark.parametrize(
+    ("discards", "is_last_of_producer", "ends_at_bound", "expected"),
+    [
+        (False, False, False, DELETE_EMPTY),
+        (True, False, False, DELETE),
+        (False, True, False, RETAIN_EMPTY),
+        (True, True, False, RETAIN_EMPTY),
+        (False, False, True, RETAIN_EMPTY),
+        (True, False, True, RETAIN_EMPTY),
+        (False, True, True, RETAIN_EMPTY),
+        (True, True, True, RETAIN_EMPTY),
+    ],
+)
+def test_verdict_on_a_batch(
+    discards: bool, is_last_of_producer: bool, ends_at_bound: bool, expected: int
+) -> None:
+    rule = rules.batch_verdict.py_func
+    assert expected == rule(discards, is_last_of_producer, ends_at_bound)
+
+
+MAP_LATEST = 50
+
+
+@pytest.mark.parametrize(
+    ("offset", "flags", "winner", "expected"),
+    [
+        # At or below the end of the map.
+        (10, PLAIN_RECORD, 10, KEEP),
+        (10, PLAIN_RECORD, 9, KEEP),
+        (10, PLAIN_RECORD, ABSENT, KEEP),
+        (10, PLAIN_RECORD, 11, SUPERSEDED),
+        (10, PLAIN_RECORD | PLAIN, 11, SUPERSEDED),
+        (10, HAS_VALUE, ABSENT, KEYLESS),
+        (10, 0, ABSENT, KEYLESS),
+        (MAP_LATEST, PLAIN_RECORD, MAP_LATEST, KEEP),
+        (MAP_LATEST, HAS_VALUE, ABSENT, KEYLESS),
+        # Above it nothing is known, so everything stays.
+        (MAP_LATEST + 1, HAS_VALUE, ABSENT, KEEP),
+        (MAP_LATEST + 1, PLAIN_RECORD, INT64_MAX, KEEP),
+    ],
+)
+def test_record_with_a_value(offset: int, flags: int, winner: int, expected: int) -> None:
+    for magic in (0, 1, 2):
+        found = _record(offset=offset, flags=flags, winner=winner, magic=magic)
+        assert expected == found
+
+
+@pytest.mark.parametrize(
+    ("offset", "winner", "horizon", "expected"),
+    [
+        (10, 10, NONE, KEEP),
+        (10, 10, NOW + 1, KEEP),
+        (10, 10, NOW, EXPIRED_TOMBSTONE),
+        (10, 10, NOW - 1, EXPIRED_TOMBSTONE),
+        (10, ABSENT, NOW - 1, EXPIRED_TOMBSTONE),
+        (10, 11, NONE, SUPERSEDED),
+        (10, 11, NOW + 1, SUPERSEDED),
+        (MAP_LATEST + 1, ABSENT, NOW - 1, KEEP),
+    ],
+)
+def test_tombstone(offset: int, winner: int, horizon: int, expected: int) -> None:
+    found = _record(offset=offset, flags=TOMBSTONE, winner=winner, horizon=horizon)
+    assert expected == found
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize(("keeps_old", "expected"), [(True, KEEP), (False, EXPIRED_TOMBSTONE)])
+def test_old_format_tombstone_follows_its_segments_time(
+    magic: int, keeps_old: bool, expected: int
+) -> None:
+    found = _record(flags=TOMBSTONE, magic=magic, keeps_old=keeps_old, horizon=NONE)
+    assert expected == found
+
+
+@pytest.mark.parametrize("offset", [10, MAP_LATEST + 1])
+@pytest.mark.parametrize(
+    ("discards", "is_control", "expected"),
+    [
+        (True, False, ABORTED_DATA),
+        (True, True, EXPIRED_MARKER),
+        (False, True, KEEP),
+    ],
+)
+def test_records_of_discarded_and_control_batches(
+    offset: int, discards: bool, is_control: bool, expected: int
+) -> None:
+    for flags in (PLAIN_RECORD, TOMBSTONE, HAS_VALUE):
+        found = _record(
+            offset=offset, flags=flags, winner=99, discards=discards, is_control=is_control
+        )
+        assert expected == found
+
+
+def _record(
+    *,
+    offset: int = 10,
+    flags: int = PLAIN_RECORD,
+    winner: int = ABSENT,
+    magic: int = 2,
+    horizon: int = NONE,
+    keeps_old: bool = False,
+    discards: bool = False,
+    is_control: bool = False,
+) -> int:
+    verdict: int = rules.record_verdict.py_func(
+        discards, is_control, offset, MAP_LATEST, flags, winner, magic, horizon, NOW, keeps_old
+    )
+    return verdict
+
+
+LATER = NOW + 500
+
+
+@pytest.mark.parametrize(
+    ("has_horizon", "kept", "kept_tombstones", "is_empty_transaction", "expected"),
+    [
+        (False, 1, 1, False, LATER),
+        (False, 3, 1, False, LATER),
+        (False, 1, 0, True, LATER),
+        (False, 1, 0, False, NONE),
+        (False, 0, 0, False, NONE),
+        (False, 0, 0, True, NONE),
+        # Set once: neither a later round nor another retention moves it.
+        (True, 1, 1, False, NONE),
+        (True, 1, 0, True, NONE),
+    ],
+)
+def test_horizon_is_set_once_with_the_first_retained_tombstone_or_empty_transaction(
+    has_horizon: bool,
+    kept: int,
+    kept_tombstones: int,
+    is_empty_transaction: bool,
+    expected: int,
+) -> None:
+    rule = rules.new_horizon.py_func
+    for magic in (0, 1, 2):
+        found = rule(magic, has_horizon, kept, kept_tombstones, is_empty_transaction, LATER)
+        assert expected == found
+
+
+def test_horizon_beyond_64_bits_means_never() -> None:
+    never = delete_horizon(NOW, INT64_MAX)
+    assert never < 0
+    assert NONE == rules.new_horizon.py_func(2, False, 1, 1, False, never)
+
+
+def test_retention_of_zero_gives_the_horizon_now() -> None:
+    now_plus = delete_horizon(NOW, 0)
+    assert NOW == rules.new_horizon.py_func(2, False, 1, 1, False, now_plus)

@@ -1,0 +1,171 @@
+"""Which partitions a call is about, and why the others are not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.support.small_log import write_log
+
+from keeplast.config.selection import Selection, select_partitions
+from keeplast.errors import InvalidError, RefusedError
+from keeplast.log.files import LocalFiles
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "cluster_metadata"
+COMPACT = ["cleanup.policy=compact"]
+
+
+def make(root: Path, *names: str) -> Path:
+    for name in names:
+        write_log(root, name, {0: [(b"k", b"v")], 1: []})
+    return root
+
+
+def select(
+    path: Path,
+    flags: Sequence[str] = (),
+    *,
+    topics: Sequence[str] = (),
+    partitions: Sequence[int] = (),
+    config_file: Path | None = None,
+) -> Selection:
+    return select_partitions(
+        path,
+        LocalFiles(),
+        flags=flags,
+        topics=topics,
+        partitions=partitions,
+        config_file=config_file,
+        environment={},
+    )
+
+
+def chosen(selection: Selection) -> list[str]:
+    return [str(request.partition) for request in selection.partitions]
+
+
+def refused(selection: Selection) -> list[str]:
+    return [f"{r.topic}-{r.partition}" for r in selection.decided if r.rounds[-1].failure]
+
+
+def skipped(selection: Selection) -> list[str]:
+    return [f"{r.topic}-{r.partition}" for r in selection.decided if r.rounds[-1].skipped]
+
+
+def test_one_topic_may_be_given_its_policy_without_naming_it(tmp_path: Path) -> None:
+    make(tmp_path, "a-0", "a-1")
+    assert ["a-0", "a-1"] == chosen(select(tmp_path, COMPACT))
+
+
+def test_of_several_topics_the_policy_needs_names(tmp_path: Path) -> None:
+    make(tmp_path, "a-0", "b-0")
+    with pytest.raises(InvalidError):
+        select(tmp_path, COMPACT)
+    assert ["b-0"] == chosen(select(tmp_path, COMPACT, topics=["b"]))
+    assert ["a-0", "b-0"] == chosen(select(tmp_path, COMPACT, topics=["b", "a"]))
+
+
+def test_an_unknown_policy_is_refused_with_the_remedy_and_the_others_go_on(tmp_path: Path) -> None:
+    make(tmp_path, "a-0", "b-0")
+    (tmp_path / "keeplast.toml").write_text('[topic."a"]\ncleanup.policy = "compact"\n')
+    selection = select(tmp_path)
+    assert ["a-0"] == chosen(selection)
+    assert ["b-0"] == refused(selection)
+    error = selection.decided[0].rounds[-1].error
+    assert error is not None
+    assert "RefusedError" == error.error_class
+    assert "--topic b --config cleanup.policy=compact" in error.message
+
+
+def test_a_policy_without_compact_is_skipped_in_words(tmp_path: Path) -> None:
+    make(tmp_path, "a-0")
+    selection = select(tmp_path, ["cleanup.policy=delete"])
+    assert ["a-0"] == skipped(selection)
+    assert "cleanup.policy is delete" in str(selection.decided[0].rounds[-1].reason)
+
+
+def test_the_clusters_policy_decides_about_named_topics_only(tmp_path: Path) -> None:
+    make(tmp_path, "a-0", "b-0")
+    flags = ["log.cleanup.policy=compact"]
+    assert ["a-0", "b-0"] == refused(select(tmp_path, flags))
+    assert ["a-0"] == chosen(select(tmp_path, flags, topics=["a"]))
+
+
+def test_policies_come_from_the_brokers_own_metadata(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN, tmp_path, dirs_exist_ok=True)
+    make(tmp_path, "compacted-0", "both-0", "plain-0", "recreated-0", "elsewhere-0")
+    selection = select(tmp_path)
+    assert ["both-0", "compacted-0"] == chosen(selection)
+    assert ["plain-0", "recreated-0"] == skipped(selection)
+    assert ["elsewhere-0"] == refused(selection)
+    by_name = {str(request.partition): request.topic for request in selection.partitions}
+    assert 1000 == by_name["compacted-0"].delete_retention_ms
+    assert 7000 == by_name["both-0"].delete_retention_ms
+    assert 0.25 == by_name["both-0"].min_cleanable_dirty_ratio
+
+
+def test_a_single_partition_directory_is_taken_as_it_is(tmp_path: Path) -> None:
+    make(tmp_path, "a-0", "b-0")
+    selection = select(tmp_path / "b-0", COMPACT)
+    assert ["b-0"] == chosen(selection)
+    assert tmp_path == selection.directory.root
+
+
+def test_partitions_are_chosen_by_number(tmp_path: Path) -> None:
+    make(tmp_path, "a-0", "a-1", "a-2")
+    assert ["a-1"] == chosen(select(tmp_path, COMPACT, partitions=[1]))
+    with pytest.raises(InvalidError):
+        select(tmp_path, COMPACT, partitions=[7])
+
+
+def test_a_topic_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    make(tmp_path, "prices-0")
+    with pytest.raises(InvalidError, match="did you mean prices"):
+        select(tmp_path, COMPACT, topics=["pricse"])
+
+
+def test_what_a_broker_disposes_of_and_the_metadata_log_are_nobodys(tmp_path: Path) -> None:
+    mark = "0123456789abcdef0123456789abcdef"
+    make(tmp_path, "a-0", f"b-0.{mark}-delete", f"c-0.{mark}-stray", f"d-0.{mark}-future")
+    write_log(tmp_path, "__cluster_metadata-0", {0: []})
+    assert ["a-0"] == chosen(select(tmp_path, COMPACT))
+    for topic in ("b", "c", "d", "__cluster_metadata"):
+        with pytest.raises(RefusedError):
+            select(tmp_path, COMPACT, topics=[topic])
+    for name in (f"b-0.{mark}-delete", "__cluster_metadata-0"):
+        with pytest.raises(RefusedError):
+            select(tmp_path / name, COMPACT)
+
+
+def test_a_load_factor_out_of_range_is_the_partitions_error(tmp_path: Path) -> None:
+    make(tmp_path, "a-0")
+    selection = select(tmp_path, [*COMPACT, "log.cleaner.io.buffer.load.factor=2"])
+    assert ["a-0"] == refused(selection)
+
+
+def test_a_directory_without_partitions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError):
+        select(tmp_path, COMPACT)
+    with pytest.raises(InvalidError):
+        select(tmp_path / "nowhere", COMPACT)
+
+
+def test_a_file_that_is_named_takes_the_place_of_the_directorys(tmp_path: Path) -> None:
+    make(tmp_path, "a-0")
+    (tmp_path / "keeplast.toml").write_text('[topic.a]\ncleanup.policy = "delete"\n')
+    real = tmp_path / "real.toml"
+    real.write_text('[topic.a]\ncleanup.policy = "compact"\n[topic.b]\nsegment.bytes = 100\n')
+    link = tmp_path / "link.toml"
+    link.symlink_to(real)
+    selection = select(tmp_path, config_file=link)
+    assert ["a-0"] == chosen(selection)
+    assert any("topic=b" in warning for warning in selection.warnings)
+
+
+def test_a_link_in_the_place_of_the_directorys_file_is_refused(tmp_path: Path) -> None:
+    make(tmp_path, "a-0")
+    (tmp_path / "keeplast.toml").symlink_to("/dev/null")
+    with pytest.raises(RefusedError):
+        select(tmp_path, COMPACT)

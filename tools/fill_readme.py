@@ -1,0 +1,94 @@
+"""Runs the commands that a page shows and pastes what they really print.
+
+    python tools/fill_readme.py            fill README.md and docs/quickstart.md
+    python tools/fill_readme.py --check    run the commands and say whether the pages would change
+
+A page marks a place with two comments; what stands between them is replaced:
+
+    <!-- run: keeplast inspect DIR -->
+    <!-- end -->
+
+`<!-- file: PATH -->` pastes a file as it is. Commands run in the repository's root, in order, with
+the environment's commands first on the PATH; `build/try` is removed before each page. A command
+that fails ends the script. Not part of the checks: times and sizes differ from run to run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "docs/quickstart.md")
+TRY = ROOT / "build" / "try"
+MARKED = re.compile(r"<!-- (run|file): (.+?) -->\n.*?<!-- end -->", re.DOTALL)
+COLUMNS = 100
+
+
+def run(command: str) -> str:
+    """Return what `command` prints to stdout, as a fenced block with its prompt."""
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": str(COLUMNS),
+        "NO_COLOR": "1",
+    }
+    done = subprocess.run(
+        ["bash", "-euc", command],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{command}\nended with {done.returncode}\n{done.stdout}{done.stderr}")
+    lines = [line.rstrip() for line in done.stdout.replace(f"{ROOT}/", "").splitlines()]
+    return "\n".join(["```console", f"$ {command}", *lines, "```"])
+
+
+def pasted(path: Path) -> str:
+    """Return the text of a file that is shown as it is."""
+    if not path.is_file():
+        raise SystemExit(f"{path.relative_to(ROOT)} is missing; run what makes it first")
+    return path.read_text("utf-8").rstrip()
+
+
+def filled(page: str) -> str:
+    """Return the text of a page with every marked place renewed."""
+
+    def renewed(match: re.Match[str]) -> str:
+        kind, what = match[1], match[2]
+        print(f"{kind}: {what}", file=sys.stderr)
+        content = run(what) if kind == "run" else pasted(ROOT / what)
+        return f"<!-- {kind}: {what} -->\n{content}\n<!-- end -->"
+
+    shutil.rmtree(TRY, ignore_errors=True)
+    TRY.mkdir(parents=True)
+    return MARKED.sub(renewed, (ROOT / page).read_text("utf-8"))
+
+
+def main() -> None:
+    """Fill the pages, or say which would change."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    is_check = parser.parse_args().check
+    changed = []
+    for page in PAGES:
+        path = ROOT / page
+        text = filled(page)
+        if text != path.read_text("utf-8"):
+            changed.append(page)
+            if not is_check:
+                path.write_text(text, "utf-8")
+    print("\n".join(changed) or "nothing would change")
+    if is_check and changed:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Writes ``docs/reference/settings.md`` and ``cli.md`` from the code; ``--check`` only compares.
+
+The definitions of :mod:`keeplast.config` and the commands of :mod:`keeplast.cli.main` are the only
+sources: a page that differs from them fails the check.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterable
+from enum import Enum
+from pathlib import Path
+
+from typer.models import ParameterInfo
+
+from keeplast.cli import exit_codes
+from keeplast.cli.main import app
+from keeplast.config.definitions import (
+    CLUSTER_DEFINITIONS,
+    TOPIC_DEFINITIONS,
+    Definition,
+)
+from keeplast.config.values import value_range, value_text
+
+REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
+COMMAND = "tools/make_reference.py"
+NOTICE = f"<!-- Written by {COMMAND}; change the code, not this page. -->"
+
+SETTINGS_HEAD = f"""# Settings
+
+{NOTICE}
+
+Which of Kafka's settings keeplast knows, what they may be, and which of them change what it does.
+
+Names, defaults and ranges are Kafka's. A topic's value, from any source, beats the cluster's,
+which beats the default; for the same scope a flag beats the environment, which beats the file,
+which beats what the data directory's own `__cluster_metadata-0` says. Within one source the first
+of several broker names that is set counts.
+
+| source | about the topic | about the cluster |
+|---|---|---|
+| flag | `--config segment.bytes=…`: the chosen topics | `--config log.segment.bytes=…` |
+| environment | | `KEEPLAST_LOG_SEGMENT_BYTES=…` |
+| file | `[topic."name"]`, `segment.bytes = …` | `[cluster]`, `log.segment.bytes = …` |
+| `__cluster_metadata-0` | its dynamic settings | those of the cluster and of this broker |
+
+The file is `keeplast.toml` in the data directory, or the one that `--config-file` names.
+
+An unknown name is refused with the nearest known one. `min.compaction.lag.ms` must not exceed
+`max.compaction.lag.ms`. A load factor outside (0, 1], or a key map without a usable slot, is
+refused with exit code 4. Settings without effect are accepted, checked, and named in a warning.
+
+`cleanup.policy` has no default in practice: a topic whose policy nobody stated is refused, because
+compacting a `delete` topic loses its history. `internal.segment.bytes`, Kafka 4's name for a
+`segment.bytes` below 1 MiB, is understood and wins over it.
+"""
+
+CLI_HEAD = f"""# Command line
+
+{NOTICE}
+
+What each command takes, and what it leaves behind.
+
+`--json` prints one document on stdout and nothing else, whatever happens; progress, warnings and
+Spark's output go to stderr. Sizes are bytes, or a number with `k`, `m`, `g` or `t`.
+"""
+
+
+def settings_page() -> str:
+    """Return the page of settings."""
+    effective = [d for d in TOPIC_DEFINITIONS if d.has_effect]
+    cluster = [d for d in CLUSTER_DEFINITIONS if d.has_effect]
+    idle = [d for d in TOPIC_DEFINITIONS + CLUSTER_DEFINITIONS if not d.has_effect]
+    parts = [
+        SETTINGS_HEAD,
+        "## Settings of a topic\n",
+        *_settings_table(effective),
+        "\n## Settings of the cluster\n",
+        *_settings_table(cluster),
+        "\n## Accepted without effect\n",
+        *_settings_table(idle),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def cli_page() -> str:
+    """Return the page of commands."""
+    parts = [CLI_HEAD, *_exit_codes()]
+    for registered in app.registered_commands:
+        callback = registered.callback
+        assert callback is not None
+        name = registered.name or callback.__name__
+        parts += [f"\n## `keeplast {name}`\n", inspect.cleandoc(callback.__doc__ or ""), ""]
+        parts += _parameter_tables(callback)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or compare them and return 1 when one differs."""
+    pages = {"settings.md": settings_page(), "cli.md": cli_page()}
+    differing = []
+    for name, text in pages.items():
+        path = REFERENCE / name
+        if "--check" in arguments:
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                differing.append(str(path.relative_to(REFERENCE.parents[1])))
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    for path_name in differing:
+        print(f"{path_name} differs from the code; run {COMMAND}", file=sys.stderr)
+    return 1 if differing else 0
+
+
+def _settings_table(definitions: Iterable[Definition]) -> list[str]:
+    lines = ["| name | broker's name | type | default | range | |", "|---|---|---|---|---|---|"]
+    for each in definitions:
+        brokers = ", ".join(
+            f"`{synonym.key}`" for synonym in each.synonyms if synonym.key != each.key
+        )
+        default = "none" if each.default is None else f"`{value_text(each.default)}`"
+        lines.append(
+            f"| `{each.key}` | {brokers} | {each.type.value} | {default} | {value_range(each)} "
+            f"| {each.about} |"
+        )
+    return lines
+
+
+def _exit_codes() -> list[str]:
+    rows = (
+        (exit_codes.DONE, "done; skipped partitions included"),
+        (exit_codes.CHECK_FAILED, "a check failed"),
+        (exit_codes.USAGE, "usage: an argument or a setting cannot be used"),
+        (exit_codes.CORRUPT, "corrupt input; other partitions went on"),
+        (exit_codes.REFUSED, "refused: understood, and not safe to do"),
+        (exit_codes.FAILED, "failed: disk, runner, or a defect of keeplast"),
+        (exit_codes.INTERRUPTED, "stopped by SIGINT"),
+        (exit_codes.TERMINATED, "stopped by SIGTERM"),
+    )
+    return ["| exit code | |", "|---|---|", *(f"| {code} | {words} |" for code, words in rows)]
+
+
+def _parameter_tables(callback: Callable[..., object]) -> list[str]:
+    hints = typing.get_type_hints(callback, include_extras=True)
+    panels: dict[str, list[str]] = {}
+    for name, parameter in inspect.signature(callback).parameters.items():
+        hint = hints[name]
+        info = next(m for m in hint.__metadata__ if isinstance(m, ParameterInfo))
+        row = _parameter_row(info, typing.get_args(hint)[0], parameter)
+        panels.setdefault(info.rich_help_panel or "Arguments and output", []).append(row)
+    lines: list[str] = []
+    for panel, rows in panels.items():
+        lines += [f"| {panel} | | default |", "|---|---|---|", *rows, ""]
+    return lines
+
+
+def _parameter_row(info: ParameterInfo, kind: object, parameter: inspect.Parameter) -> str:
+    metavar = info.metavar or ""
+    if not metavar and isinstance(kind, type) and issubclass(kind, Enum):
+        metavar = "|".join(str(member.value) for member in kind)
+    # Inside Annotated the first name of an option is where its default would be.
+    given = (info.default, *(getattr(info, "param_decls", None) or ()))
+    name = " ".join([*(each for each in given if isinstance(each, str)), metavar]).strip()
+    default = parameter.default
+    is_told = default not in (None, False, inspect.Parameter.empty)
+    shown = f"`{getattr(default, 'value', default)}`" if is_told else ""
+    return f"| `{_cell(name)}` | {_cell(info.help or '')} | {shown} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

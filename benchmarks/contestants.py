@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tests.kafka.oracle.driver import Oracle
-
 from benchmarks.workload import FIRST_TIMESTAMP_MS, Workload, WrittenLog
+from tests.kafka.oracle.driver import Oracle
 
 NOW_MS = FIRST_TIMESTAMP_MS + 10**12
 MIB = 1 << 20

@@ -14,12 +14,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.local_runner import LocalRunner
-
 from benchmarks.workload import FIRST_TIMESTAMP_MS, TOPIC, Workload, write_log
 from keeplast.clock import SystemClock
+from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.events import NoEvents
+from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.report import RoundReport, Stats
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.format.compression import Codec
@@ -72,7 +71,8 @@ def _measured(
     stats: Stats, seconds: float, before_bytes: int, peak_bytes: int
 ) -> dict[str, object]:
     return {
-        "seconds": seconds,
+        "seconds": stats.total_seconds,
+        "wall_seconds": seconds,
         "index_seconds": stats.index_seconds,
         "clean_seconds": stats.clean_seconds,
         "bytes_read": stats.bytes_read,

@@ -1,9 +1,10 @@
 """Writes logs for measurements, fast: whole blocks of batches are filled in by numpy.
 
-A log consists of equal batches of records of one size. Keys are drawn uniformly, ``records_per_key``
-records for each on average, so that survivors are spread over the whole log with most of them near
-its end; with 1, every record has a key of its own. Values are drawn from a dictionary of words, so that every codec finds something.
-The same workload always gives the same bytes.
+A log consists of equal batches of records of one size. Keys are drawn uniformly, with
+``records_per_key`` records for each on average, so that survivors are spread over the whole log
+with most of them near its end; with 1, every record has a key of its own. Values are drawn from a
+dictionary of words, so that every codec finds something. The same workload always gives the same
+bytes.
 
 The segments carry the indexes that a broker would have written (rule F3 of the cleaner, which is
 the rule of an append as well), and an empty active segment ends the log.
@@ -18,9 +19,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from keeplast.format import producer_snapshot
 from keeplast.format.checksum import crc32c
 from keeplast.format.compression import Codec, compress
-from keeplast.format.filename import INDEX, LOG, TIME_INDEX, segment_file
+from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, segment_file
 from keeplast.format.varint import encode_varint
 
 TOPIC = "bench"
@@ -28,7 +30,8 @@ FIRST_TIMESTAMP_MS = 1_700_000_000_000
 INDEX_INTERVAL_BYTES = 4096
 BLOCK_BYTES = 8 << 20
 KEY_BYTES = 12
-WORD_BYTES = 8
+WORD_BYTES = 24
+"""A value is a run of JSON members of this length, drawn from WORD_COUNT different ones."""
 WORD_COUNT = 1024
 HEADER_BYTES = 61
 
@@ -75,7 +78,7 @@ def write_log(workload: Workload, data_directory: Path, *, seed: int = 1) -> Wri
     partition.mkdir(parents=True)
     template = _template(workload)
     random = np.random.default_rng(seed)
-    words = random.integers(97, 123, size=(WORD_COUNT, WORD_BYTES), dtype=np.uint8)
+    words = _words(random)
     estimate = _estimated_records(workload, template, words)
     keys = max(1, estimate // workload.records_per_key)
     segment: _Segment | None = None
@@ -95,10 +98,22 @@ def write_log(workload: Workload, data_directory: Path, *, seed: int = 1) -> Wri
     if segment is not None:
         segment.close()
     _Segment(partition, base_offset).close()
+    # As after a clean shutdown; without it a start would replay the log for its producers.
+    (partition / segment_file(base_offset, SNAPSHOT)).write_bytes(producer_snapshot.encode(()))
     uncompressed = int(template.data.size)
     if workload.records_per_key == 1:
         keys = base_offset
     return WrittenLog(partition, base_offset, keys, written_bytes, max(largest, uncompressed))
+
+
+def _words(random: np.random.Generator) -> NDArray[np.uint8]:
+    """Return JSON members such as ``"field07":"qwhzkdpl", ``, so that codecs find what they do."""
+    letters = random.integers(97, 123, size=(WORD_COUNT, 9), dtype=np.uint8)
+    members = [
+        f'"field{i % 40:02d}":"{bytes(letters[i]).decode()}",\n'.encode().ljust(WORD_BYTES)
+        for i in range(WORD_COUNT)
+    ]
+    return np.frombuffer(b"".join(members), np.uint8).reshape(WORD_COUNT, WORD_BYTES)
 
 
 def _template(workload: Workload) -> _Template:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from keeplast.engine.local_runner import LocalRunner
 from tests.support.archive import names
 from tests.support.cases import load_case

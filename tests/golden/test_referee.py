@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.support.archive import names
 from tests.support.cases import load_case
 from tests.support.dump import dump_partition

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kafka.oracle.driver import Oracle
 
 from keeplast.format import producer_snapshot
 from keeplast.format.compression import Codec
@@ -18,6 +17,7 @@ from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.topic_config import TopicConfig
+from tests.kafka.oracle.driver import Oracle
 
 pytestmark = pytest.mark.kafka
 

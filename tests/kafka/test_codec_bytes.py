@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.kafka.oracle.driver import Oracle
 
 from keeplast.format.batch import HEADER_BYTES
 from keeplast.format.compression import Codec, compress, decompress
 from keeplast.format.message_set import read_batches
+from tests.kafka.oracle.driver import Oracle
 
 pytestmark = pytest.mark.kafka
 

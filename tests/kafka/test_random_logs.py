@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from keeplast.engine.local_runner import LocalRunner
 from tests.kafka.oracle.build_case import build_case
 from tests.kafka.oracle.driver import Oracle
 from tests.kafka.oracle.random_log import random_case
 from tests.support.cases import Case, load_case
 from tests.support.cleanings import by_command, in_process
 from tests.support.replay import Cleaning, replay
-
-from keeplast.engine.local_runner import LocalRunner
 
 FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))
 SEEDS = int(os.environ.get("SEEDS", "300"))

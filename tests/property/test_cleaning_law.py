@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from keeplast.engine.local_runner import LocalRunner
+from keeplast.format.record import Record
+from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import TopicPartition
 from tests.support.cases import RoundSettings, topic_config
 from tests.support.cleanings import in_process
 from tests.support.log_script import START_MS, STEP_MS, Operation, scripts, write_script
 from tests.support.reader import Readable, read_partition
 from tests.support.reference_cleaning import reference_cleaning
 from tests.support.replay import Cleaning
-
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.format.record import Record
-from keeplast.model.offsets import INT64_MAX
-from keeplast.model.partition import TopicPartition
 
 PARTITION = TopicPartition("law", 0)
 MAP_ENTRY_BYTES = 24

@@ -10,9 +10,6 @@ import json
 import subprocess
 from pathlib import Path
 
-from tests.support.cases import Json, RoundSettings, topic_config
-from tests.support.replay import Cleaning
-
 from keeplast.clock import SystemClock
 from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.events import NoEvents
@@ -21,6 +18,8 @@ from keeplast.engine.runner import Runner
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
+from tests.support.cases import Json, RoundSettings, topic_config
+from tests.support.replay import Cleaning
 
 COMMAND_TIMEOUT_SECONDS = 300
 DONE = 0

@@ -77,7 +77,7 @@ def windows_of(
 
 def window_of(data: bytes, *, checks_crc: bool = True) -> Window:
     """Return all of ``data`` as one window."""
-    (window,) = windows_of(data, window_bytes=len(data), checks_crc=checks_crc)
+    (window,) = windows_of(data, window_bytes=8 * len(data) + 1, checks_crc=checks_crc)
     return window
 
 

@@ -113,7 +113,9 @@ class LogBuilder:
         """Append a batch of one tombstone."""
         return self.record(key, None)
 
-    def marker(self, outcome: ControlType, *, producer_id: int, epoch: int = 0) -> int:
+    def marker(
+        self, outcome: ControlType, *, producer_id: int, epoch: int = 0, rolls: bool = True
+    ) -> int:
         """Append the marker that ends a transaction, dated now; return its offset."""
         key, value = encode_end_transaction(EndTransactionMarker(outcome, 0))
         offset = self.log_end
@@ -125,7 +127,8 @@ class LogBuilder:
                 producer_epoch=epoch,
                 is_transactional=True,
                 is_control=True,
-            )
+            ),
+            rolls=rolls,
         )
         return offset
 
@@ -209,15 +212,16 @@ class Producer:
         """Append a commit marker; return its offset."""
         return self._end(ControlType.COMMIT, epoch)
 
-    def abort(self, *, epoch: int | None = None) -> int:
+    def abort(self, *, epoch: int | None = None, rolls: bool = True) -> int:
         """Append an abort marker; return its offset."""
-        return self._end(ControlType.ABORT, epoch)
+        return self._end(ControlType.ABORT, epoch, rolls=rolls)
 
-    def _end(self, outcome: ControlType, epoch: int | None) -> int:
+    def _end(self, outcome: ControlType, epoch: int | None, *, rolls: bool = True) -> int:
         return self._log.marker(
             outcome,
             producer_id=self._sender.producer_id,
             epoch=self._sender.epoch if epoch is None else epoch,
+            rolls=rolls,
         )
 
 

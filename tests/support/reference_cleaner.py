@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.reference_log import Log, Producer, Segment, read_log
-
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.attributes import TimestampType
 from keeplast.format.batch import RecordBatch, encode_batch, encode_empty_batch
@@ -26,6 +24,7 @@ from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.model.offsets import INT32_MAX, delete_horizon
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from tests.support.reference_log import Log, Producer, Segment, read_log
 
 MAP_ENTRY_BYTES = 24
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.support.cases import Json, RoundSettings, topic_config
-from tests.support.reference_cleaner import Round, clean, write_outcome
-
 from keeplast.format.checkpoint import decode_offsets, encode_offsets
 from keeplast.format.filename import CLEANER_CHECKPOINT, LOG_START_CHECKPOINT
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
+from tests.support.cases import Json, RoundSettings, topic_config
+from tests.support.reference_cleaner import Round, clean, write_outcome
 
 
 def reference_cleaning(

@@ -17,12 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from tests.support.cases import Case, Json, RoundSettings, lay_out, rounds
-from tests.support.dump import dump_partition
-
 from keeplast.format.checkpoint import decode_offsets
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.model.partition import TopicPartition
+from tests.support.cases import Case, Json, RoundSettings, lay_out, rounds
+from tests.support.dump import dump_partition
 
 BOUNDS = (
     "log_start",

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from tests.support.kernel_window import HASH_KEY, window_of
-from tests.support.log_builder import LogBuilder
 
 from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups
 from keeplast.cleaner.transactions import TransactionState
@@ -43,6 +41,8 @@ from keeplast.log.files import LocalFiles
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from tests.support.kernel_window import HASH_KEY, window_of
+from tests.support.log_builder import LogBuilder
 
 DAY_MS = 86_400_000
 BIG = INT64_MAX - DAY_MS - 1
@@ -98,6 +98,7 @@ class ScenarioLog(LogBuilder):
         capacity: int | None = None,
         expiration_ms: int = INT64_MAX,
         topic: TopicConfig | None = None,
+        log_start: int | None = None,
     ) -> RoundReport:
         """Clean once in ``[first_dirty, bound)``, by default up to the active segment.
 
@@ -108,6 +109,7 @@ class ScenarioLog(LogBuilder):
             CleanRequest(
                 (self._partition(topic, capacity, expiration_ms),),
                 now_ms=self.now_ms if now_ms is None else now_ms,
+                log_start_offset=log_start,
                 first_dirty_offset=first_dirty,
                 uncleanable_offset=self.active_base if bound is None else bound,
                 memory_bytes=MEMORY_BYTES_MIN,
@@ -117,6 +119,21 @@ class ScenarioLog(LogBuilder):
         if report.failure is not None:
             raise report.failure
         assert not report.skipped, report.reason
+        return report
+
+    def clean_to(self, target: Path) -> RoundReport:
+        """Clean up to the active segment, into another data directory."""
+        request = CleanRequest(
+            (self._partition(None, None, INT64_MAX),),
+            now_ms=self.now_ms,
+            uncleanable_offset=self.active_base,
+            memory_bytes=MEMORY_BYTES_MIN,
+            force=True,
+            target=target,
+        )
+        report = self.run(request)
+        if report.failure is not None:
+            raise report.failure
         return report
 
     def judge(
@@ -132,6 +149,25 @@ class ScenarioLog(LogBuilder):
             )
         )
 
+    def measure(
+        self,
+        first_dirty: int | None = None,
+        uncleanable: int | None = None,
+        *,
+        topic: TopicConfig | None = None,
+        high_watermark: int | None = None,
+    ) -> RoundReport:
+        """Return what a round would find, in this range or where the log allows it."""
+        request = CleanRequest(
+            (self._partition(topic, None, INT64_MAX),),
+            now_ms=self.now_ms,
+            first_dirty_offset=first_dirty,
+            uncleanable_offset=uncleanable,
+            high_watermark=high_watermark,
+        )
+        (partition,) = _coordinator().plan(request).partitions
+        return partition.rounds[-1]
+
     def two_pass(self, first_dirty: int, now_ms: int) -> None:
         """Clean, and clean again with the same bounds when every horizon has passed."""
         self.clean(first_dirty, now_ms=now_ms)
@@ -144,8 +180,7 @@ class ScenarioLog(LogBuilder):
 
     def run(self, request: CleanRequest) -> RoundReport:
         """Return the last round of a request, whatever became of it."""
-        coordinator = Coordinator(runner(), SystemClock(), LocalFiles(), NoEvents())
-        (partition,) = coordinator.clean(request).partitions
+        (partition,) = _coordinator().clean(request).partitions
         return partition.rounds[-1]
 
     def recopy(self, now_ms: int | None = None) -> TaskResult:
@@ -257,7 +292,7 @@ class ScenarioLog(LogBuilder):
         }
 
     def find_duplicate(self, producer_id: int, first: int, last: int) -> tuple[int, int] | None:
-        """Return base and last offset of the batch with these sequences, as a broker looks it up."""
+        """Return base and last offset of the batch with these sequences, as a broker finds it."""
         for batch in self.batches():
             sequences = (batch.producer_id, batch.base_sequence, batch.last_sequence)
             if sequences == (producer_id, first, last) and not batch.is_control:
@@ -284,6 +319,11 @@ class ScenarioLog(LogBuilder):
     def files(self) -> dict[str, bytes]:
         """Return the content of every file of the partition."""
         return {path.name: path.read_bytes() for path in sorted(self.directory.iterdir())}
+
+    def closed_files(self) -> dict[str, bytes]:
+        """Return the content of the files of closed segments."""
+        end = f"{self.active_base:020d}"
+        return {name: content for name, content in self.files().items() if name < end}
 
     def copy_to(self, root: Path) -> ScenarioLog:
         """Return a log with the same closed segments below ``root``, for another way to clean."""
@@ -340,49 +380,42 @@ class ScenarioLog(LogBuilder):
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """The hashes of some keys in the workspace, as the kernels want them."""
-
-    workspace: Workspace
-    rows: int
-
-
-def _blocks(entries: Mapping[bytes, int]) -> Iterator[_Block]:
-    """Hash the keys by parsing a batch of them, and put the offsets beside them."""
-    workspace = default_workspace()
-    records = [Record(i, 0, key, b"") for i, key in enumerate(entries)]
-    if not records:
-        return
-    window = window_of(encode_batch(records))
-    verdicts.select_indexed(window.table, 0, window.batches)
-    for part in workspace.slices(window, 0, HASH_KEY, DecompressedCache(0), keeps=False):
-        workspace.marks[: part.rows] = 1
-        workspace.offsets[: part.rows] = list(entries.values())
-        winners.sort_by_shard(
-            workspace.hashes, workspace.offsets, workspace.marks, 0, part.rows,
-            workspace.block, workspace.block_rows, workspace.starts,
-        )  # fmt: skip
-        yield _Block(workspace, part.rows)
+def _coordinator() -> Coordinator:
+    return Coordinator(runner(), SystemClock(), LocalFiles(), NoEvents())
 
 
 def filled_map(entries: Mapping[bytes, int]) -> KeyMap:
     """Return a key map with these winners, hashed as the rounds of a :class:`ScenarioLog` are."""
     key_map = KeyMap()
-    for block in _blocks(entries):
-        key_map.put(block.workspace.block, block.workspace.starts)
+    if entries:
+        w = _sorted_by_shard(entries)
+        key_map.put(w.block, w.starts)
     return key_map
 
 
 def looked_up(key_map: KeyMap, keys: Sequence[bytes]) -> dict[bytes, int]:
-    """Return the winners of those of ``keys`` that are in the map."""
-    found: dict[bytes, int] = {}
-    for block in _blocks(dict.fromkeys(keys, 0)):
-        w = block.workspace
-        key_map.find(w.block, w.starts, w.block_rows, w.winners)
-        offsets = w.winners[: block.rows].tolist()
-        found = {key: at for key, at in zip(keys, offsets, strict=True) if at >= 0}
-    return found
+    """Return the winners of those of ``keys`` (at least one) that are in the map."""
+    w = _sorted_by_shard(dict.fromkeys(keys, 0))
+    key_map.find(w.block, w.starts, w.block_rows, w.winners)
+    offsets = w.winners[: len(keys)].tolist()
+    return {key: at for key, at in zip(keys, offsets, strict=True) if at >= 0}
+
+
+def _sorted_by_shard(entries: Mapping[bytes, int]) -> Workspace:
+    """Return a workspace that holds keys and offsets as the key map takes them.
+
+    The keys are hashed by parsing a batch of them.
+    """
+    w = default_workspace()
+    window = window_of(encode_batch([Record(i, 0, key, b"") for i, key in enumerate(entries)]))
+    verdicts.select_indexed(window.table, 0, window.batches)
+    (part,) = w.slices(window, 0, HASH_KEY, DecompressedCache(0), keeps=False)
+    w.marks[: part.rows] = 1
+    w.offsets[: part.rows] = list(entries.values())
+    winners.sort_by_shard(
+        w.hashes, w.offsets, w.marks, 0, part.rows, w.block, w.block_rows, w.starts
+    )
+    return w
 
 
 def _ignore(read_bytes: int) -> None:

@@ -138,8 +138,8 @@ def count_messages(table, first, last):
 
 
 @kernel(
-    "UniTuple(int64, 2)(int64[:, ::1], int64, int64, int64, int64, int64, boolean, int64[::1], int32[::1],"
-    " uint8[::1], int64[::1], uint8[::1], int64[::1])"
+    "UniTuple(int64, 2)(int64[:, ::1], int64, int64, int64, int64, int64, boolean, int64[::1],"
+    " int32[::1], uint8[::1], int64[::1], uint8[::1], int64[::1])"
 )
 def judge_rows(
     table, first, last, map_latest, now, now_plus, keeps_old,

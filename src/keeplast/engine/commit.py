@@ -12,7 +12,7 @@ from pathlib import Path
 
 from keeplast.engine.task import PartitionTask, StagedGroup, TaskResult
 from keeplast.errors import ConflictError
-from keeplast.format.filename import SNAPSHOT, parse_segment_file
+from keeplast.format.filename import INDEX, SNAPSHOT, TIME_INDEX, parse_segment_file
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles, list_partition
 from keeplast.log.swap import KINDS, Replacement, commit_wave
@@ -85,6 +85,19 @@ def commit_to_target(
             copy_file(files, task.path / name, task.target / name)
     files.fsync_directory(task.target)
     files.fsync_directory(task.target.parent)
+
+
+def complete_active(files: FileSystem, listing: PartitionFiles) -> None:
+    """Give an empty active segment the empty indexes that a broker gives it at start-up.
+
+    Only that: an index of a segment with batches is left to the broker's own recovery.
+    """
+    active = listing.active
+    if active.size_bytes:
+        return
+    for kind in (INDEX, TIME_INDEX):
+        if not files.exists(active.path(kind)):
+            files.open_write(active.path(kind)).close()
 
 
 def copy_partition(files: FileSystem, source: Path, target: Path) -> None:

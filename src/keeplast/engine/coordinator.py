@@ -18,7 +18,12 @@ from pathlib import Path
 
 from keeplast.cleaner.plan import RoundPlan, plan_groups
 from keeplast.clock import Clock
-from keeplast.engine.commit import commit_in_place, commit_to_target, copy_partition
+from keeplast.engine.commit import (
+    commit_in_place,
+    commit_to_target,
+    complete_active,
+    copy_partition,
+)
 from keeplast.engine.events import Events
 from keeplast.engine.kernel_cache import load_kernels
 from keeplast.engine.place import copy_root_files, make_target, target_of
@@ -272,6 +277,7 @@ class Coordinator:
             replaced = commit_in_place(
                 self._files, task, result, round_.survey.listing, round_.committed
             )
+            complete_active(self._files, round_.survey.listing)
             started = self._clock.seconds()
             for path in replaced:
                 self._files.unlink(path)

@@ -21,6 +21,7 @@ from keeplast.columns.scan import HAS_HIDDEN_CONTROL
 from keeplast.columns.winners import KeyMap
 from keeplast.engine.task import IndexStats, PartitionTask
 from keeplast.engine.workspace import DecompressedCache, Slice, Workspace
+from keeplast.errors import CorruptError
 from keeplast.format.filename import LOG, segment_file
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, reading
@@ -51,6 +52,26 @@ def index_partition(
     progressed: Progressed,
 ) -> Indexed:
     """Read every dirty segment of the plan until the end or until the map is full."""
+    # The second pass reads all of this again and checks every CRC before anything is committed,
+    # unless waves commit part of the round earlier.
+    try:
+        return _index(
+            task, files, workspace, cache, progressed, checks_crc=task.wave_bytes_max is not None
+        )
+    except CorruptError:
+        # What does not parse most likely has a wrong CRC too, and that is the better message.
+        return _index(task, files, workspace, cache, progressed, checks_crc=True)
+
+
+def _index(
+    task: PartitionTask,
+    files: FileSystem,
+    workspace: Workspace,
+    cache: DecompressedCache,
+    progressed: Progressed,
+    *,
+    checks_crc: bool,
+) -> Indexed:
     indexing = _Indexing(task, workspace, cache)
     dirty = task.plan.dirty_segments()
     try:
@@ -59,8 +80,9 @@ def index_partition(
             start = task.plan.start_position if number == 0 else 0
             with reading(files, path) as handle:
                 for window in read_windows(
-                    handle, path, workspace.buffers, start=start, end=segment.size_bytes
-                ):
+                    handle, path, workspace.buffers, start=start, end=segment.size_bytes,
+                    checks_crc=checks_crc,
+                ):  # fmt: skip
                     indexing.read(window, segment.base_offset)
                     progressed(window.length)
             following = number + 1 < len(dirty)

@@ -25,7 +25,8 @@ def receipt_line(task: PartitionTask, results: Sequence[TaskResult], report: Rou
         "partition": plan.partition.partition,
         "now_ms": plan.now_ms,
         "versions": {
-            name: importlib.metadata.version(name) for name in ("keeplast", "cramjam", "numpy")
+            name: importlib.metadata.version(name)
+            for name in ("keeplast", "cramjam", "zstandard", "numpy")
         },
         "config": {
             "delete.retention.ms": plan.topic.delete_retention_ms,

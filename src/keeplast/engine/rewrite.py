@@ -2,7 +2,9 @@
 
 The state at entry (transactions) is advanced along with the copy. Nothing is written as long as
 everything of the first source stays: an output that would equal its single source, indexes
-included, is not written at all. Kafka: ``Cleaner.cleanSegments``, ``cleanInto``; cleaning.md 3.3.
+included, is not written at all. Where an offset lies too far from the output's base, the output
+ends and another one begins, which Kafka needs a second round for: differences.md (k). Kafka:
+``Cleaner.cleanSegments``, ``cleanInto``; cleaning.md 3.3.
 """
 
 from __future__ import annotations
@@ -23,10 +25,9 @@ from keeplast.columns.kernel import OK, PROBLEMS
 from keeplast.columns.winners import KeyMap
 from keeplast.engine.index import follow_window
 from keeplast.engine.task import PartitionTask, StagedFile, StagedGroup
-from keeplast.engine.workspace import DecompressedCache, Slice, Workspace
-from keeplast.errors import CorruptError, RefusedError
+from keeplast.engine.workspace import CODECS, DecompressedCache, Slice, Workspace
+from keeplast.errors import CorruptError
 from keeplast.format import offset_index, time_index, txn_index
-from keeplast.format.compression import Codec, compress
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX, TXN_INDEX, Kind, segment_file
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, ReadHandle, WriteHandle, reading
@@ -74,8 +75,10 @@ def staged_name(base_offset: int, kind: Kind, attempt: str) -> str:
 
 def rewrite_group(
     context: PassContext, group: GroupPlan, transactions: TransactionState
-) -> tuple[StagedGroup, int]:
+) -> tuple[tuple[StagedGroup, ...], int]:
     """Write one group; returns what was staged and the bytes copied without being looked into.
+
+    One output, or several where the offsets do not fit one; the sources go with the first.
 
     IndexFullError when an index of the merged output overflows and the group has several
     sources; the caller restores ``transactions`` and the counters and tries fewer.
@@ -91,7 +94,7 @@ def rewrite_group(
 
 
 class _Writing:
-    """The output of one group while it is written."""
+    """The output of one group while it is written, and those before it that are complete."""
 
     def __init__(
         self, context: PassContext, group: GroupPlan, transactions: TransactionState
@@ -99,18 +102,22 @@ class _Writing:
         self._c = context
         self._group = group
         self._transactions = transactions
-        self._base = group.base_offset
-        self._index_state = new_index_state(self._base)
-        self._offset_entries: list[NDArray[np.int64]] = []
-        self._time_entries: list[NDArray[np.int64]] = []
-        self._index_counts = [0, 0]
         self._aborted: list[AbortedTransaction] = []
-        self._handle: WriteHandle | None = None
-        self._unchanged_bytes = 0
-        self._batches = 0
         self._copied_bytes = 0
         self._number = 0
         self._made: list[Path] = []
+        self._staged: list[StagedGroup] = []
+        self._begin_output(group.base_offset)
+
+    def _begin_output(self, base_offset: int) -> None:
+        self._base = base_offset
+        self._index_state = new_index_state(base_offset)
+        self._offset_entries: list[NDArray[np.int64]] = []
+        self._time_entries: list[NDArray[np.int64]] = []
+        self._index_counts = [0, 0]
+        self._handle: WriteHandle | None = None
+        self._unchanged_bytes = 0
+        self._batches = 0
 
     def read_source(self, number: int, source: SegmentSummary) -> None:
         """Copy what remains of one source."""
@@ -153,8 +160,53 @@ class _Writing:
             table, first, last, map_latest, c.plan.now_ms, c.plan.horizon_ms, keeps_old,
             w.offsets, w.positions, w.flags, w.winners, keep, c.counters,
         )  # fmt: skip
+        while (beyond := self._find_beyond(table, first, last)) is not None:
+            if beyond > first:
+                fitting = Slice(first, beyond, part.rows)
+                self._write_batches(window, fitting, handle, changed=changed, packed=packed)
+            self._split(window, beyond, handle)
+            first = beyond
+        rest = Slice(first, last, part.rows)
+        self._write_batches(window, rest, handle, changed=changed, packed=packed)
+
+    def _find_beyond(self, table: NDArray[np.int64], first: int, last: int) -> int | None:
+        """Return the first batch of ``[first, last)`` to write whose last offset does not fit."""
+        rows = table[first:last]
+        offsets_end = self._base + RELATIVE_OFFSET_MAX
+        if not len(rows) or int(rows[:, t.LAST_OFFSET].max()) <= offsets_end:
+            return None
+        is_beyond = (rows[:, t.LAST_OFFSET] > offsets_end) & (rows[:, t.ACTION] != t.ACTION_DROP)
+        found = np.flatnonzero(is_beyond)
+        return first + int(found[0]) if len(found) else None
+
+    def _split(self, window: Window, batch: int, handle: ReadHandle) -> None:
+        """Complete the output, and begin the next one at this batch of the window."""
+        base = int(window.table[batch, t.BASE_OFFSET])
+        end = self._next_base()
+        if not self._base < base < end:
+            raise window.corrupt(
+                batch, "an offset lies outside its segment", f"({self._base}, {end})", base
+            )  # fmt: skip
+        self._started(handle)
+        later = [entry for entry in self._aborted if entry.last_offset >= base]
+        self._aborted = [entry for entry in self._aborted if entry.last_offset < base]
+        self._finish_output()
+        self._aborted = later
+        self._begin_output(base)
+        self._started(handle)
+
+    def _next_base(self) -> int:
+        """Return the base offset of the segment behind the group."""
+        last = self._group.sources[-1].base_offset
+        following = (s.base_offset for s in self._c.plan.segments if s.base_offset > last)
+        return next(following, self._c.plan.bound)
+
+    def _write_batches(
+        self, window: Window, part: Slice, handle: ReadHandle, *, changed: int, packed: int
+    ) -> None:
+        """Write what stays of the batches, or only count them while nothing has changed."""
         if self._handle is None and self._number == 0 and not changed:
-            rows = table[first:last]
+            rows = window.table[part.first : part.last]
             batches = np.ascontiguousarray(rows[:, [t.SIZE, t.LAST_OFFSET, t.MAX_TIMESTAMP]])
             self._unchanged_bytes += int(batches[:, 0].sum())
             self._add_to_indexes(window, batches, len(batches))
@@ -237,7 +289,8 @@ class _Writing:
         for i in chosen.tolist():
             start = int(table[i, t.PACKED_START])
             end = start + int(table[i, t.PACKED_SIZE])
-            piece = compress(Codec(int(table[i, t.ATTRIBUTES]) & t.CODEC_MASK), view[start:end])
+            codec = CODECS[int(table[i, t.ATTRIBUTES]) & t.CODEC_MASK]
+            piece = w.compress(codec, view[start:end])
             table[i, t.PACKED_START], table[i, t.PACKED_SIZE] = at, len(piece)
             at += len(piece)
             pieces.append(piece)
@@ -250,15 +303,9 @@ class _Writing:
         sizes = batches[:count, 0]
         self._c.counters[verdicts.BYTES_WRITTEN] += int(sizes.sum())
         self._batches += count
-        highest = int(batches[:count, 1].max())
-        reach = highest - self._base
-        if int(batches[:count, 1].min()) < self._base or highest >= plan.bound:
+        lowest, highest = int(batches[:count, 1].min()), int(batches[:count, 1].max())
+        if lowest < self._base or highest >= plan.bound:
             raise self._outside(window)
-        if reach > RELATIVE_OFFSET_MAX:
-            raise RefusedError(
-                "a segment holds offsets too far from its base; start a broker on the directory "
-                f"once, it splits the segment. base_offset={self._base} reach={reach}"
-            )
         entries = np.empty((2, count, 2), np.int64)
         offsets, times = index_batches(
             batches, count, self._base, plan.topic.index_interval_bytes, self._index_state,
@@ -290,7 +337,12 @@ class _Writing:
             f"[{self._base}, {self._c.plan.bound})", int(offsets[batch]),
         )  # fmt: skip
 
-    def finish(self) -> tuple[StagedGroup, int]:
+    def finish(self) -> tuple[tuple[StagedGroup, ...], int]:
+        """Complete the last output; returns all of them and the bytes copied as they were."""
+        self._finish_output()
+        return tuple(self._staged), self._copied_bytes
+
+    def _finish_output(self) -> None:
         """Write the indexes, set times, make everything durable."""
         c, source = self._c, self._group.sources[-1]
         final = final_time_entry(self._index_state, self._base)
@@ -323,21 +375,21 @@ class _Writing:
                 finally:
                     handle_.close()
                 staged.append(StagedFile(kind, name, len(content)))
-            origin = c.task.path / segment_file(self._base, LOG)
+            origin = c.task.path / segment_file(self._group.base_offset, LOG)
             for file in staged:
                 path = c.task.target / file.name
                 c.files.copy_owner_and_mode(origin, path)
                 c.files.set_mtime(path, source.mtime_ms * 1_000_000)
-        return (
+        is_first = not self._staged
+        self._staged.append(
             StagedGroup(
                 base_offset=self._base,
-                sources=tuple(s.base_offset for s in self._group.sources),
+                sources=tuple(s.base_offset for s in self._group.sources) if is_first else (),
                 files=tuple(staged),
-                source_bytes=self._group.size_bytes,
+                source_bytes=self._group.size_bytes if is_first else 0,
                 size_bytes=size,
                 batches=self._batches,
-            ),
-            self._copied_bytes,
+            )
         )
 
     def _same_indexes(self, contents: dict[Kind, bytes]) -> bool:

@@ -127,15 +127,18 @@ def survey_partition(
     open_from = producers.first_open_transaction()
     last_stable = watermark if open_from is None else min(watermark, open_from)
     checkpoint = checkpoints.cleaner.get(tp)
-    first_dirty = find_first_dirty(checkpoint, log_start=log_start, log_end=tail.log_end)
+    by_checkpoint = find_first_dirty(checkpoint, log_start=log_start, log_end=tail.log_end)
+    first_dirty = by_checkpoint
     if request.first_dirty_offset is not None:
         first_dirty = FirstDirty(request.first_dirty_offset, False)
     if first_dirty.offset < 0:
         raise InvalidError(f"an offset cannot be negative. first_dirty={first_dirty.offset}")
     segments = _summaries(listing, indexes, first_dirty.offset, files)
+    # The bound follows from the checkpoint also when another first dirty offset is asked for: what
+    # must not be touched does not depend on where somebody wants to start.
     uncleanable = find_first_uncleanable(
         segments,
-        first_dirty=first_dirty.offset,
+        first_dirty=by_checkpoint.offset,
         last_stable=last_stable,
         min_compaction_lag_ms=topic.min_compaction_lag_ms,
         now_ms=now_ms,

@@ -74,8 +74,11 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class StagedGroup:
-    """The output of one group and what a re-read of it must find; no files when the source is
-    left alone.
+    """An output of a group and what a re-read of it must find; no files when the source is left
+    alone.
+
+    A group has one output, or several where its offsets do not fit one segment; then ``sources``
+    are those of the first, and none of the others.
     """
 
     base_offset: int

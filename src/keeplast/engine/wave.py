@@ -96,7 +96,7 @@ def _run(
             break
         entry = transactions.copy(), counters.copy()
         try:
-            output, copied_bytes = rewrite_group(context, group, transactions)
+            outputs, copied_bytes = rewrite_group(context, group, transactions)
         except IndexFullError as full:
             transactions, counters[:] = entry[0], entry[1]
             pending[0:1] = [
@@ -104,11 +104,12 @@ def _run(
                 GroupPlan(group.sources[full.sources :]),
             ]
             continue
-        staged.append(output)
-        check_group(task, output, files, workspace)
+        staged.extend(outputs)
+        for output in outputs:
+            check_group(task, output, files, workspace)
         wave_bytes += group.size_bytes
         copied += copied_bytes
-        alone += not output.files
+        alone += not any(output.files for output in outputs)
         done.append(group)
         pending.pop(0)
     rest = None

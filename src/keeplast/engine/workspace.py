@@ -18,8 +18,20 @@ from keeplast.columns import legacy, rows, winners
 from keeplast.columns.kernel import OK, PROBLEMS, TOO_MANY
 from keeplast.columns.scan import HAS_HIDDEN
 from keeplast.errors import CorruptError, InvalidError
-from keeplast.format.compression import Codec, decompress
+from keeplast.format.compression import (
+    Codec,
+    ZstdWriter,
+    compress,
+    decompress,
+    decompress_into,
+)
 from keeplast.log.windows import WINDOW_BYTES_DEFAULT, Window, WindowBuffers
+
+NOT_HERE = (-1, -1)
+"""Stands for a span that the conversion kernel has written to the table itself."""
+
+CODECS = tuple(Codec)
+"""By number: looking a codec up in the enumeration costs more than decoding a small batch."""
 
 MEMORY_BYTES_MIN = 32 << 20
 WINDOW_SHARE = 32
@@ -58,6 +70,13 @@ class DecompressedCache:
             self._payloads[base_offset, position] = payload
             self._bytes_used += payload.nbytes
 
+    def keep_copy(
+        self, base_offset: int, position: int, data: NDArray[np.uint8], start: int, end: int
+    ) -> None:
+        """Remember a copy of ``data[start:end]``, made only when there is room for it."""
+        if self._bytes_used + end - start <= self._bytes_max:
+            self.keep(base_offset, position, data[start:end].copy())
+
     def take(self, base_offset: int, position: int) -> NDArray[np.uint8] | None:
         """Return a remembered payload and forget it."""
         payload = self._payloads.pop((base_offset, position), None)
@@ -82,6 +101,7 @@ class Workspace:
         self.starts = np.zeros(winners.SHARDS + 1, np.int64)
         self._make_rows(window_bytes // 64)
         self.out = np.empty(window_bytes, np.uint8)
+        self._zstd = ZstdWriter()
         self.cache_bytes = max(0, memory_bytes - ARRAYS_PER_WINDOW * window_bytes)
 
     def _make_rows(self, count: int) -> None:
@@ -93,6 +113,10 @@ class Workspace:
         self.winners = np.empty(count, np.int64)
         self.block = np.empty((count, 3), np.uint64)
         self.block_rows = np.empty(count, np.int32)
+
+    def compress(self, codec: Codec, payload: memoryview) -> bytes:
+        """Return a batch's records as its codec packs them."""
+        return self._zstd.compress(payload) if codec is Codec.ZSTD else compress(codec, payload)
 
     def room_for_output(self, size: int) -> NDArray[np.uint8]:
         """Return the output array, at least ``size`` bytes long."""
@@ -145,41 +169,94 @@ class Workspace:
         rest[rest[:, t.PAYLOAD_IN] == 1, t.PAYLOAD_IN] = -1
         at = 0
         hidden = np.flatnonzero((rest[:, t.PAYLOAD_IN] < 0) & (rest[:, t.VERDICT] != t.DELETE))
-        for i in (hidden + first).tolist():
-            size = int(table[i, t.SIZE])
-            attributes = int(table[i, t.ATTRIBUTES])
-            if attributes & t.CODEC_MASK == 0:
-                # A converted message is a little larger than its entry.
-                if not self._has_room(at, size + legacy.MESSAGE_GROWTH_MAX):
-                    return i
-                at, code = legacy.convert_message(window.data, table, i, self.scratch, at)
-                if code != OK:
-                    raise window.corrupt(i, PROBLEMS[code], "a message", "something else")
+        hidden += first
+        facts = table[hidden][:, [t.POSITION, t.SIZE, t.ATTRIBUTES, t.MAGIC]].tolist()
+        spans: list[tuple[int, int]] = []
+        full_at = window.batches
+        for i, (start, size, attributes, magic) in zip(hidden.tolist(), facts, strict=True):
+            if magic < 2:
+                end = self._convert(window, i, at, base_offset, cache, keeps=keeps)
+                if end is None:
+                    full_at = i
+                    break
+                at = end
+                spans.append(NOT_HERE)
                 continue
-            position = window.position + int(table[i, t.POSITION])
+            position = window.position + start
             payload = None if keeps else cache.take(base_offset, position)
             if payload is None:
-                payload = self._decompress(window, i, attributes)
-            if int(table[i, t.MAGIC]) < 2:
-                room = len(payload) + legacy.MESSAGE_GROWTH_MAX * (len(payload) // 26 + 1)
-                if not self._has_room(at, room):
-                    return i
-                inner = payload if payload.flags.writeable else payload.copy()
-                at, code = legacy.convert_set(table, i, inner, len(inner), self.scratch, at)
-                if code != OK:
-                    raise window.corrupt(i, PROBLEMS[code], "a set of messages", "something else")
+                data = window.data.data[start + t.HEADER_BYTES : start + size]
+                codec = CODECS[attributes & t.CODEC_MASK]
+                end = self._decompress_at(window, i, codec, data, at)
             else:
-                if not self._has_room(at, len(payload)):
+                end = self._place(payload, at)
+            if end is None:
+                if payload is not None:
                     cache.keep(base_offset, position, payload)
-                    return i
-                self.scratch[at : at + len(payload)] = payload
-                table[i, t.PAYLOAD_IN] = 1
-                table[i, t.PAYLOAD_START] = at
-                at += len(payload)
-                table[i, t.PAYLOAD_END] = at
+                full_at = i
+                break
             if keeps:
-                cache.keep(base_offset, position, payload)
-        return window.batches
+                cache.keep_copy(base_offset, position, self.scratch, at, end)
+            spans.append((at, end))
+            at = end
+        done = hidden[: len(spans)]
+        done = done[table[done, t.MAGIC] == 2]
+        table[done, t.PAYLOAD_IN] = 1
+        found = np.array([span for span in spans if span is not NOT_HERE], np.int64).reshape(-1, 2)
+        table[done, t.PAYLOAD_START] = found[:, 0]
+        table[done, t.PAYLOAD_END] = found[:, 1]
+        return full_at
+
+    def _decompress_at(
+        self, window: Window, i: int, codec: Codec, data: memoryview, at: int
+    ) -> int | None:
+        """Decompress a batch to scratch; returns where it ends, None when scratch is full."""
+        try:
+            filled = decompress_into(codec, data, self.scratch.data[at:])
+            if filled is not None:
+                return at + filled
+            return self._place(np.frombuffer(decompress(codec, data), np.uint8), at)
+        except CorruptError as error:
+            raise window.corrupt(i, error.problem, error.expected, error.found) from error
+
+    def _place(self, payload: NDArray[np.uint8], at: int) -> int | None:
+        if not self._has_room(at, len(payload)):
+            return None
+        self.scratch[at : at + len(payload)] = payload
+        return at + len(payload)
+
+    def _convert(
+        self,
+        window: Window,
+        i: int,
+        at: int,
+        base_offset: int,
+        cache: DecompressedCache,
+        *,
+        keeps: bool,
+    ) -> int | None:
+        """Convert an old message or set to records; None when scratch is full."""
+        table = window.table
+        if int(table[i, t.ATTRIBUTES]) & t.CODEC_MASK == 0:
+            # A converted message is a little larger than its entry.
+            if not self._has_room(at, int(table[i, t.SIZE]) + legacy.MESSAGE_GROWTH_MAX):
+                return None
+            end, code = legacy.convert_message(window.data, table, i, self.scratch, at)
+        else:
+            position = window.position + int(table[i, t.POSITION])
+            inner = None if keeps else cache.take(base_offset, position)
+            if inner is None:
+                inner = self._decompress_set(window, i)
+            room = len(inner) + legacy.MESSAGE_GROWTH_MAX * (len(inner) // 26 + 1)
+            if not self._has_room(at, room):
+                cache.keep(base_offset, position, inner)
+                return None
+            if keeps:
+                cache.keep(base_offset, position, inner)
+            end, code = legacy.convert_set(table, i, inner, len(inner), self.scratch, at)
+        if code != OK:
+            raise window.corrupt(i, PROBLEMS[code], "messages that fill their set", "others")
+        return int(end)
 
     def _has_room(self, at: int, size: int) -> bool:
         if at + size <= len(self.scratch):
@@ -189,36 +266,36 @@ class Workspace:
             return True
         return False
 
-    def _decompress(self, window: Window, i: int, attributes: int) -> NDArray[np.uint8]:
+    def _decompress_set(self, window: Window, i: int) -> NDArray[np.uint8]:
+        """Return the inner messages of a compressed wrapper of magic 0 or 1."""
         table = window.table
         magic = int(table[i, t.MAGIC])
         start = int(table[i, t.POSITION])
         end = start + int(table[i, t.SIZE])
-        payload_at = start + t.HEADER_BYTES
-        if magic < 2:
-            payload_at = start + (26 if magic == 1 else 18)
-            payload_at += 4 + max(_int32(window, payload_at), 0)
-            value_length = _int32(window, min(payload_at, end - 4))
-            payload_at += 4
-            if value_length != end - payload_at:
-                raise window.corrupt(
-                    i, "compressed message set has no value", end - payload_at, value_length
-                )
-        view = window.data.data[payload_at:end]
+        payload_at = start + (26 if magic == 1 else 18)
+        payload_at += 4 + max(_int32(window, payload_at), 0)
+        value_length = _int32(window, min(payload_at, end - 4))
+        payload_at += 4
+        if value_length != end - payload_at:
+            raise window.corrupt(
+                i, "compressed message set has no value", end - payload_at, value_length
+            )
+        codec = CODECS[int(table[i, t.ATTRIBUTES]) & t.CODEC_MASK]
         try:
-            raw = decompress(Codec(attributes & t.CODEC_MASK), view, magic=magic)
+            raw = decompress(codec, window.data.data[payload_at:end], magic=magic)
         except CorruptError as error:
             raise window.corrupt(i, error.problem, error.expected, error.found) from error
-        return np.frombuffer(raw, np.uint8)
+        return np.frombuffer(bytearray(raw), np.uint8)
 
     def uncover_control(self, window: Window, i: int) -> None:
         """Make the record of one compressed control batch readable, at the start of scratch."""
-        payload = self._decompress(window, i, int(window.table[i, t.ATTRIBUTES]))
-        self._has_room(0, len(payload))
-        self.scratch[: len(payload)] = payload
-        window.table[i, t.PAYLOAD_IN] = 1
-        window.table[i, t.PAYLOAD_START] = 0
-        window.table[i, t.PAYLOAD_END] = len(payload)
+        row = window.table[i]
+        start = int(row[t.POSITION])
+        data = window.data.data[start + t.HEADER_BYTES : start + int(row[t.SIZE])]
+        end = self._decompress_at(window, i, CODECS[int(row[t.ATTRIBUTES]) & t.CODEC_MASK], data, 0)
+        row[t.PAYLOAD_IN] = 1
+        row[t.PAYLOAD_START] = 0
+        row[t.PAYLOAD_END] = end
 
 
 def _int32(window: Window, at: int) -> int:

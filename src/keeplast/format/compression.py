@@ -17,7 +17,8 @@ lz4     one frame, little-endian, independent blocks, written in 64 KiB blocks w
 zstd    frames; Kafka writes one without content size or checksum, ended by an empty block
 ======  ==============================================================================
 
-Only this module may import ``cramjam``.
+Only this module may import ``cramjam`` and ``zstandard``; the latter writes zstd, because its
+version of the library is the one Kafka 4.3 carries.
 Answers to ``Compression`` and its streams (``Lz4BlockInputStream``); formats.md section 1.6, and
 F8 of cleaning-findings.md for the bytes.
 """
@@ -27,6 +28,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 import cramjam
+import zstandard
 
 from keeplast.errors import CorruptError
 from keeplast.format import gzip_members, lz4_frame, xerial, zstd_frame
@@ -47,6 +49,22 @@ class Codec(IntEnum):
     SNAPPY = 2
     LZ4 = 3
     ZSTD = 4
+
+
+class ZstdWriter:
+    """Writes zstd as Kafka does; holds the tables between calls. Not for use by two threads."""
+
+    __slots__ = ("_compressor",)
+
+    def __init__(self) -> None:
+        """Prepare; the tables are made by the first call."""
+        self._compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
+
+    def compress(self, data: Buffer) -> bytes:
+        """Return one frame. Kafka flushes before it closes, hence the empty last block."""
+        stream = self._compressor.compressobj()
+        written: bytes = stream.compress(data)
+        return written + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) + stream.flush()
 
 
 def compress(codec: Codec, data: Buffer, *, magic: int = 2) -> bytes:
@@ -88,6 +106,32 @@ def decompress(
     return _decompress_zstd(view, limit)
 
 
+def decompress_into(
+    codec: Codec, data: memoryview, target: memoryview, *, magic: int = 2
+) -> int | None:
+    """Decompress to the start of ``target`` and return how many bytes that gave.
+
+    None when it cannot be known beforehand that they fit; nothing is lost by asking
+    :func:`decompress` then. CorruptError as there. Bytes of ``target`` behind the result may
+    have been written to.
+    """
+    room = len(target)
+    if codec == Codec.SNAPPY:
+        parts, total = _snappy_blocks(data, DECOMPRESSED_BYTES_MAX)
+        if total > room:
+            return None
+        _fill_from_snappy(data, parts, target)
+        return total
+    if codec == Codec.LZ4:
+        blocks = lz4_frame.decode_blocks(data, is_checksum_checked=magic > 0)
+        if sum(block.output_bytes_max for block in blocks) > room:
+            return None
+        return _fill_from_lz4(data, blocks, target, room)
+    if codec == Codec.ZSTD and len(data) > 0 and zstd_frame.output_bound(data) <= room:
+        return _fill_from_zstd(data, target)
+    return None
+
+
 def _compress_snappy(data: Buffer) -> bytes:
     view = memoryview(data)
     parts: list[Buffer] = [xerial.HEADER]
@@ -98,6 +142,14 @@ def _compress_snappy(data: Buffer) -> bytes:
 
 
 def _decompress_snappy(data: memoryview, limit: int) -> Buffer:
+    blocks, total = _snappy_blocks(data, limit)
+    output = bytearray(total)
+    _fill_from_snappy(data, blocks, memoryview(output))
+    return output
+
+
+def _snappy_blocks(data: memoryview, limit: int) -> tuple[list[tuple[int, int, int]], int]:
+    """Return start, end and declared output of every block, and the sum of the latter."""
     spans = xerial.find_blocks(data) if xerial.is_framed(data) else [(0, len(data))]
     blocks = []
     total = 0
@@ -105,8 +157,12 @@ def _decompress_snappy(data: memoryview, limit: int) -> Buffer:
         size = xerial.declared_size(data, start, end, limit - total)
         total += size
         blocks.append((start, end, size))
-    output = bytearray(total)
-    target = memoryview(output)
+    return blocks, total
+
+
+def _fill_from_snappy(
+    data: memoryview, blocks: list[tuple[int, int, int]], target: memoryview
+) -> None:
     filled = 0
     for start, end, size in blocks:
         try:
@@ -114,7 +170,6 @@ def _decompress_snappy(data: memoryview, limit: int) -> Buffer:
         except cramjam.DecompressionError as error:
             raise undecodable("snappy", start, str(error)) from None
         filled += size
-    return output
 
 
 def _compress_lz4(data: Buffer, magic: int) -> bytes:
@@ -136,9 +191,13 @@ def _decompress_lz4(data: memoryview, limit: int, *, is_checksum_checked: bool) 
     # While a block is decoded it may need more room than it gives, so the greatest block is set
     # aside beyond the limit.
     sizes = [block.output_bytes_max for block in blocks]
-    room = min(sum(sizes), limit + max(sizes, default=0))
-    output = bytearray(room)
-    target = memoryview(output)
+    output = bytearray(min(sum(sizes), limit + max(sizes, default=0)))
+    return _trimmed(memoryview(output), _fill_from_lz4(data, blocks, memoryview(output), limit))
+
+
+def _fill_from_lz4(
+    data: memoryview, blocks: list[lz4_frame.Block], target: memoryview, limit: int
+) -> int:
     filled = 0
     for start, end, is_stored, output_bytes_max in blocks:
         free = target[filled : filled + output_bytes_max]
@@ -151,7 +210,7 @@ def _decompress_lz4(data: memoryview, limit: int, *, is_checksum_checked: bool) 
             except cramjam.DecompressionError as error:
                 raise undecodable("lz4", start, str(error)) from None
         check_limit(filled, limit, start)
-    return _trimmed(target, filled)
+    return filled
 
 
 def _trimmed(room: memoryview, filled: int) -> Buffer:
@@ -160,10 +219,15 @@ def _trimmed(room: memoryview, filled: int) -> Buffer:
 
 
 def _compress_zstd(data: Buffer) -> bytes:
-    # Kafka's stream is flushed before it is closed, hence the empty last block.
-    compressor = cramjam.zstd.Compressor(_ZSTD_LEVEL)
-    compressor.compress(data if isinstance(data, bytes) else bytes(data))
-    return b"".join((compressor.flush(), compressor.finish()))
+    return ZstdWriter().compress(data)
+
+
+def _fill_from_zstd(data: memoryview, target: bytearray | memoryview) -> int:
+    try:
+        filled: int = cramjam.zstd.decompress_into(data, target)
+    except cramjam.DecompressionError as error:
+        raise undecodable("zstd", 0, str(error)) from None
+    return filled
 
 
 def _decompress_zstd(data: memoryview, limit: int) -> Buffer:
@@ -173,11 +237,7 @@ def _decompress_zstd(data: memoryview, limit: int) -> Buffer:
     if bound <= limit and bound <= _ZSTD_BOUND_BYTES_MAX:
         # Into room for the most that the blocks can give: growing it costs two thirds of the time.
         output = bytearray(bound)
-        try:
-            filled = cramjam.zstd.decompress_into(data, output)
-        except cramjam.DecompressionError as error:
-            raise undecodable("zstd", 0, str(error)) from None
-        return _trimmed(memoryview(output), filled)
+        return _trimmed(memoryview(output), _fill_from_zstd(data, output))
     if bound <= limit:
         try:
             return memoryview(cramjam.zstd.decompress(data))

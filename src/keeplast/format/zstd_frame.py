@@ -14,7 +14,6 @@ import struct
 from keeplast.errors import CorruptError
 from keeplast.format.payload import cut
 
-
 _MAGIC = 0xFD2FB528
 _SKIPPABLE_MAGIC = 0x184D2A50
 _SKIPPABLE_MASK = 0xFFFFFFF0

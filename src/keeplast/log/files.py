@@ -280,7 +280,7 @@ class LocalFiles:
             return bytes(buffer[:count])
 
     def write_durable(self, path: Path, data: Buffer) -> None:
-        """Write ``<path>.tmp``, fsync, rename, fsync the directory."""
+        """Write ``<path>.tmp``, fsync, rename, fsync the directory; owner and mode stay."""
         temporary = path.with_name(path.name + ".tmp")
         handle = self.open_write(temporary)
         try:
@@ -288,6 +288,8 @@ class LocalFiles:
             handle.fsync()
         finally:
             handle.close()
+        if self.exists(path):
+            self.copy_owner_and_mode(path, temporary)
         os.replace(temporary, path)
         self.fsync_directory(path.parent)
 

@@ -48,7 +48,9 @@ def recover_swap(files: FileSystem, directory: Path) -> tuple[str, ...]:
             if not parsed.stage and low <= parsed.base_offset < high:
                 files.unlink(directory / name)
         files.fsync_directory(directory)
-    for name, parsed in names:
+    # The log first: once it has its name nothing of its segment looks superseded, so that a crash
+    # in here costs no index.
+    for name, parsed in sorted(names, key=lambda item: (item[1].base_offset, item[1].kind != LOG)):
         if parsed.stage == SWAP:
             files.rename(directory / name, directory / name.removesuffix(SWAP))
     files.fsync_directory(directory)

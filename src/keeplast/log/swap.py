@@ -42,7 +42,10 @@ KINDS: tuple[Kind, ...] = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """One output: the staged name of each of its files by kind, and the bases it replaces."""
+    """One output: the staged name of each of its files by kind, and the bases it replaces.
+
+    A segment that becomes several is replaced by the first of them; the others replace nothing.
+    """
 
     base_offset: int
     staged: dict[Kind, str]
@@ -104,9 +107,10 @@ def _retire_snapshots(
     files: FileSystem, directory: Path, outputs: Sequence[Replacement]
 ) -> list[Path]:
     removed: list[Path] = []
+    remaining = {output.base_offset for output in outputs}
     for output in outputs:
         for base in output.sources:
-            if base != output.base_offset:
+            if base not in remaining:
                 removed += _retire(files, directory, segment_file(base, SNAPSHOT))
     return removed
 

@@ -92,9 +92,7 @@ def read_windows(
                 "file is shorter than it was when it was opened",
                 path=str(path), position=position, expected=length, found=got,
             )  # fmt: skip
-        batches, consumed, marks, largest, code = scan_batches(
-            buffers.data, length, buffers.table
-        )
+        batches, consumed, marks, largest, code = scan_batches(buffers.data, length, buffers.table)
         window = Window(
             path, position, consumed, buffers.data, buffers.table, batches, marks, largest
         )

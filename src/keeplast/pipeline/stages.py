@@ -33,6 +33,7 @@ class Versions:
 
     keeplast: str
     cramjam: str
+    zstandard: str
     zlib: str
 
 
@@ -41,6 +42,7 @@ def own_versions() -> Versions:
     return Versions(
         importlib.metadata.version("keeplast"),
         importlib.metadata.version("cramjam"),
+        importlib.metadata.version("zstandard"),
         zlib.ZLIB_RUNTIME_VERSION,
     )
 

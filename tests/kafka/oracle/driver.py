@@ -21,9 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from tests.kafka.jars import BUILD, fetch_jars
+
 KAFKA_VERSION = "4.3.0"
 HERE = Path(__file__).resolve().parent
-BUILD = HERE.parents[2] / "build"
 SOURCES = ("CleanOracle.java", "LogWriter.java", "LogDump.java", "LogAccept.java")
 MANY_SMALL_LOGS = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Quick to start and frugal. Never for measurements: the server compiler is off."""
@@ -52,26 +53,11 @@ def kafka_libs() -> Path:
         if not any(libs.glob("kafka-storage-*.jar")):
             raise OracleError(f"no Kafka jars in KAFKA_LIBS. path={libs}")
         return libs
-    libs = BUILD / f"kafka-{KAFKA_VERSION}"
-    if libs.is_dir():
-        return libs
-    if shutil.which("mvn") is None:
-        raise OracleError(
-            "mvn is missing: install Maven (package maven), or set KAFKA_LIBS to a directory with "
-            f"the jars of Kafka {KAFKA_VERSION}"
-        )
-    BUILD.mkdir(parents=True, exist_ok=True)
-    # Fetched beside and renamed, so that an interrupted download is not taken for a whole one.
-    with tempfile.TemporaryDirectory(dir=BUILD, prefix="kafka-fetch-") as scratch:
-        fetched = Path(scratch) / "libs"
-        command = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:copy-dependencies"]
-        done = subprocess.run(
-            [*command, f"-DoutputDirectory={fetched}"], capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            raise OracleError(f"maven could not fetch Kafka's jars: {done.stdout}{done.stderr}")
-        fetched.rename(libs)
-    return libs
+    return fetch_jars(
+        HERE / "pom.xml",
+        f"kafka-{KAFKA_VERSION}",
+        remedy=f"set KAFKA_LIBS to a directory with the jars of Kafka {KAFKA_VERSION}",
+    )
 
 
 def _compiled_classes(libs: Path) -> Path:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.small_log import write_log
 from typer.testing import CliRunner
 
 from keeplast.cli import wiring
@@ -19,6 +18,7 @@ from keeplast.cli.main import app
 from keeplast.engine.events import Events
 from keeplast.engine.report import CleanReport, PartitionReport, RoundReport
 from keeplast.engine.request import CleanRequest
+from tests.support.small_log import write_log
 
 
 @dataclass

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.conftest import FakeCoordinator, Run
 
 from keeplast.cli.guard import Terminated
 from keeplast.engine.report import (
@@ -26,6 +25,7 @@ from keeplast.errors import (
     RefusedError,
     UnavailableError,
 )
+from tests.unit.cli.conftest import FakeCoordinator, Run
 
 Command = Callable[..., Run]
 COMPACT = ("--config", "cleanup.policy=compact", "--runner", "local")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.git_repository import GitRepository, long_history
 from typer.testing import CliRunner, Result
 
 from keeplast.cli.demo_cleaning import SAMPLE, clean_broker_sample
@@ -23,6 +22,7 @@ from keeplast.format.control import ControlType
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.topic_config import TopicConfig
+from tests.support.git_repository import GitRepository, long_history
 
 FILES = LocalFiles()
 

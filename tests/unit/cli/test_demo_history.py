@@ -7,10 +7,10 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from tests.support.git_repository import GitRepository, long_history
 
 from keeplast.cli.demo_history import History
 from keeplast.errors import InvalidError
+from tests.support.git_repository import GitRepository, long_history
 
 ODD_NAMES: list[str | bytes] = [
     "new\nline",

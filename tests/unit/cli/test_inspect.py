@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.small_log import EPOCH_MS, batch, write_log
-from tests.unit.cli.conftest import Run
 
 from keeplast.format import (
     checkpoint,
@@ -25,6 +23,8 @@ from keeplast.format.compression import Codec
 from keeplast.format.control import ControlType, EndTransactionMarker, encode_end_transaction
 from keeplast.format.record import Record
 from keeplast.model.partition import TopicPartition
+from tests.support.small_log import EPOCH_MS, batch, write_log
+from tests.unit.cli.conftest import Run
 
 Command = Callable[..., Run]
 FIRST, ACTIVE = "00000000000000000000", "00000000000000000004"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.kernel_window import HASH_KEY, rows_of, window_of
 
 from keeplast.format.batch import encode_batch
 from keeplast.format.record import Record
+from tests.support.kernel_window import HASH_KEY, rows_of, window_of
 
 MASK = (1 << 64) - 1
 OFFICIAL_KEY = bytes(range(16))

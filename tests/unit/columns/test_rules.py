@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from keeplast.columns import rules
@@ -20,6 +22,10 @@ from keeplast.model.offsets import INT64_MAX, delete_horizon
 NOW = 1000
 NONE = -1
 ABSENT = -1
+DISCARDS: Callable[..., bool] = rules.discards_records.py_func
+ON_BATCH: Callable[..., int] = rules.batch_verdict.py_func
+ON_RECORD: Callable[..., int] = rules.record_verdict.py_func
+HORIZON: Callable[..., int] = rules.new_horizon.py_func
 PLAIN_RECORD = HAS_KEY | HAS_VALUE
 TOMBSTONE = HAS_KEY
 
@@ -45,8 +51,7 @@ TOMBSTONE = HAS_KEY
 def test_whole_batch_is_discarded(
     is_control: bool, is_unneeded: bool, is_aborted: bool, horizon: int, expected: bool
 ) -> None:
-    rule = rules.discards_records.py_func
-    assert expected == rule(is_control, is_unneeded, is_aborted, horizon, NOW)
+    assert expected == DISCARDS(is_control, is_unneeded, is_aborted, horizon, NOW)
 
 
 @pytest.mark.parametrize(
@@ -65,8 +70,7 @@ def test_whole_batch_is_discarded(
 def test_verdict_on_a_batch(
     discards: bool, is_last_of_producer: bool, ends_at_bound: bool, expected: int
 ) -> None:
-    rule = rules.batch_verdict.py_func
-    assert expected == rule(discards, is_last_of_producer, ends_at_bound)
+    assert expected == ON_BATCH(discards, is_last_of_producer, ends_at_bound)
 
 
 MAP_LATEST = 50
@@ -153,10 +157,9 @@ def _record(
     discards: bool = False,
     is_control: bool = False,
 ) -> int:
-    verdict: int = rules.record_verdict.py_func(
+    return ON_RECORD(
         discards, is_control, offset, MAP_LATEST, flags, winner, magic, horizon, NOW, keeps_old
     )
-    return verdict
 
 
 LATER = NOW + 500
@@ -183,18 +186,17 @@ def test_horizon_is_set_once_with_the_first_retained_tombstone_or_empty_transact
     is_empty_transaction: bool,
     expected: int,
 ) -> None:
-    rule = rules.new_horizon.py_func
     for magic in (0, 1, 2):
-        found = rule(magic, has_horizon, kept, kept_tombstones, is_empty_transaction, LATER)
+        found = HORIZON(magic, has_horizon, kept, kept_tombstones, is_empty_transaction, LATER)
         assert expected == found
 
 
 def test_horizon_beyond_64_bits_means_never() -> None:
     never = delete_horizon(NOW, INT64_MAX)
     assert never < 0
-    assert NONE == rules.new_horizon.py_func(2, False, 1, 1, False, never)
+    assert NONE == HORIZON(2, False, 1, 1, False, never)
 
 
 def test_retention_of_zero_gives_the_horizon_now() -> None:
     now_plus = delete_horizon(NOW, 0)
-    assert NOW == rules.new_horizon.py_func(2, False, 1, 1, False, now_plus)
+    assert NOW == HORIZON(2, False, 1, 1, False, now_plus)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.support.small_log import write_log
 
 from keeplast.config.selection import Selection, select_partitions
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import LocalFiles
+from tests.support.small_log import write_log
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "cluster_metadata"
 COMPACT = ["cleanup.policy=compact"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.small_log import EPOCH_MS, batch, write_log
 
 import keeplast
 from keeplast.engine.log_reader import read_segment
 from keeplast.log.files import LocalFiles
+from tests.support.small_log import EPOCH_MS, batch, write_log
 
 COMPACT = keeplast.topic_config({"cleanup.policy": "compact"})
 

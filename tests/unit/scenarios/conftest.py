@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.scenario_log import SMALL, ScenarioLog
 
 from keeplast.model.topic_config import TopicConfig
+from tests.support.scenario_log import SMALL, ScenarioLog
 
 MakeLog = Callable[..., ScenarioLog]
 

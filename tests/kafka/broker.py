@@ -1,0 +1,215 @@
+"""One KRaft broker of a given Kafka version on the loopback interface, for tests.
+
+Ports are chosen once and kept over restarts, so that clients reconnect. The broker is ended by the
+process that was started here and by nothing else. Its own log is ``server.log`` in its root; the
+data directory is ``data``.
+
+``KAFKA_HOMES`` may name directories that hold the jars already, as ``VERSION=DIRECTORY`` pairs
+separated like a search path; otherwise Maven fetches them once into ``build/``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.kafka.jars import fetch_jars
+
+HERE = Path(__file__).resolve().parent
+VERSIONS = ("3.9.1", "4.3.0")
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+HEAP = "-Xmx384m"
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+START_SECONDS = 60.0
+STOP_SECONDS = 40.0
+
+PROPERTIES = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "auto.create.topics.enable": "false",
+    "num.network.threads": "1",
+    "num.io.threads": "2",
+    "log.cleaner.backoff.ms": "200",
+    "log.cleaner.dedupe.buffer.size": "8388608",
+}
+
+_LINE = re.compile(r"\[[^\]]*\] (TRACE|DEBUG|INFO|WARN|ERROR|FATAL) (.*)")
+
+
+class BrokerError(Exception):
+    """The broker did not start, or did not stop."""
+
+
+def broker_libs(version: str) -> Path:
+    """Return the directory with the jars that a broker of ``version`` runs on."""
+    for pair in filter(None, os.environ.get("KAFKA_HOMES", "").split(os.pathsep)):
+        name, _, directory = pair.partition("=")
+        if name == version:
+            libs = Path(directory) / "libs"
+            return libs if libs.is_dir() else Path(directory)
+    return fetch_jars(
+        HERE / f"kafka-{version}.pom.xml",
+        f"broker-{version}",
+        remedy=f"set KAFKA_HOMES to {version}=DIRECTORY with its jars",
+    )
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+class Broker:
+    """A broker that can be started and ended again and again over the same directory."""
+
+    def __init__(
+        self, version: str, root: Path, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Choose ports; nothing runs yet. ``root/data`` may exist already."""
+        if shutil.which("java") is None:
+            raise BrokerError("java is missing: install Java 17 or later")
+        self.version = version
+        self.root = root
+        self.data = root / "data"
+        self.port = free_port()
+        self._controller_port = free_port()
+        self._extra = dict(properties or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = root / "server.log"
+        self._log_start = 0
+
+    @property
+    def address(self) -> str:
+        """What clients bootstrap from."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start and return when the broker answers; formats the directory the first time."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        config = self._write_properties()
+        if not (self.data / "meta.properties").exists():
+            done = subprocess.run(
+                [*self._java(), "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", config],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode != 0:
+                raise BrokerError(f"cannot format: {done.stdout}{done.stderr}")
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
+        with (self.root / "out.log").open("ab") as out:
+            self._process = subprocess.Popen(
+                [*self._java(), "kafka.Kafka", config], stdout=out, stderr=out
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while f"[KafkaRaftServer nodeId={PROPERTIES['node.id']}] Kafka Server started" not in (
+            self._text()
+        ):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                tail = (self.root / "out.log").read_text()[-2000:]
+                self.kill()
+                raise BrokerError(f"broker {self.version} did not start: {tail}{self._text()[-2000:]}")
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """End cleanly: logs are flushed and marked so."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End as a crash does."""
+        self._end(signal.SIGKILL)
+
+    def lines(self, *levels: str) -> list[str]:
+        """Return what the broker logged since it was last started, without times."""
+        found = (_LINE.match(line) for line in self._text().splitlines())
+        return [match[2] for match in found if match is not None and match[1] in levels]
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End, however."""
+        self.kill()
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(how)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            self._process.kill()
+            self._process.wait()
+            raise BrokerError(f"broker did not end. signal={how.name}") from error
+        finally:
+            self._process = None
+
+    def _text(self) -> str:
+        if not self._log.exists():
+            return ""
+        with self._log.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
+
+    def _java(self) -> list[str]:
+        if self.version.startswith("3"):
+            logging = f"-Dlog4j.configuration=file:{self.root / 'log4j.properties'}"
+        else:
+            logging = f"-Dlog4j2.configurationFile={self.root / 'log4j2.xml'}"
+        libs = broker_libs(self.version)
+        return ["java", HEAP, *QUICK_START, logging, "-cp", f"{libs}/*"]
+
+    def _write_properties(self) -> str:
+        controller = f"127.0.0.1:{self._controller_port}"
+        settings = {
+            **PROPERTIES,
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "controller.quorum.voters": f"1@{controller}",
+            "log.dirs": str(self.data),
+            **self._extra,
+        }
+        config = self.root / "server.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        (self.root / "log4j.properties").write_text(
+            "log4j.rootLogger=INFO, file\n"
+            "log4j.appender.file=org.apache.log4j.FileAppender\n"
+            f"log4j.appender.file.File={self._log}\n"
+            "log4j.appender.file.layout=org.apache.log4j.PatternLayout\n"
+            "log4j.appender.file.layout.ConversionPattern=[%d] %p %m (%c)%n\n"
+        )
+        (self.root / "log4j2.xml").write_text(
+            f'<Configuration><Appenders><File name="file" fileName="{self._log}">'
+            '<PatternLayout pattern="[%d] %p %m (%c)%n"/></File></Appenders>'
+            '<Loggers><Root level="INFO"><AppenderRef ref="file"/></Root></Loggers>'
+            "</Configuration>\n"
+        )
+        return str(config)

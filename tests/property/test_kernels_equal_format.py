@@ -1,0 +1,255 @@
+"""The kernels and ``keeplast.format`` are two readers and writers of one format: they agree.
+
+Reading: every record of random batches of every magic and codec, in windows of every size.
+Writing: what a round leaves of a batch is what the format encodes from the records that stay.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.support.kernel_window import rows_of, window_of, windows_of
+from tests.support.partition_maker import (
+    COMPACT,
+    NOW_MS,
+    batches_of,
+    clean,
+    clean_request,
+    one,
+    write_partition,
+)
+
+from keeplast.columns import batch_table as t
+from keeplast.columns.rows import HAS_KEY, HAS_VALUE
+from keeplast.format.attributes import TimestampType
+from keeplast.format.batch import RecordBatch, encode_batch
+from keeplast.format.compression import Codec
+from keeplast.format.legacy import encode_message_set
+from keeplast.format.message_set import read_batches
+from keeplast.format.record import Record, decode_record
+from keeplast.model.offsets import INT64_MAX
+
+OLD_CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
+SUPERSEDED = b"x"
+"""The key of which every drawn record goes."""
+TAIL_OFFSET = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A batch before it is encoded."""
+
+    magic: int
+    codec: Codec
+    kind: TimestampType
+    append_time: int
+    records: tuple[Record, ...]
+    before: int
+    after: int
+    producer_id: int
+    leader_epoch: int
+
+    def encode(self) -> bytes:
+        if self.magic < 2:
+            return encode_message_set(
+                self.records,
+                magic=self.magic,
+                codec=self.codec,
+                timestamp_type=self.kind,
+                append_timestamp=self.append_time,
+            )
+        return self.encode_records(self.records)
+
+    def encode_records(self, records: Sequence[Record], **changes: int) -> bytes:
+        """Encode some of the records with the fields of the whole batch."""
+        is_append_time = self.kind is TimestampType.LOG_APPEND_TIME
+        has_producer = self.producer_id >= 0
+        return encode_batch(
+            records,
+            base_offset=self.records[0].offset - self.before,
+            last_offset=self.records[-1].offset + self.after,
+            codec=self.codec,
+            timestamp_type=self.kind,
+            max_timestamp=self.append_time if is_append_time else None,
+            leader_epoch=self.leader_epoch,
+            producer_id=self.producer_id,
+            producer_epoch=3 if has_producer else -1,
+            base_sequence=17 if has_producer else -1,
+            **changes,
+        )
+
+
+@st.composite
+def drawn_batches(draw: st.DrawFn) -> list[Drawn]:
+    """Draw up to six batches in offset order, of any magic, with gaps between and inside."""
+    timestamps = st.one_of(
+        st.just(-1), st.integers(NOW_MS, NOW_MS + 10**6), st.integers(-1, INT64_MAX)
+    )
+    keys = st.one_of(st.just(SUPERSEDED), st.binary(max_size=20), st.just(b"k" * 200), st.none())
+    values = st.one_of(st.none(), st.binary(max_size=30), st.just(b"v" * 3000))
+    headers = st.lists(
+        st.tuples(st.binary(max_size=5), st.one_of(st.none(), st.binary(max_size=5))), max_size=3
+    )
+    offset = draw(st.sampled_from([0, 57]))
+    batches: list[Drawn] = []
+    for _ in range(draw(st.integers(1, 6))):
+        magic = draw(st.sampled_from([2, 2, 2, 0, 1]))
+        gaps = st.sampled_from([0, 0, 1, 5]) if magic == 2 else st.just(0)
+        before, after = draw(gaps), draw(gaps)
+        offset += before
+        records = []
+        for _ in range(draw(st.integers(1, 8))):
+            records.append(
+                Record(
+                    offset, draw(timestamps), draw(keys), draw(values),
+                    tuple(draw(headers)) if magic == 2 else (),
+                )  # fmt: skip
+            )
+            offset += draw(st.sampled_from([1, 1, 1, 2, 300]))
+        offset += after
+        kind = draw(st.sampled_from([TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME]))
+        batches.append(
+            Drawn(
+                magic=magic,
+                codec=draw(st.sampled_from(Codec if magic == 2 else OLD_CODECS)),
+                kind=kind,
+                append_time=draw(st.integers(0, 2**50)),
+                records=tuple(records),
+                before=before,
+                after=after,
+                producer_id=draw(st.sampled_from([-1, -1, 5, 2**62])),
+                leader_epoch=draw(st.sampled_from([-1, 0, 2**31 - 1])),
+            )
+        )
+    return batches
+
+
+@given(batches=drawn_batches())
+@settings(deadline=None, max_examples=200)
+def test_headers_are_read_as_the_format_reads_them(batches: list[Drawn]) -> None:
+    data = b"".join(batch.encode() for batch in batches)
+    window = window_of(data)
+    columns = (
+        t.POSITION, t.SIZE, t.MAGIC, t.LAST_OFFSET, t.MAX_TIMESTAMP, t.PRODUCER_ID,
+        t.PRODUCER_EPOCH,
+    )  # fmt: skip
+    expected = [
+        (
+            batch.position, batch.size_bytes, batch.magic, batch.last_offset, batch.max_timestamp,
+            batch.producer_id, batch.producer_epoch,
+        )
+        for batch in read_batches(data)
+    ]  # fmt: skip
+    rows = window.table[: window.batches]
+    assert expected == [tuple(int(row[column]) for column in columns) for row in rows]
+    assert [batch.codec for batch in read_batches(data)] == (
+        rows[:, t.ATTRIBUTES] & t.CODEC_MASK
+    ).tolist()
+
+
+@given(batches=drawn_batches(), window_bytes=st.sampled_from([61, 200, 1000, 1 << 20]))
+@settings(deadline=None, max_examples=200)
+def test_records_are_read_as_the_format_reads_them(
+    batches: list[Drawn], window_bytes: int
+) -> None:
+    data = b"".join(batch.encode() for batch in batches)
+    found: list[Record] = []
+    hashes: dict[tuple[int, int], bytes] = {}
+    identities: dict[bytes, tuple[int, int]] = {}
+    for window in windows_of(data, window_bytes=window_bytes):
+        for row in rows_of(window):
+            table = window.table[row.batch]
+            is_append_time = table[t.ATTRIBUTES] & t.LOG_APPEND_TIME != 0 and table[t.MAGIC] == 2
+            record, end = decode_record(
+                row.record,
+                0,
+                base_offset=int(table[t.BASE_OFFSET]),
+                base_timestamp=int(table[t.BASE_TIMESTAMP]),
+                append_timestamp=int(table[t.MAX_TIMESTAMP]) if is_append_time else None,
+            )
+            assert len(row.record) == end
+            assert (record.key is not None, record.value is not None) == (
+                bool(row.flags & HAS_KEY), bool(row.flags & HAS_VALUE),
+            )  # fmt: skip
+            assert record.offset == row.offset
+            if record.key is not None:
+                assert record.key == hashes.setdefault(row.hashes, record.key)
+                assert row.hashes == identities.setdefault(record.key, row.hashes)
+            found.append(record)
+    assert [record for batch in read_batches(data) for record in batch.records()] == found
+
+
+def expected_output(drawn: Drawn, superseded_by: dict[bytes, int], horizon: int) -> list[bytes]:
+    """Return what should be left of a batch, encoded by the format."""
+    (*entries,) = read_batches(drawn.encode())
+    output: list[bytes] = []
+    for entry in entries:
+        records = list(entry.records())
+        kept = [
+            record
+            for record in records
+            if record.key is not None and superseded_by[record.key] <= record.offset
+        ]
+        has_tombstone = any(record.value is None for record in kept)
+        if not kept:
+            continue
+        changes = {"delete_horizon_ms": horizon} if has_tombstone else {}
+        if isinstance(entry, RecordBatch):
+            if len(kept) == len(records) and not has_tombstone:
+                output.append(bytes(entry.data))
+            else:
+                output.append(drawn.encode_records(kept, **changes))
+            continue
+        is_append_time = entry.timestamp_type is TimestampType.LOG_APPEND_TIME
+        output.append(
+            encode_batch(
+                kept,
+                codec=drawn.codec,
+                timestamp_type=(
+                    TimestampType.LOG_APPEND_TIME if is_append_time else TimestampType.CREATE_TIME
+                ),
+                max_timestamp=entry.max_timestamp if is_append_time else None,
+                **changes,  # type: ignore[arg-type]
+            )
+        )
+    return output
+
+
+@given(batches=drawn_batches(), segment_bytes=st.sampled_from([14, 1 << 20]))
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+def test_batches_are_written_as_the_format_writes_them(
+    batches: list[Drawn], segment_bytes: int
+) -> None:
+    """The records' own CRC-32 messages leave one by one, sets as one batch: F1."""
+    tail = one(TAIL_OFFSET, SUPERSEDED, b"newest")
+    with tempfile.TemporaryDirectory() as scratch:
+        base = batches[0].records[0].offset - batches[0].before
+        # No active producer, so that no batch is kept for one.
+        data = b"".join(replace(batch, producer_id=-1).encode() for batch in batches)
+        directory = write_partition(
+            Path(scratch), {base: data, TAIL_OFFSET: tail, TAIL_OFFSET + 1: b""}
+        )
+        clean(clean_request(directory, topic=replace(COMPACT, segment_bytes=segment_bytes)))
+        found = [_bytes_of(batch) for batch in batches_of(directory)]
+    winners = {SUPERSEDED: TAIL_OFFSET}
+    for batch in batches:
+        for record in batch.records:
+            if record.key is not None and record.key != SUPERSEDED:
+                winners[record.key] = record.offset
+    horizon = NOW_MS + COMPACT.delete_retention_ms
+    expected = [
+        output
+        for batch in batches
+        for output in expected_output(replace(batch, producer_id=-1), winners, horizon)
+    ]
+    assert [*expected, tail] == found
+
+
+def _bytes_of(batch: object) -> bytes:
+    assert isinstance(batch, RecordBatch)
+    return bytes(batch.data)

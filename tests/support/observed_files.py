@@ -1,0 +1,66 @@
+"""A file system that remembers what was asked of it, and can stop as if the power went.
+
+Operations are written as short lines: ``rename A B``, ``unlink A``, ``fsync A``, ``flush D``; names
+only, no directories. Reading leaves no line. After a crash nothing reaches the disk any more.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from keeplast.log.files import Buffer, LocalFiles, WriteHandle
+
+
+class Crash(BaseException):
+    """The process is gone. Not an Exception: no handler of errors runs for it."""
+
+
+class ObservedFiles(LocalFiles):
+    """Remembers every operation that changes names, and dies before number ``crash_at``."""
+
+    def __init__(self, *, crash_at: int | None = None, free_bytes: int | None = None) -> None:
+        """Count from 0; ``free_bytes`` replaces what the volume says."""
+        self.operations: list[str] = []
+        self._crash_at = crash_at
+        self._free_bytes = free_bytes
+        self._is_dead = False
+
+    def _note(self, operation: str) -> None:
+        if self._is_dead or len(self.operations) == self._crash_at:
+            self._is_dead = True
+            raise Crash(operation)
+        self.operations.append(operation)
+
+    def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
+        """Note and open."""
+        self._note(f"open {path.name}")
+        return super().open_write(path, append=append)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Note and rename."""
+        self._note(f"rename {source.name} {target.name}")
+        super().rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        """Note and remove."""
+        self._note(f"unlink {path.name}")
+        super().unlink(path)
+
+    def fsync_directory(self, path: Path) -> None:
+        """Note and flush."""
+        self._note(f"flush {path.name}")
+        super().fsync_directory(path)
+
+    def write_durable(self, path: Path, data: Buffer) -> None:
+        """Note and replace."""
+        self._note(f"write {path.name}")
+        super().write_durable(path, data)
+
+    def append_durable(self, path: Path, data: Buffer) -> None:
+        """Note and append."""
+        self._note(f"append {path.name}")
+        super().append_durable(path, data)
+
+    def free_bytes(self, path: Path) -> int:
+        """Return what was given, else what the volume says."""
+        return super().free_bytes(path) if self._free_bytes is None else self._free_bytes

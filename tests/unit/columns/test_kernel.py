@@ -1,0 +1,67 @@
+"""Kernels are compiled once a machine: the first start says so, the second has nothing to say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from keeplast.engine import kernel_cache
+
+START = """
+from keeplast.engine.kernel_cache import load_kernels
+from keeplast.columns import kernel
+load_kernels(print)
+for _, dispatcher, _ in kernel._KERNELS:
+    print("!", dispatcher.stats.cache_misses.total() if dispatcher.stats.cache_misses else 0)
+"""
+
+
+def start(folder: Path) -> tuple[list[str], int]:
+    """Start a process that makes the kernels ready; return what it says and what it compiled."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", START],
+        env={**os.environ, "KEEPLAST_CACHE_DIR": str(folder)},
+        capture_output=True, text=True, check=True, timeout=300,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    said = [line for line in lines if not line.startswith("!")]
+    return said, sum(int(line.split()[1]) for line in lines if line.startswith("!"))
+
+
+def test_first_start_says_what_it_compiles_and_the_second_compiles_nothing(tmp_path: Path) -> None:
+    said, compiled = start(tmp_path)
+    assert str(tmp_path) in said[0]
+    assert len(said) > 1
+    assert all(line.startswith("compiling keeplast.columns.") for line in said[1:])
+    assert len(said) - 1 == compiled
+
+    assert ([], 0) == start(tmp_path)
+
+
+def test_folder_that_cannot_be_written_is_said_and_replaced(tmp_path: Path) -> None:
+    """A plain file where the folder should be: root may write everywhere else."""
+    blocked = tmp_path / "blocked"
+    blocked.write_bytes(b"")
+    code = (
+        "from keeplast.engine import kernel_cache; import os;"
+        "print(kernel_cache._warning); print(os.environ['NUMBA_CACHE_DIR'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "KEEPLAST_CACHE_DIR": str(blocked), "TMPDIR": str(tmp_path)},
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    warning, folder = done.stdout.splitlines()
+    assert "KEEPLAST_CACHE_DIR" in warning
+    assert str(blocked) in warning
+    assert Path(folder).is_dir()
+    assert tmp_path == Path(folder).parent
+
+
+def test_folder_changes_with_any_source_of_the_kernels() -> None:
+    """Numba itself does not notice that a callee in another file changed."""
+    before = kernel_cache._digest()
+    assert before == kernel_cache._digest()
+    assert len(before) == 24

@@ -150,6 +150,7 @@ def test_broker_and_keeplast_take_turns_on_the_same_logs(version: str, tmp_path:
             topics.create()
             topics.send(SEND)
             topics.commit_groups()
+            topics.commit_in_transactions()
             topics.join_group("classic")
             if version.startswith("4"):
                 topics.join_group("consumer")
@@ -179,6 +180,7 @@ def test_broker_and_keeplast_take_turns_on_the_same_logs(version: str, tmp_path:
             topics.commit_open()
             topics.send(SEND)
             topics.commit_groups()
+            topics.commit_in_transactions()
             topics.let_broker_clean()
             logs = {f"{topic}-0" for topic in COMPACTED}
             wait_until(lambda: logs <= cleaned_ranges(broker).keys(), "the broker cleans")
@@ -214,6 +216,7 @@ def test_a_broker_recovers_what_we_cleaned_after_a_crash(version: str, tmp_path:
             topics.create()
             topics.send(SEND)
             topics.commit_groups()
+            topics.commit_in_transactions()
             time.sleep(0.5)  # Until the high watermarks are checkpointed.
             broker.kill()
 

@@ -22,8 +22,10 @@ from keeplast.format.checksum import crc32c
 from keeplast.log.files import ReadHandle
 
 WINDOW_BYTES_DEFAULT = 8 << 20
-TABLE_ROW_PER_BYTES = 160
-"""The batch table has a row for so many window bytes; smaller batches end a window earlier."""
+WINDOW_BYTES_MIN = 64 << 10
+TABLE_ROWS = 8192
+"""A window has so many batches at most: a table that leaves the core's cache costs more than the
+calls that larger windows would save."""
 
 
 @dataclass(slots=True)
@@ -62,7 +64,7 @@ class WindowBuffers:
     def __post_init__(self) -> None:
         """Allocate; pages are touched as they are used."""
         self.data = np.empty(self.window_bytes, np.uint8)
-        self.table = t.new_batch_table(self.window_bytes // TABLE_ROW_PER_BYTES + 1024)
+        self.table = t.new_batch_table(TABLE_ROWS)
 
 
 def read_windows(
@@ -103,8 +105,11 @@ def read_windows(
         if code != OK:
             raise _bad_batch(path, position, buffers.data, consumed, code)
         position += consumed
+        if batches == TABLE_ROWS:
+            want = consumed + (consumed >> 3)  # no more than what the table can describe
+            continue
         if batches:
-            want = buffers.window_bytes
+            want = min(buffers.window_bytes, 2 * max(want, WINDOW_BYTES_MIN))
             continue
         want = _size_of_next(path, position, buffers.data, length, stop)
 

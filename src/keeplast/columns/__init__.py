@@ -4,6 +4,7 @@
 """
 
 from keeplast.columns import (
+    fingerprints,
     index_entries,
     legacy,
     rebuild,
@@ -15,6 +16,7 @@ from keeplast.columns import (
 )
 
 __all__ = [
+    "fingerprints",
     "index_entries",
     "legacy",
     "rebuild",

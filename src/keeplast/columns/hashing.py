@@ -9,17 +9,17 @@ Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", with its 128-
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from keeplast.columns.kernel import inline
 from keeplast.columns.machine import load_le64
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def _rotate(x, bits):
     return (x << np.uint64(bits)) | (x >> np.uint64(64 - bits))
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def _round(v0, v1, v2, v3):
     v0 += v1
     v1 = _rotate(v1, 13)
@@ -38,7 +38,7 @@ def _round(v0, v1, v2, v3):
     return v0, v1, v2, v3
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def siphash128(data, start, length, k0, k1):
     """Return the two halves of the hash of ``data[start : start + length]`` as uint64."""
     v0 = k0 ^ np.uint64(0x736F6D6570736575)

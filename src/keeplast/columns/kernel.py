@@ -48,19 +48,27 @@ PROBLEMS = {
 _KERNELS: list[tuple[str, Any, str]] = []
 
 
+# No reference counts: without this, every call that is handed an array adds and subtracts one
+# atomically, which costs more than most of these functions do. In return a kernel cannot make an
+# array; whatever it fills is handed in.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+
+inline = njit(forceinline=True, **_OPTIONS)
+"""Declare a small function that kernels call; it becomes part of each of them."""
+
+outline = njit(**_OPTIONS)
+"""Declare a larger function that kernels call."""
+
+
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
     """Declare a kernel with its exact argument types; it is compiled by :func:`load`."""
 
     def declare(function: Callable[..., Any]) -> Any:
-        dispatcher = njit(nogil=True, cache=True, error_model="numpy")(function)
+        dispatcher = njit(cache=True, **_OPTIONS)(function)
         _KERNELS.append((f"{function.__module__}.{function.__name__}", dispatcher, signature))
         return dispatcher
 
     return declare
-
-
-inline = njit(nogil=True, inline="always", error_model="numpy")
-"""Declare a small function that is only called from kernels."""
 
 
 def names() -> list[str]:

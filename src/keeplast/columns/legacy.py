@@ -9,10 +9,9 @@ formats.md section 1.5.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from keeplast.columns import batch_table as t
-from keeplast.columns.kernel import BAD_LEGACY, OK, kernel
+from keeplast.columns.kernel import BAD_LEGACY, OK, kernel, outline
 from keeplast.columns.machine import copy_bytes, load_be32, load_be64
 from keeplast.columns.varints import varlong_bytes, write_varlong
 
@@ -20,7 +19,7 @@ MESSAGE_GROWTH_MAX = 8
 """A converted message is at most this much larger than its entry."""
 
 
-@njit(nogil=True)
+@outline
 def _convert(data, at, end, timestamp, offset_delta, out, out_at):
     """Convert the message whose key length field is at ``at``; returns the position or -1."""
     if end - at < 8:

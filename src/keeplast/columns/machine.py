@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import binding, ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from keeplast.columns.kernel import inline, outline
 
 _CPU_FEATURES = binding.get_host_cpu_features()
 HAS_CRC_INSTRUCTION = bool(_CPU_FEATURES.get("sse4.2", False))
@@ -140,37 +142,37 @@ def _crc_step8(typing_context: Any, crc: Any, byte: Any) -> Any:
     return types.uint32(types.uint32, types.uint8), codegen
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def load_be64(array, index):
     """Return eight bytes at ``index`` as a big-endian int64."""
     return np.int64(load_be64_unsigned(array, index))
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def load_be32(array, index):
     """Return four bytes at ``index`` as a big-endian signed number, in an int64."""
     return np.int64(np.int32(load_be32_unsigned(array, index)))
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def load_be16(array, index):
     """Return two bytes at ``index`` as a big-endian signed number, in an int64."""
     return np.int64(np.int16((np.int64(array[index]) << 8) | np.int64(array[index + 1])))
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def store_be64(array, index, value):
     """Write an int64 big-endian."""
     _store(array, index, np.uint64(value))
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def store_be32(array, index, value):
     """Write the low 32 bits of an int64 big-endian."""
     _store(array, index, np.uint32(np.uint64(value) & np.uint64(0xFFFFFFFF)))
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def store_be16(array, index, value):
     """Write the low 16 bits of an int64 big-endian."""
     array[index] = np.uint8((value >> 8) & 0xFF)
@@ -196,7 +198,7 @@ _CRC32C_TABLES = _tables(0x82F63B78)
 _CRC32_TABLES = _tables(0xEDB88320)
 
 
-@njit(nogil=True)
+@outline
 def _sliced(tables, array, start, end):
     """Slicing-by-8: eight table look-ups for every eight bytes."""
     crc = np.uint32(0xFFFFFFFF)
@@ -220,19 +222,19 @@ def _sliced(tables, array, start, end):
     return np.int64(crc ^ np.uint32(0xFFFFFFFF))
 
 
-@njit(nogil=True)
+@outline
 def crc32(array, start, end):
     """Return the CRC-32 of ``array[start:end]`` (magic 0 and 1), in an int64."""
     return _sliced(_CRC32_TABLES, array, start, end)
 
 
-@njit(nogil=True)
+@outline
 def crc32c_by_table(array, start, end):
     """Return the CRC-32C of ``array[start:end]`` on any processor, in an int64."""
     return _sliced(_CRC32C_TABLES, array, start, end)
 
 
-@njit(nogil=True)
+@outline
 def _crc32c_by_instruction(array, start, end):
     crc = np.uint64(0xFFFFFFFF)
     at = start

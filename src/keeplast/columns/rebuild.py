@@ -13,10 +13,17 @@ then :func:`emit` writes everything in order.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from keeplast.columns import batch_table as t
-from keeplast.columns.kernel import BAD_ORDER, BAD_PRODUCER, BAD_TIMESTAMP, OK, kernel
+from keeplast.columns.kernel import (
+    BAD_ORDER,
+    BAD_PRODUCER,
+    BAD_TIMESTAMP,
+    OK,
+    inline,
+    kernel,
+    outline,
+)
 from keeplast.columns.machine import (
     copy_bytes,
     crc32c,
@@ -40,7 +47,7 @@ EXTENT_OUTPUT = 1
 RELATIVE_MAX = 2147483647
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def _timestamp_delta(data, position, end):
     _length, at = read_varint(data, position, end)
     delta, at = read_varlong(data, at + 1, end)
@@ -111,7 +118,7 @@ def describe_rebuilt(window, scratch, table, first, last, offsets, positions, ke
     return OK, 0
 
 
-@njit(nogil=True)
+@outline
 def _write_record(out, at, data, position, end, timestamp_delta, offset_delta):
     """Re-encode one record with new deltas and the shortest varints; headers keep their bytes."""
     _next, _td, _od, key_at, key_length, value_length, _plain = parse_record(data, position, end)
@@ -160,7 +167,7 @@ def _write_record(out, at, data, position, end, timestamp_delta, offset_delta):
     return at
 
 
-@njit(nogil=True)
+@outline
 def _write_records(out, at, window, scratch, table, i, offsets, positions, flags, keep):
     """Write the retained records of batch ``i``; returns the next position."""
     data = window if table[i, t.PAYLOAD_IN] == 0 else scratch
@@ -234,7 +241,7 @@ def pack_payloads(window, scratch, table, first, last, offsets, positions, flags
     return at
 
 
-@njit(nogil=True)
+@outline
 def _write_header(out, start, size, window, table, i, attributes, base_timestamp, max_timestamp,
                   count):  # fmt: skip
     base_offset = table[i, t.OUT_BASE_OFFSET]

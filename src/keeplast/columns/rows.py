@@ -11,11 +11,10 @@ what does not parse (``DefaultRecord.readFrom``; formats.md section 1.3).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from keeplast.columns import batch_table as t
 from keeplast.columns.hashing import siphash128
-from keeplast.columns.kernel import BAD_COUNT, BAD_RECORD, OK, TOO_MANY, kernel
+from keeplast.columns.kernel import BAD_COUNT, BAD_RECORD, OK, TOO_MANY, inline, kernel
 from keeplast.columns.varints import read_varint, read_varlong, varlong_bytes
 
 HAS_KEY = 1
@@ -24,12 +23,12 @@ PLAIN = 4
 """The record's bytes are what Kafka's writer would write for the same values."""
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def _is_shortest(value, length):
     return length == 1 or length == varlong_bytes(value)
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def parse_record(data, at, end):
     """Parse one record of the magic 2 layout.
 

@@ -15,9 +15,9 @@ Answers to ``Cleaner.checkBatchRetention`` and ``shouldRetainRecord``; cleaning.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from keeplast.columns import batch_table as t
+from keeplast.columns.kernel import inline
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
 
 KEEP = 0
@@ -29,7 +29,7 @@ EXPIRED_MARKER = 5
 REASONS = 6
 
 
-@njit(nogil=True)
+@inline
 def discards_records(is_control, is_unneeded, is_aborted, horizon, now):
     """Say whether every record of a batch goes: aborted data, or a marker past its horizon.
 
@@ -40,7 +40,7 @@ def discards_records(is_control, is_unneeded, is_aborted, horizon, now):
     return is_aborted
 
 
-@njit(nogil=True)
+@inline
 def batch_verdict(discards, is_last_of_producer, ends_at_bound):
     """Return what happens to a batch of which no record stays.
 
@@ -55,7 +55,7 @@ def batch_verdict(discards, is_last_of_producer, ends_at_bound):
     return t.DELETE_EMPTY
 
 
-@njit(nogil=True)
+@inline
 def record_verdict(
     discards, is_control, offset, map_latest, flags, winner, magic, horizon, now, keeps_old
 ):
@@ -79,7 +79,7 @@ def record_verdict(
     return KEEP if keeps_old else EXPIRED_TOMBSTONE
 
 
-@njit(nogil=True)
+@inline
 def new_horizon(magic, has_horizon, kept, kept_tombstones, is_empty_transaction, now_plus):
     """Return the delete horizon that a batch receives now, or -1.
 

@@ -50,49 +50,48 @@ def scan_batches(window, length, table):
             return n, position, marks, largest, BAD_SIZE
         if size > length - position:
             break
-        row = table[n]
         offset = load_be64(window, position)
-        row[t.POSITION] = position
-        row[t.SIZE] = size
-        row[t.MAGIC] = magic
-        row[t.STATE] = 0
-        row[t.ROWS] = 0
+        table[n, t.POSITION] = position
+        table[n, t.SIZE] = size
+        table[n, t.MAGIC] = magic
+        table[n, t.STATE] = 0
+        table[n, t.ROWS] = 0
         if magic == 2:
             attributes = np.int64(window[position + 22])
             count = load_be32(window, position + 57)
             # A compressed batch can hold more records than it has bytes; one in the open cannot.
             if count < 0 or (count > size and attributes & t.CODEC_MASK == 0):
                 return n, position, marks, largest, BAD_COUNT
-            row[t.BASE_OFFSET] = offset
-            row[t.LAST_OFFSET] = offset + load_be32(window, position + 23)
-            row[t.COUNT] = count
-            row[t.BASE_TIMESTAMP] = load_be64(window, position + 27)
-            row[t.MAX_TIMESTAMP] = load_be64(window, position + 35)
-            row[t.PRODUCER_ID] = load_be64(window, position + 43)
-            row[t.PRODUCER_EPOCH] = load_be16(window, position + 51)
-            row[t.PAYLOAD_START] = position + t.HEADER_BYTES
-            row[t.PAYLOAD_END] = position + size
-            row[t.PAYLOAD_IN] = 0
+            table[n, t.BASE_OFFSET] = offset
+            table[n, t.LAST_OFFSET] = offset + load_be32(window, position + 23)
+            table[n, t.COUNT] = count
+            table[n, t.BASE_TIMESTAMP] = load_be64(window, position + 27)
+            table[n, t.MAX_TIMESTAMP] = load_be64(window, position + 35)
+            table[n, t.PRODUCER_ID] = load_be64(window, position + 43)
+            table[n, t.PRODUCER_EPOCH] = load_be16(window, position + 51)
+            table[n, t.PAYLOAD_START] = position + t.HEADER_BYTES
+            table[n, t.PAYLOAD_END] = position + size
+            table[n, t.PAYLOAD_IN] = 0
             if attributes & t.CODEC_MASK != 0 and count > 0:
-                row[t.PAYLOAD_IN] = -1
+                table[n, t.PAYLOAD_IN] = -1
                 marks |= HAS_HIDDEN
                 if attributes & t.CONTROL != 0:
                     marks |= HAS_HIDDEN_CONTROL
         else:
             attributes = np.int64(window[position + 17])
-            row[t.BASE_OFFSET] = offset
-            row[t.LAST_OFFSET] = offset
-            row[t.COUNT] = 1
-            row[t.BASE_TIMESTAMP] = -1
-            row[t.MAX_TIMESTAMP] = load_be64(window, position + 18) if magic == 1 else -1
-            row[t.PRODUCER_ID] = -1
-            row[t.PRODUCER_EPOCH] = -1
-            row[t.PAYLOAD_IN] = -1
+            table[n, t.BASE_OFFSET] = offset
+            table[n, t.LAST_OFFSET] = offset
+            table[n, t.COUNT] = 1
+            table[n, t.BASE_TIMESTAMP] = -1
+            table[n, t.MAX_TIMESTAMP] = load_be64(window, position + 18) if magic == 1 else -1
+            table[n, t.PRODUCER_ID] = -1
+            table[n, t.PRODUCER_EPOCH] = -1
+            table[n, t.PAYLOAD_IN] = -1
             marks |= HAS_HIDDEN
             attributes &= t.CODEC_MASK | (t.LOG_APPEND_TIME if magic == 1 else 0)
         if attributes & t.CODEC_MASK > 4:
             return n, position, marks, largest, BAD_CODEC
-        row[t.ATTRIBUTES] = attributes
+        table[n, t.ATTRIBUTES] = attributes
         position += size
         largest = max(largest, size)
         n += 1

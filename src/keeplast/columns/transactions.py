@@ -13,10 +13,9 @@ Answers to ``CleanedTransactionMetadata``; cleaning.md section 3.5.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from keeplast.columns import batch_table as t
-from keeplast.columns.kernel import BAD_CONTROL, OK, kernel
+from keeplast.columns.kernel import BAD_CONTROL, OK, kernel, outline
 from keeplast.columns.machine import load_be16
 from keeplast.columns.rows import parse_record
 
@@ -32,7 +31,7 @@ ABORT_MARKER = 0
 COMMIT_MARKER = 1
 
 
-@njit(nogil=True)
+@outline
 def _slot(producers, producer_id):
     size = producers.shape[0]
     mixed = np.uint64(producer_id) * np.uint64(0x9E3779B97F4A7C15)
@@ -44,7 +43,7 @@ def _slot(producers, producer_id):
     return s
 
 
-@njit(nogil=True)
+@outline
 def _marks(producers, state, producer_id):
     """Return the slot of a producer, taking a free one for a new producer."""
     s = _slot(producers, producer_id)

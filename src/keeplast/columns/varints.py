@@ -7,10 +7,11 @@ past its last permitted byte. Excess bits of the last byte are dropped, as Java 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from keeplast.columns.kernel import inline, outline
 
 
-@njit(nogil=True)
+@outline
 def _read_long(data, at, end, last_shift):
     """Read three bytes or more; ``last_shift`` is that of the last byte the number may have.
 
@@ -34,7 +35,7 @@ def _read_long(data, at, end, last_shift):
     return np.int64(bits >> np.uint64(1)) ^ -np.int64(bits & np.uint64(1)), at
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def _read(data, at, end, last_shift):
     if at >= end:
         return np.int64(0), np.int64(-1)
@@ -50,19 +51,19 @@ def _read(data, at, end, last_shift):
     return _read_long(data, at, end, last_shift)
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def read_varint(data, at, end):
     """Read a zig-zag int32 of one to five bytes."""
     return _read(data, at, end, np.uint64(28))
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def read_varlong(data, at, end):
     """Read a zig-zag int64 of one to ten bytes."""
     return _read(data, at, end, np.uint64(63))
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def varlong_bytes(value):
     """Return how many bytes the shortest encoding of a signed number takes."""
     bits = np.uint64((value << 1) ^ (value >> 63))
@@ -73,7 +74,7 @@ def varlong_bytes(value):
     return n
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def write_varlong(data, at, value):
     """Write the shortest encoding; for an int32 it equals its varint. Returns the next position."""
     bits = np.uint64((value << 1) ^ (value >> 63))

@@ -7,11 +7,10 @@ Order: :func:`judge_batches` before records are parsed (batches with DELETE neve
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from keeplast.columns import batch_table as t
 from keeplast.columns import rules
-from keeplast.columns.kernel import kernel
+from keeplast.columns.kernel import inline, kernel
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
 
 MESSAGES_READ = 0
@@ -30,7 +29,7 @@ BYTES_WRITTEN = REASON_BYTES + rules.REASONS
 COUNTERS = BYTES_WRITTEN + 1
 
 
-@njit(nogil=True)
+@inline
 def _is_last_of_producer(table, i, last_records):
     """Say whether batch ``i`` is what its producer's state rests on.
 
@@ -54,7 +53,7 @@ def _is_last_of_producer(table, i, last_records):
     return is_control and table[i, t.PRODUCER_EPOCH] == last_records[low, 2]
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def horizon_of(table, i):
     """Return the delete horizon that batch ``i`` carries, or -1."""
     if table[i, t.MAGIC] == 2 and table[i, t.ATTRIBUTES] & t.DELETE_HORIZON != 0:
@@ -62,7 +61,7 @@ def horizon_of(table, i):
     return np.int64(-1)
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def _discards(table, i, now):
     state = table[i, t.STATE]
     return rules.discards_records(
@@ -80,6 +79,7 @@ def judge_batches(table, first, last, now, bound, last_records, counters):
 
     ``bound`` is the round's exclusive upper bound.
     """
+    read = 0
     for i in range(first, last):
         discards = _discards(table, i, now)
         verdict = rules.batch_verdict(
@@ -88,12 +88,13 @@ def judge_batches(table, first, last, now, bound, last_records, counters):
             table[i, t.LAST_OFFSET] + 1 == bound,
         )
         table[i, t.VERDICT] = verdict
-        counters[BYTES_READ] += table[i, t.SIZE]
+        read += table[i, t.SIZE]
         if verdict == t.DELETE:
             is_control = table[i, t.ATTRIBUTES] & t.CONTROL != 0
             reason = rules.EXPIRED_MARKER if is_control else rules.ABORTED_DATA
             counters[REASON_RECORDS + reason] += table[i, t.COUNT]
             counters[REASON_BYTES + reason] += table[i, t.SIZE]
+    counters[BYTES_READ] += read
 
 
 @kernel("void(int64[:, ::1], int64, int64)")

@@ -14,10 +14,9 @@ Answers to Kafka's ``SkimpyOffsetMap``; cleaning.md section 2.3.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from keeplast.columns.kernel import kernel
+from keeplast.columns.kernel import inline, kernel
 from keeplast.columns.machine import prefetch_row
 
 SHARD_BITS = 6
@@ -49,28 +48,29 @@ def sort_by_shard(hashes, offsets, wanted, first, last, block, rows, starts):
             starts[np.int64(hashes[r, 0] >> shift) + 1] += 1
     for s in range(SHARDS):
         starts[s + 1] += starts[s]
-    at = np.empty(SHARDS, np.int64)
-    for s in range(SHARDS):
-        at[s] = starts[s]
     for r in range(first, last):
         if wanted[r] != 0:
             s = np.int64(hashes[r, 0] >> shift)
-            i = at[s]
+            i = starts[s]
             block[i, 0] = hashes[r, 0]
             block[i, 1] = hashes[r, 1]
             block[i, 2] = np.uint64(offsets[r])
             rows[i] = r
-            at[s] = i + 1
+            starts[s] = i + 1
+    # Each start has moved to its shard's end, which is where the next shard starts.
+    for s in range(SHARDS, 0, -1):
+        starts[s] = starts[s - 1]
+    starts[0] = 0
     return starts[SHARDS]
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def _home(half, slots):
     bits = (half >> np.uint64(64 - SHARD_BITS - 32)) & np.uint64(0xFFFFFFFF)
     return np.int64((bits * np.uint64(slots)) >> np.uint64(32))
 
 
-@njit(nogil=True, forceinline=True)
+@inline
 def _prefetch(table, block, i, last):
     """Ask for the home slot of a row to come: a table is larger than the cache next to the core."""
     ahead = i + PREFETCH_ROWS

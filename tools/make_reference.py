@@ -88,10 +88,15 @@ def settings_page() -> str:
 def cli_page() -> str:
     """Return the page of commands."""
     parts = [CLI_HEAD, *_exit_codes()]
-    for registered in app.registered_commands:
+    commands = [("", registered) for registered in app.registered_commands]
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        prefix = f"{group.typer_instance.info.name} "
+        commands += [(prefix, each) for each in group.typer_instance.registered_commands]
+    for prefix, registered in commands:
         callback = registered.callback
         assert callback is not None
-        name = registered.name or callback.__name__
+        name = prefix + (registered.name or callback.__name__)
         parts += [f"\n## `keeplast {name}`\n", inspect.cleandoc(callback.__doc__ or ""), ""]
         parts += _parameter_tables(callback)
     return "\n".join(parts).rstrip() + "\n"

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from keeplast.config.mapping import cleaner_config, topic_config
     from keeplast.engine.open_log import OpenLog, Segment, clean, open_log, plan
-    from keeplast.engine.report import CleanReport, PartitionReport, RoundReport, Stats
+    from keeplast.engine.report import (
+        CleanReport,
+        Estimate,
+        PartitionReport,
+        RoundReport,
+        Stats,
+    )
     from keeplast.engine.request import CleanRequest, PartitionRequest
     from keeplast.errors import (
         CommitUnknownError,
@@ -37,6 +43,7 @@ __all__ = [
     "CompactionError",
     "ConflictError",
     "CorruptError",
+    "Estimate",
     "FencedError",
     "InvalidError",
     "InvariantError",
@@ -61,7 +68,13 @@ __all__ = [
 _HOMES = {
     "keeplast.config.mapping": ("cleaner_config", "topic_config"),
     "keeplast.engine.open_log": ("OpenLog", "Segment", "clean", "open_log", "plan"),
-    "keeplast.engine.report": ("CleanReport", "PartitionReport", "RoundReport", "Stats"),
+    "keeplast.engine.report": (
+        "CleanReport",
+        "Estimate",
+        "PartitionReport",
+        "RoundReport",
+        "Stats",
+    ),
     "keeplast.engine.request": ("CleanRequest", "PartitionRequest"),
     "keeplast.errors": (
         "CommitUnknownError",

@@ -45,6 +45,8 @@ PROPERTIES = {
     "transaction.state.log.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
     "auto.create.topics.enable": "false",
+    "broker.heartbeat.interval.ms": "300",
+    "broker.session.timeout.ms": "2000",
     "num.network.threads": "1",
     "num.io.threads": "2",
     "log.cleaner.backoff.ms": "200",

@@ -170,7 +170,11 @@ class LiveTopics:
 
     def read(self, topic: str, isolation: str) -> list[Read]:
         """Return what a fresh consumer reads from the start to where it may."""
-        settings = {"isolation.level": isolation, "enable.partition.eof": True}
+        settings = {
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
+        }
         found: list[Read] = []
         with self._consumer("fresh", **settings) as consumer:
             consumer.assign([TopicPartition(topic, 0, 0)])
@@ -292,6 +296,7 @@ class LiveTopics:
             "log_level": 0,
             "reconnect.backoff.max.ms": 500,
             "broker.address.family": "v4",
+            "topic.metadata.refresh.fast.interval.ms": 50,
         }
 
 

@@ -25,14 +25,17 @@ from tests.kafka.live_topics import (
 )
 
 from keeplast import open_log
+from keeplast.format import consumer_offsets, transaction_state
+from keeplast.format.consumer_offsets import OffsetCommit
 from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.filename import CLEANER_CHECKPOINT
+from keeplast.format.transaction_state import TransactionState, TransactionStatus
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import LocalFiles
 
 pytestmark = [pytest.mark.kafka, pytest.mark.parametrize("version", VERSIONS)]
 
-INTERNAL = ("__consumer_offsets", "__transaction_state")
+INTERNAL = (consumer_offsets.TOPIC, transaction_state.TOPIC)
 PROPERTIES = {
     # The broker keeps its hands off internal topics; the others say so themselves.
     "log.cleaner.min.cleanable.ratio": "1.0",
@@ -121,6 +124,30 @@ def check_reads(topics: LiveTopics, data: Path) -> None:
         assert topics.latest[topic] == final_state(committed), topic
 
 
+def kept_offsets(data: Path) -> dict[str, int]:
+    """Return what each group has committed, as the decoded records of the offsets topic say."""
+    offsets: dict[str, int] = {}
+    for _, key, value in kept_committed(data, consumer_offsets.TOPIC):
+        about = consumer_offsets.decode_key(key)
+        said = consumer_offsets.decode_value(about, value)
+        if isinstance(said, OffsetCommit):
+            assert about.group is not None
+            offsets[about.group] = said.offset
+    return offsets
+
+
+def kept_transactions(data: Path) -> dict[str, TransactionStatus]:
+    """Return where each transactional id stands, as the decoded records say."""
+    found: dict[str, TransactionStatus] = {}
+    for _, key, value in kept_committed(data, transaction_state.TOPIC):
+        transactional_id = transaction_state.decode_key(key)
+        state = transaction_state.decode_value(value)
+        assert transactional_id is not None
+        assert isinstance(state, TransactionState)
+        found[transactional_id] = state.status
+    return found
+
+
 def checkpoint(data: Path) -> dict[str, int]:
     """Return the cleaner checkpoint by partition name."""
     offsets = read_checkpoint(LocalFiles(), data, CLEANER_CHECKPOINT)
@@ -170,6 +197,8 @@ def test_broker_and_keeplast_take_turns_on_the_same_logs(version: str, tmp_path:
             for name, records in untouched.items():
                 assert ours[f"{name}-0"]["skipped"]
                 assert records == kept_uncommitted(broker.data, name)
+            assert topics.offsets == kept_offsets(broker.data)
+            assert TransactionStatus.ONGOING == kept_transactions(broker.data)["open-writer"]
 
             broker.start()
             assert complaints(broker) <= usual

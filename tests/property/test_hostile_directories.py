@@ -17,6 +17,12 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from keeplast.errors import CorruptError, RefusedError
+from keeplast.format.batch import HEADER_BYTES
+from keeplast.format.checksum import crc32, crc32c
+from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
+from keeplast.format.message_set import read_entries
 from tests.support.mixed_log import segments, write_mixed_log
 from tests.support.partition_maker import (
     COMPACT,
@@ -26,12 +32,6 @@ from tests.support.partition_maker import (
     last_round,
 )
 from tests.support.replay import tree
-
-from keeplast.errors import CorruptError, RefusedError
-from keeplast.format.batch import HEADER_BYTES
-from keeplast.format.checksum import crc32, crc32c
-from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
-from keeplast.format.message_set import read_entries
 
 SECONDS_MAX = 10.0
 KINDS = (LOG, LOG, LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)

@@ -10,19 +10,10 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.kernel_window import rows_of, window_of, windows_of
-from tests.support.partition_maker import (
-    COMPACT,
-    NOW_MS,
-    batches_of,
-    clean,
-    clean_request,
-    one,
-    write_partition,
-)
 
 from keeplast.columns import batch_table as t
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
@@ -33,6 +24,16 @@ from keeplast.format.legacy import encode_message_set
 from keeplast.format.message_set import read_batches
 from keeplast.format.record import Record, decode_record
 from keeplast.model.offsets import INT64_MAX
+from tests.support.kernel_window import rows_of, window_of, windows_of
+from tests.support.partition_maker import (
+    COMPACT,
+    NOW_MS,
+    batches_of,
+    clean,
+    clean_request,
+    one,
+    write_partition,
+)
 
 OLD_CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 SUPERSEDED = b"x"
@@ -65,7 +66,7 @@ class Drawn:
             )
         return self.encode_records(self.records)
 
-    def encode_records(self, records: Sequence[Record], **changes: int) -> bytes:
+    def encode_records(self, records: Sequence[Record], **changes: Any) -> bytes:
         """Encode some of the records with the fields of the whole batch."""
         is_append_time = self.kind is TimestampType.LOG_APPEND_TIME
         has_producer = self.producer_id >= 0
@@ -106,9 +107,12 @@ def drawn_batches(draw: st.DrawFn) -> list[Drawn]:
         for _ in range(draw(st.integers(1, 8))):
             records.append(
                 Record(
-                    offset, draw(timestamps), draw(keys), draw(values),
+                    offset,
+                    draw(timestamps),
+                    draw(keys),
+                    draw(values),
                     tuple(draw(headers)) if magic == 2 else (),
-                )  # fmt: skip
+                )
             )
             offset += draw(st.sampled_from([1, 1, 1, 2, 300]))
         offset += after
@@ -154,9 +158,7 @@ def test_headers_are_read_as_the_format_reads_them(batches: list[Drawn]) -> None
 
 @given(batches=drawn_batches(), window_bytes=st.sampled_from([61, 200, 1000, 1 << 20]))
 @settings(deadline=None, max_examples=200)
-def test_records_are_read_as_the_format_reads_them(
-    batches: list[Drawn], window_bytes: int
-) -> None:
+def test_records_are_read_as_the_format_reads_them(batches: list[Drawn], window_bytes: int) -> None:
     data = b"".join(batch.encode() for batch in batches)
     found: list[Record] = []
     hashes: dict[tuple[int, int], bytes] = {}
@@ -198,7 +200,7 @@ def expected_output(drawn: Drawn, superseded_by: dict[bytes, int], horizon: int)
         has_tombstone = any(record.value is None for record in kept)
         if not kept:
             continue
-        changes = {"delete_horizon_ms": horizon} if has_tombstone else {}
+        changes: dict[str, Any] = {"delete_horizon_ms": horizon} if has_tombstone else {}
         if isinstance(entry, RecordBatch):
             if len(kept) == len(records) and not has_tombstone:
                 output.append(bytes(entry.data))
@@ -214,7 +216,7 @@ def expected_output(drawn: Drawn, superseded_by: dict[bytes, int], horizon: int)
                     TimestampType.LOG_APPEND_TIME if is_append_time else TimestampType.CREATE_TIME
                 ),
                 max_timestamp=entry.max_timestamp if is_append_time else None,
-                **changes,  # type: ignore[arg-type]
+                **changes,
             )
         )
     return output

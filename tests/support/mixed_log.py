@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from keeplast.format.batch import encode_batch
+from keeplast.format.compression import Codec
+from keeplast.format.control import ControlType
+from keeplast.format.legacy import encode_message_set
+from keeplast.format.producer_snapshot import ProducerEntry
+from keeplast.format.record import Record
+from keeplast.format.txn_index import AbortedTransaction
 from tests.support.partition_maker import (
     NOW_MS,
     data_batch,
@@ -17,14 +24,6 @@ from tests.support.partition_maker import (
     write_segment,
     write_snapshot,
 )
-
-from keeplast.format.batch import encode_batch
-from keeplast.format.compression import Codec
-from keeplast.format.control import ControlType
-from keeplast.format.legacy import encode_message_set
-from keeplast.format.producer_snapshot import ProducerEntry
-from keeplast.format.record import Record
-from keeplast.format.txn_index import AbortedTransaction
 
 LEFT_ALONE = 20
 """Base of the segment that loses nothing."""

@@ -2,20 +2,40 @@
 
 Operations are written as short lines: ``rename A B``, ``unlink A``, ``fsync A``, ``flush D``; names
 only, no directories. Reading leaves no line. After a crash nothing reaches the disk any more.
+Nothing waits for the disk: what a test looks at is in the page cache anyway.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from keeplast.log.files import Buffer, LocalFiles, WriteHandle
+from keeplast.log.files import Buffer, LocalFiles, LocalWriteHandle, WriteHandle
 
 
 class Crash(BaseException):
     """The process is gone. Not an Exception: no handler of errors runs for it."""
 
 
-class ObservedFiles(LocalFiles):
+class _Unsynced(LocalWriteHandle):
+    def fsync(self) -> None:
+        """Do nothing."""
+
+
+class UnsyncedFiles(LocalFiles):
+    """The real file system, without waiting for stable storage."""
+
+    def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
+        """Create or append."""
+        return _Unsynced(path, append=append)
+
+    def fsync(self, path: Path) -> None:
+        """Do nothing."""
+
+    def fsync_directory(self, path: Path) -> None:
+        """Do nothing."""
+
+
+class ObservedFiles(UnsyncedFiles):
     """Remembers every operation that changes names, and dies before number ``crash_at``."""
 
     def __init__(self, *, crash_at: int | None = None, free_bytes: int | None = None) -> None:

@@ -25,9 +25,10 @@ from keeplast.format.filename import LEADER_EPOCH_CHECKPOINT, LOG
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from tests.support.observed_files import UnsyncedFiles
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -147,7 +148,7 @@ def coordinator(
     events: Events | None = None,
 ) -> Coordinator:
     """Return a coordinator with one local worker on the same files."""
-    files = LocalFiles() if files is None else files
+    files = UnsyncedFiles() if files is None else files
     clock = SystemClock() if clock is None else clock
     runner = LocalRunner(cores=1, files=files, clock=clock)
     return Coordinator(runner, clock, files, NoEvents() if events is None else events)

@@ -44,6 +44,9 @@ from keeplast.format.identifier import encode_id
 from keeplast.log.files import FileSystem
 
 FILE_BYTES_MAX = 256 << 20
+TEXT_BYTES_MAX = 16 << 20
+"""Of a file of lines and of a transaction index: each entry costs many times its bytes here."""
+
 OFFSET_CHECKPOINTS = frozenset(
     {CLEANER_CHECKPOINT, LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, REPLICATION_CHECKPOINT}
 )
@@ -85,7 +88,7 @@ def view_file(path: Path, files: FileSystem) -> FileView:
             f"not a file of a Kafka log; give a partition directory, a .log file or a file beside "
             f"it. path={path}"
         )
-    data = files.read_bytes(path, FILE_BYTES_MAX)
+    data = files.read_bytes(path, _bytes_max(path))
     try:
         return decode(data, path, files)
     except CorruptError as error:
@@ -102,6 +105,12 @@ def _decoder(path: Path) -> Decoder | None:
         return _offsets
     parsed = parse_segment_file(path.name)
     return None if parsed is None else _BY_KIND.get(parsed.kind)
+
+
+def _bytes_max(path: Path) -> int:
+    parsed = parse_segment_file(path.name)
+    is_compact = parsed is not None and parsed.kind != TXN_INDEX
+    return FILE_BYTES_MAX if is_compact else TEXT_BYTES_MAX
 
 
 def _offset_index(data: bytes, path: Path, files: FileSystem) -> FileView:

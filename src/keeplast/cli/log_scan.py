@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from keeplast.cli.rows import Row, batch_row, record_row
@@ -22,12 +23,12 @@ from keeplast.engine.log_reader import read_segment
 from keeplast.errors import CompactionError, CorruptError
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.checksum import crc32, crc32c
-from keeplast.format.filename import INDEX, TIME_INDEX, TXN_INDEX, segment_file
+from keeplast.format.filename import INDEX, TIME_INDEX, TXN_INDEX, Kind, segment_file
+from keeplast.format.index_bounds import ENTRY_BYTES, index_bytes_max
 from keeplast.format.message_set import Batch
-from keeplast.log.files import FileSystem
+from keeplast.log.files import FileSystem, reading
 from keeplast.model.offsets import NO_TIMESTAMP, RELATIVE_OFFSET_MAX
 
-INDEX_BYTES_MAX = 256 << 20
 PROBLEMS_MAX = 1000
 """Findings kept of one path; the rest is counted."""
 _CRC_START = {0: 16, 1: 16, 2: 21}
@@ -145,11 +146,15 @@ class SegmentView:
 
 @dataclass(slots=True)
 class Sample:
-    """Rows of the batches or records to show: the first ``limit`` at or above ``from_offset``."""
+    """Rows of the batches or records to show: the first ``limit`` at or above ``from_offset``.
+
+    ``topic`` is set once it is known whose records they are.
+    """
 
     wants_records: bool
     from_offset: int
     limit: int
+    topic: str | None = None
     rows: list[Row] = field(default_factory=list)
     is_cut: bool = False
 
@@ -165,7 +170,7 @@ class Sample:
             if record.offset >= self.from_offset:
                 if self._is_full():
                     return
-                self.rows.append(record_row(batch, record))
+                self.rows.append(record_row(batch, record, self.topic))
 
     def _is_full(self) -> bool:
         self.is_cut = len(self.rows) >= self.limit
@@ -287,16 +292,19 @@ class _IndexChecker:
         """Read and check the index files of a segment."""
         offsets: list[tuple[int, int]] = []
         last_time = NO_TIMESTAMP
-        for name, codec in (
-            (segment_file(view.base_offset, INDEX), offset_index),
-            (segment_file(view.base_offset, TIME_INDEX), time_index),
-        ):
-            path = view.path.with_name(name)
+        kinds: tuple[tuple[Kind, ModuleType], ...] = (
+            (INDEX, offset_index),
+            (TIME_INDEX, time_index),
+        )
+        for kind, codec in kinds:
+            path = view.path.with_name(segment_file(view.base_offset, kind))
             if not files.exists(path):
                 findings.add("note", path, "no index: it is rebuilt when it is needed")
                 continue
+            if not view.is_active and _is_too_large(view, path, kind, files, findings):
+                continue
             try:
-                entries = codec.decode(files.read_bytes(path, INDEX_BYTES_MAX))
+                entries = codec.decode(_read_start(view, path, kind, files))
             except CompactionError as error:
                 findings.add_error("corrupt", path, error)
                 continue
@@ -308,7 +316,7 @@ class _IndexChecker:
             problem = codec.find_problem(entries[:used], view.size_bytes)
             if problem is not None:
                 findings.add("corrupt", path, f"wrong index: {problem}")
-            elif used < len(entries):
+            elif used < files.stat(path).size_bytes // codec.ENTRY_BYTES:
                 findings.add("note", path, "index is not trimmed, as a running broker has it")
             if problem is None and codec is offset_index:
                 offsets = [(int(a), int(b)) for a, b in entries[:used]]
@@ -369,12 +377,40 @@ class _IndexChecker:
         )
 
 
+def _read_start(view: SegmentView, path: Path, kind: Kind, files: FileSystem) -> bytes:
+    """Return what of an index can be entries of its segment, and a piece too much if it has one."""
+    with reading(files, path) as handle:
+        limit = index_bytes_max(view.size_bytes, kind)
+        piece = handle.size_bytes % ENTRY_BYTES[kind]
+        data = bytearray(min(handle.size_bytes, limit + piece))
+        return bytes(data[: handle.pread_into(memoryview(data), 0)])
+
+
+def _is_too_large(
+    view: SegmentView, path: Path, kind: Kind, files: FileSystem, findings: Findings
+) -> bool:
+    """Say whether an index has more entries than its segment has batches, and note it."""
+    limit = index_bytes_max(view.size_bytes, kind)
+    size_bytes = files.stat(path).size_bytes
+    if size_bytes <= limit:
+        return False
+    findings.add(
+        "corrupt",
+        path,
+        "index has more entries than its segment has batches",
+        position=limit,
+        expected=f"at most {limit} bytes",
+        found=size_bytes,
+    )
+    return True
+
+
 def _check_aborted(view: SegmentView, files: FileSystem, findings: Findings) -> None:
     path = view.path.with_name(segment_file(view.base_offset, TXN_INDEX))
-    if not files.exists(path):
+    if not files.exists(path) or _is_too_large(view, path, TXN_INDEX, files, findings):
         return
     try:
-        entries = txn_index.decode(files.read_bytes(path, INDEX_BYTES_MAX))
+        entries = txn_index.decode(_read_start(view, path, TXN_INDEX, files))
     except CompactionError as error:
         findings.add_error("corrupt", path, error)
         return

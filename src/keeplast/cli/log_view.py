@@ -27,7 +27,7 @@ from keeplast.cli.rows import (
     time_text,
 )
 from keeplast.cli.sizes import format_bytes, format_count
-from keeplast.errors import CorruptError, InvalidError
+from keeplast.errors import CompactionError, CorruptError, InvalidError
 from keeplast.format.filename import (
     CLEANER_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
@@ -35,6 +35,7 @@ from keeplast.format.filename import (
     LOG_START_CHECKPOINT,
     PARTITION_METADATA,
     SNAPSHOT,
+    is_unknown_kind,
     parse_partition_directory,
     parse_segment_file,
 )
@@ -214,6 +215,7 @@ def _segment_view(path: Path, base: int, files: FileSystem, *, is_active: bool) 
 
 
 def _scan(view: LogView, files: FileSystem) -> None:
+    view.sample.topic = None if view.partition is None else view.partition.topic
     with ProgressEvents("reading") as events:
         events.planned(sum(segment.size_bytes for segment in view.segments))
         for segment in view.segments:
@@ -251,7 +253,10 @@ def _list_directory(view: LogView, files: FileSystem) -> list[int]:
         elif name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA):
             _check_file(view, path, files)
         elif name not in KNOWN_NAMES and METADATA_SNAPSHOT.fullmatch(name) is None:
-            view.findings.add("note", path, "unknown name; brokers ignore it")
+            problem = "unknown name; brokers ignore it"
+            if is_unknown_kind(name):
+                problem = "segment file of an unknown kind, a newer Kafka's: clean refuses it"
+            view.findings.add("note", path, problem)
     for path, base in beside:
         if base not in bases:
             view.findings.add("note", path, "index without a segment")
@@ -261,5 +266,5 @@ def _list_directory(view: LogView, files: FileSystem) -> list[int]:
 def _check_file(view: LogView, path: Path, files: FileSystem) -> None:
     try:
         view_file(path, files)
-    except CorruptError as error:
+    except CompactionError as error:
         view.findings.add_error("corrupt", path, error)

@@ -13,6 +13,8 @@ from keeplast.cli.guard import terminate_on_signal
 from keeplast.cli.inspect import inspect
 from keeplast.cli.output import claim_stdout
 from keeplast.cli.plan import plan
+from keeplast.cli.receipt import receipt
+from keeplast.cli.verify import verify
 
 app = typer.Typer(
     name="keeplast",
@@ -23,8 +25,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, plan, clean, demo):
+for command in (inspect, plan, clean, verify, demo):
     app.command()(command)
+app.add_typer(receipt)
 
 
 def main() -> None:

@@ -80,7 +80,12 @@ def plan(
 def _planned(values: options.RunOptions, *, exact: bool) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.call import report_call
     from keeplast.cli.output import print_result, say
-    from keeplast.cli.tables import bounds_table, reasons_table, summary_table
+    from keeplast.cli.tables import (
+        bounds_table,
+        estimates_tables,
+        reasons_table,
+        summary_table,
+    )
     from keeplast.cli.verdict import report_errors, report_exit_code
 
     report = report_call(
@@ -91,10 +96,10 @@ def _planned(values: options.RunOptions, *, exact: bool) -> tuple[int, dict[str,
     if not values.as_json:
         print_result(bounds_table(report))
         if any(each.stats for partition in report.partitions for each in partition.rounds):
-            print_result("", summary_table(report, is_estimate=not exact, has_notes=False))
-        reasons = reasons_table(report, is_estimate=not exact)
-        if reasons is not None:
-            print_result("", reasons)
+            print_result("", summary_table(report, has_notes=False))
+        for table in (*estimates_tables(report), reasons_table(report)):
+            if table is not None:
+                print_result("", table)
     for message in report_errors(report):
         say(message, kind="error")
     return report_exit_code(report), report.to_json()

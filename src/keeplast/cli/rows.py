@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from keeplast.cli.escapes import printable, shown_bytes
+from keeplast.cli.internal_topics import decoded_record, decoded_text
 from keeplast.errors import CorruptError
 from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.message_set import Batch
@@ -50,8 +51,11 @@ def batch_row(batch: Batch) -> Row:
     }
 
 
-def record_row(batch: Batch, record: Record) -> Row:
-    """Return ``record``; of a control record also which kind it is."""
+def record_row(batch: Batch, record: Record, topic: str | None = None) -> Row:
+    """Return ``record``; of a control record also which kind it is.
+
+    ``decoded`` is what a record of a broker's own ``topic`` says, None for any other.
+    """
     return {
         "offset": record.offset,
         "timestamp": record.timestamp,
@@ -59,6 +63,7 @@ def record_row(batch: Batch, record: Record) -> Row:
         "value": _bytes(record.value),
         "headers": [{"key": _bytes(key), "value": _bytes(value)} for key, value in record.headers],
         "control": _control(record) if batch.is_control else None,
+        "decoded": decoded_record(topic, record) if topic and not batch.is_control else None,
         "producer_id": batch.producer_id,
         "shown": {
             "key": shown_bytes(record.key, 40),
@@ -101,6 +106,8 @@ def records_table(rows: Iterable[Row]) -> Table:
         shown = row["shown"]
         if row["control"] is not None:
             cells = [f"{row['control']} of producer {row['producer_id']}", "", ""]
+        elif row["decoded"] is not None:
+            cells = [*map(printable, decoded_text(row["decoded"])), shown["headers"]]
         else:
             cells = [shown["key"], shown["value"], shown["headers"]]
         table.add_row(

@@ -1,6 +1,7 @@
 """The summary of a plan or a run as a table, and one round in a sentence.
 
-A number that is an estimate begins with ``~``. Reasons are words, not codes.
+A number that is an estimate begins with ``~``, one that the sample did not give is ``?``.
+Reasons are words, not codes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from rich.text import Text
 from keeplast.cli.escapes import printable
 from keeplast.cli.rows import new_table
 from keeplast.cli.sizes import format_bytes, format_count
-from keeplast.engine.report import CleanReport, PartitionReport, Reasons, RoundReport, Stats
+from keeplast.engine.report import (
+    CleanReport,
+    PartitionReport,
+    Reasons,
+    RoundReport,
+    Stats,
+)
 
 _REASONS = (
     ("superseded", "superseded by a later record"),
@@ -24,32 +31,27 @@ _REASONS = (
 )
 
 
-def summary_table(
-    report: CleanReport, *, is_estimate: bool = False, has_notes: bool = True
-) -> Table:
+def summary_table(report: CleanReport, *, has_notes: bool = True) -> Table:
     """Return a row per partition: bytes, records and tombstones before and after, and notes."""
     last_heading = "notes" if has_notes else ""
     table = new_table(
         "partition", ">bytes", ">records", ">tombstones", ">ratio", ">end", last_heading
     )
-    mark = "~" if is_estimate else ""
     for partition in report.partitions:
         last = partition.rounds[-1] if partition.rounds else RoundReport()
         first_stats, last_stats = _first_and_last_stats(partition.rounds)
         cells = ["", "", ""]
         if first_stats is not None and last_stats is not None:
             cells = [
-                _change(format_bytes, first_stats.bytes_read, last_stats.bytes_written, mark),
-                _change(format_count, first_stats.messages_read, last_stats.messages_written, mark),
-                _change(
-                    format_count, first_stats.tombstones_read, last_stats.tombstones_written, mark
-                ),
+                _change(format_bytes, first_stats.bytes_read, last_stats.bytes_written),
+                _change(format_count, first_stats.messages_read, last_stats.messages_written),
+                _change(format_count, first_stats.tombstones_read, last_stats.tombstones_written),
             ]
         table.add_row(
             Text(_name(partition)),
             *cells,
             "" if last.ratio is None else f"{last.ratio:.3f}",
-            "" if last.end_offset is None else f"{mark}{last.end_offset}",
+            "" if last.end_offset is None else str(last.end_offset),
             Text(printable(_notes(partition)) if has_notes else ""),
         )
     return table
@@ -77,9 +79,37 @@ def bounds_table(report: CleanReport) -> Table:
     return table
 
 
-def reasons_table(report: CleanReport, *, is_estimate: bool = False) -> Table | None:
+def estimates_tables(report: CleanReport) -> tuple[Table, ...]:
+    """Return what a plan expects of each partition and what that takes; nothing without estimates.
+
+    The disk space that is needed is no estimate.
+    """
+    changes = new_table("partition", ">bytes", ">records", ">tombstones", ">superseded")
+    needs = new_table("partition", ">dirty keys", ">key map", ">disk", ">seconds")
+    for partition in report.partitions:
+        last = partition.rounds[-1] if partition.rounds else RoundReport()
+        e = last.estimate
+        if e is None:
+            continue
+        changes.add_row(
+            Text(_name(partition)),
+            _estimated_change(format_bytes, e.bytes_read, e.bytes_written),
+            _estimated_change(format_count, e.messages_read, e.messages_written),
+            _estimated_change(format_count, e.tombstones_read, e.tombstones_written),
+            _about(format_count, e.superseded_records),
+        )
+        needs.add_row(
+            Text(_name(partition)),
+            _about(format_count, e.distinct_keys),
+            _about(format_bytes, e.key_map_bytes),
+            "" if last.disk_bytes is None else format_bytes(last.disk_bytes),
+            f"~{e.seconds:.1f}",
+        )
+    return (changes, needs) if changes.row_count else ()
+
+
+def reasons_table(report: CleanReport) -> Table | None:
     """Return what went or would go by reason, or None when no round says it."""
-    mark = "~" if is_estimate else ""
     table = new_table("partition", "records that go", ">records", ">bytes, uncompressed")
     for partition in report.partitions:
         for name, words in _REASONS:
@@ -90,8 +120,8 @@ def reasons_table(report: CleanReport, *, is_estimate: bool = False) -> Table | 
                 table.add_row(
                     Text(_name(partition)),
                     words,
-                    mark + format_count(records),
-                    mark + format_bytes(size),
+                    format_count(records),
+                    format_bytes(size),
                 )
     return table if table.row_count else None
 
@@ -118,8 +148,16 @@ def _first_and_last_stats(rounds: Sequence[RoundReport]) -> tuple[Stats | None, 
     return (stats[0], stats[-1]) if stats else (None, None)
 
 
-def _change(words: Callable[[int], str], before: int, after: int, mark: str) -> str:
-    return f"{words(before)} -> {mark}{words(after)}"
+def _change(words: Callable[[int], str], before: int, after: int) -> str:
+    return f"{words(before)} -> {words(after)}"
+
+
+def _estimated_change(words: Callable[[int], str], before: int, after: int | None) -> str:
+    return f"{_about(words, before)} -> {_about(words, after)}"
+
+
+def _about(words: Callable[[int], str], count: int | None) -> str:
+    return "?" if count is None else f"~{words(count)}"
 
 
 def _name(partition: PartitionReport) -> str:

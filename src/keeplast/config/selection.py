@@ -3,7 +3,8 @@
 The rules that keep a log from being compacted by accident:
 
 1. A partition is worked on only when its topic's policy is *known* to contain ``compact``: from the
-   user's sources, or from the directory's own metadata. Unknown is refused, with the remedy.
+   user's sources, from the directory's own metadata, or because it is one of the topics that
+   brokers keep for themselves. Unknown is refused, with the remedy.
 2. ``cleanup.policy`` given for the chosen topics, or for the whole cluster, decides only about
    topics that the user named, unless there is one topic.
 3. The metadata log, and replicas that are being deleted, moved or set aside, are nobody's to clean.

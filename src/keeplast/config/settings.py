@@ -2,8 +2,8 @@
 
 1. Scope comes first: a topic's own value, from any source, beats the cluster's, which beats
    Kafka's default.
-2. Within a scope flags beat the environment, that beats the file, and that beats what the directory
-   itself knows (its ``__cluster_metadata-0``).
+2. Within a scope flags beat the environment, that beats the file, that beats what the directory
+   itself knows (its ``__cluster_metadata-0``), and that what brokers give their internal topics.
 3. Within one source the first spelling that is present wins (``log.roll.ms`` before
    ``log.roll.hours``).
 
@@ -24,6 +24,7 @@ from keeplast.config.definitions import (
     Scope,
     Value,
 )
+from keeplast.config.internal_topics import internal_layer
 from keeplast.config.layers import Layer, cluster_spellings, topic_spellings, warnings_of
 from keeplast.config.values import setting_value
 from keeplast.errors import InvalidError, InvariantError, RefusedError
@@ -71,7 +72,10 @@ class Settings:
 
         ``key_map_bytes`` is the value of ``--key-map-bytes``; it beats every source.
         """
-        self._layers = (*layers, *((directory_layer,) if directory_layer is not None else ()))
+        self._user_layers = tuple(layers)
+        known = () if directory_layer is None else (directory_layer,)
+        described = () if directory_layer is None else directory_layer.topics
+        self._layers = (*layers, *known, internal_layer(described))
         self._directory_layer = directory_layer
         self._key_map_bytes = key_map_bytes
         self.warnings: tuple[str, ...] = tuple(
@@ -80,12 +84,7 @@ class Settings:
 
     def topic_names(self) -> frozenset[str]:
         """Return the topics that the user's sources name."""
-        return frozenset(
-            topic
-            for layer in self._layers
-            if layer is not self._directory_layer
-            for topic in layer.topics
-        )
+        return frozenset(topic for layer in self._user_layers for topic in layer.topics)
 
     def knows_topic(self, topic: str) -> bool:
         """Say whether the directory's metadata describe ``topic``."""

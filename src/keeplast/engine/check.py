@@ -15,6 +15,7 @@ from keeplast.engine.task import PartitionTask, StagedGroup
 from keeplast.engine.workspace import Workspace
 from keeplast.errors import CorruptError, invariant
 from keeplast.format import offset_index, time_index
+from keeplast.format.checksum import crc32c
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.windows import read_windows
@@ -23,10 +24,13 @@ from keeplast.model.offsets import RELATIVE_OFFSET_MAX
 
 def check_group(
     task: PartitionTask, staged: StagedGroup, files: FileSystem, workspace: Workspace
-) -> None:
-    """Raise InvariantError or CorruptError unless the staged files are what was reported."""
+) -> int | None:
+    """Raise InvariantError or CorruptError unless the staged files are what was reported.
+
+    Returns the CRC-32C of the log file as read again, where the task asks for it.
+    """
     if not staged.files:
-        return
+        return None
     paths = {file.kind: task.target / file.name for file in staged.files}
     for file in staged.files:
         found = files.stat(task.target / file.name).size_bytes
@@ -36,7 +40,7 @@ def check_group(
     state = new_index_state(base)
     offsets: list[bytes] = []
     times: list[bytes] = []
-    batches = 0
+    batches = crc = 0
     log_path = paths[LOG]
     with reading(files, log_path) as handle:
         for window in read_windows(handle, log_path, workspace.buffers):
@@ -58,6 +62,8 @@ def check_group(
             offsets.append(offset_index.encode(entries[0, :o]))
             times.append(time_index.encode(entries[1, :k]))
             batches += window.batches
+            if task.takes_crcs:
+                crc = crc32c(window.data.data[: window.length], crc)
     final = final_time_entry(state, base)
     if final is not None:
         times.append(time_index.encode(np.array([final], np.int64)))
@@ -65,3 +71,4 @@ def check_group(
     for path, expected in ((paths[INDEX], b"".join(offsets)), (paths[TIME_INDEX], b"".join(times))):
         found_bytes = files.read_bytes(path, len(expected))
         invariant(found_bytes == expected, f"staged index differs. path={path}")
+    return crc if task.takes_crcs else None

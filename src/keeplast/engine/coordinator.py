@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from keeplast.cleaner.plan import RoundPlan, plan_groups
+from keeplast.cleaner.plan import RoundPlan
 from keeplast.clock import Clock
 from keeplast.engine.commit import (
     commit_in_place,
@@ -24,21 +24,24 @@ from keeplast.engine.commit import (
     complete_active,
     copy_partition,
 )
+from keeplast.engine.estimate import estimate_round
 from keeplast.engine.events import Events
 from keeplast.engine.kernel_cache import load_kernels
 from keeplast.engine.place import copy_root_files, make_target, target_of
 from keeplast.engine.receipt import receipt_line
-from keeplast.engine.report import CleanReport
+from keeplast.engine.report import CleanReport, RoundReport
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rounds import (
     PartitionRun,
     Round,
     base_report,
     clean_report,
+    disk_needed_bytes,
     failed_report,
     planned_report,
 )
 from keeplast.engine.runner import Runner
+from keeplast.engine.sample import read_sample
 from keeplast.engine.survey import Survey, load_checkpoints, survey_partition
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
@@ -47,6 +50,7 @@ from keeplast.format.filename import CLEANER_CHECKPOINT, parse_segment_file
 from keeplast.log.append import LogAppender
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FileSystem
+from keeplast.log.format_guard import check_understood
 from keeplast.log.lock import is_locked, locked
 from keeplast.log.recovery import recover_swap
 
@@ -72,7 +76,8 @@ class Coordinator:
     def plan(self, request: CleanRequest, *, exact: bool = False) -> CleanReport:
         """Say what :meth:`clean` would do; writes nothing, takes no lock and says when one is held.
 
-        ``exact`` reads everything as clean would and counts what would go.
+        ``exact`` reads everything as clean would and counts what would go; otherwise a small
+        sample of bounded size is read and the report has an estimate.
         """
         for root in sorted({p.path.parent for p in request.partitions}):
             if is_locked(root):
@@ -86,7 +91,7 @@ class Coordinator:
             self._run_waves(works, request)
         else:
             for run, round_ in works:
-                run.rounds.append(planned_report(round_.survey, round_.plan))
+                run.rounds.append(self._planned(round_, request))
         return clean_report(runs)
 
     def clean(self, request: CleanRequest) -> CleanReport:
@@ -115,7 +120,8 @@ class Coordinator:
         with ExitStack() as stack:
             for root in roots:
                 stack.enter_context(locked(root))
-            if request.target is not None:
+            # A target that is a source is refused for each partition, with its reason.
+            if request.target is not None and request.target.absolute() not in roots:
                 self._files.make_directory(request.target)
                 stack.enter_context(locked(request.target))
                 copy_root_files(self._files, roots[0], request.target)
@@ -128,6 +134,7 @@ class Coordinator:
             if request.target is not None:
                 make_target(self._files, partition, request)
                 return
+            check_understood(partition.path, self._files)
             recovered = recover_swap(self._files, partition.path)
             if recovered:
                 self._events.warned(
@@ -164,6 +171,21 @@ class Coordinator:
             return
         yield run, round_
 
+    def _planned(self, round_: Round, request: CleanRequest) -> RoundReport:
+        """Return bounds, groups and, from a sample, an estimate; damage found there is a note."""
+        survey, plan, task = round_.survey, round_.plan, round_.task
+        disk_bytes = disk_needed_bytes(survey, plan, is_in_place=request.target is None)
+        estimate, damage = None, None
+        if survey.sample is not None:
+            try:
+                sample = read_sample(
+                    survey.sample, plan, task.path, task.hash_key, self._files, self._clock
+                )
+                estimate = estimate_round(sample, plan)
+            except (CompactionError, OSError, MemoryError) as error:
+                damage = error
+        return planned_report(survey, plan, disk_bytes, estimate, damage)
+
     def _task(
         self,
         partition: PartitionRequest,
@@ -183,6 +205,7 @@ class Coordinator:
             memory_bytes=max(request.memory_bytes // self._runner.slots, MEMORY_BYTES_MIN),
             wave_bytes_max=None,
             writes=writes,
+            takes_crcs=writes and request.receipt is not None,
         )
 
     def _skip(
@@ -205,11 +228,7 @@ class Coordinator:
 
     def _check_room(self, survey: Survey, plan: RoundPlan, source: Path, target: Path) -> None:
         """Refuse when not even one group fits, or not the whole log at a target."""
-        if target == source:
-            sizes = [group.size_bytes for group in plan_groups(plan, plan.bound)]
-            needed = max(sizes, default=0)
-        else:
-            needed = sum(segment.size_bytes for segment in survey.listing.segments)
+        needed = disk_needed_bytes(survey, plan, is_in_place=target == source)
         room = self._free_room(target)
         if needed > room:
             raise RefusedError(

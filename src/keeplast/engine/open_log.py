@@ -92,14 +92,8 @@ class OpenLog:
         unfinished at the end of the active segment ends the log quietly. At most 4 MiB, or one
         larger batch, are held at a time; a batch kept by the caller keeps its window.
         """
-        listed = list_partition(self.path, self._files).segments
-        for index, segment in enumerate(listed):
-            is_active = index == len(listed) - 1
-            if not is_active and listed[index + 1].base_offset <= from_offset:
-                continue
-            for batch in self._segment_batches(segment, is_active=is_active):
-                if batch.last_offset >= from_offset:
-                    yield batch
+        for _, batch in self._placed_batches(from_offset):
+            yield batch
 
     def records(self, *, from_offset: int = 0) -> Iterator[Record]:
         """Yield the records at or above ``from_offset``, in log order.
@@ -107,16 +101,26 @@ class OpenLog:
         Records of open and aborted transactions come too, control records do not. Raises
         CorruptError for a batch with a wrong CRC and for records that are not well-formed.
         """
-        for batch in self.batches(from_offset=from_offset):
+        for segment, batch in self._placed_batches(from_offset):
+            path, position = str(segment.log_path), batch.position
             if not batch.is_valid:
                 raise CorruptError(
-                    "crc mismatch", position=batch.position, expected=f"{batch.crc:#010x}"
-                ).located(str(self.path))
+                    "crc mismatch", path=path, position=position, expected=f"{batch.crc:#010x}"
+                )
             if batch.is_control:
                 continue
-            for record in batch.records():
-                if record.offset >= from_offset:
-                    yield record
+            try:
+                for record in batch.records():
+                    if record.offset >= from_offset:
+                        yield record
+            except CorruptError as error:
+                raise CorruptError(
+                    error.problem,
+                    path=path,
+                    position=position,
+                    expected=error.expected,
+                    found=error.found,
+                ) from error
 
     def plan(
         self,
@@ -135,7 +139,7 @@ class OpenLog:
         """Return what :meth:`clean` with the same arguments would do; nothing is written.
 
         With ``exact`` everything is read and counted; without it the bounds are exact and the rest
-        is left open. Arguments and errors as for :meth:`clean`.
+        is estimated from a small sample. Arguments and errors as for :meth:`clean`.
         """
         request = self._request(
             topic, cleaner, now_ms=now_ms, force=force, memory_bytes=memory_bytes
@@ -216,6 +220,16 @@ class OpenLog:
             force=force,
             target=to,
         )
+
+    def _placed_batches(self, from_offset: int) -> Iterator[tuple[SegmentFiles, Batch]]:
+        listed = list_partition(self.path, self._files).segments
+        for index, segment in enumerate(listed):
+            is_active = index == len(listed) - 1
+            if not is_active and listed[index + 1].base_offset <= from_offset:
+                continue
+            for batch in self._segment_batches(segment, is_active=is_active):
+                if batch.last_offset >= from_offset:
+                    yield segment, batch
 
     def _segment_batches(self, segment: SegmentFiles, *, is_active: bool) -> Iterator[Batch]:
         try:

@@ -1,7 +1,10 @@
 """One line of JSON a round: what was decided, on what, and what became of it.
 
 Appended and made durable before the checkpoint moves, so that a finished round always has one. The
-hash key of the round is not in it: nobody may learn it. Source: architecture, rule 7.
+hash key of the round is not in it: nobody may learn it. Checksums are CRC-32C of whole ``.log``
+files: of what the second pass read and of what the check read again; null where nothing was read.
+``producers`` are (id, last data offset or -1, epoch) of those whose last batch had to stay.
+Source: architecture, rule 7.
 """
 
 from __future__ import annotations
@@ -13,12 +16,17 @@ from collections.abc import Sequence
 from keeplast.engine.report import RoundReport, round_to_json
 from keeplast.engine.task import PartitionTask, TaskResult
 
-RECEIPT_VERSION = 1
+RECEIPT_VERSION = 2
 
 
 def receipt_line(task: PartitionTask, results: Sequence[TaskResult], report: RoundReport) -> bytes:
     """Return the line, newline included."""
     plan = task.plan
+    read: dict[int, int] = {}
+    written: dict[int, int] = {}
+    for result in results:
+        read.update(result.source_crcs)
+        written.update(result.output_crcs)
     document = {
         "version": RECEIPT_VERSION,
         "topic": plan.partition.topic,
@@ -37,7 +45,12 @@ def receipt_line(task: PartitionTask, results: Sequence[TaskResult], report: Rou
         },
         "key_capacity": plan.key_capacity,
         "inputs": [
-            {"base": s.base_offset, "bytes": s.size_bytes, "mtime_ms": s.mtime_ms}
+            {
+                "base": s.base_offset,
+                "bytes": s.size_bytes,
+                "mtime_ms": s.mtime_ms,
+                "crc32c": read.get(s.base_offset),
+            }
             for s in plan.segments
         ],
         "outputs": [
@@ -47,10 +60,12 @@ def receipt_line(task: PartitionTask, results: Sequence[TaskResult], report: Rou
                 "bytes": group.size_bytes,
                 "batches": group.batches,
                 "left_alone": not group.files,
+                "crc32c": (written if group.files else read).get(group.base_offset),
             }
             for result in results
             for group in result.staged
         ],
+        "producers": plan.last_records.tolist(),
         "round": round_to_json(report),
     }
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"

@@ -65,6 +65,32 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a round would bring, from a sample of the log; the sample's own size alone is exact.
+
+    Names are those of :class:`Stats` and :class:`Reasons`. None where the sample was too small to
+    say anything. ``key_map_bytes`` is the memory that the key map takes, ``seconds`` the time on
+    one core, without waiting for the disk.
+    """
+
+    sampled_bytes: int
+    sampled_records: int
+    messages_read: int
+    messages_written: int | None
+    bytes_read: int
+    bytes_written: int | None
+    tombstones_read: int
+    tombstones_written: int | None
+    superseded_records: int | None
+    tombstone_records: int | None
+    aborted_records: int
+    keyless_records: int
+    distinct_keys: int | None
+    key_map_bytes: int | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class GroupReport:
     """One group of a plan: the base offsets and byte sizes of its sources."""
 
@@ -89,6 +115,8 @@ class RoundReport:
     ``uncleanable`` is the first uncleanable offset before, ``bound`` after rounding down to a
     segment base; all offsets are exclusive ends but ``first_dirty``. ``end_offset`` is the next
     first dirty offset; None when nothing was decided. ``notes`` say what limited the round.
+    Only a plan that is not exact has ``estimate`` and ``disk_bytes``, the free space without which
+    the round is refused.
     """
 
     first_dirty: int | None = None
@@ -107,6 +135,8 @@ class RoundReport:
     stats: Stats | None = None
     reasons: Reasons | None = None
     groups: tuple[GroupReport, ...] | None = None
+    disk_bytes: int | None = None
+    estimate: Estimate | None = None
     notes: tuple[str, ...] = ()
     error: ErrorReport | None = None
     failure: Exception | None = None
@@ -160,6 +190,7 @@ def round_to_json(r: RoundReport) -> dict[str, Any]:
     del document["failure"]
     document["stats"] = _plain(r.stats) if r.stats else None
     document["reasons"] = _plain(r.reasons) if r.reasons else None
+    document["estimate"] = _plain(r.estimate) if r.estimate else None
     document["groups"] = (
         None if r.groups is None else [{"bases": list(g.bases), "bytes": g.bytes} for g in r.groups]
     )

@@ -28,6 +28,7 @@ from keeplast.engine.task import PartitionTask, StagedFile, StagedGroup
 from keeplast.engine.workspace import CODECS, DecompressedCache, Slice, Workspace
 from keeplast.errors import CorruptError
 from keeplast.format import offset_index, time_index, txn_index
+from keeplast.format.checksum import crc32c
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX, TXN_INDEX, Kind, segment_file
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, ReadHandle, WriteHandle, reading
@@ -61,6 +62,7 @@ class PassContext:
     cache: DecompressedCache
     counters: NDArray[np.int64]
     progressed: Progressed
+    source_crcs: dict[int, int] | None = None
 
     @property
     def plan(self) -> RoundPlan:
@@ -125,6 +127,7 @@ class _Writing:
         self._number = number
         path = c.task.path / segment_file(source.base_offset, LOG)
         keeps_old = source.mtime_ms > c.plan.old_format_horizon_ms
+        crc = 0
         with reading(c.files, path) as handle:
             for window in read_windows(handle, path, c.workspace.buffers, end=source.size_bytes):
                 self._aborted.extend(follow_window(self._transactions, window, c.workspace))
@@ -136,7 +139,11 @@ class _Writing:
                     window, source.base_offset, c.task.hash_key, c.cache, keeps=False
                 ):
                     self._write_slice(window, part, handle, keeps_old=keeps_old)
+                if c.source_crcs is not None:
+                    crc = crc32c(window.data.data[: window.length], crc)
                 c.progressed(window.length)
+            if c.source_crcs is not None:
+                c.source_crcs[source.base_offset] = crc
             is_only = len(self._group.sources) == 1
             if not is_only:
                 self._started(handle)

@@ -11,6 +11,7 @@ from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups
 from keeplast.columns import verdicts
 from keeplast.engine.report import (
     CleanReport,
+    Estimate,
     GroupReport,
     PartitionReport,
     RoundReport,
@@ -115,10 +116,34 @@ def base_report(survey: Survey) -> RoundReport:
     )
 
 
-def planned_report(survey: Survey, plan: RoundPlan) -> RoundReport:
-    """Return the report of a plan that nobody has run; groups unless a bounded map decides them."""
+def planned_report(
+    survey: Survey,
+    plan: RoundPlan,
+    disk_bytes: int,
+    estimate: Estimate | None,
+    damage: Exception | None,
+) -> RoundReport:
+    """Return the report of a plan that nobody has run; groups unless a bounded map decides them.
+
+    ``damage`` is why there is no estimate.
+    """
     groups = None if plan.key_capacity is not None else plan_groups(plan, plan.bound)
-    return replace(base_report(survey), groups=group_reports(groups))
+    report = replace(
+        base_report(survey),
+        groups=group_reports(groups),
+        disk_bytes=disk_bytes,
+        estimate=estimate,
+    )
+    if damage is None:
+        return report
+    return replace(report, notes=(*report.notes, f"no estimate: {damage}"))
+
+
+def disk_needed_bytes(survey: Survey, plan: RoundPlan, *, is_in_place: bool) -> int:
+    """Return the free space a round cannot do without: its largest group, else the whole log."""
+    if is_in_place:
+        return max((group.size_bytes for group in plan_groups(plan, plan.bound)), default=0)
+    return sum(segment.size_bytes for segment in survey.listing.segments)
 
 
 def failed_report(survey: Survey | None, committed: int, error: Exception) -> RoundReport:

@@ -27,6 +27,7 @@ from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.producers import last_records
 from keeplast.columns import batch_table as t
 from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.engine.sample import SampleChoice, choose_sample
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format import producer_snapshot
 from keeplast.format.batch import decode_batch
@@ -41,6 +42,7 @@ from keeplast.format.filename import (
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem, reading
+from keeplast.log.format_guard import check_magic, check_understood
 from keeplast.log.partition_log import (
     SNAPSHOT_BYTES_MAX,
     PartitionFiles,
@@ -86,6 +88,7 @@ class Survey:
     """A partition as found, and what follows for a round at ``now_ms``.
 
     ``plan`` is None when nothing can be cleaned or nothing is worth it; ``reason`` says why.
+    ``sample`` is what an estimate would read of it, chosen here because the indexes are at hand.
     """
 
     listing: PartitionFiles
@@ -97,6 +100,7 @@ class Survey:
     cleanable: CleanableRange
     compaction_delay_ms: int
     plan: RoundPlan | None
+    sample: SampleChoice | None
     reason: str | None
     notes: tuple[str, ...]
 
@@ -111,8 +115,11 @@ def survey_partition(
     """Survey one partition; CorruptError, RefusedError or OSError when that is not possible."""
     tp, topic = partition.partition, partition.topic
     capacity = key_capacity(partition)
+    check_understood(partition.path, files)
     listing = list_partition(partition.path, files)
     tail = find_tail(listing, files)
+    if tail.torn_at is not None:
+        check_magic(listing.active.log_path, tail.torn_at, files)
     buffers = WindowBuffers(SURVEY_WINDOW_BYTES)
     first_base = listing.segments[0].base_offset
     log_start = _given(request.log_start_offset, checkpoints.log_start.get(tp, 0))
@@ -182,7 +189,7 @@ def survey_partition(
         )
     return Survey(
         listing, tail, log_start, last_stable, first_dirty, uncleanable, cleanable, delay,
-        plan, reason, notes,
+        plan, None if plan is None else choose_sample(plan, indexes), reason, notes,
     )  # fmt: skip
 
 

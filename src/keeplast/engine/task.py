@@ -6,7 +6,8 @@ files, named by attempt, and says what they are; whatever no commit names is col
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,7 @@ class PartitionTask:
 
     ``target`` is where staged files are put: the partition's own directory, or another one.
     ``wave_bytes_max`` bounds the sources of a wave; at least one group is always done.
+    ``takes_crcs`` asks for checksums of whole files, for a receipt.
     """
 
     number: int
@@ -61,6 +63,7 @@ class PartitionTask:
     wave_bytes_max: int | None
     writes: bool
     carry: Carry | None = None
+    takes_crcs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,11 @@ class StagedGroup:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a worker did; ``carry`` is set when groups are left for another wave."""
+    """What a worker did; ``carry`` is set when groups are left for another wave.
+
+    The CRC-32C of every ``.log`` file that was read, and of every one that was written and read
+    again, by base offset, where the task asked for them.
+    """
 
     number: int
     staged: tuple[StagedGroup, ...]
@@ -105,6 +112,8 @@ class TaskResult:
     peak_rss_bytes: int
     carry: Carry | None = None
     error: Exception | None = None
+    source_crcs: Mapping[int, int] = field(default_factory=dict)
+    output_crcs: Mapping[int, int] = field(default_factory=dict)
 
 
 def reasons_of(counters: NDArray[np.int64]) -> Reasons:

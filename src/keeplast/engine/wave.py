@@ -82,9 +82,12 @@ def _run(
         )
     started = clock.seconds()
     counters = carry.counters
+    source_crcs: dict[int, int] = {}
+    output_crcs: dict[int, int] = {}
     context = PassContext(
-        task, carry.end_offset, carry.key_map, files, workspace, cache, counters, progressed
-    )
+        task, carry.end_offset, carry.key_map, files, workspace, cache, counters, progressed,
+        source_crcs if task.takes_crcs else None,
+    )  # fmt: skip
     transactions = carry.transactions
     pending = list(carry.groups)
     done: list[GroupPlan] = []
@@ -106,7 +109,9 @@ def _run(
             continue
         staged.extend(outputs)
         for output in outputs:
-            check_group(task, output, files, workspace)
+            crc = check_group(task, output, files, workspace)
+            if crc is not None:
+                output_crcs[output.base_offset] = crc
         wave_bytes += group.size_bytes
         copied += copied_bytes
         alone += not any(output.files for output in outputs)
@@ -132,6 +137,8 @@ def _run(
         clean_seconds=clock.seconds() - started,
         peak_rss_bytes=peak_rss_bytes(),
         carry=rest,
+        source_crcs=source_crcs,
+        output_crcs=output_crcs,
     )
 
 

@@ -147,7 +147,7 @@ class Workspace:
             if has_hidden:
                 last = self._uncover(window, first, base_offset, cache, keeps=keeps)
             stop, count, code = rows.parse_rows(
-                window.data, self.scratch, table, first, last, k0, k1,
+                window.data, self.scratch, window.table, first, last, k0, k1,
                 self.offsets, self.hashes, self.positions, self.flags,
             )  # fmt: skip
             if code == TOO_MANY and stop == first:

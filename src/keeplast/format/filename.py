@@ -2,7 +2,8 @@
 
 A segment file is ``<base offset as 20 digits><kind><stage>``. Staged files of ours put the attempt
 between kind and stage: ``<base>.log.<attempt>.deleted``, which a broker removes at start-up and
-concludes nothing from. A name that does not follow the rules gives None, never a guess.
+concludes nothing from. A name that does not follow the rules gives None, never a guess; that of a
+kind of segment file that is not known here is told from names that mean nothing to anybody.
 
 A partition directory is ``topic-partition``, split at the last ``-``; while a replica is being
 deleted, moved or set aside it is ``topic-partition.<unique>-<mark>``, with the topic possibly cut.
@@ -55,6 +56,7 @@ _SEGMENT_FILE = re.compile(
     r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
     r"(?:\.([0-9a-z]+)(?=\.deleted\Z))?(\.cleaned|\.swap|\.deleted|)\Z"
 )
+_NUMBERED_FILE = re.compile(r"[0-9]{20}\.[A-Za-z0-9_-]+(?:\.(?:cleaned|swap|deleted))?\Z")
 _MARKED_DIRECTORY = re.compile(r"(\S+)\.([^\s.]+)-(delete|future|stray)\Z")
 _PARTITION = re.compile(r"([A-Za-z0-9._-]{1,249})-([0-9]{1,10})\Z")
 
@@ -97,6 +99,14 @@ def parse_segment_file(name: str) -> SegmentFile | None:
     if match is None or int(match[1]) > INT64_MAX:
         return None
     return SegmentFile(int(match[1]), _KINDS[match[2]], _STAGES[match[4]], match[3])
+
+
+def is_unknown_kind(name: str) -> bool:
+    """Say whether ``name`` is a segment file's in all but its kind: a newer broker's, most likely.
+
+    Twenty digits, one suffix that is not in the list of kinds, perhaps a stage.
+    """
+    return _NUMBERED_FILE.match(name) is not None and parse_segment_file(name) is None
 
 
 def parse_partition_directory(name: str) -> PartitionDirectory | None:

@@ -334,8 +334,10 @@ class LocalFiles:
         os.utime(path, ns=(mtime_ns, mtime_ns), follow_symlinks=False)
 
     def copy_owner_and_mode(self, source: Path, target: Path) -> None:
-        """Copy the mode; copy the owner when this process may."""
+        """Copy the mode of a regular file; copy the owner when this process may."""
         status = os.stat(source, follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode):
+            return  # a link's mode lets everybody write
         os.chmod(target, stat.S_IMODE(status.st_mode))
         own = os.stat(target, follow_symlinks=False)
         if (own.st_uid, own.st_gid) != (status.st_uid, status.st_gid):

@@ -1,8 +1,12 @@
 """The lock of a data directory, as a broker takes it.
 
 A POSIX record lock on ``.lock`` (Java file locks are ``fcntl`` locks on Linux, so ``lockf`` and not
-``flock``). Held for the whole of ``clean``; the file stays, because removing a locked file lets a
-second process lock a new one of the same name. Kafka: ``LogManager.lockLogDirs``.
+``flock``), held for the whole of ``clean``. Such a lock belongs to the process: a second one in the
+same process would be granted, and closing *any* descriptor of the file gives it up. So what this
+process holds is remembered here, and its file is never opened again meanwhile.
+
+A file that was there stays; one that we made goes while the lock is still held, and whoever gets a
+lock makes sure that it is on the file that has the name. Kafka: ``LogManager.lockLogDirs``.
 """
 
 from __future__ import annotations
@@ -10,47 +14,89 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from keeplast.errors import RefusedError
 from keeplast.format.filename import LOCK
 
+_guard = threading.Lock()
+_held: set[tuple[int, int]] = set()
+"""Device and inode of the directories whose lock this process holds."""
+
 
 @contextlib.contextmanager
 def locked(root: Path) -> Iterator[None]:
     """Hold the lock of the data directory ``root``; RefusedError when somebody else does."""
     path = root / LOCK
-    existed = path.exists()
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    try:
+    with _claimed(root):
+        existed = path.exists()
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RefusedError(
-                "the data directory is in use by a running broker or another keeplast; "
-                f"stop it first. path={path}"
-            ) from error
-        try:
-            yield
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise _in_use(root) from error
+            if not _has_name(fd, path):
+                raise _in_use(root)
+            try:
+                yield
+            finally:
+                if not existed:
+                    with contextlib.suppress(FileNotFoundError):
+                        path.unlink()
         finally:
-            if not existed:
-                with contextlib.suppress(FileNotFoundError):
-                    path.unlink()
-    finally:
-        os.close(fd)
+            os.close(fd)
 
 
 def is_locked(root: Path) -> bool:
-    """Say whether another process holds the lock now; never creates the file."""
-    try:
-        fd = os.open(root / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+    """Say whether anybody holds the lock now; never creates the file."""
+    with _guard:
+        if _identity(root) in _held:
+            return True
+        try:
+            fd = os.open(root / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(fd)
         return False
+
+
+@contextlib.contextmanager
+def _claimed(root: Path) -> Iterator[None]:
+    """Keep every other part of this process away from the lock file of ``root``."""
+    identity = _identity(root)
+    with _guard:
+        if identity in _held:
+            raise _in_use(root)
+        _held.add(identity)
     try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
+        yield
     finally:
-        os.close(fd)
-    return False
+        with _guard:
+            _held.discard(identity)
+
+
+def _identity(root: Path) -> tuple[int, int]:
+    status = os.stat(root)
+    return status.st_dev, status.st_ino
+
+
+def _has_name(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _in_use(root: Path) -> RefusedError:
+    return RefusedError(
+        "the data directory is in use by a running broker or another keeplast; "
+        f"stop it first. path={root / LOCK}"
+    )

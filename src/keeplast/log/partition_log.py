@@ -28,6 +28,7 @@ from keeplast.format.filename import (
     parse_segment_file,
     segment_file,
 )
+from keeplast.format.index_bounds import index_bytes_max
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.windows import WindowBuffers, read_windows
@@ -139,8 +140,8 @@ def load_indexes(
 ) -> SegmentIndexes:
     """Return a closed segment's indexes, from its files or rebuilt from its batches."""
     try:
-        offsets = offset_index.decode(_read(segment.path(INDEX), files))
-        times = time_index.decode(_read(segment.path(TIME_INDEX), files))
+        offsets = offset_index.decode(read_index(segment, INDEX, files))
+        times = time_index.decode(read_index(segment, TIME_INDEX, files))
     except (CorruptError, FileNotFoundError):
         return rebuild_indexes(segment, files, interval, buffers)
     if (
@@ -151,8 +152,21 @@ def load_indexes(
     return rebuild_indexes(segment, files, interval, buffers)
 
 
-def _read(path: Path, files: FileSystem) -> bytes:
-    return files.read_bytes(path, INDEX_BYTES_MAX)
+def read_index(segment: SegmentFiles, kind: Kind, files: FileSystem) -> bytes:
+    """Return the bytes of a closed segment's index of ``kind``.
+
+    CorruptError when there are more entries than the segment can have batches: nothing that a
+    file's size claims is believed before memory is taken for it.
+    """
+    path = segment.path(kind)
+    limit = index_bytes_max(segment.size_bytes, kind)
+    size_bytes = files.stat(path).size_bytes
+    if size_bytes > limit:
+        raise CorruptError(
+            "index has more entries than its segment has batches",
+            path=str(path), position=limit, expected=f"at most {limit} bytes", found=size_bytes,
+        )  # fmt: skip
+    return files.read_bytes(path, limit)
 
 
 def rebuild_indexes(
@@ -192,7 +206,7 @@ def load_aborted(segment: SegmentFiles, files: FileSystem) -> tuple[AbortedTrans
     if not files.exists(path):
         return ()
     try:
-        entries = txn_index.decode(_read(path, files))
+        entries = txn_index.decode(read_index(segment, TXN_INDEX, files))
     except CorruptError as error:
         raise error.located(str(path)) from error
     for i, entry in enumerate(entries):
@@ -249,7 +263,12 @@ def find_tail(partition: PartitionFiles, files: FileSystem) -> Tail:
     active = partition.active
     start = 0
     try:
-        entries = offset_index.decode(_read(active.path(INDEX), files))
+        # A running broker has it at full size, so what is too much is left unread here.
+        limit = index_bytes_max(active.size_bytes, INDEX)
+        with reading(files, active.path(INDEX)) as handle:
+            data = bytearray(min(handle.size_bytes, limit))
+            count = handle.pread_into(memoryview(data), 0)
+        entries = offset_index.decode(data[:count])
         if len(entries) and offset_index.find_problem(entries, active.size_bytes) is None:
             start = int(entries[-1, 1])
     except (CorruptError, FileNotFoundError):

@@ -6,18 +6,36 @@ and what follows; cleaning.md section 4.3:
 1. ``.deleted`` files go; with ``.cleaned`` present, every ``.swap`` at or above the least of their
    bases is incomplete and goes; then the ``.cleaned`` go;
 2. what is left of ``.swap`` is complete: every other file whose number lies in
-   ``[least base, greatest next offset)`` of the ``.log.swap`` files is superseded and goes;
-3. ``.swap`` is stripped.
+   ``[least base, greatest next offset)`` of the ``.log.swap`` files is superseded and goes, and so
+   does an index without a log, as when a broker loads the segments;
+3. ``.swap`` is stripped, ascending, the log first.
+
+A crash in here may keep any subset of the changes since the directory was last made durable. It is
+made durable between the steps and behind each log of step 3: what lies between two ``.log.swap``
+looks superseded, an output that has its name already included.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from keeplast.columns import batch_table as t
-from keeplast.format.filename import CLEANED, DELETED, LOG, SWAP, SegmentFile, parse_segment_file
+from keeplast.format.filename import (
+    CLEANED,
+    DELETED,
+    INDEX,
+    LOG,
+    SWAP,
+    TIME_INDEX,
+    TXN_INDEX,
+    SegmentFile,
+    parse_segment_file,
+)
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.windows import WindowBuffers, read_windows
+
+INDEXES = (INDEX, TIME_INDEX, TXN_INDEX)
 
 
 def recover_swap(files: FileSystem, directory: Path) -> tuple[str, ...]:
@@ -40,21 +58,34 @@ def recover_swap(files: FileSystem, directory: Path) -> tuple[str, ...]:
             files.unlink(directory / name)
     files.fsync_directory(directory)
     names = _parsed(files, directory)
-    logs = [item for item in names if item[1].stage == SWAP and item[1].kind == LOG]
-    if logs:
-        low = min(parsed.base_offset for _, parsed in logs)
-        high = max(_next_offset(files, directory / name, parsed) for name, parsed in logs)
-        for name, parsed in names:
-            if not parsed.stage and low <= parsed.base_offset < high:
-                files.unlink(directory / name)
-        files.fsync_directory(directory)
-    # The log first: once it has its name nothing of its segment looks superseded, so that a crash
-    # in here costs no index.
+    for name in _superseded(files, directory, names):
+        files.unlink(directory / name)
+    files.fsync_directory(directory)
     for name, parsed in sorted(names, key=lambda item: (item[1].base_offset, item[1].kind != LOG)):
         if parsed.stage == SWAP:
             files.rename(directory / name, directory / name.removesuffix(SWAP))
+            if parsed.kind == LOG:
+                files.fsync_directory(directory)
     files.fsync_directory(directory)
     return tuple(done)
+
+
+def _superseded(
+    files: FileSystem, directory: Path, names: Sequence[tuple[str, SegmentFile]]
+) -> list[str]:
+    swaps = [item for item in names if item[1].stage == SWAP and item[1].kind == LOG]
+    low = min((parsed.base_offset for _, parsed in swaps), default=0)
+    high = max((_next_offset(files, directory / name, parsed) for name, parsed in swaps), default=0)
+    logs = {parsed.base_offset for _, parsed in names if parsed.kind == LOG}
+    return [
+        name
+        for name, parsed in names
+        if not parsed.stage
+        and (
+            low <= parsed.base_offset < high
+            or (parsed.kind in INDEXES and parsed.base_offset not in logs)
+        )
+    ]
 
 
 def _parsed(files: FileSystem, directory: Path) -> list[tuple[str, SegmentFile]]:

@@ -1,15 +1,23 @@
 """Makes staged files live, one wave at a time, so that a crash at any point loses nothing.
 
-The order is Kafka's (``LocalLog.replaceSegments``; cleaning.md section 4.2) with the directory made
-durable between its steps:
+The order is Kafka's (``LocalLog.replaceSegments``; cleaning.md section 4.2). A crash may keep any
+subset of the renames since the directory was last made durable, so it is made durable (!) wherever
+a start-up would lose something if a later rename survived an earlier one:
 
 1. staged files become ``.cleaned``; any other ``.cleaned`` is removed first, because at start-up a
-   stray one voids every completed ``.swap`` at or above its base;
-2. outputs in *descending* order: ``.cleaned`` becomes ``.swap``; then the outcome is decided;
-3. sources ascending: every file becomes ``.deleted``;
-4. outputs ascending: ``.swap`` is stripped;
-5. producer snapshots of bases that are gone become ``.deleted``;
+   stray one voids every completed ``.swap`` at or above its base (!)
+2. outputs in *descending* order: ``.cleaned`` becomes ``.swap`` (! behind an output that continues
+   a split segment: its first output alone replaces all of it); then the outcome is decided (!)
+3. sources ascending: every file becomes ``.deleted`` (!)
+4. outputs ascending: ``.swap`` is stripped, the log first (! behind each log: what lies between two
+   ``.log.swap`` is taken for superseded)
+5. producer snapshots of bases that are gone become ``.deleted`` (!)
 6. the caller removes what became ``.deleted``, before the next wave needs the room.
+
+Two things lie beyond what a start-up removes, ``[first base, end of the last output)``. Sources
+behind that end go one by one in step 3 (! behind each log), or a tombstone could go and what it
+deletes stay. And an output without aborted transactions takes an empty index along where its source
+has one, or the old index could stay beside an output without records.
 
 A caller commits waves in ascending order: later first would bring superseded records back. The
 outputs of one wave are neighbours: what lies between them is removed by a start-up after step 2.
@@ -56,55 +64,104 @@ def commit_wave(
     files: FileSystem, directory: Path, replacements: Sequence[Replacement]
 ) -> list[Path]:
     """Swap the outputs in; returns when the directory is durable, with what may be removed."""
-    outputs = sorted(replacements, key=lambda replacement: replacement.base_offset)
-    if not outputs:
+    if not replacements:
         return []
-    _announce(files, directory, outputs)
-    for output in reversed(outputs):
-        for kind in _kinds(output):
-            name = segment_file(output.base_offset, kind)
-            files.rename(directory / (name + CLEANED), directory / (name + SWAP))
-    files.fsync_directory(directory)
+    outputs = _announce(files, directory, replacements)
+    _decide(files, directory, outputs)
     removed = _retire_sources(files, directory, outputs)
-    for output in outputs:
-        for kind in _kinds(output):
-            name = segment_file(output.base_offset, kind)
-            files.rename(directory / (name + SWAP), directory / name)
+    _install(files, directory, outputs)
     removed += _retire_snapshots(files, directory, outputs)
     files.fsync_directory(directory)
     return removed
 
 
-def _kinds(output: Replacement) -> list[Kind]:
-    return [kind for kind in KINDS if kind in output.staged]
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """An output whose files are there under their names plus a stage.
+
+    ``has_blank`` says that its transaction index is empty and only there to replace another.
+    """
+
+    base_offset: int
+    kinds: tuple[Kind, ...]
+    sources: tuple[int, ...]
+    has_blank: bool
+
+    def rename(
+        self, files: FileSystem, directory: Path, kind: Kind, source: str, target: str
+    ) -> None:
+        """Take one of the files from a stage to another."""
+        name = segment_file(self.base_offset, kind)
+        files.rename(directory / (name + source), directory / (name + target))
 
 
-def _announce(files: FileSystem, directory: Path, outputs: Sequence[Replacement]) -> None:
+def _announce(
+    files: FileSystem, directory: Path, replacements: Sequence[Replacement]
+) -> list[_Output]:
     for name in files.listdir(directory):
         parsed = parse_segment_file(name)
         if parsed is not None and parsed.stage == CLEANED:
             files.unlink(directory / name)
-    for output in outputs:
-        for kind in _kinds(output):
-            target = segment_file(output.base_offset, kind) + CLEANED
-            files.rename(directory / output.staged[kind], directory / target)
+    outputs: list[_Output] = []
+    for replacement in sorted(replacements, key=lambda each: each.base_offset):
+        base = replacement.base_offset
+        for kind, name in replacement.staged.items():
+            files.rename(directory / name, directory / (segment_file(base, kind) + CLEANED))
+        old_index = directory / segment_file(base, TXN_INDEX)
+        has_blank = TXN_INDEX not in replacement.staged and files.exists(old_index)
+        if has_blank:
+            _create_durable(files, old_index.with_name(old_index.name + CLEANED), like=old_index)
+        kinds = tuple(
+            kind for kind in KINDS if kind in replacement.staged or (has_blank and kind == TXN_INDEX)
+        )
+        outputs.append(_Output(base, kinds, replacement.sources, has_blank))
+    files.fsync_directory(directory)
+    return outputs
+
+
+def _create_durable(files: FileSystem, path: Path, *, like: Path) -> None:
+    handle = files.open_write(path)
+    try:
+        handle.fsync()
+    finally:
+        handle.close()
+    files.copy_owner_and_mode(like, path)
+
+
+def _decide(files: FileSystem, directory: Path, outputs: Sequence[_Output]) -> None:
+    for output in reversed(outputs):
+        for kind in output.kinds:
+            output.rename(files, directory, kind, CLEANED, SWAP)
+        if not output.sources:
+            files.fsync_directory(directory)
     files.fsync_directory(directory)
 
 
-def _retire_sources(
-    files: FileSystem, directory: Path, outputs: Sequence[Replacement]
-) -> list[Path]:
+def _retire_sources(files: FileSystem, directory: Path, outputs: Sequence[_Output]) -> list[Path]:
     removed: list[Path] = []
     for output in outputs:
         for base in output.sources:
             for kind in KINDS:
                 removed += _retire(files, directory, segment_file(base, kind))
+                # The end of the last output is somewhere behind its base.
+                if kind == LOG and base >= outputs[-1].base_offset:
+                    files.fsync_directory(directory)
     files.fsync_directory(directory)
     return removed
 
 
+def _install(files: FileSystem, directory: Path, outputs: Sequence[_Output]) -> None:
+    for output in outputs:
+        for kind in output.kinds:
+            output.rename(files, directory, kind, SWAP, "")
+            if kind == LOG:
+                files.fsync_directory(directory)
+        if output.has_blank:
+            files.unlink(directory / segment_file(output.base_offset, TXN_INDEX))
+
+
 def _retire_snapshots(
-    files: FileSystem, directory: Path, outputs: Sequence[Replacement]
+    files: FileSystem, directory: Path, outputs: Sequence[_Output]
 ) -> list[Path]:
     removed: list[Path] = []
     remaining = {output.base_offset for output in outputs}

@@ -23,9 +23,9 @@ from keeplast.log.files import ReadHandle
 
 WINDOW_BYTES_DEFAULT = 8 << 20
 WINDOW_BYTES_MIN = 64 << 10
-TABLE_ROWS = 8192
-"""A window has so many batches at most: a table that leaves the core's cache costs more than the
-calls that larger windows would save."""
+TABLE_ROWS = 32768
+"""A window has so many batches at most, so that tables stay small beside the data; with far fewer
+the calls a window costs would be felt."""
 
 
 @dataclass(slots=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from keeplast.cli.guard import Terminated
 from keeplast.engine.report import (
+    Estimate,
     GroupReport,
     Reasons,
     RoundReport,
@@ -136,15 +138,59 @@ def test_the_summary_says_before_and_after(
     assert "cleaning t-0: 19.5 KiB -> 14.6 KiB, 4 -> 3 records, end offset 4 in 0.5 s" in run.err
 
 
+ESTIMATED = replace(
+    CLEANED,
+    end_offset=None,
+    stats=None,
+    reasons=None,
+    disk_bytes=2048,
+    estimate=Estimate(
+        sampled_bytes=20_000,
+        sampled_records=4,
+        messages_read=4000,
+        messages_written=3000,
+        bytes_read=20_000,
+        bytes_written=15_000,
+        tombstones_read=1,
+        tombstones_written=None,
+        superseded_records=1000,
+        tombstone_records=0,
+        aborted_records=0,
+        keyless_records=0,
+        distinct_keys=700,
+        key_map_bytes=25_200,
+        seconds=0.5,
+    ),
+)
+
+
 def test_a_plan_marks_what_it_estimates_and_nothing_else(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
 ) -> None:
-    coordinator.answer = lambda: CLEANED
+    coordinator.answer = lambda: ESTIMATED
     estimated = keeplast("plan", data_dir, *COMPACT).out
-    assert "~14.6 KiB" in estimated
-    assert "~3" in estimated
+    for shown in ("~19.5 KiB -> ~14.6 KiB", "~4,000 -> ~3,000", "~1 -> ?", "~700", "~24.6 KiB"):
+        assert shown in estimated
+    assert "~0.5" in estimated
     assert "0..5" in estimated
-    assert "~" not in keeplast("plan", data_dir, *COMPACT, "--exact").out
+    assert " 2,048 B" in estimated
+    coordinator.answer = lambda: CLEANED
+    counted = keeplast("plan", data_dir, *COMPACT, "--exact").out
+    assert "19.5 KiB -> 14.6 KiB" in counted
+    assert "~" not in counted
+
+
+def test_the_document_of_a_plan_has_estimates_apart_from_counts(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    coordinator.answer = lambda: ESTIMATED
+    (partition,) = keeplast("plan", data_dir, *COMPACT, "--json").document["partitions"]
+    assert (None, None) == (partition["stats"], partition["reasons"])
+    assert (700, None) == (
+        partition["estimate"]["distinct_keys"],
+        partition["estimate"]["tombstones_written"],
+    )
+    assert 2048 == partition["disk_bytes"]
 
 
 def test_json_is_one_document_and_progress_goes_to_stderr(

@@ -169,3 +169,24 @@ def test_a_link_in_the_place_of_the_directorys_file_is_refused(tmp_path: Path) -
     (tmp_path / "keeplast.toml").symlink_to("/dev/null")
     with pytest.raises(RefusedError):
         select(tmp_path, COMPACT)
+
+
+def test_the_brokers_own_topics_are_compacted_without_being_told(tmp_path: Path) -> None:
+    make(tmp_path, "__consumer_offsets-3", "__transaction_state-0", "__remote_log_metadata-0")
+    selection = select(tmp_path)
+    assert ["__consumer_offsets-3", "__transaction_state-0"] == chosen(selection)
+    assert ["__remote_log_metadata-0"] == refused(selection)
+    assert {104_857_600} == {request.topic.segment_bytes for request in selection.partitions}
+
+
+def test_what_the_user_says_about_a_brokers_own_topic_counts(tmp_path: Path) -> None:
+    make(tmp_path, "__consumer_offsets-0")
+    (tmp_path / "keeplast.toml").write_text(
+        '[topic."__consumer_offsets"]\ncleanup.policy = "delete"\n'
+    )
+    assert ["__consumer_offsets-0"] == skipped(select(tmp_path))
+
+
+def test_a_clusters_policy_does_not_reach_the_brokers_own_topics(tmp_path: Path) -> None:
+    make(tmp_path, "__transaction_state-0")
+    assert ["__transaction_state-0"] == chosen(select(tmp_path, ["log.cleanup.policy=delete"]))

@@ -8,24 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.mixed_log import LEFT_ALONE, segments, write_mixed_log
-from tests.support.observed_files import ObservedFiles
-from tests.support.partition_maker import (
-    COMPACT,
-    NOW_MS,
-    PARTITION,
-    SMALL_SEGMENTS,
-    bases_of,
-    clean,
-    clean_at,
-    clean_request,
-    coordinator,
-    last_round,
-    one,
-    records_of,
-    write_partition,
-)
-from tests.support.replay import tree
 
 from keeplast.clock import SystemClock
 from keeplast.engine.coordinator import Coordinator
@@ -47,6 +29,24 @@ from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import LocalFiles, WriteHandle
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from tests.support.mixed_log import LEFT_ALONE, segments, write_mixed_log
+from tests.support.observed_files import ObservedFiles
+from tests.support.partition_maker import (
+    COMPACT,
+    NOW_MS,
+    PARTITION,
+    SMALL_SEGMENTS,
+    bases_of,
+    clean,
+    clean_at,
+    clean_request,
+    coordinator,
+    last_round,
+    one,
+    records_of,
+    write_partition,
+)
+from tests.support.replay import tree
 
 BOUND = 60
 
@@ -369,7 +369,9 @@ def test_target_receives_what_cleaning_in_place_would_leave(tmp_path: Path) -> N
     assert logs == {p.name: p.stat().st_mtime_ns for p in (target / source.name).glob("*.log")}
 
 
-def test_target_gets_identity_and_checkpoints_of_the_source(directory: Path, tmp_path: Path) -> None:
+def test_target_gets_identity_and_checkpoints_of_the_source(
+    directory: Path, tmp_path: Path
+) -> None:
     root = directory.parent
     (root / "meta.properties").write_bytes(b"version=1\n")
     (root / LOG_START_CHECKPOINT).write_bytes(encode_offsets({PARTITION: 0}))
@@ -482,9 +484,7 @@ def test_rolling_and_a_target_exclude_each_other(directory: Path, tmp_path: Path
 def test_every_round_leaves_a_line_of_json(directory: Path, tmp_path: Path) -> None:
     receipt = tmp_path / "receipts.jsonl"
     cleaner = CleanerConfig(key_map_bytes=24 * 5, load_factor=1.0)
-    request = replace(
-        clean_request(directory, cleaner=cleaner), rounds=None, receipt=receipt
-    )
+    request = replace(clean_request(directory, cleaner=cleaner), rounds=None, receipt=receipt)
     sizes = {int(path.stem): path.stat().st_size for path in directory.glob("*.log")}
     (partition,) = coordinator().clean(request).partitions
     lines = [json.loads(line) for line in receipt.read_text().splitlines()]
@@ -495,9 +495,10 @@ def test_every_round_leaves_a_line_of_json(directory: Path, tmp_path: Path) -> N
     assert sizes == {source["base"]: source["bytes"] for source in lines[0]["inputs"]}
     assert NOW_MS == lines[0]["now_ms"]
     outputs = {output["base"]: output["bytes"] for output in lines[-1]["outputs"]}
-    assert outputs.items() <= {
-        int(path.stem): path.stat().st_size for path in directory.glob("*.log")
-    }.items()
+    assert (
+        outputs.items()
+        <= {int(path.stem): path.stat().st_size for path in directory.glob("*.log")}.items()
+    )
 
 
 def test_failed_and_skipped_rounds_leave_no_receipt(directory: Path, tmp_path: Path) -> None:

@@ -11,24 +11,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from keeplast.engine.coordinator import RESERVE_BYTES_MIN
+from keeplast.format.filename import CLEANER_CHECKPOINT
+from keeplast.format.record import Record
+from keeplast.log.checkpoints import read_checkpoint
+from keeplast.log.recovery import recover_swap
+from keeplast.model.topic_config import TopicConfig
 from tests.support.mixed_log import write_mixed_log
-from tests.support.observed_files import Crash, ObservedFiles
+from tests.support.observed_files import Crash, ObservedFiles, UnsyncedFiles
 from tests.support.partition_maker import (
     COMPACT,
     PARTITION,
     SMALL_SEGMENTS,
     clean,
     clean_request,
+    coordinator,
+    last_round,
 )
 from tests.support.reader import read_partition
-
-from keeplast.engine.coordinator import RESERVE_BYTES_MIN
-from keeplast.format.filename import CLEANER_CHECKPOINT
-from keeplast.format.record import Record
-from keeplast.log.checkpoints import read_checkpoint
-from keeplast.log.files import LocalFiles
-from keeplast.log.recovery import recover_swap
-from keeplast.model.topic_config import TopicConfig
 
 LARGE_ROOM = 1 << 30
 MERGING = replace(COMPACT, segment_bytes=700)
@@ -52,16 +53,16 @@ def test_crash_before_every_operation(tmp_path: Path, topic: TopicConfig, room: 
 
         restarted = tmp_path / f"{crash_at}-restarted" / directory.name
         shutil.copytree(directory, restarted)
-        recover_swap(LocalFiles(), restarted)
+        recover_swap(UnsyncedFiles(), restarted)
         found = read_partition(restarted)
         assert expected_state == [found.final_values(offset) for offset in offsets], crash_at
 
-        checkpoint = read_checkpoint(LocalFiles(), directory.parent, CLEANER_CHECKPOINT)
+        checkpoint = read_checkpoint(UnsyncedFiles(), directory.parent, CLEANER_CHECKPOINT)
         if not checkpoint:
             clean(clean_request(directory, topic=topic))
         else:
             assert checkpoint == {PARTITION: 60}
-            recover_swap(LocalFiles(), directory)
+            recover_swap(UnsyncedFiles(), directory)
         assert _contents(whole) == _contents(directory), crash_at
         shutil.rmtree(directory.parent)
         shutil.rmtree(restarted.parent)
@@ -91,5 +92,39 @@ def test_segment_that_was_left_alone_survives_between_two_outputs(tmp_path: Path
                 clean_request(directory, topic=SMALL_SEGMENTS),
                 files=ObservedFiles(crash_at=crash_at),
             )
-        recover_swap(LocalFiles(), directory)
+        recover_swap(UnsyncedFiles(), directory)
         assert (directory / f"{20:020d}.log").exists(), crash_at
+
+
+class FailingFiles(ObservedFiles):
+    """Fails one operation with an error of the system and goes on."""
+
+    def __init__(self, fail_at: int) -> None:
+        """Count from 0, like a crash."""
+        super().__init__()
+        self._fail_at = fail_at
+
+    def _note(self, operation: str) -> None:
+        super()._note(operation)
+        if len(self.operations) == self._fail_at + 1:
+            raise OSError(5, "Input/output error")
+
+
+def test_disk_error_at_every_operation_is_told_and_overcome(tmp_path: Path) -> None:
+    """The next call finishes or undoes what the error left, as after a crash."""
+    request = clean_request(write_mixed_log(tmp_path / "whole"), topic=SMALL_SEGMENTS)
+    files = ObservedFiles()
+    clean(request, files=files)
+    expected = _contents(request.partitions[0].path)
+    for fail_at in range(len(files.operations)):
+        directory = write_mixed_log(tmp_path / str(fail_at))
+        original = read_partition(directory).final_values()
+        failing = FailingFiles(fail_at)
+        report = last_round(
+            coordinator(files=failing).clean(clean_request(directory, topic=SMALL_SEGMENTS))
+        )
+        assert isinstance(report.failure, OSError), fail_at
+        recover_swap(UnsyncedFiles(), directory)
+        assert original == read_partition(directory).final_values()
+        clean(clean_request(directory, topic=SMALL_SEGMENTS))
+        assert expected == _contents(directory)

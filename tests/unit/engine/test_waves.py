@@ -6,6 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from keeplast.engine.coordinator import RESERVE_BYTES_MIN
+from keeplast.engine.report import Stats
+from keeplast.errors import RefusedError
+from keeplast.model.topic_config import TopicConfig
 from tests.support.mixed_log import segments, write_mixed_log
 from tests.support.observed_files import ObservedFiles
 from tests.support.partition_maker import (
@@ -18,11 +23,6 @@ from tests.support.partition_maker import (
     last_round,
 )
 from tests.support.replay import tree
-
-from keeplast.engine.coordinator import RESERVE_BYTES_MIN
-from keeplast.engine.report import Stats
-from keeplast.errors import RefusedError
-from keeplast.model.topic_config import TopicConfig
 
 LARGEST = max(len(data) for data in segments().values())
 UNTIMED = {

@@ -136,6 +136,7 @@ def test_durable_write_goes_around_a_link_and_not_through_it(path: Path, tmp_pat
     assert CONTENT == path.read_bytes()
     assert not link.is_symlink()
     assert link.read_bytes() == b"new"
+    assert link.stat().st_mode & 0o022 == 0
 
 
 def test_durable_append_creates_and_continues(tmp_path: Path) -> None:

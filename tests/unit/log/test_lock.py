@@ -91,6 +91,38 @@ def test_asking_creates_no_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_it_is_refused_in_the_same_process_and_survives_the_attempt(tmp_path: Path) -> None:
+    """The kernel would grant it, and give both up when the second is closed."""
+    (tmp_path / ".lock").write_bytes(b"")
+    with locked(tmp_path):
+        with pytest.raises(RefusedError), locked(tmp_path):
+            pass
+        assert is_locked(tmp_path)
+        link = tmp_path.parent / "same"
+        link.symlink_to(tmp_path)
+        with pytest.raises(RefusedError), locked(link):
+            pass
+        assert tried_by_another(tmp_path) == "refused"
+    assert not is_locked(tmp_path)
+
+
+def test_lock_on_a_file_that_has_lost_its_name_is_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process removes its file between our opening and our locking."""
+    path = tmp_path / ".lock"
+    path.write_bytes(b"")
+    real = fcntl.lockf
+
+    def lockf(fd: int, operation: int) -> None:
+        path.unlink()
+        real(fd, operation)
+
+    monkeypatch.setattr("keeplast.log.lock.fcntl.lockf", lockf)
+    with pytest.raises(RefusedError), locked(tmp_path):
+        pass
+
+
 def test_flock_is_another_kind_of_lock(tmp_path: Path) -> None:
     """A broker would not see it, so neither do we."""
     with (tmp_path / ".lock").open("w") as file:

@@ -115,9 +115,7 @@ def test_position_before_an_offset_is_that_of_an_entry_not_above_it(directory: P
     found = indexes(directory)
     (first, position), *_ = expected_indexes()[0]
     assert first > 0
-    assert [0, 0, position] == [
-        found.position_before(offset) for offset in (0, first - 1, first)
-    ]
+    assert [0, 0, position] == [found.position_before(offset) for offset in (0, first - 1, first)]
 
 
 INDEX_DAMAGES = {
@@ -133,9 +131,7 @@ INDEX_DAMAGES = {
 
 
 @pytest.mark.parametrize("name", INDEX_DAMAGES)
-def test_offset_index_that_cannot_be_right_is_rebuilt_in_memory(
-    directory: Path, name: str
-) -> None:
+def test_offset_index_that_cannot_be_right_is_rebuilt_in_memory(directory: Path, name: str) -> None:
     """LS07: nothing is written."""
     path = directory / "00000000000000000000.index"
     content = INDEX_DAMAGES[name]
@@ -307,7 +303,9 @@ def test_ls05_timestamp_of_the_first_batch(
     assert expected == read_first_batch_timestamp(segment, FILES)
 
 
-@pytest.mark.parametrize(("at", "value"), [(8, b"\x00\x00\x00\x0d"), (8, b"\xff" * 4), (16, b"\x03")])
+@pytest.mark.parametrize(
+    ("at", "value"), [(8, b"\x00\x00\x00\x0d"), (8, b"\xff" * 4), (16, b"\x03")]
+)
 def test_damaged_first_header_is_corrupt(tmp_path: Path, at: int, value: bytes) -> None:
     """F6: Kafka's eligibility fails on it too."""
     data = bytearray(DATA)

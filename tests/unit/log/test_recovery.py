@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import CorruptError
-from keeplast.log.files import LocalFiles
 from keeplast.log.recovery import recover_swap
 from tests.support.kernel_window import load
+from tests.support.observed_files import UnsyncedFiles
 from tests.support.partition_maker import one, write_partition, write_segment, write_snapshot
 
 INDEXES = (".index", ".timeindex")
@@ -17,7 +17,7 @@ INDEXES = (".index", ".timeindex")
 
 def recovered(directory: Path) -> tuple[str, ...]:
     load()
-    return recover_swap(LocalFiles(), directory)
+    return recover_swap(UnsyncedFiles(), directory)
 
 
 def names(directory: Path) -> list[str]:

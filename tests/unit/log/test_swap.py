@@ -17,11 +17,10 @@ from keeplast.format.filename import (
     segment_file,
 )
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.files import LocalFiles
 from keeplast.log.recovery import recover_swap
 from keeplast.log.swap import Replacement, commit_wave
 from tests.support.kernel_window import load
-from tests.support.observed_files import Crash, ObservedFiles
+from tests.support.observed_files import Crash, ObservedFiles, UnsyncedFiles
 from tests.support.partition_maker import one, write_partition, write_segment, write_snapshot
 
 KINDS: tuple[Kind, ...] = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
@@ -68,7 +67,7 @@ AFTER = {0: FIRST_OUTPUT, 4: SECOND_OUTPUT, 8: OLD[8], **ACTIVE}
 
 def test_outputs_are_live_and_what_they_replace_may_be_removed(tmp_path: Path) -> None:
     directory, outputs = make(tmp_path)
-    removed = commit_wave(LocalFiles(), directory, outputs)
+    removed = commit_wave(UnsyncedFiles(), directory, outputs)
     assert AFTER == logs(directory)
     assert {path for path in directory.iterdir() if path.name.endswith(".deleted")} == set(removed)
     for path in removed:
@@ -164,13 +163,13 @@ def test_crash_before_every_operation_leaves_the_old_log_or_the_new_one(tmp_path
         directory, outputs = make(tmp_path / str(crash_at))
         with pytest.raises(Crash):
             commit_wave(ObservedFiles(crash_at=crash_at), directory, outputs)
-        recover_swap(LocalFiles(), directory)
+        recover_swap(UnsyncedFiles(), directory)
         found = logs(directory)
         assert found in (BEFORE, AFTER), crash_at
         outcomes.append(found == AFTER)
         leftovers = (".cleaned", ".swap", ".deleted")
         assert [path for path in directory.iterdir() if path.name.endswith(leftovers)] == []
-        assert recover_swap(LocalFiles(), directory) == ()
+        assert recover_swap(UnsyncedFiles(), directory) == ()
     # Once decided, it stays decided.
     assert outcomes == sorted(outcomes)
     assert {False, True} == set(outcomes)
@@ -184,11 +183,11 @@ def test_crash_in_the_recovery_itself_changes_nothing(tmp_path: Path) -> None:
                 commit_wave(ObservedFiles(crash_at=commit_crash), directory, outputs)
             once = directory.parent / "once"
             shutil.copytree(directory, once)
-            recover_swap(LocalFiles(), once)
+            recover_swap(UnsyncedFiles(), once)
             try:
                 recover_swap(ObservedFiles(crash_at=recovery_crash), directory)
             except Crash:
-                recover_swap(LocalFiles(), directory)
+                recover_swap(UnsyncedFiles(), directory)
             assert {p.name: p.read_bytes() for p in once.iterdir()} == {
                 p.name: p.read_bytes() for p in directory.iterdir()
             }

@@ -5,6 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+from keeplast.cleaner.eligibility import non_active_from, segments_between
+from keeplast.engine.survey import Checkpoints, survey_partition
+from keeplast.errors import CorruptError, InvalidError
+from keeplast.format import txn_index
+from keeplast.format.batch import encode_batch
+from keeplast.format.control import ControlType
+from keeplast.format.producer_snapshot import ProducerEntry
+from keeplast.format.record import Record
+from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.files import LocalFiles
+from keeplast.model.segment import SegmentSummary
 from tests.support.partition_maker import (
     COMPACT,
     NOW_MS,
@@ -20,18 +32,6 @@ from tests.support.partition_maker import (
     write_partition,
     write_snapshot,
 )
-
-from keeplast.cleaner.eligibility import non_active_from, segments_between
-from keeplast.engine.survey import Checkpoints, survey_partition
-from keeplast.errors import CorruptError, InvalidError
-from keeplast.format import txn_index
-from keeplast.format.batch import encode_batch
-from keeplast.format.control import ControlType
-from keeplast.format.producer_snapshot import ProducerEntry
-from keeplast.format.record import Record
-from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.files import LocalFiles
-from keeplast.model.segment import SegmentSummary
 
 
 def summaries(*bases: int) -> tuple[SegmentSummary, ...]:
@@ -73,9 +73,7 @@ def test_ls02_range_begins_with_the_segment_that_holds_its_start(start: int, fir
     assert first == found[0].base_offset
 
 
-@pytest.mark.parametrize(
-    ("base", "last"), [(1, 0), (100, 10), (2**31, 0), (2**31, 2**31 - 1)]
-)
+@pytest.mark.parametrize(("base", "last"), [(1, 0), (100, 10), (2**31, 0), (2**31, 2**31 - 1)])
 def test_ls04_offset_below_its_segment_is_corrupt(tmp_path: Path, base: int, last: int) -> None:
     directory = write_partition(tmp_path, {base: b"", base + 10**6: b""})
     data = one(last, b"k", timestamp=NOW_MS)

@@ -12,22 +12,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.support.kernel_window import windows_of
-from tests.support.partition_maker import (
-    COMPACT,
-    DAY_MS,
-    NOW_MS,
-    batches_of,
-    clean,
-    clean_at,
-    clean_request,
-    marker,
-    one,
-    write_partition,
-    write_snapshot,
-)
 
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.attributes import TimestampType
@@ -52,6 +39,20 @@ from keeplast.format.message_set import Batch, read_batches
 from keeplast.format.producer_snapshot import ProducerEntry
 from keeplast.format.record import Record
 from keeplast.model.offsets import increment_sequence
+from tests.support.kernel_window import windows_of
+from tests.support.partition_maker import (
+    COMPACT,
+    DAY_MS,
+    NOW_MS,
+    batches_of,
+    clean,
+    clean_at,
+    clean_request,
+    marker,
+    one,
+    write_partition,
+    write_snapshot,
+)
 
 Grid = tuple[int, Codec, int]
 GRID: list[Grid] = [
@@ -66,7 +67,7 @@ FAR = 1_000_000
 
 
 def encoded(
-    records: Sequence[Record], codec: Codec, magic: int, *, leader_epoch: int = -1, **fields: int
+    records: Sequence[Record], codec: Codec, magic: int, *, leader_epoch: int = -1, **fields: Any
 ) -> bytes:
     """Encode a batch of any magic; only magic 2 has the further fields."""
     if magic < 2:
@@ -112,7 +113,8 @@ def test_mr02_empty_batch_keeps_offsets_sequences_and_times(
         base_sequence=10, is_transactional=is_transactional,
     )  # fmt: skip
     directory = write_partition(
-        tmp_path, {0: batch, 100: one(100, b"last"), 101: marker(101, 23, ControlType.COMMIT, epoch=5)}
+        tmp_path,
+        {0: batch, 100: one(100, b"last"), 101: marker(101, 23, ControlType.COMMIT, epoch=5)},
     )
     write_snapshot(directory, 101, [ProducerEntry(23, 5, 11, 4, 1, NOW_MS, -1, -1)])
     report = clean(clean_request(directory))
@@ -216,7 +218,7 @@ def test_mr07_a_batch_with_gaps_is_filtered_again(
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("first", [0, 57])
 def test_mr08_producer_fields_are_kept(tmp_path: Path, first: int, codec: Codec) -> None:
-    def batch(offset: int, producer_id: int, epoch: int, sequence: int, **flags: bool) -> bytes:
+    def batch(offset: int, producer_id: int, epoch: int, sequence: int, **flags: Any) -> bytes:
         keys = (None, b"%d-1" % offset, b"%d-2" % offset)
         return encode_batch(
             [Record(offset + i, NOW_MS, key, b"v") for i, key in enumerate(keys)],
@@ -325,9 +327,7 @@ def test_mr11_append_time_is_kept(tmp_path: Path, first: int, codec: Codec, magi
     def batch(records: Sequence[Record]) -> bytes:
         kind = TimestampType.LOG_APPEND_TIME
         if magic == 2:
-            return encode_batch(
-                records, codec=codec, timestamp_type=kind, max_timestamp=appended
-            )
+            return encode_batch(records, codec=codec, timestamp_type=kind, max_timestamp=appended)
         return encode_message_set(
             records, magic=magic, codec=codec, timestamp_type=kind, append_timestamp=appended
         )

@@ -5,6 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+from keeplast.cleaner.producers import last_records
+from keeplast.errors import CorruptError
+from keeplast.format.batch import decode_batch, encode_batch, encode_empty_batch
+from keeplast.format.control import ControlType
+from keeplast.format.producer_snapshot import ProducerEntry
+from keeplast.format.record import Record
+from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.producer_state import ProducerState
 from tests.support.partition_maker import (
     DAY_MS,
     NOW_MS,
@@ -18,15 +27,6 @@ from tests.support.partition_maker import (
     write_partition,
     write_snapshot,
 )
-
-from keeplast.cleaner.producers import last_records
-from keeplast.errors import CorruptError
-from keeplast.format.batch import decode_batch, encode_batch, encode_empty_batch
-from keeplast.format.control import ControlType
-from keeplast.format.producer_snapshot import ProducerEntry
-from keeplast.format.record import Record
-from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.producer_state import ProducerState
 
 ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT
 

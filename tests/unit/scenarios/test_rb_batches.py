@@ -6,8 +6,6 @@ import itertools
 from pathlib import Path
 
 import pytest
-from tests.support.kernel_window import rows_of, window_of, windows_of
-from tests.support.partition_maker import NOW_MS, clean, clean_request, one, write_partition
 
 from keeplast.errors import CorruptError
 from keeplast.format.attributes import TimestampType
@@ -15,6 +13,8 @@ from keeplast.format.batch import decode_batch, encode_batch, encode_empty_batch
 from keeplast.format.compression import Codec
 from keeplast.format.record import Record
 from keeplast.model.offsets import INT32_MAX, NO_TIMESTAMP, increment_sequence
+from tests.support.kernel_window import rows_of, window_of, windows_of
+from tests.support.partition_maker import NOW_MS, clean, clean_request, one, write_partition
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,7 @@ def test_rb01_empty_header(kind: TimestampType, is_transactional: bool, is_contr
 def test_rb02_fields_of_a_batch(producer_id: int, epoch: int, sequence: int) -> None:
     records = [Record(1234567, 1, b"a", b"v"), Record(1234568, 2, b"b", b"v")]
     batch = decode_batch(
-        encode_batch(
-            records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
-        )
+        encode_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
     )
     assert batch.is_valid
     assert records == list(batch.records())

@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.partition_maker import (
-    COMPACT,
-    NOW_MS,
-    PARTITION,
-    SMALL_SEGMENTS,
-    clean,
-    clean_request,
-    data_batch,
-    last_round,
-    coordinator,
-    marker,
-    one,
-    records_of,
-    write_partition,
-    write_segment,
-)
 
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.format import txn_index
@@ -30,6 +13,22 @@ from keeplast.format.control import ControlType
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
+from tests.support.partition_maker import (
+    COMPACT,
+    DAY_MS,
+    NOW_MS,
+    PARTITION,
+    SMALL_SEGMENTS,
+    clean,
+    clean_at,
+    clean_request,
+    data_batch,
+    marker,
+    one,
+    records_of,
+    write_partition,
+    write_segment,
+)
 
 ENTRIES = (
     AbortedTransaction(0, 0, 10, 11),
@@ -65,9 +64,7 @@ def log_with_abort(tmp_path: Path, known: tuple[AbortedTransaction, ...]) -> Pat
         },
     )
     if known:
-        write_segment(
-            directory, 10, (directory / f"{10:020d}.log").read_bytes(), aborted=known
-        )
+        write_segment(directory, 10, (directory / f"{10:020d}.log").read_bytes(), aborted=known)
     return directory
 
 
@@ -168,10 +165,12 @@ def test_x57_data_in_one_group_and_its_abort_in_the_next(tmp_path: Path) -> None
     assert (AbortedTransaction(7, 1, 10, 11),) == entries
 
 
-def test_abort_is_no_longer_indexed_once_its_data_is_gone(tmp_path: Path) -> None:
+def test_abort_is_indexed_while_a_batch_of_its_data_is_left(tmp_path: Path) -> None:
+    """An empty one too: here it is the last batch of a producer that has not expired yet."""
     directory = log_with_abort(tmp_path, (AbortedTransaction(7, 1, 10, 11),))
-    request = replace(clean_request(directory, topic=SMALL_SEGMENTS), first_dirty_offset=0)
-    clean(request)
-    clean(request)
-    assert not (directory / f"{10:020d}.txnindex").exists()
-    assert last_round(coordinator().clean(request)).failure is None
+    path = directory / f"{10:020d}.txnindex"
+    found = []
+    for now_ms in (NOW_MS, NOW_MS, NOW_MS + DAY_MS, NOW_MS + DAY_MS):
+        clean_at(directory, now_ms, topic=SMALL_SEGMENTS)
+        found.append(path.exists())
+    assert found == [True, True, True, False]

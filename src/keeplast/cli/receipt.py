@@ -1,0 +1,52 @@
+"""``keeplast receipt show``: what the rounds of a receipt file say of themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from keeplast.cli.guard import run_guarded
+from keeplast.cli.options import Json
+
+receipt = typer.Typer(
+    name="receipt",
+    help="What clean --receipt wrote down.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@receipt.callback()
+def _group() -> None:
+    """Keep ``show`` a command of its own: with one command Typer would drop its name."""
+
+
+@receipt.command()
+def show(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="The file that clean --receipt wrote.", show_default=False
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Show each round: its clock and range, what it read and wrote, and what went and why."""
+    run_guarded(lambda: _shown(file, as_json=as_json), as_json=as_json)
+
+
+def _shown(file: Path, *, as_json: bool) -> tuple[int, dict[str, Any]]:
+    from keeplast.cli.exit_codes import DONE
+    from keeplast.cli.guard import JSON_VERSION
+    from keeplast.cli.output import print_result
+    from keeplast.cli.receipt_view import receipts_table
+    from keeplast.engine.receipt_book import read_receipts
+    from keeplast.log.files import LocalFiles
+
+    receipts = read_receipts(file, LocalFiles())
+    if not as_json:
+        print_result(receipts_table(receipts))
+    document = {"version": JSON_VERSION, "receipts": [each.document for each in receipts]}
+    return DONE, document

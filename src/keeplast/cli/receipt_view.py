@@ -1,0 +1,40 @@
+"""Receipts as a table, a line a round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from keeplast.cli.escapes import printable
+from keeplast.cli.rows import cells, new_table, time_text
+from keeplast.cli.sizes import format_bytes, format_count
+from keeplast.engine.receipt_book import RoundReceipt
+
+REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")
+
+
+def receipts_table(receipts: Sequence[RoundReceipt]) -> Table:
+    """Return a row for each round: when, where, how much, and what went by reason."""
+    table = new_table("partition", "clock", ">offsets", ">bytes", ">records", "records that went")
+    for each in receipts:
+        stats = each.document["round"]["stats"]
+        reasons = each.document["round"].get("reasons") or {}
+        went = [
+            f"{format_count(reasons[f'{name}_records'])} {name}"
+            for name in REASONS
+            if reasons.get(f"{name}_records")
+        ]
+        table.add_row(
+            *cells([each.partition]),
+            time_text(each.now_ms),
+            f"{each.first_dirty}..{each.end_offset}",
+            _change(format_bytes(stats["bytes_read"]), format_bytes(stats["bytes_written"])),
+            _change(format_count(stats["messages_read"]), format_count(each.messages_written)),
+            printable(", ".join(went)) or "none",
+        )
+    return table
+
+
+def _change(before: str, after: str) -> str:
+    return f"{before} -> {after}"

@@ -1,0 +1,87 @@
+"""Holds receipts against the files they are about: sizes, batches, checksums, what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keeplast.engine.log_facts import LogFacts
+from keeplast.engine.receipt_book import RoundReceipt, SegmentEntry
+from keeplast.engine.verdicts import Findings
+from keeplast.engine.verified_log import VerifiedLog
+
+
+def check_receipt(
+    rounds: Sequence[RoundReceipt],
+    left: tuple[VerifiedLog, LogFacts] | None,
+    right: tuple[VerifiedLog, LogFacts],
+) -> Findings:
+    """Return where inputs of the first round or outputs of the last one are other files.
+
+    The active segment may have grown since: a broker may have gone on.
+    """
+    findings = Findings()
+    first, last = rounds[0], rounds[-1]
+    if left is not None:
+        for segment in first.inputs:
+            is_active = segment is first.inputs[-1]
+            _check_segment("before", segment, left, findings, grows=is_active)
+    for segment in last.outputs:
+        _check_segment("after", segment, right, findings, grows=False)
+    sources = {base for output in last.outputs for base in output.sources}
+    outputs = {output.base_offset for output in last.outputs}
+    found = {s.base_offset for s in right[0].segments}
+    for base in sorted((sources - outputs) & found):
+        findings.add("after: a segment that was merged into another is still there", offset=base)
+    for segment in last.inputs:
+        if segment.base_offset not in sources:
+            is_active = segment is last.inputs[-1]
+            _check_segment("after", segment, right, findings, grows=is_active)
+    _check_records(last, outputs, right[1], findings)
+    return findings
+
+
+def _check_segment(
+    side: str,
+    segment: SegmentEntry,
+    log: tuple[VerifiedLog, LogFacts],
+    findings: Findings,
+    *,
+    grows: bool,
+) -> None:
+    base = segment.base_offset
+    found = next((s for s in log[0].segments if s.base_offset == base), None)
+    if found is None:
+        findings.add(f"{side}: the segment is missing", offset=base)
+        return
+    facts = log[1].segments[base]
+    size = found.size_bytes
+    if size != segment.size_bytes and not (grows and size > segment.size_bytes):
+        findings.add(
+            f"{side}: the segment has {size} bytes, the receipt says {segment.size_bytes}",
+            offset=base,
+        )
+    elif segment.batches is not None and facts.batches != segment.batches:
+        findings.add(
+            f"{side}: the segment has {facts.batches} batches, the receipt says {segment.batches}",
+            offset=base,
+        )
+    elif segment.crc32c is not None and facts.crc32c != segment.crc32c:
+        findings.add(
+            f"{side}: the segment's bytes have CRC-32C {facts.crc32c:#010x}, the receipt says "
+            f"{segment.crc32c:#010x}",
+            offset=base,
+        )
+
+
+def _check_records(
+    last: RoundReceipt, outputs: set[int], facts: LogFacts, findings: Findings
+) -> None:
+    """Count the records of all outputs; a set of an old format tells its number to nobody."""
+    written = [facts.segments[base] for base in outputs if base in facts.segments]
+    count = sum(segment.records for segment in written)
+    if any(segment.has_old_format for segment in written):
+        return
+    if len(written) == len(outputs) and count != last.messages_written:
+        findings.add(
+            f"after: the outputs hold {count} records, the receipt says {last.messages_written}"
+        )

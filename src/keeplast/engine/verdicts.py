@@ -1,0 +1,129 @@
+"""What ``verify`` answers: checks, each with a verdict and what it rests on.
+
+*Holds* is said only of what was looked at in full. What a check could not look at makes it *cannot
+be judged*, with the reason, unless something is broken; a reason is never shown as holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+FINDINGS_MAX = 10
+REASONS_MAX = 5
+JSON_VERSION = 1
+
+
+class Verdict(StrEnum):
+    """The answer of one check."""
+
+    HOLDS = "holds"
+    BROKEN = "broken"
+    UNJUDGED = "cannot be judged"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it must be; ``key`` None when it is about no key."""
+
+    problem: str
+    offset: int | None = None
+    key: bytes | None = None
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a check has found so far: the first few, and how many in all."""
+
+    first: list[Finding] = field(default_factory=list)
+    count: int = 0
+    reasons: list[str] = field(default_factory=list)
+
+    def add(self, problem: str, *, offset: int | None = None, key: bytes | None = None) -> None:
+        """Count a finding; keep it if it is one of the first."""
+        self.count += 1
+        if len(self.first) < FINDINGS_MAX:
+            self.first.append(Finding(problem, offset, key))
+
+    def add_all(self, other: Findings) -> None:
+        """Take over what another pass has found."""
+        self.first = [*self.first, *other.first][:FINDINGS_MAX]
+        self.count += other.count
+        for reason in other.reasons:
+            self.cannot_judge(reason)
+
+    def cannot_judge(self, reason: str) -> None:
+        """Remember why something was not looked at."""
+        if reason not in self.reasons and len(self.reasons) < REASONS_MAX:
+            self.reasons.append(reason)
+
+    def check(self, name: str, claim: str) -> Check:
+        """Return the check that rests on these findings."""
+        verdict = Verdict.HOLDS
+        if self.count:
+            verdict = Verdict.BROKEN
+        elif self.reasons:
+            verdict = Verdict.UNJUDGED
+        return Check(name, claim, verdict, tuple(self.first), self.count, tuple(self.reasons))
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One claim and the verdict on it; ``findings`` are the first of ``count``."""
+
+    name: str
+    claim: str
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    count: int
+    reasons: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the check as the document shows it; keys are hexadecimal."""
+        return {
+            "name": self.name,
+            "claim": self.claim,
+            "verdict": self.verdict.value,
+            "count": self.count,
+            "findings": [
+                {
+                    "problem": f.problem,
+                    "offset": f.offset,
+                    "key": None if f.key is None else f.key.hex(),
+                }
+                for f in self.findings
+            ],
+            "reasons": list(self.reasons),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationReport:
+    """All checks of one partition, and facts that explain them."""
+
+    name: str
+    checks: tuple[Check, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the worst verdict."""
+        found = {check.verdict for check in self.checks}
+        for verdict in (Verdict.BROKEN, Verdict.UNJUDGED):
+            if verdict in found:
+                return verdict
+        return Verdict.HOLDS
+
+    def check(self, name: str) -> Check:
+        """Return the check of that name."""
+        return next(check for check in self.checks if check.name == name)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document."""
+        return {
+            "partition": self.name,
+            "verdict": self.verdict.value,
+            "checks": [check.to_json() for check in self.checks],
+            "notes": list(self.notes),
+        }

@@ -1,0 +1,237 @@
+"""A log as ``verify`` reads it: parts of a segment with columns of batches and of records.
+
+Shares the window reader and the record parser with the cleaner and nothing that decides: keys and
+contents have fingerprints of their own, old formats go through the codec of one value. A part is
+valid until the next one is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keeplast.columns import batch_table as t
+from keeplast.columns.fingerprints import fingerprint_batches, fingerprint_rows
+from keeplast.columns.kernel import OK, PROBLEMS, TOO_MANY
+from keeplast.errors import CorruptError
+from keeplast.format.compression import Codec, decompress
+from keeplast.format.message_set import Batch, read_batches
+from keeplast.format.record import Record, encode_record
+from keeplast.log.files import FileSystem, reading
+from keeplast.log.partition_log import PartitionFiles, SegmentFiles, find_tail, list_partition
+from keeplast.log.windows import Window, WindowBuffers, read_windows
+
+WINDOW_BYTES = 4 << 20
+ROWS = 1 << 16
+SCRATCH_BYTES = 16 << 20
+
+LEADER_EPOCH = 0
+BASE_SEQUENCE = 1
+"""Columns of :attr:`Part.extra`: header fields that the batch table has no column for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Batches ``[first, last)`` of a window and the records in them.
+
+    ``table`` and ``extra`` have a row a batch; ``offsets``, ``keys``, ``contents``, ``flags`` and
+    ``batch_of`` (number within the part) one a record.
+    """
+
+    window: Window
+    first: int
+    table: NDArray[np.int64]
+    extra: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    keys: NDArray[np.int64]
+    contents: NDArray[np.int64]
+    flags: NDArray[np.uint8]
+    batch_of: NDArray[np.int64]
+
+    @property
+    def last_offset(self) -> int:
+        """Return the greatest last offset of the batches."""
+        return int(self.table[:, t.LAST_OFFSET].max())
+
+    def batch(self, number: int) -> Batch:
+        """Return batch ``number`` as a value, from the bytes alone."""
+        return _value_of(self.window, self.first + number)
+
+    def record(self, number: int, offset: int) -> Record | None:
+        """Return the record at ``offset`` of batch ``number``, None when it is not in there."""
+        return next((r for r in self.batch(number).records() if r.offset == offset), None)
+
+    def digests(self, numbers: NDArray[np.int64], seeds: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return fingerprints of all bytes of some batches."""
+        found = np.empty((len(numbers), 2), np.int64)
+        chosen = np.ascontiguousarray(numbers + self.first)
+        fingerprint_batches(self.window.data, self.window.table, chosen, seeds, found)
+        return found
+
+
+class VerifiedLog:
+    """One partition directory that nobody writes to while it is read."""
+
+    def __init__(self, path: Path, files: FileSystem) -> None:
+        """List the directory and find where the log ends."""
+        self.path = path
+        self.files = files
+        self.listing: PartitionFiles = list_partition(path, files)
+        self.tail = find_tail(self.listing, files)
+
+    @property
+    def segments(self) -> tuple[SegmentFiles, ...]:
+        """Return the segments, the last one active."""
+        return self.listing.segments
+
+    @property
+    def start(self) -> int:
+        """Return the base offset of the first segment."""
+        return self.segments[0].base_offset
+
+    @property
+    def end(self) -> int:
+        """Return the offset behind the last batch."""
+        return self.tail.log_end
+
+    def windows_of(
+        self, segment: SegmentFiles, buffers: WindowBuffers, *, checks_crc: bool
+    ) -> Iterator[Window]:
+        """Yield the batches of one segment; CorruptError where it cannot be read on."""
+        is_active = segment is self.listing.active
+        end = self.tail.valid_bytes if is_active else segment.size_bytes
+        path = segment.log_path
+        with reading(self.files, path) as handle:
+            yield from read_windows(handle, path, buffers, end=end, checks_crc=checks_crc)
+
+    def windows(self, buffers: WindowBuffers) -> Iterator[Window]:
+        """Yield all batches in order; their CRCs have been checked before."""
+        for segment in self.segments:
+            yield from self.windows_of(segment, buffers, checks_crc=False)
+
+    def parts(self, seeds: NDArray[np.uint64]) -> Iterator[Part]:
+        """Yield all batches with their records, in order."""
+        reader = _PartReader(seeds)
+        for window in self.windows(WindowBuffers(WINDOW_BYTES)):
+            yield from reader.parts(window)
+
+    def records_at(self, offsets: set[int]) -> dict[int, Record]:
+        """Return the records at some offsets; reads the segments that hold them."""
+        found: dict[int, Record] = {}
+        buffers = WindowBuffers(WINDOW_BYTES)
+        if not offsets:
+            return found
+        wanted = np.array(sorted(offsets), np.int64)
+        for window in self.windows(buffers):
+            rows = window.table[: window.batches]
+            lasts = rows[:, t.LAST_OFFSET]
+            if int(lasts.max()) < wanted[0]:
+                continue
+            bases = rows[:, t.BASE_OFFSET].copy()
+            # The wrapper of an old format says only where it ends.
+            bases[rows[:, t.MAGIC] < 2] = wanted[0]
+            holds = np.searchsorted(wanted, bases) < np.searchsorted(wanted, lasts, "right")
+            for i in np.flatnonzero(holds).tolist():
+                for record in _value_of(window, i).records():
+                    if record.offset in offsets:
+                        found.setdefault(record.offset, record)
+        return found
+
+
+class _PartReader:
+    """The arrays that parts are made in."""
+
+    def __init__(self, seeds: NDArray[np.uint64]) -> None:
+        self._seeds = seeds
+        self._scratch = np.empty(SCRATCH_BYTES, np.uint8)
+        self._make_rows(ROWS)
+
+    def _make_rows(self, count: int) -> None:
+        self._offsets = np.empty(count, np.int64)
+        self._keys = np.empty((count, 2), np.int64)
+        self._contents = np.empty((count, 2), np.int64)
+        self._flags = np.empty(count, np.uint8)
+
+    def parts(self, window: Window) -> Iterator[Part]:
+        """Yield the parts of one window."""
+        first = 0
+        while first < window.batches:
+            last = self._uncover(window, first)
+            stop, count, code = fingerprint_rows(
+                window.data, self._scratch, window.table, first, last, self._seeds,
+                self._offsets, self._keys, self._contents, self._flags,
+            )  # fmt: skip
+            if code == TOO_MANY and stop == first:
+                self._make_rows(int(window.table[first, t.COUNT]))
+                continue
+            if code not in (OK, TOO_MANY):
+                raise window.corrupt(stop, PROBLEMS[code], "records that fill the batch", "others")
+            table = window.table[first:stop]
+            yield Part(
+                window, first, table, _extra(window, table),
+                self._offsets[:count], self._keys[:count], self._contents[:count],
+                self._flags[:count], np.repeat(np.arange(stop - first), table[:, t.ROWS]),
+            )  # fmt: skip
+            first = stop
+
+    def _uncover(self, window: Window, first: int) -> int:
+        """Put compressed and old-format records from ``first`` on into scratch.
+
+        Returns the batch at which scratch was full.
+        """
+        rest = window.table[first : window.batches]
+        rest[rest[:, t.PAYLOAD_IN] == 1, t.PAYLOAD_IN] = -1
+        at = 0
+        for i in (np.flatnonzero(rest[:, t.PAYLOAD_IN] < 0) + first).tolist():
+            payload = np.frombuffer(_payload(window, i), np.uint8)
+            if at + len(payload) > len(self._scratch):
+                if at:
+                    return int(i)
+                self._scratch = np.empty(len(payload), np.uint8)
+            self._scratch[at : at + len(payload)] = payload
+            window.table[i, t.PAYLOAD_IN] = 1
+            window.table[i, t.PAYLOAD_START] = at
+            at += len(payload)
+            window.table[i, t.PAYLOAD_END] = at
+        return window.batches
+
+
+def _value_of(window: Window, number: int) -> Batch:
+    start = int(window.table[number, t.POSITION])
+    data = window.data[start : start + int(window.table[number, t.SIZE])].tobytes()
+    return next(read_batches(data, base_position=window.position + start))
+
+
+def _payload(window: Window, number: int) -> bytes | bytearray | memoryview:
+    """Return the records of a hidden batch in the layout of magic 2."""
+    row = window.table[number]
+    try:
+        if row[t.MAGIC] == 2:
+            start = int(row[t.POSITION])
+            data = window.data.data[start + t.HEADER_BYTES : start + int(row[t.SIZE])]
+            return decompress(Codec(int(row[t.ATTRIBUTES]) & t.CODEC_MASK), data)
+        records = list(_value_of(window, number).records())
+        row[t.BASE_OFFSET] = records[0].offset
+        row[t.COUNT] = len(records)
+        row[t.BASE_TIMESTAMP] = records[0].timestamp
+        return b"".join(
+            encode_record(r, base_offset=records[0].offset, base_timestamp=records[0].timestamp)
+            for r in records
+        )
+    except CorruptError as error:
+        raise window.corrupt(number, error.problem, error.expected, error.found) from error
+
+
+def _extra(window: Window, table: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return leader epochs and base sequences; -1 where the format has none."""
+    extra = np.full((len(table), 2), -1, np.int64)
+    chosen = np.flatnonzero(table[:, t.MAGIC] == 2)
+    starts = table[chosen, t.POSITION]
+    for column, at in ((LEADER_EPOCH, 12), (BASE_SEQUENCE, 53)):
+        raw = window.data[starts[:, None] + np.arange(at, at + 4)]
+        extra[chosen, column] = raw.copy().view(">i4").ravel()
+    return extra

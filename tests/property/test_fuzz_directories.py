@@ -1,0 +1,24 @@
+"""Whole data directories with anything damaged in them, for a short while; longer: tools/fuzz.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.directory_fuzz import Tally, fuzz, run_case, write_data_directory
+
+SECONDS = 15.0
+
+
+def test_damaged_directories_are_worked_on_or_told(tmp_path: Path) -> None:
+    tally = fuzz(tmp_path, first=0, seconds=SECONDS)
+    assert tally.cases > 20
+    # A run in which nothing got through, or nothing was refused, would have tested little.
+    assert tally.outcomes["clean: done"] > 0
+    assert tally.outcomes["clean: CorruptError"] > 0
+
+
+def test_a_sound_directory_passes_through_all_of_it(tmp_path: Path) -> None:
+    tally = Tally()
+    run_case(write_data_directory(tmp_path / "template"), tmp_path / "case", -1, tally)
+    done = {f"{what}: done" for what in ("inspect", "read", "select", "plan", "clean", "call")}
+    assert dict.fromkeys(done, 1) == dict(tally.outcomes)

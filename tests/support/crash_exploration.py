@@ -1,0 +1,264 @@
+"""Cleans a log, crashes at every operation, and examines every state that the disk can be in then.
+
+Each state is reopened as a start-up would (``recover_swap``), crashed in once more while that
+happens, read, and cleaned again. States and what recovery makes of them are told apart by their
+bytes, so that nothing is examined twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from keeplast.clock import SystemClock
+from keeplast.engine.coordinator import Coordinator
+from keeplast.engine.events import NoEvents
+from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.report import RoundReport
+from keeplast.engine.runner import Progressed
+from keeplast.engine.task import PartitionTask, TaskResult
+from keeplast.format import txn_index
+from keeplast.format.checkpoint import decode_offsets
+from keeplast.format.filename import CLEANER_CHECKPOINT, LOG, TXN_INDEX, parse_segment_file
+from keeplast.format.message_set import read_batches
+from keeplast.log.files import FileSystem
+from keeplast.log.recovery import recover_swap
+from tests.support.crash_logs import CrashLog
+from tests.support.crashing_files import CrashingFiles, Image, Mode, digest
+from tests.support.observed_files import Crash
+from tests.support.partition_maker import PARTITION, clean_request, last_round
+from tests.support.reader import Readable
+
+OPERATIONS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many states of one crash point are looked at, and of one inside a recovery.
+
+    Recovery is crashed in for one in ``nested_every`` states.
+    """
+
+    states_per_point: int
+    nested_states_per_point: int = 1
+    nested_every: int = 1
+    modes: tuple[Mode, ...] = (Mode.SUBSET, Mode.PREFIX)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was tried."""
+
+    points: int = 0
+    nested_points: int = 0
+    states: int = 0
+    recovered: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Count ``other`` in."""
+        self.points += other.points
+        self.nested_points += other.nested_points
+        self.states += other.states
+        self.recovered += other.recovered
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        return (
+            f"{self.points} crash points, {self.nested_points} more inside recoveries; "
+            f"{self.states} distinct states, {self.recovered} distinct logs after recovery"
+        )
+
+
+class _LateRunner:
+    """A local runner beside which an attempt that lost goes on writing staged files."""
+
+    def __init__(self, files: FileSystem) -> None:
+        self._inner = LocalRunner(cores=1, files=files)
+        self._files = files
+
+    slots = 1
+
+    def run(self, tasks: list[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
+        for result in self._inner.run(tasks, progressed):
+            self._write_late(tasks[0], result)
+            yield result
+
+    def _write_late(self, task: PartitionTask, result: TaskResult) -> None:
+        for group in result.staged[:1]:
+            name = f"{group.base_offset:020d}.log.{task.attempt[::-1]}z.deleted"
+            self._files.open_write(task.target / name).write(b"of a late attempt")
+
+    def __enter__(self) -> _LateRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Exploration:
+    """One log under examination."""
+
+    def __init__(self, log: CrashLog, root: Path, bounds: Bounds, *, seed: int = 0) -> None:
+        """Clean ``log`` undisturbed; ``root`` is a real, empty directory, for the lock alone."""
+        self._log = log
+        self._root = root
+        self._partition = root / str(PARTITION)
+        self._bounds = bounds
+        self._seed = seed
+        self.tally = Tally()
+        self._seen: set[bytes] = set()
+        self._seen_recovered: set[bytes] = set()
+        self._before = log.image(root)
+        original = read_image(self._before, self._partition)
+        self._starts = _starting_offsets(original)
+        self.expected = [original.final_values(start) for start in self._starts]
+        whole = CrashingFiles(self._before, free_bytes=log.free_bytes)
+        self._clean(whole)
+        self._operations = len(whole.operations)
+        self._whole = whole.image()
+        self._end_offset = _checkpoint(self._whole, root)
+        assert self._end_offset is not None
+
+    def run(self) -> Tally:
+        """Crash everywhere; AssertionError names the point and what was lost."""
+        for _ in self.states():
+            pass
+        return self.tally
+
+    def states(self) -> Iterator[Image]:
+        """Examine and yield every distinct state that the bounds allow."""
+        for point in range(self._operations + 1):
+            crashed = CrashingFiles(self._before, free_bytes=self._log.free_bytes)
+            crashed.crash_at = point
+            with contextlib.suppress(Crash):
+                self._clean(crashed)
+            self.tally.points += 1
+            where = f"crash before operation {point} of {self._operations}"
+            yield from self._examine(crashed, self._bounds.states_per_point, where, nests=True)
+
+    def _clean(self, files: CrashingFiles, *, has_late: bool = True) -> RoundReport:
+        request = clean_request(self._partition, topic=self._log.topic)
+        runner = _LateRunner(files) if has_late else LocalRunner(cores=1, files=files)
+        coordinator = Coordinator(runner, SystemClock(), files, NoEvents())
+        report = last_round(coordinator.clean(request))
+        if report.failure is not None:
+            raise report.failure
+        return report
+
+    def _examine(
+        self, crashed: CrashingFiles, limit: int, where: str, *, nests: bool
+    ) -> Iterator[Image]:
+        dice = random.Random(f"{self._seed} {where}")
+        for mode in self._bounds.modes:
+            for number, state in enumerate(crashed.survivors(dice, mode=mode, limit=limit)):
+                key = digest(state)
+                if key in self._seen:
+                    continue
+                self._seen.add(key)
+                self.tally.states += 1
+                place = f"{where}, {mode} state {number}"
+                self._check(state, place)
+                if nests and self.tally.states % self._bounds.nested_every == 0:
+                    yield from self._crash_recovery(state, place)
+                yield state
+
+    def _crash_recovery(self, state: Image, where: str) -> Iterator[Image]:
+        for point in range(OPERATIONS_MAX):
+            crashed = CrashingFiles(state)
+            crashed.crash_at = point
+            try:
+                recover_swap(crashed, self._partition)
+            except Crash:
+                self.tally.nested_points += 1
+                inner = f"{where}, and before operation {point} of its recovery"
+                limit = self._bounds.nested_states_per_point
+                yield from self._examine(crashed, limit, inner, nests=False)
+            else:
+                return
+
+    def _check(self, state: Image, where: str) -> None:
+        files = CrashingFiles(state)
+        recover_swap(files, self._partition)
+        recovered = files.image()
+        key = digest(recovered)
+        if key in self._seen_recovered:
+            return
+        self._seen_recovered.add(key)
+        self.tally.recovered += 1
+        self._check_law(recovered, where)
+        checkpoint = _checkpoint(recovered, self._root)
+        assert checkpoint in (None, self._end_offset), where
+        if checkpoint is not None:
+            assert self._contents(self._whole) == self._contents(recovered), where
+        again = CrashingFiles(recovered)
+        self._clean(again, has_late=False)
+        final = again.image()
+        self._check_law(final, f"{where}, cleaned again")
+        assert self._contents(self._whole) == self._contents(final), where
+        assert self._end_offset == _checkpoint(final, self._root), where
+        staged = [name for name in final[self._partition] if _is_staged(name)]
+        assert [] == staged, where
+        if self._log.is_same_bytes:
+            assert self._bytes(self._whole) == self._bytes(final), where
+
+    def _check_law(self, image: Image, where: str) -> None:
+        found = read_image(image, self._partition)
+        offsets = [batch.last_offset for batch in found.batches]
+        assert sorted(set(offsets)) == offsets, where
+        actual = [found.final_values(start) for start in self._starts]
+        assert self.expected == actual, where
+
+    def _contents(self, image: Image) -> list[bytes]:
+        """Return the batches of data, byte for byte, however they lie in segments.
+
+        Not the markers: of a transaction whose data the first call removed, the second one finds
+        an unneeded marker and gives it its horizon a round earlier, as in Kafka.
+        """
+        files = image[self._partition]
+        return [
+            files[name][0][batch.position : batch.position + batch.size_bytes]
+            for name in sorted(name for name in files if name.endswith(LOG))
+            for batch in read_batches(files[name][0])
+            if not batch.is_control
+        ]
+
+    def _bytes(self, image: Image) -> dict[str, bytes]:
+        """Return the segments' files. An empty transaction index is as good as none."""
+        return {
+            name: data
+            for name, (data, _) in image[self._partition].items()
+            if name.endswith((".log", "index")) and (data or not name.endswith(TXN_INDEX))
+        }
+
+
+def read_image(image: Image, partition: Path) -> Readable:
+    """Return what a reader gets from an image."""
+    files = image[partition]
+    batches = []
+    aborted: list[txn_index.AbortedTransaction] = []
+    for name in sorted(name for name in files if name.endswith(LOG)):
+        batches += read_batches(files[name][0])
+        data, _ = files.get(name.removesuffix(LOG) + TXN_INDEX, (b"", 0))
+        aborted += txn_index.decode(data)
+    return Readable(tuple(batches), tuple(aborted))
+
+
+def _starting_offsets(log: Readable) -> list[int]:
+    """Return where readers start: at every batch, inside it, and behind it."""
+    starts = {0}
+    for batch in log.batches:
+        starts |= {batch.base_offset, batch.last_offset, batch.last_offset + 1}
+    return sorted(starts)
+
+
+def _checkpoint(image: Image, root: Path) -> int | None:
+    data, _ = image[root].get(CLEANER_CHECKPOINT, (b"", 0))
+    return decode_offsets(data).get(PARTITION)
+
+
+def _is_staged(name: str) -> bool:
+    parsed = parse_segment_file(name)
+    return parsed is not None and bool(parsed.stage)

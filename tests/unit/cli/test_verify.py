@@ -1,0 +1,142 @@
+"""``verify`` and ``receipt show``: arguments to judgements, judgements to output and exit codes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.cleaned_pair import LATE_MS, SECOND_MS, make_pair
+from tests.support.damaged_log import DamagedLog
+from tests.unit.cli.conftest import Run
+
+Command = Callable[..., Run]
+TOPIC = ("--topic", "log", "--config", "cleanup.policy=compact")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """``before``, ``after`` (data directories) and ``receipt``, cleaned at LATE_MS."""
+    pair = make_pair(tmp_path / "made")
+    for name in ("before", "after"):
+        shutil.copytree(pair.before, tmp_path / name / "log-0")
+    return tmp_path
+
+
+@pytest.fixture
+def cleaned(place: Path, keeplast: Command) -> Path:
+    run = keeplast(
+        "clean", place / "after", *TOPIC, "--runner", "local", "--now-ms", LATE_MS, "--force",
+        "--first-dirty-offset", 13, "--receipt", place / "receipt",
+    )  # fmt: skip
+    assert 0 == run.code, run.err
+    return place
+
+
+def test_pair_holds_and_says_each_claim(cleaned: Path, keeplast: Command) -> None:
+    run = keeplast("verify", cleaned / "before", cleaned / "after", "--now-ms", LATE_MS)
+    assert 0 == run.code
+    assert "log-0: holds" in run.out
+    for name in ("records", "winners", "untouched", "horizons", "producers", "indexes"):
+        assert name in run.out
+    assert "broken" not in run.out
+
+
+def test_partition_directories_are_taken_too(cleaned: Path, keeplast: Command) -> None:
+    run = keeplast(
+        "verify", cleaned / "before" / "log-0", cleaned / "after" / "log-0",
+        "--receipt", cleaned / "receipt", "--json",
+    )  # fmt: skip
+    assert 0 == run.code
+    (partition,) = run.document["partitions"]
+    assert ("log-0", "holds") == (partition["partition"], partition["verdict"])
+    assert "receipt" in [check["name"] for check in partition["checks"]]
+
+
+def test_damage_is_exit_code_1_with_offset_and_key(cleaned: Path, keeplast: Command) -> None:
+    log = DamagedLog(cleaned / "after" / "log-0")
+    log.drop(21)
+    log.save()
+    run = keeplast("verify", cleaned / "before", cleaned / "after", "--now-ms", LATE_MS)
+    assert 1 == run.code
+    assert "log-0: broken" in run.out
+    assert "offset 21: the final record is missing" in run.out
+    assert 'key="a"' in run.out
+
+
+def test_what_cannot_be_judged_is_0_and_strictly_1(cleaned: Path, keeplast: Command) -> None:
+    places = (cleaned / "before", cleaned / "after")
+    run = keeplast("verify", *places)
+    assert 0 == run.code
+    assert "log-0: cannot be judged" in run.out
+    assert "--now-ms" in run.out
+    assert 1 == keeplast("verify", *places, "--strict").code
+
+
+def test_run_in_place_is_judged_by_its_receipt(cleaned: Path, keeplast: Command) -> None:
+    arguments = ("verify", "--receipt", cleaned / "receipt", cleaned / "after")
+    run = keeplast(*arguments)
+    assert (0, True) == (run.code, "there is no log before cleaning" in run.out)
+    log = DamagedLog(cleaned / "after" / "log-0")
+    log.change(21, value=b"a9")
+    log.save()
+    assert 1 == keeplast(*arguments).code
+
+
+def test_replicas(cleaned: Path, keeplast: Command) -> None:
+    run = keeplast("verify", "--replicas", cleaned / "before", cleaned / "after")
+    assert (0, True) == (run.code, "log-0: holds" in run.out)
+    log = DamagedLog(cleaned / "after" / "log-0")
+    log.change(21, value=b"a9")
+    log.save()
+    run = keeplast("verify", "--replicas", cleaned / "before", cleaned / "after")
+    assert (1, True) == (run.code, "value changed" in run.out)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("before",),
+        ("before", "after", "before"),
+        ("--replicas", "before"),
+        ("--replicas", "before", "after", "--receipt", "receipt"),
+        ("before", "after", "--receipt", "nowhere"),
+        ("before", "after", "--receipt", "before/log-0/00000000000000000000.log"),
+        ("before", "nowhere"),
+        ("before", "after", "--topic", "other"),
+        ("before", "after", "--config", "no.such.key=1"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(
+    arguments: tuple[str, ...], cleaned: Path, keeplast: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(cleaned)
+    run = keeplast("verify", *arguments)
+    assert run.code in (2, 5), run.out
+    assert "" == run.out
+    assert run.err.startswith("error: ")
+
+
+def test_partition_in_one_place_only_is_refused(cleaned: Path, keeplast: Command) -> None:
+    shutil.copytree(cleaned / "before" / "log-0", cleaned / "before" / "log-1")
+    run = keeplast("verify", cleaned / "before", cleaned / "after")
+    assert 2 == run.code
+    assert "log-1" in run.err
+
+
+def test_receipt_is_shown(cleaned: Path, keeplast: Command) -> None:
+    run = keeplast("receipt", "show", cleaned / "receipt")
+    assert 0 == run.code
+    assert "log-0" in run.out
+    assert "superseded" in run.out
+    assert "13..24" in run.out
+    document = keeplast("receipt", "show", cleaned / "receipt", "--json").document
+    (receipt,) = document["receipts"]
+    assert (LATE_MS, 2) == (receipt["now_ms"], receipt["version"])
+    assert SECOND_MS < receipt["now_ms"]
+
+
+def test_receipt_that_is_none_is_refused(place: Path, keeplast: Command) -> None:
+    assert 2 == keeplast("receipt", "show", place / "before" / "log-0" / f"{0:020d}.log").code

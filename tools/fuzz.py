@@ -37,7 +37,9 @@ def show(tally: Tally) -> None:
 
 def main() -> int:
     """Run cases and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--first", type=int, default=1_000_000)
     parser.add_argument("--case", type=int, default=None)

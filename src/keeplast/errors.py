@@ -10,6 +10,7 @@
     ├── ConflictError         somebody else changed what we planned on; re-plan
     ├── FencedError           a newer owner exists; stop, never retry
     ├── CommitUnknownError    it may have happened; delete nothing, reconcile
+    ├── StoppedError          somebody asked for it; run again to go on
     └── InvariantError        our bug; stop the process
 
 A new class is added only when a caller would act differently. Messages are lower case, say what
@@ -105,6 +106,10 @@ class FencedError(CompactionError):
 
 class CommitUnknownError(CompactionError):
     """A commit may or may not have happened; nothing may be deleted on its account."""
+
+
+class StoppedError(CompactionError):
+    """The work ended early because somebody asked for it; what was finished stays."""
 
 
 class InvariantError(CompactionError):

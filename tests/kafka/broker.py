@@ -112,7 +112,15 @@ class Broker:
         config = self._write_properties()
         if not (self.data / "meta.properties").exists():
             done = subprocess.run(
-                [*self._java(), "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", config],
+                [
+                    *self._java(),
+                    "kafka.tools.StorageTool",
+                    "format",
+                    "-t",
+                    CLUSTER_ID,
+                    "-c",
+                    config,
+                ],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -131,7 +139,9 @@ class Broker:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 tail = (self.root / "out.log").read_text()[-2000:]
                 self.kill()
-                raise BrokerError(f"broker {self.version} did not start: {tail}{self._text()[-2000:]}")
+                raise BrokerError(
+                    f"broker {self.version} did not start: {tail}{self._text()[-2000:]}"
+                )
             time.sleep(0.1)
 
     def stop(self) -> None:

@@ -70,7 +70,9 @@ class LiveTopics:
 
     def create(self) -> None:
         """Create the topics; the broker's own cleaner is not to touch them for now."""
-        segment_bytes = "segment.bytes" if self.version.startswith("3") else "internal.segment.bytes"
+        segment_bytes = (
+            "segment.bytes" if self.version.startswith("3") else "internal.segment.bytes"
+        )
         settings = {
             "cleanup.policy": "compact",
             "min.cleanable.dirty.ratio": "1.0",

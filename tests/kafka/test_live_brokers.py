@@ -13,6 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from keeplast import open_log
+from keeplast.format import consumer_offsets, transaction_state
+from keeplast.format.consumer_offsets import OffsetCommit
+from keeplast.format.control import ControlType, decode_control_type
+from keeplast.format.filename import CLEANER_CHECKPOINT
+from keeplast.format.transaction_state import TransactionState, TransactionStatus
+from keeplast.log.checkpoints import read_checkpoint
+from keeplast.log.files import LocalFiles
 from tests.kafka.broker import VERSIONS, Broker
 from tests.kafka.live_topics import (
     COMPACTED,
@@ -23,15 +32,6 @@ from tests.kafka.live_topics import (
     Read,
     final_state,
 )
-
-from keeplast import open_log
-from keeplast.format import consumer_offsets, transaction_state
-from keeplast.format.consumer_offsets import OffsetCommit
-from keeplast.format.control import ControlType, decode_control_type
-from keeplast.format.filename import CLEANER_CHECKPOINT
-from keeplast.format.transaction_state import TransactionState, TransactionStatus
-from keeplast.log.checkpoints import read_checkpoint
-from keeplast.log.files import LocalFiles
 
 pytestmark = [pytest.mark.kafka, pytest.mark.parametrize("version", VERSIONS)]
 
@@ -172,93 +172,111 @@ def cleaned_ranges(broker: Broker) -> dict[str, tuple[int, int]]:
 
 
 def test_broker_and_keeplast_take_turns_on_the_same_logs(version: str, tmp_path: Path) -> None:
-    with Broker(version, tmp_path / "live", PROPERTIES) as broker:
-        with LiveTopics(broker.address, version) as topics:
-            topics.create()
-            topics.send(SEND)
-            topics.commit_groups()
-            topics.commit_in_transactions()
-            topics.join_group("classic")
-            if version.startswith("4"):
-                topics.join_group("consumer")
-            broker.stop()
+    with (
+        Broker(version, tmp_path / "live", PROPERTIES) as broker,
+        LiveTopics(broker.address, version) as topics,
+    ):
+        topics.create()
+        topics.send(SEND)
+        topics.commit_groups()
+        topics.commit_in_transactions()
+        topics.join_group("classic")
+        if version.startswith("4"):
+            topics.join_group("consumer")
+        broker.stop()
 
-            usual = complaints_of_untouched_copy(broker, tmp_path / "untouched")
-            untouched = {name: kept_uncommitted(broker.data, name) for name in (LAG, DELETED)}
-            ours = run_clean(broker.data, "--runner", "local")
-            internal = run_clean(
+        usual = complaints_of_untouched_copy(broker, tmp_path / "untouched")
+        untouched = {name: kept_uncommitted(broker.data, name) for name in (LAG, DELETED)}
+        ours = run_clean(broker.data, "--runner", "local")
+        internal = run_clean(
                 broker.data, "--runner", "local", "--roll-active",
                 *(word for topic in INTERNAL for word in ("--topic", topic)),
             )  # fmt: skip
-            for topic in COMPACTED:
-                check_shrunk(ours, topic)
-            for topic in INTERNAL:
-                check_shrunk(internal, topic)
-            for name, records in untouched.items():
-                assert ours[f"{name}-0"]["skipped"]
-                assert records == kept_uncommitted(broker.data, name)
-            assert topics.offsets == kept_offsets(broker.data)
-            assert TransactionStatus.ONGOING == kept_transactions(broker.data)["open-writer"]
+        for topic in COMPACTED:
+            check_shrunk(ours, topic)
+        for topic in INTERNAL:
+            check_shrunk(internal, topic)
+        for name, records in untouched.items():
+            assert ours[f"{name}-0"]["skipped"]
+            assert records == kept_uncommitted(broker.data, name)
+        assert topics.offsets == kept_offsets(broker.data)
+        assert TransactionStatus.ONGOING == kept_transactions(broker.data)["open-writer"]
 
-            broker.start()
-            assert complaints(broker) <= usual
-            check_reads(topics, broker.data)
-            assert topics.offsets == topics.committed_offsets()
+        broker.start()
+        assert complaints(broker) <= usual
+        check_reads(topics, broker.data)
+        assert topics.offsets == topics.committed_offsets()
 
-            checkpointed = checkpoint(broker.data)
-            topics.commit_open()
-            topics.send(SEND)
-            topics.commit_groups()
-            topics.commit_in_transactions()
-            topics.let_broker_clean()
-            logs = {f"{topic}-0" for topic in COMPACTED}
-            wait_until(lambda: logs <= cleaned_ranges(broker).keys(), "the broker cleans")
-            starts = {log: cleaned_ranges(broker)[log][0] for log in logs}
-            assert {log: checkpointed[log] for log in logs} == starts
-            wait_until(
-                lambda: all(
-                    checkpoint(broker.data)[log] >= end
-                    for log, (_, end) in cleaned_ranges(broker).items()
-                ),
-                "the broker writes its checkpoint",
-            )
-            broker.stop()
+        checkpointed = checkpoint(broker.data)
+        topics.commit_open()
+        topics.send(SEND)
+        topics.commit_groups()
+        topics.commit_in_transactions()
+        topics.let_broker_clean()
+        logs = {f"{topic}-0" for topic in COMPACTED}
+        wait_until(lambda: logs <= cleaned_ranges(broker).keys(), "the broker cleans")
+        starts = {log: cleaned_ranges(broker)[log][0] for log in logs}
+        assert {log: checkpointed[log] for log in logs} == starts
+        wait_until(
+            lambda: all(
+                checkpoint(broker.data)[log] >= end
+                for log, (_, end) in cleaned_ranges(broker).items()
+            ),
+            "the broker writes its checkpoint",
+        )
+        broker.stop()
 
-            topics_left = checkpoint(broker.data)
-            runner = "spark" if version.startswith("4") else "local"
-            again = run_clean(broker.data, "--runner", runner, "--roll-active")
-            for log in logs:
-                assert topics_left[log] == again[log]["first_dirty"], log
-            broker.start()
-            assert complaints(broker) <= usual
-            check_reads(topics, broker.data)
-            assert topics.offsets == topics.committed_offsets()
-            topics.commit_open()
-            topics.send(SEND_AFTER)
-            assert [] == topics.failures
-            check_reads(topics, broker.data)
+        topics_left = checkpoint(broker.data)
+        runner = "spark" if version.startswith("4") else "local"
+        again = run_clean(broker.data, "--runner", runner, "--roll-active")
+        for log in logs:
+            assert topics_left[log] == again[log]["first_dirty"], log
+        broker.start()
+        assert complaints(broker) <= usual
+        check_reads(topics, broker.data)
+        assert topics.offsets == topics.committed_offsets()
+        topics.commit_open()
+        topics.send(SEND_AFTER)
+        assert [] == topics.failures
+        check_reads(topics, broker.data)
 
 
 def test_a_broker_recovers_what_we_cleaned_after_a_crash(version: str, tmp_path: Path) -> None:
-    with Broker(version, tmp_path / "live", PROPERTIES) as broker:
-        with LiveTopics(broker.address, version) as topics:
-            topics.create()
-            topics.send(SEND)
-            topics.commit_groups()
-            topics.commit_in_transactions()
-            time.sleep(0.5)  # Until the high watermarks are checkpointed.
-            broker.kill()
+    with (
+        Broker(version, tmp_path / "live", PROPERTIES) as broker,
+        LiveTopics(broker.address, version) as topics,
+    ):
+        topics.create()
+        topics.send(SEND)
+        topics.commit_groups()
+        topics.commit_in_transactions()
+        time.sleep(0.5)  # Until the high watermarks are checkpointed.
+        broker.kill()
 
-            usual = complaints_of_untouched_copy(broker, tmp_path / "untouched")
-            ours = run_clean(broker.data, "--runner", "local")
-            for topic in COMPACTED:
-                check_shrunk(ours, topic)
+        usual = complaints_of_untouched_copy(broker, tmp_path / "untouched")
+        ours = run_clean(broker.data, "--runner", "local")
+        for topic in COMPACTED:
+            check_shrunk(ours, topic)
 
-            broker.start()
-            assert complaints(broker) <= usual
-            check_reads(topics, broker.data)
-            assert topics.offsets == topics.committed_offsets()
-            topics.commit_open()
-            topics.send(SEND_AFTER)
-            assert [] == topics.failures
-            check_reads(topics, broker.data)
+        broker.start()
+        assert complaints(broker) <= usual
+        check_reads(topics, broker.data)
+        assert topics.offsets == topics.committed_offsets()
+        topics.commit_open()
+        topics.send(SEND_AFTER)
+        assert [] == topics.failures
+        check_reads(topics, broker.data)
+
+
+def test_the_brokers_complaints_are_heard(version: str, tmp_path: Path) -> None:
+    """Else the comparisons above would say nothing."""
+    with (
+        Broker(version, tmp_path / "live", PROPERTIES) as broker,
+        LiveTopics(broker.address, version) as topics,
+    ):
+        topics.create()
+        topics.send(SEND_AFTER)
+        broker.stop()
+        (broker.data / "none-0" / f"{0:020d}.index").unlink()
+        broker.start()
+        assert complaints(broker)

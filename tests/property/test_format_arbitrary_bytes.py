@@ -5,9 +5,11 @@ Random bytes seldom pass the first check, so most inputs are valid ones with som
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,12 +17,15 @@ from hypothesis import strategies as st
 
 from keeplast.errors import CorruptError
 from keeplast.format import (
+    consumer_offsets,
     leader_epoch,
     meta_properties,
+    metadata_record,
     offset_index,
     partition_metadata,
     producer_snapshot,
     time_index,
+    transaction_state,
     txn_index,
 )
 from keeplast.format.batch import decode_header, encode_batch
@@ -71,6 +76,23 @@ def reading(codec: Codec, magic: int) -> Reader:
     return read
 
 
+INTERNAL = {
+    name: bytes.fromhex(text)
+    for name, text in json.loads(
+        (Path(__file__).parents[1] / "golden" / "internal_topics" / "records.json").read_text()
+    ).items()
+}
+
+
+def vectors(*words: str) -> list[bytes]:
+    return [data for name, data in INTERNAL.items() if all(word in name for word in words)]
+
+
+def value_reader(key_type: int, type_name: str) -> Reader:
+    key = consumer_offsets.CoordinatorKey(key_type, type_name)
+    return lambda data: consumer_offsets.decode_value(key, data)
+
+
 FILE_READERS: dict[str, tuple[Reader, list[bytes]]] = {
     "log": (
         read_log,
@@ -106,6 +128,18 @@ FILE_READERS: dict[str, tuple[Reader, list[bytes]]] = {
     "meta properties": (
         meta_properties.decode,
         [b"#\n#x\ncluster.id=c\\\n  d\nnode.id=1\nversion=1\n"],
+    ),
+    "offsets key": (consumer_offsets.decode_key, vectors("commit key") + vectors("group", "key")),
+    "offset commit": (
+        value_reader(1, consumer_offsets.OFFSET_COMMIT),
+        vectors("offset commit value"),
+    ),
+    "classic group": (value_reader(2, consumer_offsets.GROUP), vectors("group metadata value")),
+    "transaction key": (transaction_state.decode_key, vectors("transaction key")),
+    "transaction state": (transaction_state.decode_value, vectors("transaction value")),
+    "metadata record": (
+        metadata_record.decode,
+        [b"\x01\x02\x00\x02t" + bytes(range(16)) + b"\x00", b"\x01\x04\x00\x02\x02t\x02k\x02v\x00"],
     ),
     "control key": (decode_control_type, [b"\0\0\0\1"]),
     "marker": (lambda data: decode_end_transaction(data[:4], data[4:]), [bytes(10)]),

@@ -1,4 +1,4 @@
-"""Whole data directories with anything damaged in them, for a short while; longer: tools/fuzz.py."""
+"""Whole data directories with anything damaged in them, for a while; longer: tools/fuzz.py."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +17,12 @@ from keeplast.clock import SystemClock
 from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.events import NoEvents
 from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.report import RoundReport
-from keeplast.engine.runner import Progressed
+from keeplast.engine.runner import Progressed, Runner
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.format import txn_index
 from keeplast.format.checkpoint import decode_offsets
 from keeplast.format.filename import CLEANER_CHECKPOINT, LOG, TXN_INDEX, parse_segment_file
-from keeplast.format.message_set import read_batches
+from keeplast.format.message_set import Batch, read_batches
 from keeplast.log.files import FileSystem
 from keeplast.log.recovery import recover_swap
 from tests.support.crash_logs import CrashLog
@@ -73,15 +72,17 @@ class Tally:
 
 
 class _LateRunner:
-    """A local runner beside which an attempt that lost goes on writing staged files."""
+    """A runner beside which an attempt that lost goes on writing staged files."""
 
-    def __init__(self, files: FileSystem) -> None:
-        self._inner = LocalRunner(cores=1, files=files)
+    def __init__(self, inner: Runner, files: FileSystem) -> None:
+        self._inner = inner
         self._files = files
 
-    slots = 1
+    @property
+    def slots(self) -> int:
+        return self._inner.slots
 
-    def run(self, tasks: list[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
+    def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
         for result in self._inner.run(tasks, progressed):
             self._write_late(tasks[0], result)
             yield result
@@ -113,8 +114,8 @@ class Exploration:
         self._seen_recovered: set[bytes] = set()
         self._before = log.image(root)
         original = read_image(self._before, self._partition)
-        self._starts = _starting_offsets(original)
-        self.expected = [original.final_values(start) for start in self._starts]
+        self.starts = _starting_offsets(original)
+        self.expected = [original.final_values(start) for start in self.starts]
         whole = CrashingFiles(self._before, free_bytes=log.free_bytes)
         self._clean(whole)
         self._operations = len(whole.operations)
@@ -139,14 +140,14 @@ class Exploration:
             where = f"crash before operation {point} of {self._operations}"
             yield from self._examine(crashed, self._bounds.states_per_point, where, nests=True)
 
-    def _clean(self, files: CrashingFiles, *, has_late: bool = True) -> RoundReport:
+    def _clean(self, files: CrashingFiles, *, has_late: bool = True) -> None:
         request = clean_request(self._partition, topic=self._log.topic)
-        runner = _LateRunner(files) if has_late else LocalRunner(cores=1, files=files)
+        local = LocalRunner(cores=1, files=files)
+        runner: Runner = _LateRunner(local, files) if has_late else local
         coordinator = Coordinator(runner, SystemClock(), files, NoEvents())
         report = last_round(coordinator.clean(request))
         if report.failure is not None:
             raise report.failure
-        return report
 
     def _examine(
         self, crashed: CrashingFiles, limit: int, where: str, *, nests: bool
@@ -208,7 +209,7 @@ class Exploration:
         found = read_image(image, self._partition)
         offsets = [batch.last_offset for batch in found.batches]
         assert sorted(set(offsets)) == offsets, where
-        actual = [found.final_values(start) for start in self._starts]
+        actual = [found.final_values(start) for start in self.starts]
         assert self.expected == actual, where
 
     def _contents(self, image: Image) -> list[bytes]:
@@ -237,7 +238,7 @@ class Exploration:
 def read_image(image: Image, partition: Path) -> Readable:
     """Return what a reader gets from an image."""
     files = image[partition]
-    batches = []
+    batches: list[Batch] = []
     aborted: list[txn_index.AbortedTransaction] = []
     for name in sorted(name for name in files if name.endswith(LOG)):
         batches += read_batches(files[name][0])

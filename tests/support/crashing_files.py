@@ -323,9 +323,7 @@ def digest(image: Image) -> bytes:
     return found.digest()
 
 
-def _chosen(
-    count: int, dice: random.Random, *, mode: Mode, limit: int
-) -> Iterator[frozenset[int]]:
+def _chosen(count: int, dice: random.Random, *, mode: Mode, limit: int) -> Iterator[frozenset[int]]:
     """Yield the positions of the changes that survive, each choice once."""
     everything = frozenset(range(count))
     prefixes = [frozenset(range(length)) for length in range(count + 1)]
@@ -350,9 +348,7 @@ def _chosen(
             yield kept
 
 
-def _with_contents(
-    survived: dict[Path, dict[str, Inode]], dice: random.Random
-) -> Iterator[Image]:
+def _with_contents(survived: dict[Path, dict[str, Inode]], dice: random.Random) -> Iterator[Image]:
     """Yield one image for whole files, one for what is durable of them, one for what is between."""
     contents: dict[int, list[bytes]] = {
         id(inode): inode.contents(dice) for names in survived.values() for inode in names.values()

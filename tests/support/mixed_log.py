@@ -65,8 +65,10 @@ def write_mixed_log(root: Path) -> Path:
     directory = write_partition(root, segments())
     aborted = [AbortedTransaction(7, 16, 32, 30)]
     write_segment(directory, 30, segments()[30], aborted=aborted)
-    for base in (10, 20, 30, 40, 50):
+    for base in (10, 40, 50):
         write_snapshot(directory, base)
+    for base in (20, 30):
+        write_snapshot(directory, base, [ProducerEntry(7, 0, 1, 17, 1, NOW_MS, 0, 16)])
     producers = [
         ProducerEntry(7, 0, 2, 54, 0, NOW_MS, 0, -1),
         ProducerEntry(8, 0, 1, 31, 1, NOW_MS, 0, -1),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keeplast.cli import options
-from keeplast.cli.guard import run_guarded
-from keeplast.cli.wiring import RunnerName
+from keeplast.cli.guard import StopSignals, run_guarded
+from keeplast.cli.wiring import CoordinatorPort, RunnerName
+
+if TYPE_CHECKING:
+    from keeplast.engine.report import CleanReport
+    from keeplast.engine.request import CleanRequest
 
 
 def clean(
@@ -69,11 +73,18 @@ def _cleaned(values: options.RunOptions) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.call import report_call
     from keeplast.cli.output import print_result, say
     from keeplast.cli.tables import reasons_table, summary_table
-    from keeplast.cli.verdict import report_errors, report_exit_code
+    from keeplast.cli.verdict import is_stopped, report_errors, report_exit_code
 
-    report = report_call(
-        values, "cleaning", lambda coordinator, request: coordinator.clean(request)
-    )
+    stopped_by: list[int] = []
+
+    def act(coordinator: CoordinatorPort, request: CleanRequest) -> CleanReport:
+        with StopSignals(coordinator.stop) as signals:
+            report = coordinator.clean(request)
+        if signals.exit_code is not None and is_stopped(report):
+            stopped_by.append(signals.exit_code)
+        return report
+
+    report = report_call(values, "cleaning", act)
     if not values.as_json:
         print_result(summary_table(report))
         reasons = reasons_table(report)
@@ -81,4 +92,5 @@ def _cleaned(values: options.RunOptions) -> tuple[int, dict[str, Any]]:
             print_result("", reasons)
     for message in report_errors(report):
         say(message, kind="error")
-    return report_exit_code(report), report.to_json()
+    code = stopped_by[0] if stopped_by else report_exit_code(report)
+    return code, report.to_json()

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
-from types import FrameType
-from typing import Any, NoReturn
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, Self
 
 import typer
 
@@ -92,6 +93,46 @@ def error_text(error: Exception) -> str:
 def terminate_on_signal() -> None:
     """Make SIGTERM unwind the main thread."""
     signal.signal(signal.SIGTERM, _on_terminate)
+
+
+class StopSignals:
+    """While it lasts, SIGINT and SIGTERM ask for the end of the work instead of unwinding it."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        """Call ``stop`` when one of them arrives."""
+        self._stop = stop
+        self._previous: dict[signal.Signals, Any] = {}
+        self.exit_code: int | None = None
+
+    def __enter__(self) -> Self:
+        """Take over the handlers; only the main thread has them."""
+        if threading.current_thread() is threading.main_thread():
+            for number in _STOP_CODES:
+                self._previous[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Put the handlers back."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        # A second one changes nothing: what it would cut short is what makes the first one safe.
+        if self.exit_code is None:
+            self.exit_code = _STOP_CODES[signal.Signals(number)]
+            self._stop()
+            say(f"{signal.Signals(number).name}: stopping at the next safe point")
+
+
+_STOP_CODES = {
+    signal.SIGINT: exit_codes.INTERRUPTED,
+    signal.SIGTERM: exit_codes.TERMINATED,
+}
 
 
 def _on_terminate(number: int, frame: FrameType | None) -> None:

@@ -69,7 +69,7 @@ _DECODERS: dict[str, Callable[[Record], Row]] = {
 }
 
 
-_SAYS_NOTHING = (None, -1, "", [])
+_SAYS_NOTHING: tuple[object, ...] = (None, -1, "", [])
 _LEFT_OUT = ("type_number", "version")
 """What the document has and a line has no room for."""
 

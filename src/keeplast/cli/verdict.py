@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from keeplast.cli.exit_codes import CORRUPT, DONE, FAILED, REFUSED, USAGE, error_exit_code
 from keeplast.engine.report import CleanReport, RoundReport
-from keeplast.errors import CorruptError, InvalidError, RefusedError
+from keeplast.errors import CorruptError, InvalidError, RefusedError, StoppedError
 
 _BY_NAME = {
     InvalidError.__name__: USAGE,
@@ -30,6 +30,15 @@ def report_exit_code(report: CleanReport) -> int:
     return max(
         (round_exit_code(each) for partition in report.partitions for each in partition.rounds),
         default=DONE,
+    )
+
+
+def is_stopped(report: CleanReport) -> bool:
+    """Say whether something was left undone because somebody asked for that."""
+    return any(
+        isinstance(each.failure, StoppedError)
+        for partition in report.partitions
+        for each in partition.rounds
     )
 
 

@@ -38,6 +38,10 @@ class CoordinatorPort(Protocol):
         """Do it."""
         ...
 
+    def stop(self) -> None:
+        """Ask for the end of a clean at its next safe point."""
+        ...
+
 
 @contextlib.contextmanager
 def open_coordinator(

@@ -11,7 +11,7 @@ checkpoint stays. Another round follows while asked for and while the bound was 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -42,10 +42,11 @@ from keeplast.engine.rounds import (
 )
 from keeplast.engine.runner import Runner
 from keeplast.engine.sample import read_sample
+from keeplast.engine.shield import shielded
 from keeplast.engine.survey import Survey, load_checkpoints, survey_partition
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
-from keeplast.errors import CompactionError, RefusedError, UnavailableError
+from keeplast.errors import CompactionError, RefusedError, StoppedError, UnavailableError
 from keeplast.format.filename import CLEANER_CHECKPOINT, parse_segment_file
 from keeplast.log.append import LogAppender
 from keeplast.log.checkpoints import update_checkpoint
@@ -71,7 +72,15 @@ class Coordinator:
         self._clock = clock
         self._files = files
         self._events = events
+        self._is_stopping = False
         load_kernels(events.warned)
+
+    def stop(self) -> None:
+        """Ask for the end of the run at the next safe point; a signal handler may call it.
+
+        What is not committed by then is removed, and its report has a StoppedError.
+        """
+        self._is_stopping = True
 
     def plan(self, request: CleanRequest, *, exact: bool = False) -> CleanReport:
         """Say what :meth:`clean` would do; writes nothing, takes no lock and says when one is held.
@@ -97,7 +106,8 @@ class Coordinator:
     def clean(self, request: CleanRequest) -> CleanReport:
         """Clean every partition of the request; the report says what each round did or why not.
 
-        RefusedError when a data directory is in use. Faults of one partition are in its report.
+        RefusedError when a data directory is in use. Faults of one partition are in its report, and
+        so is that it was stopped.
         """
         with self._locks(request):
             runs = [PartitionRun(partition) for partition in request.partitions]
@@ -131,11 +141,13 @@ class Coordinator:
         """Finish what a crash left, roll if asked to; make room at a target."""
         partition = run.request
         try:
+            self._check_stop()
             if request.target is not None:
                 make_target(self._files, partition, request)
                 return
             check_understood(partition.path, self._files)
-            recovered = recover_swap(self._files, partition.path)
+            with shielded():
+                recovered = recover_swap(self._files, partition.path)
             if recovered:
                 self._events.warned(
                     f"finished or undid what an earlier run left in {partition.partition}: "
@@ -154,6 +166,7 @@ class Coordinator:
         started = self._clock.seconds()
         survey: Survey | None = None
         try:
+            self._check_stop()
             checkpoints = load_checkpoints(self._files, run.request.path.parent)
             now_ms = self._clock.now_ms() if request.now_ms is None else request.now_ms
             survey = survey_partition(run.request, request, checkpoints, self._files, now_ms)
@@ -240,6 +253,10 @@ class Coordinator:
         """Run and commit wave after wave until every round has ended."""
         waiting = works
         while waiting:
+            if self._is_stopping:
+                for run, round_ in waiting:
+                    self._fail(run, round_.survey, len(round_.committed), _stopped())
+                return
             chunk, rest = self._next_chunk(waiting)
             tasks = []
             for number, (_, round_) in enumerate(chunk):
@@ -247,18 +264,25 @@ class Coordinator:
                 tasks.append(round_.task)
             left = dict(enumerate(chunk))
             again: list[Work] = []
-            for result in self._runner.run(tasks, self._events.progressed):
-                run, round_ = left.pop(result.number)
-                try:
-                    if self._take(run, round_, result, request):
-                        again.append((run, round_))
-                except (CompactionError, OSError) as error:
-                    self._fail(run, round_.survey, len(round_.committed), error)
-                self._collect(round_)
+            lost: Exception = UnavailableError("the runner lost the task of this partition")
+            try:
+                for result in self._runner.run(tasks, self._progressed):
+                    run, round_ = left[result.number]
+                    try:
+                        if self._take(run, round_, result, request):
+                            again.append((run, round_))
+                    except (CompactionError, OSError) as error:
+                        self._fail(run, round_.survey, len(round_.committed), error)
+                    self._collect(round_)
+                    del left[result.number]
+            except CompactionError as error:
+                lost = error  # the runner itself failed: whatever it has not given back is lost
+            finally:
+                # Also of those that an exception from outside, as of a signal, cuts off.
+                for _, round_ in left.values():
+                    self._collect(round_)
             for run, round_ in left.values():
-                lost = UnavailableError("the runner lost the task of this partition")
                 self._fail(run, round_.survey, len(round_.committed), lost)
-                self._collect(round_)
             waiting = again + rest
 
     def _next_chunk(self, waiting: list[Work]) -> tuple[list[Work], list[Work]]:
@@ -288,20 +312,15 @@ class Coordinator:
         if result.error is not None:
             self._fail(run, round_.survey, len(round_.committed), result.error)
             return False
+        self._check_stop()
         task = round_.task
         round_.results.append(result)
         if task.writes and task.target != task.path:
             commit_to_target(self._files, task, result, round_.survey.listing)
+            round_.committed.extend(result.staged)
         elif task.writes:
-            replaced = commit_in_place(
-                self._files, task, result, round_.survey.listing, round_.committed
-            )
-            complete_active(self._files, round_.survey.listing)
-            started = self._clock.seconds()
-            for path in replaced:
-                self._files.unlink(path)
-            round_.removal_seconds += self._clock.seconds() - started
-        round_.committed.extend(result.staged)
+            with shielded():
+                self._swap(round_, result)
         if result.carry is not None:
             round_.task = replace(task, carry=result.carry)
             return True
@@ -317,6 +336,40 @@ class Coordinator:
         self._events.finished(run.request.partition, report)
         return False
 
+    def _swap(self, round_: Round, result: TaskResult) -> None:
+        """Put a wave in place and remove what it replaces.
+
+        A disk that fails meanwhile leaves the partition to be finished or undone: now if it can.
+        """
+        path = round_.task.path
+        try:
+            replaced = commit_in_place(
+                self._files, round_.task, result, round_.survey.listing, round_.committed
+            )
+        except OSError:
+            try:
+                recover_swap(self._files, path)
+            except (CompactionError, OSError) as error:
+                self._events.warned(
+                    "the swap could be neither finished nor undone; the next clean, or a broker's "
+                    f"start, does. path={path} error={error}"
+                )
+            raise
+        round_.committed.extend(result.staged)
+        complete_active(self._files, round_.survey.listing)
+        started = self._clock.seconds()
+        self._remove(replaced)
+        round_.removal_seconds += self._clock.seconds() - started
+
+    def _progressed(self, read_bytes: int) -> None:
+        """Pass progress on; workers call it window by window, and end there when asked to."""
+        self._events.progressed(read_bytes)
+        self._check_stop()
+
+    def _check_stop(self) -> None:
+        if self._is_stopping:
+            raise _stopped()
+
     def _checkpoint(self, run: PartitionRun, request: CleanRequest, offset: int) -> None:
         root = run.request.path.parent if request.target is None else request.target
         change = {run.request.partition: offset}
@@ -327,10 +380,23 @@ class Coordinator:
         task = round_.task
         if not task.writes or not self._files.exists(task.target):
             return
-        for name in self._files.listdir(task.target):
-            parsed = parse_segment_file(name)
-            if parsed is not None and (parsed.attempt or "").startswith(task.attempt):
-                self._files.unlink(task.target / name)
+        names = {name: parse_segment_file(name) for name in self._files.listdir(task.target)}
+        self._remove(
+            task.target / name
+            for name, parsed in names.items()
+            if parsed is not None and (parsed.attempt or "").startswith(task.attempt)
+        )
+
+    def _remove(self, paths: Iterable[Path]) -> None:
+        """Remove what nobody needs; a disk that refuses is no reason to give a round up."""
+        for path in paths:
+            try:
+                self._files.unlink(path)
+            except OSError as error:
+                self._events.warned(
+                    "a file could not be removed; the next clean, or a broker's start, does. "
+                    f"path={path} error={error}"
+                )
 
     def _fail(
         self, run: PartitionRun, survey: Survey | None, committed: int, error: Exception
@@ -339,3 +405,7 @@ class Coordinator:
         run.is_done = True
         run.rounds.append(report)
         self._events.finished(run.request.partition, report)
+
+
+def _stopped() -> StoppedError:
+    return StoppedError("stopped on request; what is in place is whole, run again to go on")

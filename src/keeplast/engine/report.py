@@ -176,6 +176,8 @@ class CleanReport:
 def describe_error(error: Exception) -> ErrorReport:
     """Return what the report keeps of ``error``."""
     path = error.path if isinstance(error, CorruptError) else None
+    if isinstance(error, OSError) and error.filename is not None:
+        path = str(error.filename)
     position = error.position if isinstance(error, CorruptError) else None
     return ErrorReport(type(error).__name__, str(error), path, position)
 

@@ -9,6 +9,7 @@ ends and another one begins, which Kafka needs a second round for: differences.m
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -413,9 +414,11 @@ class _Writing:
         """Remove what was staged so far."""
         if self._handle is not None:
             self._handle.close()
-        for path in self._made:
-            if self._c.files.exists(path):
-                self._c.files.unlink(path)
+        # A disk that refuses does not hide why we are here; the coordinator tries once more.
+        with contextlib.suppress(OSError):
+            for path in self._made:
+                if self._c.files.exists(path):
+                    self._c.files.unlink(path)
 
 
 class _Discard:

@@ -34,7 +34,9 @@ from keeplast.format.batch import decode_batch
 from keeplast.format.filename import (
     CLEANER_CHECKPOINT,
     INDEX,
+    LEADER_EPOCH_CHECKPOINT,
     LOG_START_CHECKPOINT,
+    PARTITION_METADATA,
     REPLICATION_CHECKPOINT,
     SNAPSHOT,
     segment_file,
@@ -62,6 +64,8 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 
 SLOT_BYTES = 24
+BROKER_NAMES = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA})
+NAMES_SHOWN_MAX = 10
 SURVEY_WINDOW_BYTES = 1 << 20
 
 
@@ -280,6 +284,10 @@ def _notes(
     rebuilt = [str(base) for base, found in indexes.items() if found.rebuilt]
     if rebuilt:
         notes.append(f"indexes rebuilt in memory for segments {', '.join(rebuilt)}")
+    strange = [name for name in listing.unknown if name not in BROKER_NAMES]
+    if strange:
+        shown = ", ".join(repr(name) for name in strange[:NAMES_SHOWN_MAX])
+        notes.append(f"{len(strange)} files with names that mean nothing, left alone: {shown}")
     if listing.leftovers:
         notes.append(f"{len(listing.leftovers)} staged files of an earlier run lie in {tp}")
     return tuple(notes)

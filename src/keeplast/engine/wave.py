@@ -6,6 +6,7 @@ of the data or the disk: the result carries the error, and what was staged is re
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import sys
 from collections.abc import Callable
@@ -48,12 +49,16 @@ def run_wave(
 
 
 def discard(task: PartitionTask, staged: list[StagedGroup], files: FileSystem) -> None:
-    """Remove the staged files of an attempt that will not be committed."""
-    for group in staged:
-        for file in group.files:
-            path = task.target / file.name
-            if files.exists(path):
-                files.unlink(path)
+    """Remove the staged files of an attempt that will not be committed.
+
+    A disk that refuses does not hide why; the coordinator tries once more.
+    """
+    with contextlib.suppress(OSError):
+        for group in staged:
+            for file in group.files:
+                path = task.target / file.name
+                if files.exists(path):
+                    files.unlink(path)
 
 
 def _run(

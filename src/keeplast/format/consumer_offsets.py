@@ -1,7 +1,7 @@
 """Records of ``__consumer_offsets``: committed offsets, groups and their members.
 
-A key is an int16 that says what the record is about, then plain fields; a value is an int16 version,
-then fields in the encoding of that version. No value means that the thing is gone.
+A key is an int16 that says what the record is about, then plain fields; a value is an int16
+version, then fields in the encoding of that version. No value means that the thing is gone.
 
 ====  ===========================================  ==================================
 type  key                                          value
@@ -115,7 +115,7 @@ class ClassicGroup:
 
 @dataclass(frozen=True, slots=True)
 class UnknownValue:
-    """A value of a type or version that is not decoded."""
+    """A value of a type or version that is not decoded; version -1 where even that is unknown."""
 
     version: int
     size_bytes: int
@@ -152,6 +152,8 @@ def decode_value(key: CoordinatorKey, value: Buffer | None) -> CoordinatorValue 
     """Return the value of a record with ``key``, None for a tombstone, or raise CorruptError."""
     if value is None:
         return None
+    if key.type_name == UNKNOWN:
+        return UnknownValue(-1, len(value))
     fields = FieldReader(value, f"{key.type_name} of the offsets topic")
     version = fields.int16()
     if version < 0:

@@ -12,8 +12,8 @@ tags       none                                         after the fields: unsign
                                                         count, then tag, size, content each
 =========  ===========================================  ==================================
 
-Every length is compared with what is left before anything is taken. Answers to ``ByteBufferAccessor``
-and the classes that Kafka generates from its message definitions.
+Every length is compared with what is left before anything is taken. Answers to
+``ByteBufferAccessor`` and the classes that Kafka generates from its message definitions.
 """
 
 from __future__ import annotations
@@ -138,7 +138,9 @@ class FieldReader:
         if size == NO_COUNT:
             return None
         if not 0 <= size <= self._left():
-            raise self._wrong("ends inside a field", start, f"{size} bytes", f"{self._left()} bytes")
+            raise self._wrong(
+                "ends inside a field", start, f"{size} bytes", f"{self._left()} bytes"
+            )
         self.position += size
         return self._data[start : start + size]
 

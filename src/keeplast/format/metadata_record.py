@@ -112,7 +112,10 @@ def _text(data: Buffer, position: int) -> tuple[str, int]:
     value, end = _nullable_text(data, position)
     if value is None:
         raise CorruptError(
-            "null where a metadata record needs a string", position=position, found="null"
+            "null where a metadata record needs a string",
+            position=position,
+            expected="a string",
+            found="null",
         )
     return value, end
 

@@ -10,6 +10,7 @@ Durability is the caller's: ``fsync`` a file, then ``fsync_directory`` what hold
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from keeplast.errors import InvalidError, RefusedError
+from keeplast.errors import CorruptError, InvalidError, RefusedError
 
 Buffer = bytes | bytearray | memoryview
 COPY_BYTES = 8 << 20
@@ -145,6 +146,7 @@ class LocalReadHandle:
 
     def __init__(self, path: Path) -> None:
         """Open ``path`` without following a link."""
+        self._path = path
         try:
             # Without O_NONBLOCK, opening a pipe would wait for somebody to write to it.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -174,7 +176,11 @@ class LocalReadHandle:
         """Read until the buffer is full or the file ends."""
         done = 0
         while done < len(buffer):
-            count = os.preadv(self._fd, [buffer[done:]], position + done)
+            try:
+                count = os.preadv(self._fd, [buffer[done:]], position + done)
+            except OSError as error:
+                error.filename = str(self._path)
+                raise
             if count == 0:
                 break
             done += count
@@ -192,6 +198,7 @@ class LocalWriteHandle:
 
     def __init__(self, path: Path, *, append: bool) -> None:
         """Create, truncate or open ``path`` at its end, never through a link."""
+        self._path = path
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         flags |= os.O_APPEND if append else os.O_TRUNC
         self._fd = os.open(path, flags, 0o644)
@@ -200,8 +207,12 @@ class LocalWriteHandle:
     def write(self, data: Buffer) -> None:
         """Append all of ``data``, however often the kernel takes less."""
         view = memoryview(data).cast("B")
-        while len(view):
-            view = view[os.write(self._fd, view) :]
+        try:
+            while len(view):
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
 
     def copy_from(self, source: ReadHandle, position: int, length: int) -> None:
         """Use ``copy_file_range`` between descriptors and plain reads where it is refused."""
@@ -212,7 +223,7 @@ class LocalWriteHandle:
             except OSError:
                 break  # another volume or a file system without it: read and write instead
             if count == 0:
-                raise OSError(f"source ended early while copying. position={position}")
+                raise self._ended_early(position)
             position += count
             length -= count
         buffer = memoryview(bytearray(min(length, COPY_BYTES)))
@@ -220,14 +231,21 @@ class LocalWriteHandle:
             part = buffer[: min(length, COPY_BYTES)]
             count = source.pread_into(part, position)
             if count == 0:
-                raise OSError(f"source ended early while copying. position={position}")
+                raise self._ended_early(position)
             self.write(part[:count])
             position += count
             length -= count
 
+    def _ended_early(self, position: int) -> OSError:
+        return OSError(errno.EIO, f"what is copied ended early, at {position}", str(self._path))
+
     def fsync(self) -> None:
         """Flush to stable storage."""
-        os.fsync(self._fd)
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
 
     def close(self) -> None:
         """Close once; later calls do nothing."""
@@ -277,7 +295,12 @@ class LocalFiles:
                 )
             buffer = bytearray(handle.size_bytes)
             count = handle.pread_into(memoryview(buffer), 0)
-            return bytes(buffer[:count])
+            if count < len(buffer):
+                raise CorruptError(
+                    "file is shorter than it was when it was opened",
+                    path=str(path), position=0, expected=len(buffer), found=count,
+                )  # fmt: skip
+            return bytes(buffer)
 
     def write_durable(self, path: Path, data: Buffer) -> None:
         """Write ``<path>.tmp``, fsync, rename, fsync the directory; owner and mode stay."""

@@ -86,9 +86,14 @@ def check_magic(path: Path, position: int, files: FileSystem) -> None:
 
 
 def _check_version(
-    path: Path, pattern: re.Pattern[bytes], latest: int, files: FileSystem, *, at_start: bool = False
+    path: Path,
+    pattern: re.Pattern[bytes],
+    latest: int,
+    files: FileSystem,
+    *,
+    at_start: bool = False,
 ) -> None:
-    """Refuse a later version; a file that is not there, or that says none, is no business of ours."""
+    """Refuse a later version; a file that is not there, or that says none, is no concern here."""
     if not files.exists(path):
         return
     head = bytearray(_HEAD_BYTES_MAX)

@@ -111,9 +111,8 @@ def _announce(
         has_blank = TXN_INDEX not in replacement.staged and files.exists(old_index)
         if has_blank:
             _create_durable(files, old_index.with_name(old_index.name + CLEANED), like=old_index)
-        kinds = tuple(
-            kind for kind in KINDS if kind in replacement.staged or (has_blank and kind == TXN_INDEX)
-        )
+        announced = {*replacement.staged, TXN_INDEX} if has_blank else set(replacement.staged)
+        kinds = tuple(kind for kind in KINDS if kind in announced)
         outputs.append(_Output(base, kinds, replacement.sources, has_blank))
     files.fsync_directory(directory)
     return outputs
@@ -160,9 +159,7 @@ def _install(files: FileSystem, directory: Path, outputs: Sequence[_Output]) -> 
             files.unlink(directory / segment_file(output.base_offset, TXN_INDEX))
 
 
-def _retire_snapshots(
-    files: FileSystem, directory: Path, outputs: Sequence[_Output]
-) -> list[Path]:
+def _retire_snapshots(files: FileSystem, directory: Path, outputs: Sequence[_Output]) -> list[Path]:
     removed: list[Path] = []
     remaining = {output.base_offset for output in outputs}
     for output in outputs:

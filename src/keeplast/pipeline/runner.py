@@ -23,6 +23,7 @@ from keeplast.pipeline.session import start_session
 from keeplast.pipeline.stages import execute, own_versions, read_token
 
 POLL_SECONDS = 0.2
+CANCEL_SECONDS_MAX = 30
 PROBES_PER_SLOT = 4
 
 
@@ -120,14 +121,19 @@ def _collect(job: RDD[TaskResult], read: Any, progressed: Progressed) -> Iterato
     thread = threading.Thread(target=collect, name="keeplast-spark", daemon=True)
     thread.start()
     told = 0
-    while True:
-        thread.join(POLL_SECONDS)
-        now = int(read.value)
-        if now > told:
+    try:
+        while True:
+            thread.join(POLL_SECONDS)
+            now = int(read.value)
+            # Nothing new is told, too: whoever listens may want the job to end.
             progressed(now - told)
             told = now
-        if not thread.is_alive():
-            break
+            if not thread.is_alive():
+                break
+    finally:
+        if thread.is_alive():
+            job.context.cancelAllJobs()
+            thread.join(CANCEL_SECONDS_MAX)
     if failure:
         raise UnavailableError(f"the Spark job failed. error={failure[0]}") from failure[0]
     yield from results

@@ -51,6 +51,9 @@ class FakeCoordinator:
             )
         return CleanReport(tuple(reports))
 
+    def stop(self) -> None:
+        """Have nothing to end."""
+
 
 @dataclass(frozen=True)
 class Run:

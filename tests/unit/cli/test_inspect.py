@@ -295,3 +295,33 @@ def test_batches_larger_than_a_window_are_read(
     assert [0, 1, 2] == [record["offset"] for record in document["records"]]
     assert len(value) == document["records"][1]["value"]["size_bytes"]
     assert (64 << 10) == len(document["records"][1]["value"]["text"])
+
+
+def test_the_brokers_own_topics_are_shown_decoded(keeplast: Command, tmp_path: Path) -> None:
+    commit = (b"\0\1" + b"\0\1g" + b"\0\1t" + bytes(4), b"\0\0" + struct.pack(">q", 5) + bytes(10))
+    gone = (commit[0], None)
+    write_log(tmp_path, "__consumer_offsets-7", {0: [commit, gone, (b"\0\x63?", b"x"), (b"", b"")]})
+    run = keeplast("inspect", "--records", "--json", tmp_path / "__consumer_offsets-7")
+    assert 0 == run.code, run.err
+    records = run.document["records"]
+    assert [{"type_number": 1, "group": "g", "topic": "t", "partition": 0}] * 2 == [
+        record["decoded"]["key"] for record in records[:2]
+    ]
+    assert 5 == records[0]["decoded"]["value"]["offset"]
+    assert [None, "unknown"] == [records[1]["decoded"]["value"], records[2]["decoded"]["kind"]]
+    assert "not decodable" == records[3]["decoded"]["kind"]
+    shown = keeplast("inspect", "--records", tmp_path / "__consumer_offsets-7")
+    assert "offset=5" in shown.out
+    state = b"\0\0" + struct.pack(">qhib", 9, 2, 60000, 1) + b"\xff" * 4 + bytes(16)
+    write_log(tmp_path, "__transaction_state-0", {0: [(b"\0\0\0\2tx", state)]})
+    run = keeplast("inspect", "--records", "--json", tmp_path / "__transaction_state-0")
+    assert "ONGOING" == run.document["records"][0]["decoded"]["value"]["status"]
+    shown = keeplast("inspect", "--records", tmp_path / "__transaction_state-0")
+    assert "transactional_id=tx" in shown.out
+
+
+def test_records_of_other_topics_are_not_taken_for_a_brokers(
+    keeplast: Command, data_dir: Path
+) -> None:
+    run = keeplast("inspect", "--records", "--json", data_dir / "t-0")
+    assert {None} == {record["decoded"] for record in run.document["records"]}

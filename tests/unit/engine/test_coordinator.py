@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,13 @@ from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.report import RoundReport, round_to_json
 from keeplast.engine.runner import Progressed
 from keeplast.engine.task import PartitionTask, TaskResult
-from keeplast.errors import ConflictError, CorruptError, InvalidError, RefusedError
+from keeplast.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    RefusedError,
+    UnavailableError,
+)
 from keeplast.format.checkpoint import encode_offsets
 from keeplast.format.filename import (
     CLEAN_SHUTDOWN,
@@ -572,3 +579,25 @@ def test_progress_adds_up_to_what_was_announced(directory: Path) -> None:
     coordinator(events=sums).clean(clean_request(directory))
     assert sums.planned_bytes == sums.read_bytes > 0
     assert sums.rounds == 1
+
+
+# --- a runner that fails ---
+
+
+class _FailingRunner(LocalRunner):
+    """Does the work and then loses it, as a cluster does whose driver lost its connection."""
+
+    def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
+        for _ in super().run(tasks, progressed):
+            raise UnavailableError("the cluster is gone")
+        yield from ()
+
+
+def test_failed_runner_leaves_the_partition_as_it_was_and_nothing_staged(directory: Path) -> None:
+    before = contents(directory)
+    with _FailingRunner(1) as runner:
+        coordinator_ = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
+        report = coordinator_.clean(clean_request(directory))
+    assert UnavailableError is type(failure(last_round(report)))
+    assert before == contents(directory)
+    assert {} == checkpoint(directory.parent)

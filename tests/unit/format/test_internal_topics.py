@@ -26,6 +26,17 @@ COMMIT = CoordinatorKey(1, "offset commit", "grüppe", "orders", 7)
 GROUP = CoordinatorKey(2, "group", "readers")
 
 
+def decoded(name: str, data: bytes) -> object:
+    """Decode ``data`` as what the vector ``name`` is."""
+    if "transaction key" in name:
+        return transaction_state.decode_key(data)
+    if "transaction value" in name:
+        return transaction_state.decode_value(data)
+    if "key" in name:
+        return consumer_offsets.decode_key(data)
+    return consumer_offsets.decode_value(COMMIT if "commit" in name else GROUP, data)
+
+
 def test_keys_say_what_a_record_is_about() -> None:
     decode = consumer_offsets.decode_key
     assert COMMIT == decode(RECORDS["offset commit key 1"])
@@ -119,11 +130,4 @@ def test_a_record_that_is_cut_or_too_long_is_corrupt(name: str) -> None:
     data = RECORDS[name]
     for damaged in (*(data[:end] for end in range(len(data))), data + b"\0"):
         with pytest.raises(CorruptError):
-            if "transaction key" in name:
-                transaction_state.decode_key(damaged)
-            elif "transaction value" in name:
-                transaction_state.decode_value(damaged)
-            elif "key" in name:
-                consumer_offsets.decode_key(damaged)
-            else:
-                consumer_offsets.decode_value(COMMIT if "commit" in name else GROUP, damaged)
+            decoded(name, damaged)

@@ -106,10 +106,12 @@ def test_order_of_the_steps(tmp_path: Path) -> None:
     files = ObservedFiles()
     commit_wave(files, directory, outputs)
     phases = [phase(operation) for operation in files.operations]
-    assert [
-        "announce", "flush", "decide", "flush", "retire", "flush", "install", "retire snapshot",
-        "flush",
-    ] == [name for i, name in enumerate(phases) if i == 0 or phases[i - 1] != name]  # fmt: skip
+    # What a start-up need not remove goes one by one, and every log gets its name for itself.
+    retiring = ["retire", "flush"] * 3
+    installing = ["install", "flush"] * 2 + ["install", "retire snapshot", "flush"]
+    assert ["announce", "flush", "decide", "flush", *retiring, *installing] == [
+        name for i, name in enumerate(phases) if i == 0 or phases[i - 1] != name
+    ]
 
 
 def bases(operations: list[str], name: str) -> list[int]:

@@ -1,0 +1,55 @@
+"""Kafka's own loader starts on what a crash of ``clean`` leaves, and its readers miss nothing.
+
+A sample of the states of ``tests/simulation/test_crash_states.py`` is written to real directories
+and opened as after a clean and as after an unclean shutdown. ``STATES`` is how many of each log.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.kafka.oracle.driver import Oracle
+from tests.support.crash_exploration import Bounds, Exploration
+from tests.support.crash_logs import CRASH_LOGS
+from tests.support.crashing_files import Image
+from tests.support.partition_maker import PARTITION
+from tests.support.reader import read_partition
+
+pytestmark = pytest.mark.kafka
+
+STATES = int(os.environ.get("STATES", "40"))
+BOUNDS = Bounds(states_per_point=12, nested_every=40)
+EXPECTED_PROBLEMS = {"log files changed by loading"}
+"""That is what the loader is there for."""
+
+
+def write_image(image: Image, partition: Path, target: Path) -> None:
+    """Write the partition's files of an image into the new directory ``target``."""
+    target.mkdir(parents=True)
+    for name, (data, mtime_ns) in image[partition].items():
+        (target / name).write_bytes(data)
+        os.utime(target / name, ns=(mtime_ns, mtime_ns))
+
+
+@pytest.mark.parametrize("name", CRASH_LOGS)
+def test_kafka_makes_a_whole_log_of_what_a_crash_leaves(
+    oracle: Oracle, tmp_path: Path, name: str
+) -> None:
+    root = tmp_path / "root"
+    exploration = Exploration(CRASH_LOGS[name], root, BOUNDS)
+    states = list(exploration.states())
+    sample = random.Random(name).sample(states, min(STATES, len(states)))
+    for number, state in enumerate(sample):
+        directory = tmp_path / str(number) / str(PARTITION)
+        write_image(state, root / str(PARTITION), directory)
+        work = tmp_path / f"{number}-loaded"
+        answer = oracle.demand({"op": "accept", "dir": str(directory), "work": str(work)})
+        for shutdown, key in (("clean", "clean"), ("unclean", "recovered")):
+            assert EXPECTED_PROBLEMS >= set(answer[key]["problems"]), (number, answer[key])
+            loaded = read_partition(work / shutdown / str(PARTITION))
+            found = [loaded.final_values(start) for start in exploration.starts]
+            assert exploration.expected == found, (number, shutdown)

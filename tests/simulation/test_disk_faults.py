@@ -1,0 +1,189 @@
+"""A disk that fails: every operation of ``clean`` once, and from some operation on for good.
+
+The report names what failed and where. The log is then as it was, or as the last whole wave left
+it; nothing of ours lies about where it could be removed; and the next call on a sound disk ends
+where it would have ended at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from keeplast.cli.exit_codes import CORRUPT, FAILED
+from keeplast.cli.verdict import round_exit_code
+from keeplast.engine.coordinator import RESERVE_BYTES_MIN
+from keeplast.engine.report import RoundReport
+from keeplast.format.filename import parse_segment_file
+from keeplast.log.files import FileSystem
+from keeplast.model.partition import TopicPartition
+from tests.support.crash_logs import MERGING
+from tests.support.faulty_files import FaultyFiles, ShortReads, Verb
+from tests.support.mixed_log import write_mixed_log
+from tests.support.partition_maker import (
+    clean,
+    clean_request,
+    coordinator,
+    last_round,
+)
+from tests.support.reader import read_partition
+from tests.support.replay import tree
+
+ROOM = RESERVE_BYTES_MIN + 1500
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What the disk says to which operations."""
+
+    verbs: frozenset[Verb]
+    code: int
+
+
+FAULTS = {
+    "full disk": Fault(frozenset({"open", "write"}), errno.ENOSPC),
+    "sync of a file": Fault(frozenset({"fsync"}), errno.EIO),
+    "sync of a directory": Fault(frozenset({"flush"}), errno.EIO),
+    "rename": Fault(frozenset({"rename"}), errno.EIO),
+}
+READ_ONLY = Fault(frozenset({"open", "rename", "unlink", "time"}), errno.EROFS)
+
+
+class Limited(FaultyFiles):
+    """Room for a few groups at once, so that there are several waves."""
+
+    def free_bytes(self, path: Path) -> int:
+        return ROOM
+
+
+def report_of(directory: Path, files: FileSystem) -> RoundReport:
+    return last_round(coordinator(files=files).clean(clean_request(directory, topic=MERGING)))
+
+
+def staged_names(directory: Path) -> list[str]:
+    parsed = {path.name: parse_segment_file(path.name) for path in directory.iterdir()}
+    return sorted(name for name, file in parsed.items() if file is not None and file.stage)
+
+
+def states(directory: Path) -> list[dict[bytes, bytes]]:
+    log = read_partition(directory)
+    return [log.final_values(start) for start in range(log.end_offset + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A log before and after a clean that met a fault."""
+
+    directory: Path
+    before: dict[str, tuple[str, int]]
+    report: RoundReport
+    files: Limited
+
+
+def outcomes(root: Path, fault: Fault, *, lasts: bool) -> Iterator[Outcome]:
+    """Fail at every operation in turn, each time with a new log."""
+    counting = Limited(fault.verbs, fault.code, fail_at=None)
+    assert report_of(write_mixed_log(root / "counting"), counting).error is None
+    for fail_at in range(counting.count):
+        directory = write_mixed_log(root / str(fail_at))
+        before = tree(directory)
+        files = Limited(fault.verbs, fault.code, fail_at=fail_at, lasts=lasts)
+        yield Outcome(directory, before, report_of(directory, files), files)
+        shutil.rmtree(directory.parent)
+
+
+@pytest.fixture
+def expected(tmp_path: Path) -> list[dict[bytes, bytes]]:
+    """What readers of the log see, wherever they start."""
+    return states(write_mixed_log(tmp_path / "original"))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_that_passes_leaves_a_whole_log_and_says_where(
+    tmp_path: Path, expected: list[dict[bytes, bytes]], name: str
+) -> None:
+    for each in outcomes(tmp_path, FAULTS[name], lasts=False):
+        assert_is_named(each.report, each.files)
+        if not each.files.renames:
+            assert each.before == tree(each.directory)
+        assert expected == states(each.directory)
+        assert [] == staged_names(each.directory)
+        clean(clean_request(each.directory, topic=MERGING))
+        assert expected == states(each.directory)
+
+
+@pytest.mark.parametrize("fault", [*FAULTS.values(), READ_ONLY], ids=[*FAULTS, "read-only"])
+def test_a_fault_that_stays_leaves_what_the_next_call_finishes(
+    tmp_path: Path, expected: list[dict[bytes, bytes]], fault: Fault
+) -> None:
+    for each in outcomes(tmp_path, fault, lasts=True):
+        assert_is_named(each.report, each.files)
+        if not each.files.renames:
+            live = {n: f for n, f in tree(each.directory).items() if n in each.before}
+            assert each.before == live
+        clean(clean_request(each.directory, topic=MERGING))
+        assert expected == states(each.directory)
+        assert [] == staged_names(each.directory)
+
+
+def assert_is_named(report: RoundReport, files: FaultyFiles) -> None:
+    assert report.error is not None
+    assert FAILED == round_exit_code(report)
+    assert report.error.path in files.failed_paths
+    assert report.error.path in report.error.message
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_what_cannot_be_removed_is_left_for_the_next_call(
+    tmp_path: Path, expected: list[dict[bytes, bytes]], lasts: bool
+) -> None:
+    """The log is clean, only the room is not there yet."""
+    fault = Fault(frozenset({"unlink"}), errno.EIO)
+    for each in outcomes(tmp_path, fault, lasts=lasts):
+        assert each.report.error is None
+        assert expected == states(each.directory)
+        assert staged_names(each.directory)
+        clean(replace(clean_request(each.directory, topic=MERGING), first_dirty_offset=0))
+        assert expected == states(each.directory)
+        assert [] == staged_names(each.directory)
+
+
+def test_a_file_that_ends_early_is_corrupt_and_nothing_is_changed(tmp_path: Path) -> None:
+    counting = ShortReads(short_at=None)
+    assert report_of(write_mixed_log(tmp_path / "counting"), counting).error is None
+    failed = 0
+    for short_at in range(counting.count):
+        directory = write_mixed_log(tmp_path / str(short_at))
+        before, expected = tree(directory), states(directory)
+        files = ShortReads(short_at=short_at)
+        report = report_of(directory, files)
+        if files.short_path is None or report.error is None:
+            # An index was made anew from the batches, or the last byte was of no interest.
+            assert expected == states(directory)
+            continue
+        failed += 1
+        assert round_exit_code(report) in (CORRUPT, FAILED)
+        assert report.error.path is not None
+        assert before == tree(directory)
+    assert failed > 0
+
+
+@pytest.mark.parametrize("name", ["full disk", "sync of a file"])
+def test_other_partitions_are_cleaned_all_the_same(tmp_path: Path, name: str) -> None:
+    fault = FAULTS[name]
+    directory = write_mixed_log(tmp_path)
+    other = directory.with_name("t-1")
+    shutil.copytree(directory, other)
+    first = clean_request(directory, topic=MERGING)
+    (partition,) = first.partitions
+    second = replace(partition, partition=TopicPartition("t", 1), path=other)
+    files = Limited(fault.verbs, fault.code, fail_at=0)
+    request = replace(first, partitions=(partition, second))
+    broken, sound = coordinator(files=files).clean(request).partitions
+    assert broken.rounds[-1].error is not None
+    assert sound.rounds[-1].error is None

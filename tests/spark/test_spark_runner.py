@@ -1,0 +1,113 @@
+"""Spark as a runner: what it says, what it refuses, and that its driver alone commits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keeplast.clock import SystemClock
+from keeplast.engine.coordinator import Coordinator
+from keeplast.engine.events import NoEvents
+from keeplast.errors import InvalidError
+from keeplast.log.files import LocalFiles
+from keeplast.pipeline.runner import SparkRunner
+from keeplast.pipeline.stages import own_versions
+from tests.support.mixed_log import write_mixed_log
+from tests.support.partition_maker import clean_request, last_round
+from tests.support.replay import tree
+
+pytestmark = pytest.mark.spark
+
+
+class CountingEvents(NoEvents):
+    """Adds up what was planned and what progressed."""
+
+    def __init__(self) -> None:
+        self.planned_bytes = 0
+        self.read_bytes = 0
+
+    def planned(self, total_bytes: int) -> None:
+        self.planned_bytes += total_bytes
+
+    def progressed(self, read_bytes: int) -> None:
+        self.read_bytes += read_bytes
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[SparkRunner]:
+    with SparkRunner(cores=2) as started:
+        yield started
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return write_mixed_log(tmp_path / "data")
+
+
+def test_progress_of_the_workers_reaches_the_driver(runner: SparkRunner, directory: Path) -> None:
+    events = CountingEvents()
+    coordinator = Coordinator(runner, SystemClock(), LocalFiles(), events)
+    report = last_round(coordinator.clean(clean_request(directory)))
+    assert report.error is None
+    assert 0 < events.planned_bytes == events.read_bytes
+
+
+def test_no_staged_file_is_left(runner: SparkRunner, directory: Path) -> None:
+    coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
+    coordinator.clean(clean_request(directory))
+    assert [] == [name for name in tree(directory) if name.endswith(".deleted")]
+
+
+def test_executor_with_other_codecs_is_refused(
+    runner: SparkRunner, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tree(directory)
+    other = replace(own_versions(), cramjam="0.0.1")
+    monkeypatch.setattr("keeplast.pipeline.runner.own_versions", lambda: other)
+    coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
+    report = last_round(coordinator.clean(clean_request(directory)))
+    assert report.error is not None
+    assert "RefusedError" == report.error.error_class
+    assert "0.0.1" in report.error.message
+    assert before == tree(directory)
+
+
+def test_fewer_than_one_core_is_invalid() -> None:
+    with pytest.raises(InvalidError):
+        SparkRunner(cores=0)
+
+
+def run_clean(directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "keeplast", "clean", str(directory), "--json", "--force"]
+    return subprocess.run(
+        [*command, "--config", "cleanup.policy=compact"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_stdout_holds_the_document_and_nothing_else(directory: Path) -> None:
+    done = run_clean(directory)
+    assert 0 == done.returncode, done.stderr
+    assert 1 == json.loads(done.stdout)["version"]
+    assert "WARN" not in done.stderr
+
+
+def test_missing_java_names_the_package_and_the_way_without(
+    directory: Path, tmp_path: Path
+) -> None:
+    before = tree(directory)
+    done = run_clean(directory, JAVA_HOME=str(tmp_path / "nowhere"))
+    assert 4 == done.returncode
+    assert "openjdk-17-jre-headless" in done.stderr
+    assert "--runner local" in done.stderr
+    assert before == tree(directory)

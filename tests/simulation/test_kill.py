@@ -18,7 +18,7 @@ from tests.support.cleaning_process import Subject, descendants, disturb, sender
 
 KILLS = int(os.environ.get("KILLS", "20"))
 FIRST_KILL = int(os.environ.get("FIRST_KILL", "0"))
-SPARK_KILLS = max(2, KILLS // 10)
+SPARK_KILLS = max(1, KILLS // 20)
 ORPHAN_SECONDS_MAX = 60
 KILL = sender(signal.SIGKILL)
 

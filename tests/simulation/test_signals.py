@@ -106,10 +106,15 @@ def test_a_run_that_was_stopped_begins_nothing(tmp_path: Path) -> None:
 
 def test_a_shield_delivers_a_signal_when_it_ends() -> None:
     reached = []
-    with pytest.raises(KeyboardInterrupt), shielded():
-        signal.raise_signal(signal.SIGINT)
-        time.sleep(0)
-        reached.append("the end of the block")
+
+    def interrupted() -> None:
+        with shielded():
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0)
+            reached.append("the end of the block")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert ["the end of the block"] == reached
     assert signal.default_int_handler == signal.getsignal(signal.SIGINT)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,7 +41,9 @@ def test_a_signal_ends_a_clean_at_a_safe_point(
     rounds = json.loads(ended.out)["partitions"]
     stopped = [each for each in rounds if each["error"] is not None]
     assert {"StoppedError"} >= {each["error"]["class"] for each in stopped}
-    assert (CODES[number] if stopped else 0) == ended.code, ended.err
+    # Behind the end of the work a signal ends the process as it ends any.
+    expected = {CODES[number]} if stopped else {0, CODES[number], -number}
+    assert ended.code in expected, ended.err
     done = sum(each["end_offset"] is not None for each in rounds)
     assert len(partitions(root)) == done + len(stopped)
     subject.assert_recovers(root)
@@ -54,8 +56,13 @@ def test_a_signal_ends_a_spark_job(subject: Subject, number: signal.Signals) -> 
     ended = disturb(root, runner="spark", delay_seconds=0, act=sender(number))
     subject.assert_readers_see_the_same(root)
     errors = [each["error"] for each in json.loads(ended.out)["partitions"]]
-    assert (CODES[number] if any(errors) else 0) == ended.code, ended.err
+    expected = {CODES[number]} if any(errors) else {0, CODES[number], -number}
+    assert ended.code in expected, ended.err
     subject.assert_recovers(root)
+
+
+def _go_on() -> None:
+    """Ask for nothing."""
 
 
 class StoppingFiles(ObservedFiles):
@@ -63,7 +70,7 @@ class StoppingFiles(ObservedFiles):
 
     def __init__(self, stop_at: int | None) -> None:
         super().__init__()
-        self.stop = lambda: None
+        self.stop: Callable[[], None] = _go_on
         self._stop_at = stop_at
 
     def _note(self, operation: str) -> None:
@@ -110,7 +117,6 @@ def test_a_shield_delivers_a_signal_when_it_ends() -> None:
     def interrupted() -> None:
         with shielded():
             signal.raise_signal(signal.SIGINT)
-            time.sleep(0)
             reached.append("the end of the block")
 
     with pytest.raises(KeyboardInterrupt):

@@ -8,8 +8,8 @@ import typer
 
 from keeplast.cli.clean import clean
 from keeplast.cli.demo import demo
-from keeplast.cli.exit_codes import INTERRUPTED
-from keeplast.cli.guard import terminate_on_signal
+from keeplast.cli.exit_codes import INTERRUPTED, TERMINATED
+from keeplast.cli.guard import Terminated, terminate_on_signal
 from keeplast.cli.inspect import inspect
 from keeplast.cli.output import claim_stdout
 from keeplast.cli.plan import plan
@@ -38,3 +38,5 @@ def main() -> None:
         app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except Terminated:
+        sys.exit(TERMINATED)

@@ -56,7 +56,7 @@ check: setup  ## Format, lint, types, floors, generated pages
 	$(BIN)/python tools/fill_scenarios.py --check
 
 test: setup java  ## Everything a user needs to trust the build, Spark in local mode included
-	$(BIN)/pytest -m 'not kafka' $(ARGS)
+	$(BIN)/pytest -m 'not kafka and not slow' $(ARGS)
 
 test-kafka: setup java  ## Kafka's own cleaner as the referee (fetches its jars with Maven); SEEDS=N for more logs
 	$(BIN)/pytest -m kafka tests/kafka $(ARGS)

@@ -42,5 +42,18 @@ def names(archive: Path) -> list[str]:
         return sorted({name.split("/", 1)[0] for name in tar.getnames()})
 
 
+def read_all(archive: Path, file_name: str) -> dict[str, bytes]:
+    """Return the file of this name of every top-level directory, by the directory's name."""
+    found: dict[str, bytes] = {}
+    with tarfile.open(archive, mode="r:xz") as tar:
+        for entry in tar:
+            top, _, rest = entry.name.partition("/")
+            if rest == file_name:
+                content = tar.extractfile(entry)
+                assert content is not None
+                found[top] = content.read()
+    return found
+
+
 if __name__ == "__main__":
     pack(Path(sys.argv[1]), Path(sys.argv[2]))

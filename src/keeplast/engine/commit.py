@@ -98,6 +98,7 @@ def complete_active(files: FileSystem, listing: PartitionFiles) -> None:
     for kind in (INDEX, TIME_INDEX):
         if not files.exists(active.path(kind)):
             files.open_write(active.path(kind)).close()
+            files.set_mtime(active.path(kind), active.mtime_ns)
 
 
 def copy_partition(files: FileSystem, source: Path, target: Path) -> None:

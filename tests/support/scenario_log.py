@@ -210,7 +210,6 @@ class ScenarioLog(LogBuilder):
             transactions=TransactionState(plan.aborted_from(plan.segments[0].base_offset)),
             counters=np.zeros(verdicts.COUNTERS, np.int64),
             index=IndexStats(),
-            groups_done=0,
         )
         return self._commit(survey, replace(self._task(plan), carry=carry), workspace)
 

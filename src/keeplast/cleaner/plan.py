@@ -1,4 +1,4 @@
-"""What a round may touch (:class:`RoundPlan`) and what it will write (:class:`CleanPlan`).
+"""What a round may touch (:class:`RoundPlan`) and what becomes one segment (:class:`GroupPlan`).
 
 Both are immutable and carry everything that comes from outside a group, so that an attempt is a
 function of the plan and the group's bytes and can run anywhere, twice, in any order.
@@ -88,25 +88,8 @@ class GroupPlan:
         return sum(source.size_bytes for source in self.sources)
 
 
-@dataclass(frozen=True, slots=True)
-class CleanPlan:
-    """A round plan, sealed once it is known how far the key map reaches.
-
-    ``end_offset`` is the next first dirty offset; every record at or above it stays.
-    """
-
-    round: RoundPlan
-    end_offset: int
-    groups: tuple[GroupPlan, ...]
-
-
-def seal(plan: RoundPlan, end_offset: int) -> CleanPlan:
-    """Group the segments from the first up to the one that holds ``end_offset - 1``."""
-    return CleanPlan(plan, end_offset, plan_groups(plan, end_offset))
-
-
 def plan_groups(plan: RoundPlan, end_offset: int) -> tuple[GroupPlan, ...]:
-    """Return the groups of a round that ends at ``end_offset``."""
+    """Seal a round that ends at ``end_offset``: group the segments up to the one before it."""
     groups = group_segments(
         segments_between(plan.segments, 0, end_offset) if end_offset > 0 else (),
         bound=plan.bound,

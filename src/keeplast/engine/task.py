@@ -31,7 +31,6 @@ class Carry:
     transactions: TransactionState
     counters: NDArray[np.int64]
     index: IndexStats
-    groups_done: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,6 @@ def _run(
             transactions=TransactionState(task.plan.aborted_from(first_base)),
             counters=np.zeros(verdicts.COUNTERS, np.int64),
             index=replace(indexed.stats, seconds=clock.seconds() - started),
-            groups_done=0,
         )
     started = clock.seconds()
     counters = carry.counters
@@ -128,7 +127,6 @@ def _run(
             carry,
             groups=tuple(pending),
             transactions=transactions,
-            groups_done=carry.groups_done + len(done),
         )
     return TaskResult(
         number=task.number,

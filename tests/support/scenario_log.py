@@ -19,7 +19,7 @@ from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.clock import SystemClock
 from keeplast.columns import verdicts, winners
-from keeplast.columns.winners import KeyMap
+from keeplast.columns.winners import SLOT_BYTES, KeyMap
 from keeplast.engine.commit import commit_in_place
 from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.events import NoEvents
@@ -27,7 +27,7 @@ from keeplast.engine.index import Indexed, index_partition
 from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.report import RoundReport
 from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.survey import SLOT_BYTES, Survey, load_checkpoints, survey_partition
+from keeplast.engine.survey import Survey, load_checkpoints, survey_partition
 from keeplast.engine.task import Carry, IndexStats, PartitionTask, TaskResult
 from keeplast.engine.wave import run_wave
 from keeplast.engine.workspace import MEMORY_BYTES_MIN, DecompressedCache, Workspace

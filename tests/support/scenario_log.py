@@ -14,12 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.clock import SystemClock
 from keeplast.columns import verdicts, winners
-from keeplast.columns.winners import SLOT_BYTES, KeyMap
+from keeplast.columns.winners import KeyMap
 from keeplast.engine.commit import commit_in_place
 from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.events import NoEvents
@@ -40,9 +41,11 @@ from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import LocalFiles
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
+from keeplast.model.strategy import SLOT_BYTES
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from tests.support.kernel_window import HASH_KEY, window_of
 from tests.support.log_builder import LogBuilder
+from tests.support.standings import ABSENT, winning_offsets
 
 DAY_MS = 86_400_000
 BIG = INT64_MAX - DAY_MS - 1
@@ -394,10 +397,14 @@ def filled_map(entries: Mapping[bytes, int]) -> KeyMap:
 
 def looked_up(key_map: KeyMap, keys: Sequence[bytes]) -> dict[bytes, int]:
     """Return the winners of those of ``keys`` (at least one) that are in the map."""
-    w = _sorted_by_shard(dict.fromkeys(keys, 0))
-    key_map.find(w.block, w.starts, w.block_rows, w.winners)
-    offsets = w.winners[: len(keys)].tolist()
-    return {key: at for key, at in zip(keys, offsets, strict=True) if at >= 0}
+
+    def standings(offsets: NDArray[np.int64]) -> NDArray[np.uint8]:
+        w = _sorted_by_shard(dict(zip(keys, offsets.tolist(), strict=True)))
+        key_map.find(w.block, w.starts, w.block_rows, w.standings)
+        return w.standings[: len(keys)].copy()
+
+    found = winning_offsets(len(keys), standings)
+    return {key: at for key, at in zip(keys, found, strict=True) if at != ABSENT}
 
 
 def _sorted_by_shard(entries: Mapping[bytes, int]) -> Workspace:

@@ -19,6 +19,7 @@ import numpy as np
 from keeplast.columns import batch_table as t
 from keeplast.columns.kernel import inline
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
+from keeplast.columns.winners import LOSES
 
 KEEP = 0
 SUPERSEDED = 1
@@ -57,12 +58,12 @@ def batch_verdict(discards, is_last_of_producer, ends_at_bound):
 
 @inline
 def record_verdict(
-    discards, is_control, offset, map_latest, flags, winner, magic, horizon, now, keeps_old
+    discards, is_control, offset, map_latest, flags, standing, magic, horizon, now, keeps_old
 ):
     """Return KEEP or the reason for which one record goes.
 
-    ``winner`` is the key map's offset for the record's key, -1 when absent; ``keeps_old`` says
-    whether the segment is too young for its old-format tombstones to go.
+    ``standing`` is the record's in the key map; ``keeps_old`` says whether the segment is too young
+    for its old-format tombstones to go.
     """
     if discards:
         return EXPIRED_MARKER if is_control else ABORTED_DATA
@@ -70,7 +71,7 @@ def record_verdict(
         return KEEP
     if flags & HAS_KEY == 0:
         return KEYLESS
-    if offset < winner:
+    if standing == LOSES:
         return SUPERSEDED
     if flags & HAS_VALUE != 0:
         return KEEP

@@ -140,15 +140,15 @@ def count_messages(table, first, last):
 
 @kernel(
     "UniTuple(int64, 2)(int64[:, ::1], int64, int64, int64, int64, int64, boolean, int64[::1],"
-    " int32[::1], uint8[::1], int64[::1], uint8[::1], int64[::1])"
+    " int32[::1], uint8[::1], uint8[::1], uint8[::1], int64[::1])"
 )
 def judge_rows(
     table, first, last, map_latest, now, now_plus, keeps_old,
-    offsets, positions, flags, winners, keep, counters,
+    offsets, positions, flags, standings, keep, counters,
 ):  # fmt: skip
     """Set ``keep`` of every row and ACTION of every batch in ``[first, last)``.
 
-    ``winners`` is only read for rows that :func:`mark_looked_up` marked. ``now_plus`` is
+    ``standings`` is only read for rows that :func:`mark_looked_up` marked. ``now_plus`` is
     now + delete.retention.ms. OUT_BASE_TIMESTAMP receives the horizon the output batch carries,
     or -1. Returns (batches that do not stay as they are, compressed batches to rebuild).
     """
@@ -173,7 +173,7 @@ def judge_rows(
         tombstones = 0
         for r in range(table[i, t.FIRST_ROW], rows_end):
             reason = rules.record_verdict(
-                discards, is_control, offsets[r], map_latest, flags[r], winners[r], magic,
+                discards, is_control, offsets[r], map_latest, flags[r], standings[r], magic,
                 horizon, now, keeps_old,
             )  # fmt: skip
             is_tombstone = flags[r] & HAS_VALUE == 0

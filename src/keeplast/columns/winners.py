@@ -21,14 +21,17 @@ from keeplast.columns.machine import prefetch_row
 
 SHARD_BITS = 6
 SHARDS = 1 << SHARD_BITS
-SLOT_BYTES = 24
 LOAD_MAX = 0.85
 GROWTH = 1.25
 SLOTS_MIN = 64
 STEP_ROWS_MIN = 1024
 """A step of an insertion reserves a slot for each of its rows; small ones would cost calls."""
 PREFETCH_ROWS = 12
-NO_OFFSET = -1
+
+UNKNOWN = 0
+WINS = 1
+LOSES = 2
+"""The standing of a record: its key is not in the map; it is the key's winner; it is not."""
 
 
 @kernel(
@@ -138,27 +141,29 @@ def announce(table, block, first, last, rows, is_new):
     return new
 
 
-@kernel("void(uint64[:, ::1], uint64[:, ::1], int64, int64, int32[::1], int64[::1])")
-def look_up(table, block, first, last, rows, winners):
-    """Write to ``winners[row]`` the stored offset of each block row's key, -1 when absent."""
+@kernel("void(uint64[:, ::1], uint64[:, ::1], int64, int64, int32[::1], uint8[::1])")
+def look_up(table, block, first, last, rows, standings):
+    """Write to ``standings[row]`` how each block row's record stands: UNKNOWN, WINS or LOSES."""
     slots = table.shape[0]
     for i in range(first, last):
         _prefetch(table, block, i, last)
         a = block[i, 0]
         b = block[i, 1]
         s = _home(a, slots)
-        found = np.int64(NO_OFFSET)
+        standing = UNKNOWN
         while True:
             mark = table[s, 2]
             if mark == np.uint64(0):
                 break
             if table[s, 0] == a and table[s, 1] == b:
-                found = np.int64(mark) - 2
+                # An announced key has no offset, and counts as absent.
+                if mark != np.uint64(1):
+                    standing = LOSES if block[i, 2] + np.uint64(2) < mark else WINS
                 break
             s += 1
             if s == slots:
                 s = 0
-        winners[rows[i]] = found
+        standings[rows[i]] = standing
 
 
 @kernel("void(uint64[:, ::1], uint64[:, ::1])")
@@ -260,10 +265,10 @@ class KeyMap:
         block: NDArray[np.uint64],
         starts: NDArray[np.int64],
         rows: NDArray[np.int32],
-        winners: NDArray[np.int64],
+        standings: NDArray[np.uint8],
     ) -> None:
-        """Write the winner's offset of every block row to ``winners[row]``, -1 when absent."""
+        """Write the standing of every block row's record to ``standings[row]``."""
         for shard in range(SHARDS):
             first, last = int(starts[shard]), int(starts[shard + 1])
             if first < last:
-                look_up(self._tables[shard], block, first, last, rows, winners)
+                look_up(self._tables[shard], block, first, last, rows, standings)

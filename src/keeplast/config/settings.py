@@ -28,9 +28,9 @@ from keeplast.config.internal_topics import internal_layer
 from keeplast.config.layers import Layer, cluster_spellings, topic_spellings, warnings_of
 from keeplast.config.values import setting_value
 from keeplast.errors import InvalidError, InvariantError, RefusedError
+from keeplast.model.strategy import SLOT_BYTES
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 
-MAP_SLOT_BYTES = 24
 DEDUPE_BYTES_PER_THREAD_MIN = 1_048_576
 
 
@@ -179,11 +179,11 @@ def check_key_map(map_bytes: int | None, load_factor: float, *, source: str | No
         )
     if map_bytes is None:
         return
-    slots = map_bytes // MAP_SLOT_BYTES
+    slots = map_bytes // SLOT_BYTES
     if int(slots * load_factor) < 1:
         raise RefusedError(
             f"key map without a usable slot: no round would end; raise --key-map-bytes, "
-            f"{MAP_SLOT_BYTES} bytes a slot. key_map_bytes={map_bytes} slots={slots} "
+            f"{SLOT_BYTES} bytes a slot. key_map_bytes={map_bytes} slots={slots} "
             f"log.cleaner.io.buffer.load.factor={load_factor}"
         )
 

@@ -162,11 +162,11 @@ class _Writing:
             winners.sort_by_shard(
                 w.hashes, w.offsets, w.marks, 0, part.rows, w.block, w.block_rows, w.starts
             )
-            c.key_map.find(w.block, w.starts, w.block_rows, w.winners)
+            c.key_map.find(w.block, w.starts, w.block_rows, w.standings)
         keep = w.marks
         changed, packed = verdicts.judge_rows(
             table, first, last, map_latest, c.plan.now_ms, c.plan.horizon_ms, keeps_old,
-            w.offsets, w.positions, w.flags, w.winners, keep, c.counters,
+            w.offsets, w.positions, w.flags, w.standings, keep, c.counters,
         )  # fmt: skip
         while (beyond := self._find_beyond(table, first, last)) is not None:
             if beyond > first:

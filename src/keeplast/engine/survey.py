@@ -26,7 +26,6 @@ from keeplast.cleaner.eligibility import (
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.producers import last_records
 from keeplast.columns import batch_table as t
-from keeplast.columns.winners import SLOT_BYTES
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.sample import SampleChoice, choose_sample
 from keeplast.errors import CorruptError, InvalidError, RefusedError
@@ -63,6 +62,7 @@ from keeplast.log.windows import Window, WindowBuffers, read_windows
 from keeplast.model.offsets import INT32_MAX, NO_PRODUCER_ID
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
+from keeplast.model.strategy import SLOT_BYTES
 
 BROKER_NAMES = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA})
 NAMES_SHOWN_MAX = 10

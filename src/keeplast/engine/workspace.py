@@ -110,7 +110,7 @@ class Workspace:
         self.positions = np.empty(count, np.int32)
         self.flags = np.empty(count, np.uint8)
         self.marks = np.empty(count, np.uint8)
-        self.winners = np.empty(count, np.int64)
+        self.standings = np.empty(count, np.uint8)
         self.block = np.empty((count, 3), np.uint64)
         self.block_rows = np.empty(count, np.int32)
 

@@ -37,7 +37,7 @@ class CleanerConfig:
     """Broker-wide settings of the cleaner. Source: cleaning.md section 7.1.
 
     ``key_map_bytes`` None means that the key map has no bound of its own; a value N gives
-    ``N // 24`` slots, of which ``trunc(slots * load_factor)`` are used.
+    ``N // SLOT_BYTES`` slots, of which ``trunc(slots * load_factor)`` are used.
     """
 
     key_map_bytes: int | None = None

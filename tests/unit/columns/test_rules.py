@@ -17,11 +17,11 @@ from keeplast.columns.rules import (
     KEYLESS,
     SUPERSEDED,
 )
+from keeplast.columns.winners import LOSES, UNKNOWN, WINS
 from keeplast.model.offsets import INT64_MAX, delete_horizon
 
 NOW = 1000
 NONE = -1
-ABSENT = -1
 DISCARDS: Callable[..., bool] = rules.discards_records.py_func
 ON_BATCH: Callable[..., int] = rules.batch_verdict.py_func
 ON_RECORD: Callable[..., int] = rules.record_verdict.py_func
@@ -77,44 +77,43 @@ MAP_LATEST = 50
 
 
 @pytest.mark.parametrize(
-    ("offset", "flags", "winner", "expected"),
+    ("offset", "flags", "standing", "expected"),
     [
         # At or below the end of the map.
-        (10, PLAIN_RECORD, 10, KEEP),
-        (10, PLAIN_RECORD, 9, KEEP),
-        (10, PLAIN_RECORD, ABSENT, KEEP),
-        (10, PLAIN_RECORD, 11, SUPERSEDED),
-        (10, PLAIN_RECORD | PLAIN, 11, SUPERSEDED),
-        (10, HAS_VALUE, ABSENT, KEYLESS),
-        (10, 0, ABSENT, KEYLESS),
-        (MAP_LATEST, PLAIN_RECORD, MAP_LATEST, KEEP),
-        (MAP_LATEST, HAS_VALUE, ABSENT, KEYLESS),
+        (10, PLAIN_RECORD, WINS, KEEP),
+        (10, PLAIN_RECORD, UNKNOWN, KEEP),
+        (10, PLAIN_RECORD, LOSES, SUPERSEDED),
+        (10, PLAIN_RECORD | PLAIN, LOSES, SUPERSEDED),
+        (10, HAS_VALUE, UNKNOWN, KEYLESS),
+        (10, 0, UNKNOWN, KEYLESS),
+        (MAP_LATEST, PLAIN_RECORD, WINS, KEEP),
+        (MAP_LATEST, HAS_VALUE, UNKNOWN, KEYLESS),
         # Above it nothing is known, so everything stays.
-        (MAP_LATEST + 1, HAS_VALUE, ABSENT, KEEP),
-        (MAP_LATEST + 1, PLAIN_RECORD, INT64_MAX, KEEP),
+        (MAP_LATEST + 1, HAS_VALUE, UNKNOWN, KEEP),
+        (MAP_LATEST + 1, PLAIN_RECORD, LOSES, KEEP),
     ],
 )
-def test_record_with_a_value(offset: int, flags: int, winner: int, expected: int) -> None:
+def test_record_with_a_value(offset: int, flags: int, standing: int, expected: int) -> None:
     for magic in (0, 1, 2):
-        found = _record(offset=offset, flags=flags, winner=winner, magic=magic)
+        found = _record(offset=offset, flags=flags, standing=standing, magic=magic)
         assert expected == found
 
 
 @pytest.mark.parametrize(
-    ("offset", "winner", "horizon", "expected"),
+    ("offset", "standing", "horizon", "expected"),
     [
-        (10, 10, NONE, KEEP),
-        (10, 10, NOW + 1, KEEP),
-        (10, 10, NOW, EXPIRED_TOMBSTONE),
-        (10, 10, NOW - 1, EXPIRED_TOMBSTONE),
-        (10, ABSENT, NOW - 1, EXPIRED_TOMBSTONE),
-        (10, 11, NONE, SUPERSEDED),
-        (10, 11, NOW + 1, SUPERSEDED),
-        (MAP_LATEST + 1, ABSENT, NOW - 1, KEEP),
+        (10, WINS, NONE, KEEP),
+        (10, WINS, NOW + 1, KEEP),
+        (10, WINS, NOW, EXPIRED_TOMBSTONE),
+        (10, WINS, NOW - 1, EXPIRED_TOMBSTONE),
+        (10, UNKNOWN, NOW - 1, EXPIRED_TOMBSTONE),
+        (10, LOSES, NONE, SUPERSEDED),
+        (10, LOSES, NOW + 1, SUPERSEDED),
+        (MAP_LATEST + 1, UNKNOWN, NOW - 1, KEEP),
     ],
 )
-def test_tombstone(offset: int, winner: int, horizon: int, expected: int) -> None:
-    found = _record(offset=offset, flags=TOMBSTONE, winner=winner, horizon=horizon)
+def test_tombstone(offset: int, standing: int, horizon: int, expected: int) -> None:
+    found = _record(offset=offset, flags=TOMBSTONE, standing=standing, horizon=horizon)
     assert expected == found
 
 
@@ -141,7 +140,7 @@ def test_records_of_discarded_and_control_batches(
 ) -> None:
     for flags in (PLAIN_RECORD, TOMBSTONE, HAS_VALUE):
         found = _record(
-            offset=offset, flags=flags, winner=99, discards=discards, is_control=is_control
+            offset=offset, flags=flags, standing=LOSES, discards=discards, is_control=is_control
         )
         assert expected == found
 
@@ -150,7 +149,7 @@ def _record(
     *,
     offset: int = 10,
     flags: int = PLAIN_RECORD,
-    winner: int = ABSENT,
+    standing: int = UNKNOWN,
     magic: int = 2,
     horizon: int = NONE,
     keeps_old: bool = False,
@@ -158,7 +157,7 @@ def _record(
     is_control: bool = False,
 ) -> int:
     return ON_RECORD(
-        discards, is_control, offset, MAP_LATEST, flags, winner, magic, horizon, NOW, keeps_old
+        discards, is_control, offset, MAP_LATEST, flags, standing, magic, horizon, NOW, keeps_old
     )
 
 

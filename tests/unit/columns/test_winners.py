@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from keeplast.columns import winners
-from keeplast.columns.winners import LOAD_MAX, SHARDS, SLOT_BYTES, KeyMap
+from keeplast.columns.winners import LOAD_MAX, LOSES, SHARDS, UNKNOWN, WINS, KeyMap
 from keeplast.model.offsets import INT64_MAX
+from keeplast.model.strategy import SLOT_BYTES
 from tests.support.kernel_window import load
+from tests.support.standings import ABSENT, winning_offsets
 
-ABSENT = -1
 BYTES_PER_KEY_MAX = 40
 
 
@@ -52,10 +53,15 @@ class Numbered:
         self.map.put(block, starts)
 
     def get(self, keys: list[int]) -> list[int]:
-        block, starts, rows = self._block(keys, [0] * len(keys))
-        found = np.full(len(keys), 99, np.int64)
+        return winning_offsets(len(keys), lambda offsets: self.standings(keys, offsets))
+
+    def standings(
+        self, keys: list[int], offsets: list[int] | NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
+        block, starts, rows = self._block(keys, offsets)
+        found = np.full(len(keys), 99, np.uint8)
         self.map.find(block, starts, rows, found)
-        return found.tolist()
+        return found
 
     def announce(self, keys: list[int]) -> list[int]:
         block, starts, rows = self._block(keys, [0] * len(keys))
@@ -109,6 +115,14 @@ def test_om06_number_of_keys_after_each_put() -> None:
         numbered.put([key], [0])
         found.append(len(numbered.map))
     assert found == [1, 2, 2, 3, 3]
+
+
+def test_a_record_loses_only_below_its_keys_winner() -> None:
+    numbered = Numbered()
+    numbered.put([1, 2, 3], [10, 10, 10])
+    numbered.announce([4])
+    expected = [LOSES, WINS, WINS, UNKNOWN, UNKNOWN]
+    assert expected == numbered.standings([1, 2, 3, 4, 5], [9, 10, 11, 0, 0]).tolist()
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2**32, INT64_MAX])
@@ -171,9 +185,12 @@ def test_keys_with_one_home_do_not_disturb_each_other() -> None:
     starts = np.zeros(SHARDS + 1, np.int64)
     starts[4:] = len(block)
     key_map.put(block, starts)
-    found = np.zeros(500, np.int64)
+    found = np.zeros(500, np.uint8)
     key_map.find(block, starts, np.arange(500, dtype=np.int32), found)
-    assert list(range(100, 600)) == found.tolist()
+    assert {WINS} == set(found.tolist())
+    block[:, 2] -= np.uint64(1)
+    key_map.find(block, starts, np.arange(500, dtype=np.int32), found)
+    assert {LOSES} == set(found.tolist())
 
 
 def test_a_million_keys_take_40_bytes_each_at_most() -> None:

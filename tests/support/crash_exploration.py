@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keeplast.clock import SystemClock
 from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.events import NoEvents
 from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.receipt_book import read_receipts
 from keeplast.engine.runner import Progressed, Runner
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.format import txn_index
@@ -32,6 +33,7 @@ from tests.support.partition_maker import PARTITION, clean_request, last_round
 from tests.support.reader import Readable
 
 OPERATIONS_MAX = 100_000
+RECEIPT = "receipts.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,11 @@ class Exploration:
             yield from self._examine(crashed, self._bounds.states_per_point, where, nests=True)
 
     def _clean(self, files: CrashingFiles, *, has_late: bool = True) -> None:
-        request = clean_request(self._partition, topic=self._log.topic)
+        request = replace(
+            clean_request(self._partition, topic=self._log.topic),
+            roll_active=self._log.rolls_active,
+            receipt=self._root / RECEIPT if self._log.has_receipt else None,
+        )
         local = LocalRunner(cores=1, files=files)
         runner: Runner = _LateRunner(local, files) if has_late else local
         coordinator = Coordinator(runner, SystemClock(), files, NoEvents())
@@ -194,12 +200,14 @@ class Exploration:
         assert checkpoint in (None, self._end_offset), where
         if checkpoint is not None:
             assert self._contents(self._whole) == self._contents(recovered), where
+            assert self._has_receipt(recovered), where
         again = CrashingFiles(recovered)
         self._clean(again, has_late=False)
         final = again.image()
         self._check_law(final, f"{where}, cleaned again")
         assert self._contents(self._whole) == self._contents(final), where
         assert self._end_offset == _checkpoint(final, self._root), where
+        assert self._has_receipt(final), where
         staged = [name for name in final[self._partition] if _is_staged(name)]
         assert [] == staged, where
         if self._log.is_same_bytes:
@@ -225,6 +233,13 @@ class Exploration:
             for batch in read_batches(files[name][0])
             if not batch.is_control
         ]
+
+    def _has_receipt(self, image: Image) -> bool:
+        """Say whether the finished round has left a receipt that can be read, if it was to."""
+        if not self._log.has_receipt:
+            return True
+        receipts = read_receipts(self._root / RECEIPT, CrashingFiles(image))
+        return receipts[-1].end_offset == self._end_offset
 
     def _bytes(self, image: Image) -> dict[str, bytes]:
         """Return the segments' files. An empty transaction index is as good as none."""

@@ -46,13 +46,15 @@ class CrashLog:
 
     ``is_same_bytes`` says that a call that was interrupted and repeated leaves the same segments as
     one that was not; otherwise the same batches, as segments that one call has made small enough
-    may merge in the next.
+    may merge in the next. ``rolls_active`` and ``has_receipt`` are options of the call.
     """
 
     write: Callable[[Path], Path]
     topic: TopicConfig
     free_bytes: int = DEFAULT_FREE_BYTES
     is_same_bytes: bool = False
+    rolls_active: bool = False
+    has_receipt: bool = False
 
     def image(self, root: Path) -> Image:
         """Return the directory as it is before; it is made below ``root`` and removed again."""
@@ -189,4 +191,6 @@ CRASH_LOGS: dict[str, CrashLog] = {
     "emptied": CrashLog(_emptied_segments, SMALL_SEGMENTS),
     "emptied and merged": CrashLog(_emptied_segments, replace(COMPACT, segment_bytes=260)),
     "split": CrashLog(_split_segment, SMALL_SEGMENTS, is_same_bytes=True),
+    "rolled": CrashLog(write_mixed_log, MERGING, rolls_active=True),
+    "with a receipt in waves": CrashLog(write_mixed_log, MERGING, room_for(700), has_receipt=True),
 }

@@ -28,7 +28,7 @@ from keeplast.engine.estimate import estimate_round
 from keeplast.engine.events import Events
 from keeplast.engine.kernel_cache import load_kernels
 from keeplast.engine.place import copy_root_files, make_target, target_of
-from keeplast.engine.receipt import receipt_line
+from keeplast.engine.receipt import append_receipt, receipt_line
 from keeplast.engine.report import CleanReport, RoundReport
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rounds import (
@@ -328,7 +328,7 @@ class Coordinator:
         if task.writes:
             if request.receipt is not None:
                 line = receipt_line(task, round_.results, report)
-                self._files.append_durable(request.receipt, line)
+                append_receipt(self._files, request.receipt, line)
             self._checkpoint(run, request, result.end_offset)
             run.request = replace(run.request, path=task.target)
         run.is_done = result.end_offset >= round_.plan.bound

@@ -12,11 +12,34 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from keeplast.engine.report import RoundReport, round_to_json
 from keeplast.engine.task import PartitionTask, TaskResult
+from keeplast.log.files import FileSystem, reading
 
 RECEIPT_VERSION = 2
+BYTES_MAX = 1 << 30
+"""A receipt file that is larger is not read again; start another one."""
+
+
+def append_receipt(files: FileSystem, path: Path, line: bytes) -> None:
+    """Append ``line`` durably. A last line that a crash cut off is replaced by it.
+
+    It belongs to a round that moved no checkpoint; left where it is, it would run into this one
+    and make the file unreadable.
+    """
+    if files.exists(path) and not _ends_whole(files, path):
+        data = files.read_bytes(path, BYTES_MAX)
+        files.write_durable(path, data[: data.rfind(b"\n") + 1])
+    files.append_durable(path, line)
+
+
+def _ends_whole(files: FileSystem, path: Path) -> bool:
+    with reading(files, path) as handle:
+        last = bytearray(b"\n")
+        handle.pread_into(memoryview(last), max(handle.size_bytes - 1, 0))
+        return last == b"\n"
 
 
 def receipt_line(task: PartitionTask, results: Sequence[TaskResult], report: RoundReport) -> bytes:

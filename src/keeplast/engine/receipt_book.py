@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from keeplast.engine.receipt import BYTES_MAX
 from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 
-BYTES_MAX = 1 << 30
 VERSIONS = (1, 2)
 
 

@@ -7,6 +7,7 @@ cleaning.md section 1.7. Answers to Kafka's ``LogSegment``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from keeplast.format import offset_index, time_index, txn_index
@@ -16,7 +17,6 @@ from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import (
     SegmentFiles,
-    load_aborted,
     load_indexes,
     read_first_batch_timestamp,
 )
@@ -65,9 +65,18 @@ class ActiveSegment:
 
     @classmethod
     def resume(
-        cls, segment: SegmentFiles, files: FileSystem, topic: TopicConfig, *, created_ms: int
+        cls,
+        segment: SegmentFiles,
+        files: FileSystem,
+        topic: TopicConfig,
+        *,
+        created_ms: int,
+        aborted: Sequence[AbortedTransaction],
     ) -> ActiveSegment:
-        """Take up a sound segment where it ends, with its indexes from disk or rebuilt."""
+        """Take up a sound segment where it ends, with its indexes from disk or rebuilt.
+
+        ``aborted`` are the transactions whose abort marker lies in it.
+        """
         active = cls(segment.directory, segment.base_offset, files, topic, created_ms=created_ms)
         indexes = load_indexes(
             segment, files, topic.index_interval_bytes, WindowBuffers(WINDOW_BYTES)
@@ -76,7 +85,7 @@ class ActiveSegment:
         active._first_timestamp_ms = read_first_batch_timestamp(segment, files)
         active._offsets = [(int(relative), int(at)) for relative, at in indexes.offsets]
         active._times = [(int(timestamp), int(relative)) for timestamp, relative in indexes.times]
-        active._aborted = list(load_aborted(segment, files))
+        active._aborted = list(aborted)
         if active._times:
             active._max_timestamp_ms, relative = active._times[-1]
             active._max_timestamp_offset = segment.base_offset + relative

@@ -41,6 +41,7 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.message_set import read_batches
 from keeplast.format.partition_metadata import PartitionMetadata
 from keeplast.format.record import Record
+from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.active_segment import WINDOW_BYTES, ActiveSegment, write_like
 from keeplast.log.checkpoints import BYTES_MAX as CHECKPOINT_BYTES_MAX
 from keeplast.log.files import FileSystem, reading
@@ -50,6 +51,7 @@ from keeplast.log.partition_log import (
     SegmentFiles,
     find_tail,
     list_partition,
+    load_aborted,
 )
 from keeplast.log.producer_state import ProducerState
 from keeplast.log.windows import WindowBuffers, read_windows
@@ -141,13 +143,19 @@ class LogAppender:
 
         ``append_time_ms`` makes the batch LogAppendTime. ``base_offset`` leaves a gap before the
         batch, as a log has that was cleaned; it is at least the log end. InvalidError when there
-        is no record, or the batch is larger than ``max.message.bytes`` or ``segment.bytes``.
+        is no record, a record of a compacted topic has no key, or the batch is larger than
+        ``max.message.bytes`` or ``segment.bytes``.
         """
         base = self._log_end if base_offset is None else base_offset
         if base < self._log_end or not records:
             raise InvalidError(
                 "a batch needs a record, and an offset not below the log end. "
                 f"base_offset={base} log_end_offset={self._log_end} records={len(records)}"
+            )
+        keyless = next((i for i, record in enumerate(records) if record.key is None), None)
+        if self._topic.is_compacted and keyless is not None:
+            raise InvalidError(
+                f"a record of a compacted topic needs a key. record={keyless} base_offset={base}"
             )
         is_append_time = append_time_ms is not None
         data = encode_batch(
@@ -289,13 +297,19 @@ class LogAppender:
                 position=tail.torn_at,
             )
         self._log_end = tail.log_end
-        self._producers = self._load_producers(partition)
+        self._producers, aborted = self._load_producers(partition)
         self._active = ActiveSegment.resume(
-            segment, files, self._topic, created_ms=self._clock.now_ms()
+            segment, files, self._topic, created_ms=self._clock.now_ms(), aborted=aborted
         )
 
-    def _load_producers(self, partition: PartitionFiles) -> ProducerState:
-        """Return the state at the log end: the newest snapshot and what was appended since."""
+    def _load_producers(
+        self, partition: PartitionFiles
+    ) -> tuple[ProducerState, list[AbortedTransaction]]:
+        """Return the state at the log end, and what the active segment's index has to name.
+
+        Both are the newest snapshot's and follow from what was appended since: after a crash the
+        index on disk knows nothing of the transactions that ended behind the snapshot.
+        """
         usable = [offset for offset in partition.snapshots if offset <= self._log_end]
         since = max(usable, default=0)
         state = ProducerState()
@@ -307,21 +321,29 @@ class LogAppender:
                 )
             except CorruptError as error:
                 raise error.located(str(path)) from error
+        indexed = load_aborted(partition.active, self._files)
+        aborted = [entry for entry in indexed if entry.last_offset < since]
         buffers = WindowBuffers(WINDOW_BYTES)
         ends = [segment.base_offset for segment in partition.segments[1:]] + [self._log_end]
         for segment, end in zip(partition.segments, ends, strict=True):
             if end > since:
-                self._replay(segment, since, state, buffers)
-        return state
+                ended = self._replay(segment, since, state, buffers)
+                if segment is partition.active:
+                    aborted += ended
+        return state, aborted
 
     def _replay(
         self, segment: SegmentFiles, since: int, state: ProducerState, buffers: WindowBuffers
-    ) -> None:
+    ) -> list[AbortedTransaction]:
+        """Add a segment's batches to ``state``; returns the aborted transactions they end."""
+        aborted: list[AbortedTransaction] = []
         with reading(self._files, segment.log_path) as handle:
             for window in read_windows(handle, segment.log_path, buffers):
                 for batch in read_batches(window.data[: window.length].data):
                     if isinstance(batch, RecordBatch) and batch.base_offset >= since:
-                        state.add(batch)
+                        ended = state.add(batch)
+                        aborted += [] if ended is None else [ended]
+        return aborted
 
 
 def _has_segment(names: Sequence[str]) -> bool:

@@ -18,26 +18,11 @@ from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.topic_config import TopicConfig
+from tests.support.manual_clock import ManualClock
 
 START_MS = 1_700_000_000_000
 ROOMY = TopicConfig(segment_ms=INT64_MAX)
 TOPIC_ID = bytes(range(16))
-
-
-class StoppedClock:
-    """Time that moves only when a test moves it."""
-
-    def __init__(self, now_ms: int) -> None:
-        self.now = now_ms
-
-    def now_ms(self) -> int:
-        return self.now
-
-    def seconds(self) -> float:
-        return self.now / 1000
-
-    def sleep(self, seconds: float) -> None:
-        self.now += round(seconds * 1000)
 
 
 def open_log(path: Path, topic: TopicConfig = ROOMY, *, epoch: int | None = None) -> LogAppender:
@@ -119,12 +104,12 @@ def test_max_compaction_lag_rolls_a_compacted_topic_earlier(tmp_path: Path) -> N
 
 
 def test_segment_without_timestamps_ages_by_the_clock(tmp_path: Path) -> None:
-    clock = StoppedClock(START_MS)
+    clock = ManualClock(START_MS)
     with LogAppender(tmp_path, LocalFiles(), topic=TopicConfig(segment_ms=10), clock=clock) as log:
         log.append([record(b"k", -1)])
-        clock.now += 10
+        clock.advance(10)
         log.append([record(b"k", -1)])
-        clock.now += 1
+        clock.advance(1)
         log.append([record(b"k", -1)])
     assert names(tmp_path, ".log") == [0, 2]
 

@@ -54,11 +54,10 @@ class Definition:
     """One setting.
 
     ``minimum`` and ``maximum`` are inclusive and apply to the value in the topic's unit;
-    ``outside`` lists values that are allowed although they lie outside. ``not_yet`` are choices
-    that Kafka's documents know and keeplast refuses so far; ``empty_means`` is what an empty text
-    stands for. ``field`` names the field of ``TopicConfig`` or ``CleanerConfig`` that carries the
-    value; None means no effect here. ``overridden_by`` is a second topic spelling, which wins
-    when both are set.
+    ``outside`` lists values that are allowed although they lie outside. ``empty_means`` is what an
+    empty text stands for. ``field`` names the field of ``TopicConfig`` or ``CleanerConfig`` that
+    carries the value; None means no effect here. ``overridden_by`` is a second topic spelling,
+    which wins when both are set.
     """
 
     key: str
@@ -71,7 +70,6 @@ class Definition:
     maximum: int | float | None = None
     outside: tuple[int, ...] = ()
     choices: tuple[str, ...] | None = None
-    not_yet: tuple[str, ...] = ()
     empty_means: str | None = None
     field: str | None = None
     overridden_by: str | None = None
@@ -79,7 +77,7 @@ class Definition:
     @property
     def has_effect(self) -> bool:
         """True when the value changes what keeplast does."""
-        return self.field is not None or bool(self.not_yet)
+        return self.field is not None
 
 
 def _same(key: str) -> tuple[Synonym, ...]:
@@ -350,18 +348,31 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "compaction.strategy",
         ValueType.STRING,
         "offset",
-        "Which record of a key wins (KIP-280); only `offset`, the last one in the log, exists yet.",
+        "Which record of a key wins (KIP-280): the last one in the log, the one with the greatest "
+        "timestamp, or the one with the greatest version in a header; the latter two take 32 "
+        "bytes a key instead of 24, and read the clean part of the log once more.",
         _same("log.cleaner.compaction.strategy"),
         choices=("offset", "timestamp", "header"),
-        not_yet=("timestamp", "header"),
         empty_means="offset",
+        field="strategy",
     ),
     Definition(
         "compaction.strategy.header",
         ValueType.STRING,
         None,
-        "Header that carries a record's version for the strategy `header` (KIP-280).",
+        "Header that carries a record's version for the strategy `header`, which needs it: the "
+        "last one of exactly this name, eight bytes, a signed big-endian number (KIP-280).",
         _same("log.cleaner.compaction.strategy.header"),
+        field="strategy_header",
+    ),
+    Definition(
+        "keep.versioned.tombstones",
+        ValueType.BOOLEAN,
+        False,
+        "Whether tombstones that have a version never expire: no late record of an older version "
+        "can bring a key back, and deleted keys take space for ever. Not in Kafka, and without "
+        "effect with the strategy `offset`.",
+        field="keep_versioned_tombstones",
     ),
 )
 

@@ -28,7 +28,7 @@ from keeplast.config.internal_topics import internal_layer
 from keeplast.config.layers import Layer, cluster_spellings, topic_spellings, warnings_of
 from keeplast.config.values import setting_value
 from keeplast.errors import InvalidError, InvariantError, RefusedError
-from keeplast.model.strategy import SLOT_BYTES
+from keeplast.model.strategy import SLOT_BYTES, Strategy
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 
 DEDUPE_BYTES_PER_THREAD_MIN = 1_048_576
@@ -139,6 +139,13 @@ class Settings:
         }
         policy = fields["cleanup_policy"]
         fields["cleanup_policy"] = frozenset(policy if isinstance(policy, tuple) else ())
+        strategy = Strategy(str(fields["strategy"]))
+        fields["strategy"] = strategy
+        if strategy is Strategy.HEADER and not fields["strategy_header"]:
+            raise InvalidError(
+                f"strategy header without the name of the header; set compaction.strategy.header. "
+                f"topic={topic} source={values['compaction.strategy'].source or 'default'}"
+            )
         return TopicConfig(**fields)  # type: ignore[arg-type]
 
     def cleaner_config(self) -> CleanerConfig:

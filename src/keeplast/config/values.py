@@ -103,8 +103,3 @@ def _check_range(definition: Definition, value: Value, *, key: str, source: str)
             f"value outside its range; use {value_range(definition)}. "
             f"key={key} value={value_text(value)!r} source={source}"
         )
-    if value in definition.not_yet:
-        raise InvalidError(
-            f"strategy is not implemented yet; use offset. "
-            f"key={key} value={value_text(value)!r} source={source}"
-        )

@@ -62,7 +62,7 @@ from keeplast.log.windows import Window, WindowBuffers, read_windows
 from keeplast.model.offsets import INT32_MAX, NO_PRODUCER_ID
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
-from keeplast.model.strategy import SLOT_BYTES
+from keeplast.model.strategy import Strategy
 
 BROKER_NAMES = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA})
 NAMES_SHOWN_MAX = 10
@@ -202,7 +202,9 @@ def key_capacity(partition: PartitionRequest) -> int | None:
 
     RefusedError for a load factor outside (0, 1] and for a map without a usable slot.
     """
-    cleaner = partition.cleaner
+    cleaner, strategy = partition.cleaner, partition.topic.strategy
+    if strategy is not Strategy.OFFSET:
+        raise RefusedError(f"strategy is not implemented yet; use offset. strategy={strategy}")
     if not 0 < cleaner.load_factor <= 1:
         raise RefusedError(
             "the load factor must be above 0 and at most 1. "
@@ -210,7 +212,7 @@ def key_capacity(partition: PartitionRequest) -> int | None:
         )
     if cleaner.key_map_bytes is None:
         return None
-    slots = cleaner.key_map_bytes // SLOT_BYTES
+    slots = cleaner.key_map_bytes // strategy.slot_bytes
     capacity = int(slots * cleaner.load_factor)
     if capacity < 1:
         raise RefusedError(

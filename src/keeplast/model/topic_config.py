@@ -9,11 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from keeplast.model.offsets import INT64_MAX
+from keeplast.model.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """Topic settings that cleaning, rolling and retention read. Source: cleaning.md section 7.2."""
+    """Topic settings that cleaning, rolling and retention read. Source: cleaning.md section 7.
+
+    ``strategy_header`` is the header that carries versions, used with the strategy ``header``
+    alone. ``keep_versioned_tombstones`` never lets a tombstone expire that has a version.
+    """
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     min_cleanable_dirty_ratio: float = 0.5
@@ -25,6 +30,9 @@ class TopicConfig:
     segment_index_bytes: int = 10_485_760
     index_interval_bytes: int = 4096
     max_message_bytes: int = 1_048_588
+    strategy: Strategy = Strategy.OFFSET
+    strategy_header: str | None = None
+    keep_versioned_tombstones: bool = False
 
     @property
     def is_compacted(self) -> bool:
@@ -37,7 +45,7 @@ class CleanerConfig:
     """Broker-wide settings of the cleaner. Source: cleaning.md section 7.1.
 
     ``key_map_bytes`` None means that the key map has no bound of its own; a value N gives
-    ``N // SLOT_BYTES`` slots, of which ``trunc(slots * load_factor)`` are used.
+    ``N // slot bytes`` slots, of which ``trunc(slots * load_factor)`` are used.
     """
 
     key_map_bytes: int | None = None

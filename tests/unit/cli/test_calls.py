@@ -288,7 +288,7 @@ def test_an_unknown_policy_is_refused_before_anything_starts(
         ("--rounds", "2", "--until-done"),
         ("--config", "segmnt.bytes=5"),
         ("--config", "segment.bytes=5"),
-        ("--config", "compaction.strategy=timestamp"),
+        ("--config", "compaction.strategy=header"),
         ("--topic", "elsewhere"),
         ("--partition", "9"),
         ("--master", "local[2]"),

@@ -7,6 +7,7 @@ import pytest
 from keeplast.config.layers import Layer, environment_layer, file_layer, flags_layer
 from keeplast.config.settings import PolicyOrigin, Settings
 from keeplast.errors import InvalidError, RefusedError
+from keeplast.model.strategy import Strategy
 
 
 def settings(*flags: str, file: str = "", environment: dict[str, str] | None = None) -> Settings:
@@ -54,6 +55,33 @@ def test_presence_decides_and_not_truth() -> None:
     )
     assert 0 == chosen.topic_config("t").index_interval_bytes
     assert frozenset() == chosen.topic_config("t").cleanup_policy
+
+
+def test_k01_without_a_strategy_or_with_an_empty_one_the_offset_decides() -> None:
+    """A topic's empty value beats the cluster's; without one the cluster's counts."""
+    assert Strategy.OFFSET is settings().topic_config("t").strategy
+    cluster = "log.cleaner.compaction.strategy=timestamp"
+    assert Strategy.TIMESTAMP is settings(cluster).topic_config("t").strategy
+    assert Strategy.OFFSET is settings(cluster, "compaction.strategy=").topic_config("t").strategy
+
+
+def test_strategy_and_header_come_from_topic_or_cluster() -> None:
+    chosen = settings("compaction.strategy=header", "log.cleaner.compaction.strategy.header=ver")
+    config = chosen.topic_config("t")
+    assert (Strategy.HEADER, "ver") == (config.strategy, config.strategy_header)
+    assert not config.keep_versioned_tombstones
+    chosen = settings(
+        "compaction.strategy=header", "compaction.strategy.header=Ver",
+        "log.cleaner.compaction.strategy.header=ver", "keep.versioned.tombstones=true",
+    )  # fmt: skip
+    assert "Ver" == chosen.topic_config("t").strategy_header
+    assert chosen.topic_config("t").keep_versioned_tombstones
+
+
+@pytest.mark.parametrize("header", [(), ("compaction.strategy.header=",)])
+def test_the_strategy_header_needs_the_name_of_a_header(header: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidError, match=r"compaction\.strategy\.header"):
+        settings("compaction.strategy=header", *header).topic_config("t")
 
 
 def test_units_of_broker_names_are_converted_and_the_finest_wins() -> None:

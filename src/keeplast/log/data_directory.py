@@ -1,8 +1,9 @@
 """What lies in a Kafka data directory: partitions, and names that are none.
 
 A path is a ``log.dirs`` directory, or one partition directory (its name parses and it holds a
-``.log``), which is then treated as a data directory with that single partition. Links are listed
-as ignored and never entered. Source: formats.md sections 2.1 and 2.2.
+``.log``), which is then treated as a data directory with that single partition. The path that a
+user names may be a link; links below it are listed as ignored and never entered. Source: formats.md
+sections 2.1 and 2.2.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class DataDirectory:
 
 def open_data_directory(path: Path, files: FileSystem) -> DataDirectory:
     """List ``path``; InvalidError when it is not a directory of either kind."""
-    path = path.absolute()
+    path = path.resolve()
     if not files.is_directory(path):
         raise InvalidError(
             f"not a directory; give a Kafka log.dirs directory or a partition in it. path={path}"

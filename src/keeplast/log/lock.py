@@ -32,6 +32,8 @@ def locked(root: Path) -> Iterator[None]:
     path = root / LOCK
     with _claimed(root):
         existed = path.exists()
+        if path.is_symlink():
+            raise RefusedError(f"the lock file is a link, which is not followed. path={path}")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             try:

@@ -83,12 +83,18 @@ def test_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.Monk
     assert tmp_path == opened(Path()).root
 
 
-@pytest.mark.parametrize("kind", ["missing", "file", "link"])
+def test_link_that_the_user_names_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "data" / "t-0").mkdir(parents=True)
+    (tmp_path / "it").symlink_to(tmp_path / "data")
+    assert opened(tmp_path / "data") == opened(tmp_path / "it")
+
+
+@pytest.mark.parametrize("kind", ["missing", "file", "dangling link"])
 def test_anything_but_a_directory_is_invalid(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "it"
     if kind == "file":
         path.write_bytes(b"")
-    if kind == "link":
-        path.symlink_to(tmp_path)
+    if kind == "dangling link":
+        path.symlink_to(tmp_path / "nowhere")
     with pytest.raises(InvalidError):
         opened(path)

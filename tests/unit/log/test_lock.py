@@ -133,6 +133,6 @@ def test_flock_is_another_kind_of_lock(tmp_path: Path) -> None:
 def test_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "elsewhere"
     (tmp_path / ".lock").symlink_to(target)
-    with pytest.raises(OSError), locked(tmp_path):  # noqa: PT011
+    with pytest.raises(RefusedError, match="is a link"), locked(tmp_path):
         pass
     assert not target.exists()

@@ -111,9 +111,9 @@ def find_first_uncleanable(
             age = now_ms - segment.age_timestamp_ms
             if segment.age_timestamp_ms > now_ms - min_compaction_lag_ms:
                 if segment.base_offset < found.offset:
-                    what = f"is {_duration(min_compaction_lag_ms - age)} younger than"
+                    what = f"is {duration_words(min_compaction_lag_ms - age)} younger than"
                     if age < 0:
-                        what = f"holds a timestamp {_duration(-age)} in the future, under"
+                        what = f"holds a timestamp {duration_words(-age)} in the future, under"
                     found = FirstUncleanable(
                         segment.base_offset,
                         f"segment {segment.base_offset} {what} min.compaction.lag.ms",
@@ -165,7 +165,8 @@ def find_compaction_delay(
     return max(cutoff - earliest, 0)
 
 
-def _duration(milliseconds: int) -> str:
+def duration_words(milliseconds: int) -> str:
+    """Return a duration in the largest unit that has two of it."""
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
         if milliseconds >= 2 * size:
             return f"{milliseconds // size} {unit}"

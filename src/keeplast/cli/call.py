@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from keeplast.cli import wiring
-from keeplast.cli.options import RunOptions
+from keeplast.cli.options import RunOptions, SelectionName
 from keeplast.cli.output import say
 from keeplast.cli.progress import ProgressEvents
 from keeplast.cli.sizes import parse_size
@@ -84,6 +84,7 @@ def make_request(options: RunOptions, selection: Selection, memory_bytes: int) -
         memory_bytes=memory_bytes,
         rounds=None if options.until_done else rounds,
         roll_active=options.roll_active,
+        rolls_idle=options.selection is SelectionName.OVERDUE_FIRST,
         force=options.force,
         target=options.to,
         receipt=options.receipt,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,14 @@ RUN = "How it runs"
 SETTINGS = "Settings"
 FACTS = "What a broker knows and a directory does not"
 ROUND = "The round"
+
+
+class SelectionName(StrEnum):
+    """Whose rules say which log is next, and when an idle active segment is left."""
+
+    OVERDUE_FIRST = "overdue-first"
+    KAFKA = "kafka"
+
 
 DataDir = Annotated[
     Path,
@@ -182,6 +191,16 @@ RollActive = Annotated[
         rich_help_panel=ROUND,
     ),
 ]
+Selection = Annotated[
+    SelectionName,
+    typer.Option(
+        "--selection",
+        help="overdue-first: max.compaction.lag.ms comes before the dirty ratio, and an idle "
+        "active segment older than it or segment.ms is rolled first. kafka: a broker's order, "
+        "which rolls nothing.",
+        rich_help_panel=ROUND,
+    ),
+]
 Force = Annotated[
     bool,
     typer.Option(
@@ -227,6 +246,7 @@ class RunOptions:
     rounds: int | None
     until_done: bool
     roll_active: bool
+    selection: SelectionName
     force: bool
     receipt: Path | None
     as_json: bool

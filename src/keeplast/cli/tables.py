@@ -176,8 +176,10 @@ def _notes(partition: PartitionReport) -> str:
     if last.error is not None:
         words.append(f"{last.error.error_class}, see below")
     elif last.skipped:
-        # The notes of a skipped round say the same again in more words.
-        return f"skipped: {last.reason or 'nothing to do'}"
+        words.append(f"skipped: {last.reason or 'nothing to do'}")
+        # The bound's note says the same again in more words.
+        words.extend(note for note in last.notes if not note.startswith("not cleaned past"))
+        return "; ".join(words)
     elif len(partition.rounds) > 1:
         words.append(f"{len(partition.rounds)} rounds")
     words.extend(last.notes)

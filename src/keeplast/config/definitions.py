@@ -273,20 +273,24 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "retention.ms",
         ValueType.LONG,
         604_800_000,
-        "Age at which the policy `delete` removes a segment; nothing is expired here.",
+        "Age at which the policy `delete` removes a segment: shorter frees disk sooner, longer "
+        "keeps history for late readers; -1 keeps it for ever.",
         (
             Synonym("log.retention.ms"),
             Synonym("log.retention.minutes", MINUTE_MS),
             Synonym("log.retention.hours", HOUR_MS),
         ),
         minimum=-1,
+        field="retention_ms",
     ),
     Definition(
         "retention.bytes",
         ValueType.LONG,
         -1,
-        "Size above which the policy `delete` removes segments; nothing is expired here.",
+        "Size of a partition above which the policy `delete` removes its oldest segments; it "
+        "bounds disk, not age, and -1 is no bound.",
         _same("log.retention.bytes"),
+        field="retention_bytes",
     ),
     Definition(
         "local.retention.ms",

@@ -31,6 +31,7 @@ from keeplast.engine.place import copy_root_files, make_target, target_of
 from keeplast.engine.receipt import append_receipt, receipt_line
 from keeplast.engine.report import CleanReport, RoundReport
 from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.engine.rolling import roll_active, roll_idle
 from keeplast.engine.rounds import (
     PartitionRun,
     Round,
@@ -48,7 +49,6 @@ from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import CompactionError, RefusedError, StoppedError, UnavailableError
 from keeplast.format.filename import CLEANER_CHECKPOINT, parse_segment_file
-from keeplast.log.append import LogAppender
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.log.format_guard import check_understood
@@ -144,6 +144,7 @@ class Coordinator:
             self._check_stop()
             if request.target is not None:
                 make_target(self._files, partition, request)
+                self._roll_idle(run, request)
                 return
             check_understood(partition.path, self._files)
             with shielded():
@@ -154,10 +155,18 @@ class Coordinator:
                     f"{len(recovered)} files"
                 )
             if request.roll_active:
-                with LogAppender(partition.path, self._files, topic=partition.topic) as appender:
-                    appender.roll()
+                roll_active(self._files, partition)
+            self._roll_idle(run, request)
         except (CompactionError, OSError) as error:
             self._fail(run, None, 0, error)
+
+    def _roll_idle(self, run: PartitionRun, request: CleanRequest) -> None:
+        if request.rolls_idle:
+            note = roll_idle(self._files, run.request, request, self._now_ms(request))
+            run.notes += () if note is None else (note,)
+
+    def _now_ms(self, request: CleanRequest) -> int:
+        return self._clock.now_ms() if request.now_ms is None else request.now_ms
 
     def _begin(self, run: PartitionRun, request: CleanRequest, *, writes: bool) -> Iterator[Work]:
         """Survey a partition; yields its round, or nothing when there is a reason not to."""
@@ -168,8 +177,13 @@ class Coordinator:
         try:
             self._check_stop()
             checkpoints = load_checkpoints(self._files, run.request.path.parent)
-            now_ms = self._clock.now_ms() if request.now_ms is None else request.now_ms
-            survey = survey_partition(run.request, request, checkpoints, self._files, now_ms)
+            survey = survey_partition(
+                run.request, request, checkpoints, self._files, self._now_ms(request),
+                foresees_roll=not writes and request.target is None,
+            )  # fmt: skip
+            # What was done before the first round is told with it.
+            survey = replace(survey, notes=(*run.notes, *survey.notes))
+            run.notes = ()
             if survey.plan is None:
                 self._skip(run, survey, request, writes=writes)
                 return

@@ -158,6 +158,7 @@ class OpenLog:
         rounds: int | None = 1,
         force: bool = False,
         roll_active: bool = False,
+        rolls_idle: bool = False,
         memory_bytes: int = MEMORY_BYTES_DEFAULT,
         cores: int | None = None,
         runner: Runner | None = None,
@@ -170,8 +171,10 @@ class OpenLog:
         receives the cleaned log, None cleans in place. ``rounds`` None means until the end offset
         reaches the bound. ``now_ms`` is the clock of the run in milliseconds, None the machine's.
         ``force`` ignores ``min_cleanable_dirty_ratio`` only. ``roll_active`` starts a new active
-        segment first. ``memory_bytes`` bounds windows and buffers, not the key map. ``runner``
-        None means threads of this process, ``cores`` of them; a runner that is given stays open.
+        segment first, ``rolls_idle`` only when the present one is older than ``segment_ms`` or
+        ``max_compaction_lag_ms``. ``memory_bytes`` bounds windows and buffers, not the key map.
+        ``runner`` None means threads of this process, ``cores`` of them; a runner that is given
+        stays open.
 
         A log that cannot be cleaned does not raise: its report has ``error`` and ``failure``, and
         the log is as it was. Raises RefusedError while a broker holds the data directory.
@@ -184,6 +187,7 @@ class OpenLog:
             memory_bytes=memory_bytes,
             rounds=rounds,
             roll_active=roll_active,
+            rolls_idle=rolls_idle,
             to=None if to is None else Path(to),
         )
         return clean(request, cores=cores, runner=runner, events=events, clock=clock).partitions[0]
@@ -198,6 +202,7 @@ class OpenLog:
         memory_bytes: int,
         rounds: int | None = 1,
         roll_active: bool = False,
+        rolls_idle: bool = False,
         to: Path | None = None,
     ) -> CleanRequest:
         if self._mark is not None:
@@ -217,6 +222,7 @@ class OpenLog:
             memory_bytes=memory_bytes,
             rounds=rounds,
             roll_active=roll_active,
+            rolls_idle=rolls_idle,
             force=force,
             target=to,
         )

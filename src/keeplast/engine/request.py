@@ -32,6 +32,8 @@ class CleanRequest:
     ``rounds`` None means until ``end_offset`` reaches the bound. Offsets given here override what
     the directory's checkpoints say and apply to every partition of the call. ``target`` None
     means in place; else a directory that receives the cleaned log while the source stays as it is.
+    ``rolls_idle`` leaves an active segment whose first record is older than ``segment.ms`` or
+    ``max.compaction.lag.ms`` before a round, which Kafka does only when it appends.
     """
 
     partitions: tuple[PartitionRequest, ...]
@@ -43,6 +45,7 @@ class CleanRequest:
     memory_bytes: int = MEMORY_BYTES_DEFAULT
     rounds: int | None = 1
     roll_active: bool = False
+    rolls_idle: bool = False
     force: bool = False
     target: Path | None = None
     receipt: Path | None = None

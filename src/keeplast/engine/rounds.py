@@ -91,6 +91,7 @@ class PartitionRun:
     request: PartitionRequest
     rounds: list[RoundReport] = field(default_factory=list)
     is_done: bool = False
+    notes: tuple[str, ...] = ()
 
     def report(self) -> PartitionReport:
         """Return all rounds of the partition."""

@@ -27,6 +27,7 @@ from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.producers import last_records
 from keeplast.columns import batch_table as t
 from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.engine.rolling import foreseen, idle_reason
 from keeplast.engine.sample import SampleChoice, choose_sample
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format import producer_snapshot
@@ -115,8 +116,14 @@ def survey_partition(
     checkpoints: Checkpoints,
     files: FileSystem,
     now_ms: int,
+    *,
+    foresees_roll: bool = False,
 ) -> Survey:
-    """Survey one partition; CorruptError, RefusedError or OSError when that is not possible."""
+    """Survey one partition; CorruptError, RefusedError or OSError when that is not possible.
+
+    ``foresees_roll`` looks at the log as it will be when its active segment was left as
+    ``request`` asks for; otherwise that has happened.
+    """
     tp, topic = partition.partition, partition.topic
     capacity = key_capacity(partition)
     check_understood(partition.path, files)
@@ -124,6 +131,14 @@ def survey_partition(
     tail = find_tail(listing, files)
     if tail.torn_at is not None:
         check_magic(listing.active.log_path, tail.torn_at, files)
+    roll_note = None
+    if foresees_roll:
+        reason = "as asked" if request.roll_active else None
+        if reason is None and request.rolls_idle:
+            reason = idle_reason(listing, tail, topic, files, now_ms)
+        if reason is not None and listing.active.size_bytes:
+            listing, tail = foreseen(listing, tail)
+            roll_note = f"the active segment will be rolled ({reason})"
     buffers = WindowBuffers(SURVEY_WINDOW_BYTES)
     first_base = listing.segments[0].base_offset
     log_start = _given(request.log_start_offset, checkpoints.log_start.get(tp, 0))
@@ -167,6 +182,8 @@ def survey_partition(
     )
     reason = _skip_reason(partition, request, cleanable, delay, uncleanable)
     notes = _notes(first_dirty, uncleanable, cleanable, tail, listing, indexes, tp)
+    if roll_note is not None:
+        notes = (roll_note, *notes)
     plan = None
     if reason is None:
         dirty = segments_between(segments, first_dirty.offset, cleanable.bound)
@@ -317,7 +334,7 @@ def _replay(
         except CorruptError:
             stripped.append(segment.base_offset)
         else:
-            if not files.exists(segment.path(INDEX)):
+            if segment.size_bytes and not files.exists(segment.path(INDEX)):
                 stripped.append(segment.base_offset)
     if stripped:
         state, start = _newest_snapshot(listing, stripped[0], log_start, files)

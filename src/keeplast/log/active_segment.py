@@ -111,7 +111,7 @@ class ActiveSegment:
         time_entries_max = topic.segment_index_bytes // time_index.ENTRY_BYTES - 1
         return (
             self._size_bytes > topic.segment_bytes - batch.size_bytes
-            or (not self.is_empty and self._age_ms(batch, now_ms) > _age_max_ms(topic))
+            or (not self.is_empty and self._age_ms(batch, now_ms) > topic.segment_age_max_ms)
             or len(self._offsets) >= offset_entries_max
             or len(self._times) >= time_entries_max
             or batch.last_offset - self.base_offset > RELATIVE_OFFSET_MAX
@@ -174,9 +174,3 @@ def write_like(path: Path, data: bytes, template: Path, files: FileSystem) -> No
     """
     files.write_durable(path, data)
     files.copy_owner_and_mode(template, path)
-
-
-def _age_max_ms(topic: TopicConfig) -> int:
-    if topic.is_compacted and topic.max_compaction_lag_ms > 0:
-        return min(topic.max_compaction_lag_ms, topic.segment_ms)
-    return topic.segment_ms

@@ -33,11 +33,25 @@ class TopicConfig:
     strategy: Strategy = Strategy.OFFSET
     strategy_header: str | None = None
     keep_versioned_tombstones: bool = False
+    retention_ms: int = 604_800_000
+    retention_bytes: int = -1
 
     @property
     def is_compacted(self) -> bool:
         """True when the policy contains ``compact``."""
         return "compact" in self.cleanup_policy
+
+    @property
+    def expires(self) -> bool:
+        """True when the policy contains ``delete``: segments go by size and by time."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def segment_age_max_ms(self) -> int:
+        """Return the age above which an active segment is left (cleaning.md section 1.7)."""
+        if self.is_compacted and self.max_compaction_lag_ms > 0:
+            return min(self.max_compaction_lag_ms, self.segment_ms)
+        return self.segment_ms
 
 
 @dataclass(frozen=True, slots=True)

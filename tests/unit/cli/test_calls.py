@@ -363,8 +363,8 @@ def test_a_signal_has_its_own_code_and_still_a_document(
 def test_keys_without_effect_are_warned_about(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
 ) -> None:
-    run = keeplast("clean", data_dir, *COMPACT, "--config", "retention.ms=5", "--json")
-    assert "warning: setting has no effect here. key=retention.ms source=--config" in run.err
+    run = keeplast("clean", data_dir, *COMPACT, "--config", "segment.jitter.ms=5", "--json")
+    assert "warning: setting has no effect here. key=segment.jitter.ms source=--config" in run.err
     assert 1 == len(run.document["partitions"])
 
 

@@ -435,16 +435,30 @@ CLUSTER_DEFINITIONS: tuple[Definition, ...] = (
         "log.cleaner.io.max.bytes.per.second",
         ValueType.DOUBLE,
         DOUBLE_MAX,
-        "Keeps a broker's cleaner from starving its clients; nothing is throttled here.",
+        "Limits what all workers together read and write, so that others get their share of the "
+        "disk: lower is gentler and slower.",
         scope=Scope.CLUSTER,
+        field="io_bytes_per_second",
     ),
     Definition(
         "log.cleaner.backoff.ms",
         ValueType.LONG,
         15_000,
-        "Pause of a broker's cleaner when nothing is dirty enough.",
+        "How long `run` waits when nothing is dirty enough, and at first before it tries again "
+        "what failed: shorter notices sooner, longer looks less often.",
         scope=Scope.CLUSTER,
         minimum=0,
+        field="backoff_ms",
+    ),
+    Definition(
+        "log.cleaner.expired.rounds",
+        ValueType.BOOLEAN,
+        False,
+        "Whether `run` rewrites a clean log only to remove tombstones and markers whose time has "
+        "passed, as `clean --expired` does: frees them without waiting for new data, at the cost "
+        "of a rewrite. Not in Kafka.",
+        scope=Scope.CLUSTER,
+        field="has_expired_rounds",
     ),
     Definition(
         "log.retention.check.interval.ms",

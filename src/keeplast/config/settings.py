@@ -174,6 +174,9 @@ class Settings:
             key_map_bytes=map_bytes,
             load_factor=_number(factor),
             producer_id_expiration_ms=int(_number(values["producer.id.expiration.ms"])),
+            io_bytes_per_second=_io_rate(values["log.cleaner.io.max.bytes.per.second"]),
+            backoff_ms=int(_number(values["log.cleaner.backoff.ms"])),
+            has_expired_rounds=values["log.cleaner.expired.rounds"].value is True,
         )
 
 
@@ -193,6 +196,18 @@ def check_key_map(map_bytes: int | None, load_factor: float, *, source: str | No
             f"{SLOT_BYTES} bytes a slot. key_map_bytes={map_bytes} slots={slots} "
             f"log.cleaner.io.buffer.load.factor={load_factor}"
         )
+
+
+def _io_rate(effective: Effective) -> float:
+    """Return the bytes a second that all workers may move; InvalidError unless above 0."""
+    rate = _number(effective)
+    if not rate > 0:
+        raise InvalidError(
+            f"a limit of no bytes at all would never let a round end; leave it out, or give a "
+            f"number above 0. log.cleaner.io.max.bytes.per.second={effective.value} "
+            f"source={effective.source}"
+        )
+    return float(rate)
 
 
 def _number(effective: Effective) -> float | int:

@@ -233,6 +233,7 @@ class Coordinator:
             wave_bytes_max=None,
             writes=writes,
             takes_crcs=writes and request.receipt is not None,
+            io_bytes_per_second=partition.cleaner.io_limit,
         )
 
     def _skip(

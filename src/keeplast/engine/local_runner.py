@@ -17,6 +17,7 @@ from keeplast.engine.wave import run_wave
 from keeplast.engine.workspace import Workspace
 from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.log.throttle import Throttle, ThrottledFiles
 
 
 class LocalRunner:
@@ -35,6 +36,7 @@ class LocalRunner:
             raise InvalidError(f"at least one core is needed. cores={cores}")
         self._files = LocalFiles() if files is None else files
         self._clock = SystemClock() if clock is None else clock
+        self._throttle = Throttle(self._clock)
         self._pool: ThreadPoolExecutor | None = None
         self._local = threading.local()
 
@@ -55,7 +57,9 @@ class LocalRunner:
             self._pool = None
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
-        """Yield results as tasks end."""
+        """Yield results as tasks end; all threads share one limit on their bytes, the least."""
+        limits = [x.io_bytes_per_second for x in tasks if x.io_bytes_per_second is not None]
+        self._throttle.limit(min(limits, default=None))
         if len(tasks) == 1 or self._pool is None:
             for task in tasks:
                 yield self._execute(task, progressed)
@@ -74,4 +78,8 @@ class LocalRunner:
             workspace = Workspace(task.memory_bytes)
             self._local.workspace = workspace
             self._local.memory_bytes = task.memory_bytes
-        return run_wave(task, self._files, self._clock, workspace, progressed)
+        files = self._files
+        if task.io_bytes_per_second is not None:
+            # A wait tells that nothing has moved, so that a stop ends it.
+            files = ThrottledFiles(files, self._throttle, lambda: progressed(0))
+        return run_wave(task, files, self._clock, workspace, progressed)

@@ -49,7 +49,8 @@ class PartitionTask:
 
     ``target`` is where staged files are put: the partition's own directory, or another one.
     ``wave_bytes_max`` bounds the sources of a wave; at least one group is always done.
-    ``takes_crcs`` asks for checksums of whole files, for a receipt.
+    ``takes_crcs`` asks for checksums of whole files, for a receipt. ``io_bytes_per_second`` is what
+    all workers together may read and write; a runner gives each its share.
     """
 
     number: int
@@ -63,6 +64,7 @@ class PartitionTask:
     writes: bool
     carry: Carry | None = None
     takes_crcs: bool = False
+    io_bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

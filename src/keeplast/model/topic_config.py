@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.strategy import Strategy
 
+UNLIMITED = 1.7976931348623157e308
+"""The greatest double: how Kafka spells "no limit" of bytes a second."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
@@ -65,3 +68,11 @@ class CleanerConfig:
     key_map_bytes: int | None = None
     load_factor: float = 0.9
     producer_id_expiration_ms: int = 86_400_000
+    io_bytes_per_second: float = UNLIMITED
+    backoff_ms: int = 15_000
+    has_expired_rounds: bool = False
+
+    @property
+    def io_limit(self) -> float | None:
+        """Return how many bytes a second may be read and written, None without a limit."""
+        return None if self.io_bytes_per_second >= UNLIMITED else self.io_bytes_per_second

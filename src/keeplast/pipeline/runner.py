@@ -76,9 +76,10 @@ class SparkRunner:
         context = self._session.sparkContext
         read = context.accumulator(0)
         versions = own_versions()
+        at_once = min(self.slots, len(tasks))
 
         def work(task: PartitionTask) -> TaskResult:
-            return execute(task, versions, read.add)
+            return execute(task, versions, read.add, share=at_once)
 
         job: RDD[TaskResult] = context.parallelize(list(tasks), len(tasks)).map(work)
         yield from _collect(job, read, progressed)

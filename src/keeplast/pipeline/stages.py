@@ -22,7 +22,8 @@ from keeplast.engine.task import IndexStats, PartitionTask, TaskResult
 from keeplast.engine.wave import run_wave
 from keeplast.engine.workspace import Workspace
 from keeplast.errors import RefusedError
-from keeplast.log.files import LocalFiles
+from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.log.throttle import Throttle, ThrottledFiles
 
 _workspaces: dict[int, Workspace] = {}
 
@@ -47,8 +48,13 @@ def own_versions() -> Versions:
     )
 
 
-def execute(task: PartitionTask, driver: Versions, progressed: Callable[[int], None]) -> TaskResult:
-    """Run one wave here; the result carries every fault."""
+def execute(
+    task: PartitionTask, driver: Versions, progressed: Callable[[int], None], *, share: int = 1
+) -> TaskResult:
+    """Run one wave here; the result carries every fault.
+
+    ``share`` is how many tasks may run at once: of a limit on bytes each keeps to that part.
+    """
     own = own_versions()
     if own != driver:
         error = RefusedError(
@@ -68,7 +74,12 @@ def execute(task: PartitionTask, driver: Versions, progressed: Callable[[int], N
     context = TaskContext.get()
     number = 0 if context is None else context.taskAttemptId()
     attempt = replace(task, attempt=f"{task.attempt}x{number}")
-    return run_wave(attempt, LocalFiles(), SystemClock(), workspace, progressed)
+    clock = SystemClock()
+    files: FileSystem = LocalFiles()
+    if task.io_bytes_per_second is not None:
+        throttle = Throttle(clock, task.io_bytes_per_second / share)
+        files = ThrottledFiles(files, throttle, lambda: progressed(0))
+    return run_wave(attempt, files, clock, workspace, progressed)
 
 
 def read_token(path: str) -> str | None:

@@ -180,3 +180,12 @@ def test_what_the_directory_knows_is_weaker_than_any_user_source_of_the_same_sco
 def test_compact_and_remote_storage_go_together() -> None:
     chosen = settings("cleanup.policy=compact", "remote.storage.enable=true")
     assert chosen.topic_config("t").is_compacted
+
+
+def test_a_limit_on_bytes_is_above_nothing() -> None:
+    assert None is settings().cleaner_config().io_limit
+    limited = settings("log.cleaner.io.max.bytes.per.second=1e6").cleaner_config()
+    assert 1_000_000 == limited.io_limit
+    for rate in ("0", "-5"):
+        with pytest.raises(InvalidError):
+            settings(f"log.cleaner.io.max.bytes.per.second={rate}").cleaner_config()

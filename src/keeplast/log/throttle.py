@@ -1,0 +1,235 @@
+"""Limits how many bytes a second are read from and written to disk, as a ``FileSystem`` of its own.
+
+One :class:`Throttle` is shared by all that must stay below the limit together. Bytes are paid for
+after they have moved, and a debt is waited for before the next ones: over any time from its start
+no more than ``rate * seconds`` plus one piece of :data:`PIECE_BYTES` a thread moves. What was not
+used is saved for :data:`SAVED_SECONDS` at most. Reads and writes count alike, and so does a copy
+inside the kernel: once as read, once as written. Kafka: ``Throttler`` of the cleaner, which looks
+every 300 ms; cleaning.md section 2.5.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from keeplast.clock import Clock
+from keeplast.errors import InvalidError
+from keeplast.log.files import Buffer, FileStat, FileSystem, ReadHandle, WriteHandle
+
+PIECE_BYTES = 1 << 20
+SAVED_SECONDS = 0.3
+NAP_SECONDS = 0.25
+"""A wait is slept in parts, so that a stop or a new rate is noticed soon."""
+
+
+class Throttle:
+    """A token bucket of bytes; safe for threads."""
+
+    def __init__(self, clock: Clock, bytes_per_second: float | None = None) -> None:
+        """Start empty; None limits nothing. InvalidError unless the rate is above 0."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._rate = _checked(bytes_per_second)
+        self._saved = 0.0
+        self._counted_at = clock.seconds()
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """Return the limit, None without one."""
+        return self._rate
+
+    def limit(self, bytes_per_second: float | None) -> None:
+        """Change the limit from now on; who waits already goes on by the new one.
+
+        InvalidError unless it is None or above 0.
+        """
+        checked = _checked(bytes_per_second)
+        with self._lock:
+            if checked != self._rate:
+                self._fill()
+                # A debt is in bytes and stays; what was saved under another rate does not.
+                self._saved = min(self._saved, 0.0)
+                self._rate = checked
+
+    def take(self, count: int, waiting: Callable[[], None]) -> None:
+        """Account for ``count`` bytes that moved; return when the limit allows the next ones.
+
+        ``waiting`` is called before each part of a wait, and ends it by raising.
+        """
+        with self._lock:
+            self._fill()
+            self._saved -= count
+            # Whoever comes later finds this debt too: bytes are waited for in the order they came.
+            owed = -self._saved
+        while owed > 0:
+            rate = self._rate
+            if rate is None:
+                return
+            waiting()
+            nap = min(owed / rate, NAP_SECONDS)
+            before = self._clock.seconds()
+            self._clock.sleep(nap)
+            owed -= max(self._clock.seconds() - before, nap) * rate
+
+    def _fill(self) -> None:
+        now = self._clock.seconds()
+        elapsed = now - self._counted_at
+        self._counted_at = now
+        if self._rate is None:
+            self._saved = 0.0
+        else:
+            self._saved = min(self._saved + elapsed * self._rate, SAVED_SECONDS * self._rate)
+
+
+def _checked(bytes_per_second: float | None) -> float | None:
+    if bytes_per_second is not None and not bytes_per_second > 0:
+        raise InvalidError(
+            "a limit of no bytes at all would never let a round end; leave it out, or give a "
+            f"number above 0. log.cleaner.io.max.bytes.per.second={bytes_per_second}"
+        )
+    return bytes_per_second
+
+
+class _ThrottledReadHandle:
+    def __init__(self, inner: ReadHandle, take: Callable[[int], None]) -> None:
+        self.inner = inner
+        self._take = take
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size at opening."""
+        return self.inner.size_bytes
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Read piece by piece."""
+        done = 0
+        while done < len(buffer):
+            part = buffer[done : done + PIECE_BYTES]
+            count = self.inner.pread_into(part, position + done)
+            self._take(count)
+            done += count
+            if count < len(part):
+                break
+        return done
+
+    def close(self) -> None:
+        """Release the file."""
+        self.inner.close()
+
+
+class _ThrottledWriteHandle:
+    def __init__(self, inner: WriteHandle, take: Callable[[int], None]) -> None:
+        self._inner = inner
+        self._take = take
+
+    def write(self, data: Buffer) -> None:
+        """Append piece by piece."""
+        view = memoryview(data).cast("B")
+        for at in range(0, len(view), PIECE_BYTES):
+            part = view[at : at + PIECE_BYTES]
+            self._inner.write(part)
+            self._take(len(part))
+
+    def copy_from(self, source: ReadHandle, position: int, length: int) -> None:
+        """Copy piece by piece, inside the kernel if the handles below can."""
+        # The handle itself, not what throttles it, or its reads would be counted a second time.
+        below = source.inner if isinstance(source, _ThrottledReadHandle) else source
+        for at in range(0, length, PIECE_BYTES):
+            count = min(PIECE_BYTES, length - at)
+            self._inner.copy_from(below, position + at, count)
+            self._take(2 * count)
+
+    def fsync(self) -> None:
+        """Flush to stable storage."""
+        self._inner.fsync()
+
+    def close(self) -> None:
+        """Release the file."""
+        self._inner.close()
+
+
+class ThrottledFiles:
+    """A file system whose bytes are taken from ``throttle``; names and times are free."""
+
+    def __init__(self, inner: FileSystem, throttle: Throttle, waiting: Callable[[], None]) -> None:
+        """Stand in front of ``inner``; ``waiting`` hears of waits and may raise to end them."""
+        self._inner = inner
+        self._throttle = throttle
+        self._waiting = waiting
+
+    def _take(self, count: int) -> None:
+        self._throttle.take(count, self._waiting)
+
+    def open_read(self, path: Path) -> ReadHandle:
+        """Open a file whose reads count."""
+        return _ThrottledReadHandle(self._inner.open_read(path), self._take)
+
+    def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
+        """Open a file whose writes count."""
+        return _ThrottledWriteHandle(self._inner.open_write(path, append=append), self._take)
+
+    def listdir(self, path: Path) -> list[str]:
+        """Return sorted names."""
+        return self._inner.listdir(path)
+
+    def is_directory(self, path: Path) -> bool:
+        """Say whether it is a real directory."""
+        return self._inner.is_directory(path)
+
+    def exists(self, path: Path) -> bool:
+        """Say whether there is anything."""
+        return self._inner.exists(path)
+
+    def stat(self, path: Path) -> FileStat:
+        """Return size and time."""
+        return self._inner.stat(path)
+
+    def read_bytes(self, path: Path, limit: int) -> bytes:
+        """Return a small file whole."""
+        data = self._inner.read_bytes(path, limit)
+        self._take(len(data))
+        return data
+
+    def write_durable(self, path: Path, data: Buffer) -> None:
+        """Replace a small file."""
+        self._inner.write_durable(path, data)
+        self._take(memoryview(data).nbytes)
+
+    def append_durable(self, path: Path, data: Buffer) -> None:
+        """Append to a small file."""
+        self._inner.append_durable(path, data)
+        self._take(memoryview(data).nbytes)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename."""
+        self._inner.rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name."""
+        self._inner.unlink(path)
+
+    def fsync(self, path: Path) -> None:
+        """Flush a file."""
+        self._inner.fsync(path)
+
+    def fsync_directory(self, path: Path) -> None:
+        """Flush a directory."""
+        self._inner.fsync_directory(path)
+
+    def set_mtime(self, path: Path, mtime_ns: int) -> None:
+        """Set the modification time."""
+        self._inner.set_mtime(path, mtime_ns)
+
+    def copy_owner_and_mode(self, source: Path, target: Path) -> None:
+        """Copy owner and mode."""
+        self._inner.copy_owner_and_mode(source, target)
+
+    def make_directory(self, path: Path) -> None:
+        """Create a directory."""
+        self._inner.make_directory(path)
+
+    def free_bytes(self, path: Path) -> int:
+        """Ask the volume."""
+        return self._inner.free_bytes(path)

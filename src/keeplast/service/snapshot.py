@@ -1,0 +1,98 @@
+"""What the daemon knows of every partition, frozen after each round: what gauges are made from.
+
+A snapshot is replaced and never changed, so that another thread may read it at leisure. The daemon
+hands it to an :class:`Observer`; nobody asks the daemon anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from keeplast.engine.report import RoundReport
+from keeplast.model.partition import TopicPartition
+
+
+class PartitionState(StrEnum):
+    """What the daemon will do with a partition next."""
+
+    ELIGIBLE = "eligible"
+    """A round is worth it now and will come."""
+    WAITING = "waiting"
+    """Nothing to clean, or not enough of it."""
+    RETRYING = "retrying"
+    """The last attempt failed in a way that may pass; another one follows at ``retry_at_ms``."""
+    SET_ASIDE = "set aside"
+    """It cannot be cleaned until its files change or somebody says so (Kafka: uncleanable)."""
+    REFUSED = "refused"
+    """Its settings or its name keep it from being looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """One partition as of the last look at it. Offsets and bytes are None while never surveyed.
+
+    ``reason`` says in words why it is in its state. ``first_dirty`` is inclusive, ``bound`` and
+    ``log_end`` are exclusive. ``clean_bytes`` and ``cleanable_bytes`` are those of the ratio,
+    ``uncleanable_bytes`` lie at and above the bound, the active segment included.
+    ``compaction_delay_ms`` is for how long compaction is overdue, 0 when it is not.
+    ``is_expired_round`` says that only removable tombstones and markers make it eligible.
+    ``rounds`` counts those since the start, and ``last_round`` is the last of them that was not
+    skipped, failed ones included.
+    """
+
+    partition: TopicPartition
+    path: Path
+    state: PartitionState
+    reason: str
+    first_dirty: int | None = None
+    bound: int | None = None
+    log_start: int | None = None
+    log_end: int | None = None
+    clean_bytes: int | None = None
+    cleanable_bytes: int | None = None
+    uncleanable_bytes: int | None = None
+    ratio: float | None = None
+    compaction_delay_ms: int | None = None
+    is_expired_round: bool = False
+    rounds: int = 0
+    last_round: RoundReport | None = None
+    last_round_ms: int | None = None
+    failures: int = 0
+    retry_at_ms: int | None = None
+    set_aside_since_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All partitions of the data directory, ascending, as of ``looked_ms``.
+
+    ``turn`` counts the daemon's choices since ``started_ms``; ``cleaned`` are the partitions that
+    the last of them took, empty when it found nothing to do. ``slots`` is how many workers there
+    are. All times are milliseconds since 1970.
+    """
+
+    root: Path
+    started_ms: int
+    looked_ms: int
+    turn: int
+    slots: int
+    partitions: tuple[PartitionFacts, ...]
+    cleaned: tuple[TopicPartition, ...] = ()
+
+
+class Observer(Protocol):
+    """Receiver of snapshots; calls come from the daemon's thread and must not block."""
+
+    def published(self, snapshot: Snapshot) -> None:
+        """Take what is known after a look, and again after the rounds that it led to."""
+        ...
+
+
+class NoObserver:
+    """Receiver that ignores everything."""
+
+    def published(self, snapshot: Snapshot) -> None:
+        """Ignore it."""

@@ -17,12 +17,9 @@ from typer.models import ParameterInfo
 
 from keeplast.cli import exit_codes
 from keeplast.cli.main import app
-from keeplast.config.definitions import (
-    CLUSTER_DEFINITIONS,
-    TOPIC_DEFINITIONS,
-    Definition,
-)
-from keeplast.config.values import value_range, value_text
+from keeplast.config.definition import Definition, Scope
+from keeplast.config.definitions import DEFINITIONS
+from keeplast.config.values import value_range, value_text, value_words
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 COMMAND = "tools/make_reference.py"
@@ -43,13 +40,21 @@ of several broker names that is set counts.
 |---|---|---|
 | flag | `--config segment.bytes=…`: the chosen topics | `--config log.segment.bytes=…` |
 | environment | | `KEEPLAST_LOG_SEGMENT_BYTES=…` |
-| file | `[topic."name"]`, `segment.bytes = …` | `[cluster]`, `log.segment.bytes = …` |
+| file | `[topic."name"]`, `"segment.bytes" = …` | `[cluster]`, `"log.segment.bytes" = …` |
 | `__cluster_metadata-0` | its dynamic settings | those of the cluster and of this broker |
 
-The file is `keeplast.toml` in the data directory, or the one that `--config-file` names.
+The file is `keeplast.toml` in the data directory, or the one that `--config-file` names. Its keys
+may be quoted or dotted; quote `compaction.strategy`, because another key begins with it. An empty
+`compaction.strategy` of a topic means `offset`, an absent one the cluster's.
 
-An unknown name is refused with the nearest known one. `min.compaction.lag.ms` must not exceed
-`max.compaction.lag.ms`. A load factor outside (0, 1], or a key map without a usable slot, is
+`keeplast config list --effective --topic T DATA_DIR` says which value counts and where it came
+from, `keeplast config set KEY=VALUE --topic T DATA_DIR` changes the file, `keeplast config check
+FILE` looks for mistakes, `keeplast config describe KEY` says what this page says.
+
+An unknown name is refused with the nearest known one. Values are checked together, whichever
+sources they come from: `min.compaction.lag.ms` must not exceed `max.compaction.lag.ms`, the
+strategy `header` needs the name of a header, and a tiered topic's `local.retention.*` must not
+exceed its `retention.*`. A load factor outside (0, 1], or a key map without a usable slot, is
 refused with exit code 4. Settings without effect are accepted, checked, and named in a warning.
 
 `cleanup.policy` has no default in practice: a topic whose policy nobody stated is refused, because
@@ -70,15 +75,14 @@ Spark's output go to stderr. Sizes are bytes, or a number with `k`, `m`, `g` or 
 
 def settings_page() -> str:
     """Return the page of settings."""
-    effective = [d for d in TOPIC_DEFINITIONS if d.has_effect]
-    cluster = [d for d in CLUSTER_DEFINITIONS if d.has_effect]
-    idle = [d for d in TOPIC_DEFINITIONS + CLUSTER_DEFINITIONS if not d.has_effect]
+    acting = [d for d in DEFINITIONS if d.has_effect]
+    idle = [d for d in DEFINITIONS if not d.has_effect]
     parts = [
         SETTINGS_HEAD,
         "## Settings of a topic\n",
-        *_settings_table(effective),
+        *_settings_table(d for d in acting if d.scope is Scope.TOPIC),
         "\n## Settings of the cluster\n",
-        *_settings_table(cluster),
+        *_settings_table(d for d in acting if d.scope is Scope.CLUSTER),
         "\n## Accepted without effect\n",
         *_settings_table(idle),
     ]
@@ -125,12 +129,20 @@ def _settings_table(definitions: Iterable[Definition]) -> list[str]:
         brokers = ", ".join(
             f"`{synonym.key}`" for synonym in each.synonyms if synonym.key != each.key
         )
-        default = "none" if each.default is None else f"`{value_text(each.default)}`"
+        about = each.about if each.has_effect else f"{each.about} Without effect: {each.idle}."
         lines.append(
-            f"| `{each.key}` | {brokers} | {each.type.value} | {default} | {value_range(each)} "
-            f"| {each.about} |"
+            f"| `{each.key}` | {brokers} | {each.type.value} | {default_text(each)} "
+            f"| {value_range(each)} | {about} |"
         )
     return lines
+
+
+def default_text(definition: Definition) -> str:
+    """Return a default, with what it means when it is a span of time or a size."""
+    if definition.default in (None, (), ""):
+        return "none"
+    words = value_words(definition, definition.default)
+    return f"`{value_text(definition.default)}`" + (f" ({words})" if words else "")
 
 
 def _exit_codes() -> list[str]:

@@ -1,88 +1,34 @@
-"""Every setting that Kafka's cleaner, rolling and retention know, defined once.
+"""Every setting that cleaning, rolling, retention and tiering read, defined once.
 
-The loader, the validation, the warnings and ``docs/reference/settings.md`` read this table and
-nothing else. Keys keep Kafka's spelling, type, default and range; a definition without ``field`` is
-accepted, checked, and has no effect here. ``segment.bytes`` starts at 14 as in Kafka 3, because
-4.x's floor of 1 MiB would refuse logs that exist.
+The loader, the validation, ``keeplast config`` and ``docs/reference/settings.md`` read this table
+and nothing else. Keys keep Kafka's spelling, type, default and range. ``segment.bytes`` starts at
+14 as in Kafka 3, because 4.x's floor of 1 MiB would refuse logs that exist. What only a broker
+reads is in :mod:`~keeplast.config.broker_definitions`.
 
-Answers to ``LogConfig``, ``CleanerConfig`` and ``ServerTopicConfigSynonyms``; cleaning.md section
-7.
+Answers to ``LogConfig``, ``CleanerConfig`` and KIP-280; cleaning.md sections 7.1 to 7.3.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
+from keeplast.config.broker_definitions import (
+    BROKER_CLUSTER_DEFINITIONS,
+    BROKER_TOPIC_DEFINITIONS,
+)
+from keeplast.config.definition import (
+    DOUBLE_MAX,
+    HOUR_MS,
+    MINUTE_MS,
+    Definition,
+    Scope,
+    Synonym,
+    ValueType,
+    cluster_spellings,
+    same_key,
+    topic_spellings,
+)
+from keeplast.model.offsets import INT64_MAX
 
-from keeplast.model.offsets import INT32_MAX, INT64_MAX
-
-MINUTE_MS = 60_000
-HOUR_MS = 3_600_000
-DOUBLE_MAX = 1.7976931348623157e308
-
-Value = int | float | bool | str | tuple[str, ...]
-
-
-class ValueType(Enum):
-    """How a value is written."""
-
-    INT = "int"
-    LONG = "long"
-    DOUBLE = "double"
-    BOOLEAN = "boolean"
-    STRING = "string"
-    LIST = "list"
-
-
-class Scope(Enum):
-    """What one value of a key is about."""
-
-    TOPIC = "topic"
-    CLUSTER = "cluster"
-
-
-@dataclass(frozen=True, slots=True)
-class Synonym:
-    """A broker's name for a topic setting; ``factor`` turns its unit into the topic's."""
-
-    key: str
-    factor: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """One setting.
-
-    ``minimum`` and ``maximum`` are inclusive and apply to the value in the topic's unit;
-    ``outside`` lists values that are allowed although they lie outside. ``empty_means`` is what an
-    empty text stands for. ``field`` names the field of ``TopicConfig`` or ``CleanerConfig`` that
-    carries the value; None means no effect here. ``overridden_by`` is a second topic spelling,
-    which wins when both are set.
-    """
-
-    key: str
-    type: ValueType
-    default: Value | None
-    about: str
-    synonyms: tuple[Synonym, ...] = ()
-    scope: Scope = Scope.TOPIC
-    minimum: int | float | None = None
-    maximum: int | float | None = None
-    outside: tuple[int, ...] = ()
-    choices: tuple[str, ...] | None = None
-    empty_means: str | None = None
-    field: str | None = None
-    overridden_by: str | None = None
-
-    @property
-    def has_effect(self) -> bool:
-        """True when the value changes what keeplast does."""
-        return self.field is not None
-
-
-def _same(key: str) -> tuple[Synonym, ...]:
-    return (Synonym(key),)
-
+_TIER = "closed segments are not moved to remote storage yet"
 
 TOPIC_DEFINITIONS: tuple[Definition, ...] = (
     Definition(
@@ -91,7 +37,7 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         ("delete",),
         "Only a topic whose policy contains `compact` is cleaned; there is no guess, because "
         "compacting a `delete` topic loses its history.",
-        _same("log.cleanup.policy"),
+        same_key("log.cleanup.policy"),
         choices=("compact", "delete"),
         field="cleanup_policy",
     ),
@@ -101,7 +47,7 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         0.5,
         "A log is cleaned when more than this share of its bytes is dirty: lower saves disk, "
         "higher saves rewriting.",
-        _same("log.cleaner.min.cleanable.ratio"),
+        same_key("log.cleaner.min.cleanable.ratio"),
         minimum=0,
         maximum=1,
         field="min_cleanable_dirty_ratio",
@@ -112,7 +58,7 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         0,
         "Records younger than this stay, so that readers can see every update for that long; "
         "their segments cannot be cleaned meanwhile.",
-        _same("log.cleaner.min.compaction.lag.ms"),
+        same_key("log.cleaner.min.compaction.lag.ms"),
         minimum=0,
         field="min_compaction_lag_ms",
     ),
@@ -122,7 +68,7 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         INT64_MAX,
         "A log with a dirty record older than this is cleaned whatever its ratio: lower removes "
         "old values sooner and rewrites more often.",
-        _same("log.cleaner.max.compaction.lag.ms"),
+        same_key("log.cleaner.max.compaction.lag.ms"),
         minimum=1,
         field="max_compaction_lag_ms",
     ),
@@ -132,7 +78,7 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         86_400_000,
         "Tombstones and transaction markers stay at least this long after they are first cleaned: "
         "longer lets slow readers see every deletion, shorter frees their space sooner.",
-        _same("log.cleaner.delete.retention.ms"),
+        same_key("log.cleaner.delete.retention.ms"),
         minimum=0,
         field="delete_retention_ms",
     ),
@@ -142,7 +88,7 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         1 << 30,
         "Size at which a segment rolls and limit of a group: smaller leaves less behind in the "
         "active segment, larger keeps fewer files.",
-        _same("log.segment.bytes"),
+        same_key("log.segment.bytes"),
         minimum=14,
         field="segment_bytes",
         overridden_by="internal.segment.bytes",
@@ -158,19 +104,11 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         field="segment_ms",
     ),
     Definition(
-        "segment.jitter.ms",
-        ValueType.LONG,
-        0,
-        "Spreads a broker's rolls over time; one log at a time has nothing to spread.",
-        (Synonym("log.roll.jitter.ms"), Synonym("log.roll.jitter.hours", HOUR_MS)),
-        minimum=0,
-    ),
-    Definition(
         "segment.index.bytes",
         ValueType.INT,
         10_485_760,
         "Capacity of a segment's indexes and limit of a group: too small splits segments early.",
-        _same("log.index.size.max.bytes"),
+        same_key("log.index.size.max.bytes"),
         minimum=4,
         field="segment_index_bytes",
     ),
@@ -179,7 +117,7 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         ValueType.INT,
         4096,
         "Distance between index entries: smaller finds offsets faster and makes larger indexes.",
-        _same("log.index.interval.bytes"),
+        same_key("log.index.interval.bytes"),
         minimum=0,
         field="index_interval_bytes",
     ),
@@ -188,97 +126,20 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         ValueType.INT,
         1_048_588,
         "Largest batch a broker accepts; larger ones that are already in the log are read anyway.",
-        _same("message.max.bytes"),
+        same_key("message.max.bytes"),
         minimum=0,
         field="max_message_bytes",
-    ),
-    Definition(
-        "file.delete.delay.ms",
-        ValueType.LONG,
-        60_000,
-        "How long a broker keeps replaced files for readers that still hold them; without a broker "
-        "nobody does.",
-        _same("log.segment.delete.delay.ms"),
-        minimum=0,
-    ),
-    Definition(
-        "preallocate",
-        ValueType.BOOLEAN,
-        False,
-        "Reserves a segment's disk space when it is created; cleaned segments are written at their "
-        "real size.",
-        _same("log.preallocate"),
-    ),
-    Definition(
-        "compression.type",
-        ValueType.STRING,
-        "producer",
-        "Codec of what a broker appends; cleaning keeps the codec that each batch has.",
-        _same("compression.type"),
-        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-    ),
-    Definition(
-        "compression.gzip.level",
-        ValueType.INT,
-        -1,
-        "Level of what a broker appends as gzip; rebuilt batches use Kafka's default level.",
-        _same("compression.gzip.level"),
-        minimum=1,
-        maximum=9,
-        outside=(-1,),
-    ),
-    Definition(
-        "compression.lz4.level",
-        ValueType.INT,
-        9,
-        "Level of what a broker appends as lz4; rebuilt batches use Kafka's default level.",
-        _same("compression.lz4.level"),
-        minimum=1,
-        maximum=17,
-    ),
-    Definition(
-        "compression.zstd.level",
-        ValueType.INT,
-        3,
-        "Level of what a broker appends as zstd; rebuilt batches use Kafka's default level.",
-        _same("compression.zstd.level"),
-        minimum=-131_072,
-        maximum=22,
-    ),
-    Definition(
-        "message.timestamp.type",
-        ValueType.STRING,
-        "CreateTime",
-        "Whose clock a broker writes into new batches; batches that exist say it themselves.",
-        _same("log.message.timestamp.type"),
-        choices=("CreateTime", "LogAppendTime"),
-    ),
-    Definition(
-        "message.timestamp.before.max.ms",
-        ValueType.LONG,
-        INT64_MAX,
-        "How far in the past a producer's timestamp may lie when it is appended.",
-        _same("log.message.timestamp.before.max.ms"),
-        minimum=0,
-    ),
-    Definition(
-        "message.timestamp.after.max.ms",
-        ValueType.LONG,
-        INT64_MAX,
-        "How far in the future a producer's timestamp may lie when it is appended.",
-        _same("log.message.timestamp.after.max.ms"),
-        minimum=0,
     ),
     Definition(
         "retention.ms",
         ValueType.LONG,
         604_800_000,
-        "Age at which the policy `delete` removes a segment: shorter frees disk sooner, longer "
-        "keeps history for late readers; -1 keeps it for ever.",
+        "Age at which the policy `delete` removes a segment, -1 never: longer keeps history for "
+        "late readers, shorter frees disk.",
         (
-            Synonym("log.retention.ms"),
-            Synonym("log.retention.minutes", MINUTE_MS),
-            Synonym("log.retention.hours", HOUR_MS),
+            Synonym("log.retention.ms", is_endless_below_zero=True),
+            Synonym("log.retention.minutes", MINUTE_MS, is_endless_below_zero=True),
+            Synonym("log.retention.hours", HOUR_MS, is_endless_below_zero=True),
         ),
         minimum=-1,
         field="retention_ms",
@@ -287,77 +148,51 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "retention.bytes",
         ValueType.LONG,
         -1,
-        "Size of a partition above which the policy `delete` removes its oldest segments; it "
-        "bounds disk, not age, and -1 is no bound.",
-        _same("log.retention.bytes"),
+        "Size above which the policy `delete` removes the oldest segments, negative never: a "
+        "firm limit on disk, paid with history that depends on traffic.",
+        same_key("log.retention.bytes"),
         field="retention_bytes",
     ),
     Definition(
         "local.retention.ms",
         ValueType.LONG,
         -2,
-        "Age at which an uploaded segment leaves local disk; -2 follows `retention.ms`. Needs the "
-        "tier.",
-        _same("log.local.retention.ms"),
+        "Age at which a segment that is in remote storage leaves local disk, -2 as `retention.ms`: "
+        "shorter frees disk, longer spares readers the slower store.",
+        same_key("log.local.retention.ms"),
         minimum=-2,
+        idle=_TIER,
     ),
     Definition(
         "local.retention.bytes",
         ValueType.LONG,
         -2,
-        "Size above which uploaded segments leave local disk; -2 follows `retention.bytes`. Needs "
-        "the tier.",
-        _same("log.local.retention.bytes"),
+        "Size above which segments that are in remote storage leave local disk, -2 as "
+        "`retention.bytes`: less disk against more reads from the slower store.",
+        same_key("log.local.retention.bytes"),
         minimum=-2,
+        idle=_TIER,
     ),
     Definition(
         "remote.storage.enable",
         ValueType.BOOLEAN,
         False,
-        "Keeps closed segments in remote storage; accepted together with `compact` (KIP-1272), "
-        "which a broker refuses.",
-    ),
-    Definition(
-        "min.insync.replicas",
-        ValueType.INT,
-        1,
-        "Replicas that must have a record before a producer is told so.",
-        _same("min.insync.replicas"),
-        minimum=1,
-    ),
-    Definition(
-        "unclean.leader.election.enable",
-        ValueType.BOOLEAN,
-        False,
-        "Whether a replica that is behind may lead: availability against lost records.",
-        _same("unclean.leader.election.enable"),
-    ),
-    Definition(
-        "flush.messages",
-        ValueType.LONG,
-        INT64_MAX,
-        "Records after which a broker forces the log to disk; every commit here is forced.",
-        _same("log.flush.interval.messages"),
-        minimum=1,
-    ),
-    Definition(
-        "flush.ms",
-        ValueType.LONG,
-        INT64_MAX,
-        "Time after which a broker forces the log to disk; every commit here is forced.",
-        _same("log.flush.interval.ms"),
-        minimum=0,
+        "Keeps closed segments in remote storage: cheap room against slower reads of old records. "
+        "Accepted together with `compact` (KIP-1272), which a broker refuses.",
+        idle=_TIER,
     ),
     Definition(
         "compaction.strategy",
         ValueType.STRING,
         "offset",
-        "Which record of a key wins (KIP-280): the last one in the log, the one with the greatest "
-        "timestamp, or the one with the greatest version in a header; the latter two take 32 "
-        "bytes a key instead of 24, and read the clean part of the log once more.",
-        _same("log.cleaner.compaction.strategy"),
+        "Which record of a key wins (KIP-280): `offset` the last one in the log; `timestamp` the "
+        "one with the greatest timestamp and `header` the one with the greatest version in a "
+        "header, which survives reordering, believes the producer, takes 32 bytes a key instead "
+        "of 24, and reads the clean part of the log once more.",
+        same_key("log.cleaner.compaction.strategy"),
         choices=("offset", "timestamp", "header"),
         empty_means="offset",
+        ignores_case=True,
         field="strategy",
     ),
     Definition(
@@ -365,8 +200,9 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         ValueType.STRING,
         None,
         "Header that carries a record's version for the strategy `header`, which needs it: the "
-        "last one of exactly this name, eight bytes, a signed big-endian number (KIP-280).",
-        _same("log.cleaner.compaction.strategy.header"),
+        "last one of exactly this name, eight bytes, a signed big-endian number; a record without "
+        "it loses to any that has it.",
+        same_key("log.cleaner.compaction.strategy.header"),
         field="strategy_header",
     ),
     Definition(
@@ -376,6 +212,7 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "Whether tombstones that have a version never expire: no late record of an older version "
         "can bring a key back, and deleted keys take space for ever. Not in Kafka, and without "
         "effect with the strategy `offset`.",
+        same_key("log.cleaner.keep.versioned.tombstones"),
         field="keep_versioned_tombstones",
     ),
 )
@@ -412,24 +249,18 @@ CLUSTER_DEFINITIONS: tuple[Definition, ...] = (
         "log.cleaner.enable",
         ValueType.BOOLEAN,
         True,
-        "Whether a broker runs its cleaner; whoever calls `clean` has decided.",
+        "Whether a broker runs its cleaner: off saves its work and lets compacted logs grow.",
         scope=Scope.CLUSTER,
+        idle="whoever calls keeplast has decided",
     ),
     Definition(
         "log.cleaner.threads",
         ValueType.INT,
         1,
-        "Threads of a broker's cleaner; use `--cores` here.",
+        "Threads of a broker's cleaner: more clean more logs at once, and divide the key map.",
         scope=Scope.CLUSTER,
         minimum=1,
-    ),
-    Definition(
-        "log.cleaner.io.buffer.size",
-        ValueType.INT,
-        524_288,
-        "Buffer memory of a broker's cleaner; use `--memory` here.",
-        scope=Scope.CLUSTER,
-        minimum=0,
+        idle="use --cores",
     ),
     Definition(
         "log.cleaner.io.max.bytes.per.second",
@@ -464,47 +295,21 @@ CLUSTER_DEFINITIONS: tuple[Definition, ...] = (
         "log.retention.check.interval.ms",
         ValueType.LONG,
         300_000,
-        "How often a broker looks for expired segments.",
+        "How often expired segments are looked for: shorter frees disk sooner, longer looks less "
+        "often.",
         scope=Scope.CLUSTER,
         minimum=1,
-    ),
-    Definition(
-        "log.initial.task.delay.ms",
-        ValueType.LONG,
-        30_000,
-        "Pause of a broker before its first retention and checkpoint run.",
-        scope=Scope.CLUSTER,
-        minimum=0,
-    ),
-    Definition(
-        "log.flush.start.offset.checkpoint.interval.ms",
-        ValueType.INT,
-        60_000,
-        "How often a broker writes the log start offsets.",
-        scope=Scope.CLUSTER,
-        minimum=0,
-    ),
-    Definition(
-        "log.flush.offset.checkpoint.interval.ms",
-        ValueType.INT,
-        60_000,
-        "How often a broker writes the recovery points.",
-        scope=Scope.CLUSTER,
-        minimum=0,
-    ),
-    Definition(
-        "producer.id.expiration.check.interval.ms",
-        ValueType.INT,
-        600_000,
-        "How often a broker looks for expired producers.",
-        scope=Scope.CLUSTER,
-        minimum=1,
+        idle="`run` looks in every round",
     ),
 )
 
-DEFINITIONS: tuple[Definition, ...] = TOPIC_DEFINITIONS + CLUSTER_DEFINITIONS
+DEFINITIONS: tuple[Definition, ...] = (
+    TOPIC_DEFINITIONS + BROKER_TOPIC_DEFINITIONS + CLUSTER_DEFINITIONS + BROKER_CLUSTER_DEFINITIONS
+)
 
-INTEGER_BOUNDS: dict[ValueType, tuple[int, int]] = {
-    ValueType.INT: (-INT32_MAX - 1, INT32_MAX),
-    ValueType.LONG: (-INT64_MAX - 1, INT64_MAX),
-}
+TOPIC_KEYS = {key: each for each in DEFINITIONS for key in topic_spellings(each)}
+"""Every name under which a topic knows a setting."""
+CLUSTER_KEYS = {name.key: (each, name) for each in DEFINITIONS for name in cluster_spellings(each)}
+"""Every name under which a cluster knows a setting, with its unit."""
+BY_KEY = {each.key: each for each in DEFINITIONS}
+"""Every setting under its own name."""

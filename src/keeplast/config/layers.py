@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from keeplast.config.definitions import DEFINITIONS, Definition, Scope, Synonym
+from keeplast.config.definition import Definition, Scope, Synonym, cluster_spellings
+from keeplast.config.definitions import CLUSTER_KEYS, DEFINITIONS, TOPIC_KEYS
 from keeplast.config.values import setting_value, value_text
 from keeplast.errors import InvalidError
 
@@ -46,30 +47,11 @@ class Layer:
         return self.every_topic if own is None else {**own, **self.every_topic}
 
 
-def topic_spellings(definition: Definition) -> tuple[str, ...]:
-    """Return the keys under which a topic sets ``definition``, the winning one first."""
-    if definition.scope is Scope.CLUSTER:
-        return ()
-    if definition.overridden_by is not None:
-        return (definition.overridden_by, definition.key)
-    return (definition.key,)
+def _variable(key: str) -> str:
+    return ENVIRONMENT_PREFIX + key.upper().replace(".", "_")
 
 
-def cluster_spellings(definition: Definition) -> tuple[Synonym, ...]:
-    """Return the keys under which a cluster sets ``definition``, the winning one first.
-
-    The topic's spelling comes last: it is understood where the place already says "cluster".
-    """
-    own = tuple(Synonym(key) for key in topic_spellings(definition) or (definition.key,))
-    named = {synonym.key for synonym in definition.synonyms}
-    return definition.synonyms + tuple(synonym for synonym in own if synonym.key not in named)
-
-
-_TOPIC_KEYS = {key: d for d in DEFINITIONS for key in topic_spellings(d)}
-_CLUSTER_KEYS = {s.key: (d, s) for d in DEFINITIONS for s in cluster_spellings(d)}
-_VARIABLES = {
-    ENVIRONMENT_PREFIX + key.upper().replace(".", "_"): key for key in sorted(_CLUSTER_KEYS)
-}
+_VARIABLES = {_variable(key): key for key in sorted(CLUSTER_KEYS)}
 
 
 def flags_layer(settings: Iterable[str]) -> Layer:
@@ -81,8 +63,8 @@ def flags_layer(settings: Iterable[str]) -> Layer:
         key = key.strip()
         if not equals:
             raise InvalidError(f"setting without a value; write KEY=VALUE. --config={setting!r}")
-        if key in _TOPIC_KEYS:
-            _check(_TOPIC_KEYS[key], text, key=key, source=FLAG_SOURCE)
+        if key in TOPIC_KEYS:
+            setting_value(TOPIC_KEYS[key], text, source=FLAG_SOURCE, spelling=Synonym(key))
             every_topic[key] = text
         else:
             cluster[key] = text
@@ -104,80 +86,127 @@ def environment_layer(environment: Mapping[str, str]) -> Layer:
 
 
 def file_layer(text: str, path: str) -> Layer:
-    """Return the layer of a TOML document; ``path`` is for messages."""
+    """Return the layer of a TOML document; ``path`` is for messages. Raises for the first problem.
+
+    :func:`file_problems` returns them all.
+    """
+    layer, problems = _read_document(text, path)
+    for problem in problems:
+        raise problem
+    return layer
+
+
+def file_problems(text: str, path: str) -> list[InvalidError]:
+    """Return everything that is wrong with a TOML document by itself, in its order."""
+    try:
+        return _read_document(text, path)[1]
+    except InvalidError as error:
+        return [error]
+
+
+def _read_document(text: str, path: str) -> tuple[Layer, list[InvalidError]]:
+    """Return the usable part of a document, and what is not; InvalidError when it is no TOML."""
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InvalidError(
-            f"not a TOML document; correct it. path={path} problem={error}"
-        ) from error
+        # The likeliest cause: of compaction.strategy and compaction.strategy.header the first
+        # cannot be a value and a table of the second at once.
+        remedy = (
+            "quote keys of which one begins like another"
+            if "overwrite" in str(error)
+            else ("correct it")
+        )
+        raise InvalidError(f"not a TOML document; {remedy}. path={path} problem={error}") from error
+    problems: list[InvalidError] = []
+    cluster: dict[str, str] = {}
+    topics: dict[str, Mapping[str, str]] = {}
     for name, table in document.items():
         if name not in ("cluster", "topic"):
-            raise InvalidError(
-                f'unknown table; settings belong under [cluster] or [topic."name"]. '
-                f"path={path} table={name!r}"
+            problems.append(
+                InvalidError(
+                    f'unknown table; settings belong under [cluster] or [topic."name"]. '
+                    f"path={path} table={name!r}"
+                )
             )
-        if not isinstance(table, dict):
-            raise InvalidError(f"not a table; write [{name}]. path={path} key={name!r}")
-    cluster = _checked_cluster(_flattened(document.get("cluster", {})), path)
-    topics: dict[str, Mapping[str, str]] = {}
-    for topic, table in document.get("topic", {}).items():
-        if not isinstance(table, dict):
-            raise InvalidError(
-                f'not a table; write [topic."name"]. path={path} key={"topic." + topic!r}'
-            )
-        topics[topic] = _checked_topic(_flattened(table), path, topic)
-    return Layer(path, cluster, topics=topics)
+        elif not isinstance(table, dict):
+            problems.append(InvalidError(f"not a table; write [{name}]. path={path} key={name!r}"))
+        elif name == "cluster":
+            cluster = _flattened(table)
+            problems += _cluster_problems(cluster, path)
+        else:
+            for topic, own in table.items():
+                if isinstance(own, dict):
+                    topics[topic] = _flattened(own)
+                    problems += _topic_problems(topics[topic], path, topic)
+                else:
+                    problems.append(
+                        InvalidError(
+                            f'not a table; write [topic."name"]. path={path} '
+                            f"key={'topic.' + topic!r}"
+                        )
+                    )
+    return Layer(path, cluster, topics=topics), problems
 
 
 def warnings_of(layer: Layer) -> list[str]:
     """Return a sentence for each key of ``layer`` that is accepted and changes nothing."""
-    used = {_CLUSTER_KEYS[key][0].key: key for key in layer.cluster if key in _CLUSTER_KEYS}
+    used = {CLUSTER_KEYS[key][0].key: key for key in layer.cluster if key in CLUSTER_KEYS}
     for table in (layer.every_topic, *layer.topics.values()):
-        used.update({_TOPIC_KEYS[key].key: key for key in table if key in _TOPIC_KEYS})
+        used.update({TOPIC_KEYS[key].key: key for key in table if key in TOPIC_KEYS})
     return [
-        f"setting has no effect here. key={used[definition.key]} source={layer.source}"
+        f"setting has no effect here: {definition.idle}. "
+        f"key={used[definition.key]} source={layer.source}"
         for definition in DEFINITIONS
         if definition.key in used and not definition.has_effect
     ]
 
 
 def _checked_cluster(table: Mapping[str, str], source: str) -> Mapping[str, str]:
-    for key, text in table.items():
-        if key not in _CLUSTER_KEYS:
-            raise InvalidError(
-                f"unknown setting; {_suggestion(key, _CLUSTER_KEYS)}. key={key} source={source}"
-            )
-        definition, synonym = _CLUSTER_KEYS[key]
-        _check(definition, text, key=key, source=source, factor=synonym.factor)
+    for problem in _cluster_problems(table, source):
+        raise problem
     return table
 
 
-def _checked_topic(table: Mapping[str, str], source: str, topic: str) -> Mapping[str, str]:
+def _cluster_problems(table: Mapping[str, str], source: str) -> Iterator[InvalidError]:
     for key, text in table.items():
-        if key in _TOPIC_KEYS:
-            _check(_TOPIC_KEYS[key], text, key=key, source=source)
-        elif key in _CLUSTER_KEYS:
-            definition = _CLUSTER_KEYS[key][0]
+        if key in CLUSTER_KEYS:
+            definition, synonym = CLUSTER_KEYS[key]
+            yield from _value_problems(definition, text, source, synonym)
+        else:
+            yield InvalidError(
+                f"unknown setting; {_suggestion(key, CLUSTER_KEYS)}. key={key} source={source}"
+            )
+
+
+def _topic_problems(table: Mapping[str, str], source: str, topic: str) -> Iterator[InvalidError]:
+    for key, text in table.items():
+        if key in TOPIC_KEYS:
+            yield from _value_problems(TOPIC_KEYS[key], text, source, Synonym(key))
+        elif key in CLUSTER_KEYS:
+            definition = CLUSTER_KEYS[key][0]
             remedy = (
                 "move it to [cluster]"
                 if definition.scope is Scope.CLUSTER
                 else f"a topic calls it {definition.key}"
             )
-            raise InvalidError(
+            yield InvalidError(
                 f"setting of a cluster under a topic; {remedy}. "
                 f"key={key} topic={topic} source={source}"
             )
         else:
-            raise InvalidError(
-                f"unknown setting; {_suggestion(key, _TOPIC_KEYS)}. "
+            yield InvalidError(
+                f"unknown setting; {_suggestion(key, TOPIC_KEYS)}. "
                 f"key={key} topic={topic} source={source}"
             )
-    return table
 
 
-def _check(definition: Definition, text: str, *, key: str, source: str, factor: int = 1) -> None:
-    setting_value(definition, text, key=key, source=source, factor=factor)
+def _value_problems(
+    definition: Definition, text: str, source: str, spelling: Synonym
+) -> Iterator[InvalidError]:
+    try:
+        setting_value(definition, text, source=source, spelling=spelling)
+    except InvalidError as error:
+        yield error
 
 
 def _flattened(table: Mapping[str, object]) -> dict[str, str]:
@@ -193,7 +222,22 @@ def _flattened(table: Mapping[str, object]) -> dict[str, str]:
     return flat
 
 
+def find_definition(key: str) -> Definition:
+    """Return the setting that a topic or a cluster calls ``key``; InvalidError when none does."""
+    if key in TOPIC_KEYS:
+        return TOPIC_KEYS[key]
+    if key in CLUSTER_KEYS:
+        return CLUSTER_KEYS[key][0]
+    raise InvalidError(
+        f"unknown setting; {_suggestion(key, [*TOPIC_KEYS, *CLUSTER_KEYS])}. key={key}"
+    )
+
+
+def variable_of(definition: Definition) -> str:
+    """Return the variable of the environment that sets ``definition`` for the cluster."""
+    return _variable(cluster_spellings(definition)[0].key)
+
+
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    names = list(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
-    return f"did you mean {close[0]}" if close else f"use one of {', '.join(names)}"
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"did you mean {close[0]}" if close else "keeplast config list shows those that exist"

@@ -14,20 +14,21 @@ Answers to ``LogConfig.validate`` and ``ServerTopicConfigSynonyms``; architectur
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
-from keeplast.config.definitions import (
-    CLUSTER_DEFINITIONS,
-    TOPIC_DEFINITIONS,
+from keeplast.config.definition import (
     Definition,
     Scope,
-    Value,
+    Synonym,
+    cluster_spellings,
+    topic_spellings,
 )
+from keeplast.config.definitions import BY_KEY, CLUSTER_DEFINITIONS, TOPIC_DEFINITIONS
+from keeplast.config.effective import Effective, contradictions, hazards
 from keeplast.config.internal_topics import internal_layer
-from keeplast.config.layers import Layer, cluster_spellings, topic_spellings, warnings_of
+from keeplast.config.layers import Layer, warnings_of
 from keeplast.config.values import setting_value
-from keeplast.errors import InvalidError, InvariantError, RefusedError
+from keeplast.errors import InvalidError, RefusedError
 from keeplast.model.strategy import SLOT_BYTES, Strategy
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 
@@ -42,20 +43,6 @@ class PolicyOrigin(Enum):
     CLUSTER = "cluster"
     """Only the cluster's default is known; the topic may have a value of its own elsewhere."""
     UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Effective:
-    """A value and where it came from; ``source`` None means Kafka's default."""
-
-    value: Value | None
-    source: str | None
-    scope: Scope | None = None
-
-    @property
-    def is_default(self) -> bool:
-        """True when no source set it."""
-        return self.source is None
 
 
 class Settings:
@@ -97,41 +84,51 @@ class Settings:
                 table = layer.topic(topic)
                 for key in topic_spellings(definition):
                     if key in table:
-                        value = setting_value(definition, table[key], key=key, source=layer.source)
-                        return Effective(value, layer.source, Scope.TOPIC)
+                        name = Synonym(key)
+                        value = setting_value(
+                            definition, table[key], source=layer.source, spelling=name
+                        )
+                        return Effective(value, layer.source, Scope.TOPIC, key)
         for layer in self._layers:
             for synonym in cluster_spellings(definition):
                 if synonym.key in layer.cluster:
                     value = setting_value(
                         definition,
                         layer.cluster[synonym.key],
-                        key=synonym.key,
                         source=layer.source,
-                        factor=synonym.factor,
+                        spelling=synonym,
                     )
-                    return Effective(value, layer.source, Scope.CLUSTER)
+                    return Effective(value, layer.source, Scope.CLUSTER, synonym.key)
         return Effective(definition.default, None)
 
     def policy_origin(self, topic: str) -> PolicyOrigin:
         """Say who decided the policy of ``topic``."""
-        effective = self.effective(_TOPIC["cleanup.policy"], topic)
+        effective = self.effective(BY_KEY["cleanup.policy"], topic)
         if effective.scope is Scope.TOPIC or self.knows_topic(topic):
             return PolicyOrigin.TOPIC
         return PolicyOrigin.UNKNOWN if effective.is_default else PolicyOrigin.CLUSTER
 
-    def topic_config(self, topic: str) -> TopicConfig:
-        """Return the effective settings of ``topic``; InvalidError when they contradict."""
-        values = {
+    def topic_values(self, topic: str | None) -> dict[str, Effective]:
+        """Return every topic setting by its own name, for ``topic`` or as the cluster's default."""
+        return {
             definition.key: self.effective(definition, topic) for definition in TOPIC_DEFINITIONS
         }
-        low, high = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
-        if _number(low) > _number(high):
-            raise InvalidError(
-                f"min.compaction.lag.ms above max.compaction.lag.ms; lower the first or raise the "
-                f"second. topic={topic} min.compaction.lag.ms={low.value} "
-                f"source={low.source or 'default'} max.compaction.lag.ms={high.value} "
-                f"source={high.source or 'default'}"
-            )
+
+    def problems(self, topic: str | None) -> list[str]:
+        """Return what makes the effective settings of ``topic`` unusable, a sentence each."""
+        about = "" if topic is None else f" topic={topic}"
+        return [f"{problem}{about}" for problem in contradictions(self.topic_values(topic))]
+
+    def hazards(self, topic: str | None) -> list[str]:
+        """Return what a user should know of the effective settings of ``topic``."""
+        about = "" if topic is None else f" topic={topic}"
+        return [f"{hazard}{about}" for hazard in hazards(self.topic_values(topic))]
+
+    def topic_config(self, topic: str) -> TopicConfig:
+        """Return the effective settings of ``topic``; InvalidError when they contradict."""
+        for problem in self.problems(topic):
+            raise InvalidError(problem)
+        values = self.topic_values(topic)
         fields: dict[str, object] = {
             definition.field: values[definition.key].value
             for definition in TOPIC_DEFINITIONS
@@ -139,13 +136,7 @@ class Settings:
         }
         policy = fields["cleanup_policy"]
         fields["cleanup_policy"] = frozenset(policy if isinstance(policy, tuple) else ())
-        strategy = Strategy(str(fields["strategy"]))
-        fields["strategy"] = strategy
-        if strategy is Strategy.HEADER and not fields["strategy_header"]:
-            raise InvalidError(
-                f"strategy header without the name of the header; set compaction.strategy.header. "
-                f"topic={topic} source={values['compaction.strategy'].source or 'default'}"
-            )
+        fields["strategy"] = Strategy(str(fields["strategy"]))
         return TopicConfig(**fields)  # type: ignore[arg-type]
 
     def cleaner_config(self) -> CleanerConfig:
@@ -158,26 +149,25 @@ class Settings:
         }
         dedupe = values["log.cleaner.dedupe.buffer.size"]
         threads = values["log.cleaner.threads"]
-        per_thread = int(_number(dedupe)) // int(_number(threads))
+        per_thread = int(dedupe.number) // int(threads.number)
         if per_thread <= DEDUPE_BYTES_PER_THREAD_MIN:
             raise InvalidError(
                 f"key map of a thread is not above 1 MiB; raise the buffer, or bound the map with "
                 f"--key-map-bytes. log.cleaner.dedupe.buffer.size={dedupe.value} "
                 f"log.cleaner.threads={threads.value} source={dedupe.source or threads.source}"
             )
+        fields: dict[str, object] = {
+            definition.field: values[definition.key].value
+            for definition in CLUSTER_DEFINITIONS
+            if definition.field is not None
+        }
         map_bytes = self._key_map_bytes
         if map_bytes is None and not dedupe.is_default:
-            map_bytes = int(_number(dedupe))
+            map_bytes = int(dedupe.number)
         factor = values["log.cleaner.io.buffer.load.factor"]
-        check_key_map(map_bytes, _number(factor), source=factor.source)
-        return CleanerConfig(
-            key_map_bytes=map_bytes,
-            load_factor=_number(factor),
-            producer_id_expiration_ms=int(_number(values["producer.id.expiration.ms"])),
-            io_bytes_per_second=_io_rate(values["log.cleaner.io.max.bytes.per.second"]),
-            backoff_ms=int(_number(values["log.cleaner.backoff.ms"])),
-            has_expired_rounds=values["log.cleaner.expired.rounds"].value is True,
-        )
+        check_key_map(map_bytes, factor.number, source=factor.source)
+        check_io_rate(values["log.cleaner.io.max.bytes.per.second"])
+        return CleanerConfig(**{**fields, "key_map_bytes": map_bytes})  # type: ignore[arg-type]
 
 
 def check_key_map(map_bytes: int | None, load_factor: float, *, source: str | None) -> None:
@@ -198,23 +188,11 @@ def check_key_map(map_bytes: int | None, load_factor: float, *, source: str | No
         )
 
 
-def _io_rate(effective: Effective) -> float:
-    """Return the bytes a second that all workers may move; InvalidError unless above 0."""
-    rate = _number(effective)
-    if not rate > 0:
+def check_io_rate(rate: Effective) -> None:
+    """Raise InvalidError unless the bytes a second that all workers may move are above 0."""
+    if not rate.number > 0:
         raise InvalidError(
             f"a limit of no bytes at all would never let a round end; leave it out, or give a "
-            f"number above 0. log.cleaner.io.max.bytes.per.second={effective.value} "
-            f"source={effective.source}"
+            f"number above 0. log.cleaner.io.max.bytes.per.second={rate.value} "
+            f"source={rate.source}"
         )
-    return float(rate)
-
-
-def _number(effective: Effective) -> float | int:
-    value = effective.value
-    if not isinstance(value, int | float):
-        raise InvariantError(f"a number was defined as something else. value={value!r}")
-    return value
-
-
-_TOPIC = {definition.key: definition for definition in TOPIC_DEFINITIONS}

@@ -10,26 +10,48 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
-from keeplast.config.definitions import INTEGER_BOUNDS, Definition, Value, ValueType
+from keeplast.config.definition import (
+    DOUBLE_MAX,
+    INTEGER_BOUNDS,
+    Definition,
+    Synonym,
+    Value,
+    ValueType,
+)
+from keeplast.config.effective import AS_TOTAL
 from keeplast.errors import InvalidError
+from keeplast.model.duration import DURATION_UNITS
+from keeplast.model.offsets import INT64_MAX
+
+_SIZE_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 _DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def setting_value(
-    definition: Definition, text: str, *, key: str, source: str, factor: int = 1
+    definition: Definition, text: str, *, source: str, spelling: Synonym | None = None
 ) -> Value:
     """Return the value of ``text`` in the topic's unit, inside the definition's range.
 
-    ``key`` is the spelling that was used and ``factor`` its unit; ``source`` is for the message.
+    ``spelling`` is the name that was used, with its unit, by default the definition's own;
+    ``source`` is for the message.
     """
-    value = _parsed(definition, text.strip(), key=key, source=source)
-    if isinstance(value, int) and not isinstance(value, bool) and factor != 1:
+    spelling = Synonym(definition.key) if spelling is None else spelling
+    value = _parsed(definition, text.strip(), key=spelling.key, source=source)
+    if isinstance(value, int) and not isinstance(value, bool):
+        if spelling.is_endless_below_zero:
+            if value == 0:
+                raise InvalidError(
+                    f"value outside its range; use at least 1, or -1 for no limit. "
+                    f"key={spelling.key} value='0' source={source}"
+                )
+            value = max(value, -1)
         # A negative broker value means "no limit" in every unit; only lengths are converted.
-        value = value * factor if value > 0 else value
-    _check_range(definition, value, key=key, source=source)
+        value = value * spelling.factor if value > 0 else value
+    _check_range(definition, value, key=spelling.key, source=source)
     return value
 
 
@@ -40,6 +62,25 @@ def value_text(value: object) -> str:
     if isinstance(value, list | tuple):
         return ",".join(value_text(item) for item in value)
     return str(value)
+
+
+def value_words(definition: Definition, value: Value | None) -> str:
+    """Return what a number means, such as ``7 d`` or ``1 GiB``; empty when it says so itself."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return ""
+    key = definition.key
+    if value in (INT64_MAX, DOUBLE_MAX):
+        return "no limit"
+    if value == AS_TOTAL and key.startswith("local."):
+        return f"as {key.removeprefix('local.')}"
+    if value < 0:
+        return "no limit" if key.startswith(("retention.", "local.")) else ""
+    units: Sequence[tuple[str, int]] = ()
+    if key.endswith(".ms"):
+        units = DURATION_UNITS
+    elif key.endswith((".bytes", ".buffer.size")):
+        units = _SIZE_UNITS
+    return next((f"{value // size} {unit}" for unit, size in units if _divides(size, value)), "")
 
 
 def value_range(definition: Definition) -> str:
@@ -61,6 +102,10 @@ def value_range(definition: Definition) -> str:
     for extra in definition.outside:
         words += f", or {extra}"
     return words
+
+
+def _divides(size: int, value: int | float) -> bool:
+    return value > 0 and value % size == 0
 
 
 def _parsed(definition: Definition, text: str, *, key: str, source: str) -> Value:
@@ -85,7 +130,9 @@ def _parsed(definition: Definition, text: str, *, key: str, source: str) -> Valu
         )
     if kind is ValueType.LIST:
         return tuple(item.strip() for item in text.split(",")) if text else ()
-    return definition.empty_means if not text and definition.empty_means is not None else text
+    if not text and definition.empty_means is not None:
+        return definition.empty_means
+    return text.lower() if definition.ignores_case else text
 
 
 def _check_range(definition: Definition, value: Value, *, key: str, source: str) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from keeplast.config.definitions import DEFINITIONS, Scope
+from keeplast.config.definition import Scope, cluster_spellings, topic_spellings
+from keeplast.config.definitions import DEFINITIONS
 from keeplast.config.layers import (
-    cluster_spellings,
     environment_layer,
     file_layer,
     flags_layer,
-    topic_spellings,
     warnings_of,
 )
 from keeplast.errors import InvalidError
@@ -77,6 +76,8 @@ def test_a_later_flag_beats_an_earlier_one_and_a_value_may_contain_an_equals_sig
         "message.timestamp.type=createtime",
         "preallocate=yes",
         "retention.ms=-2",
+        "log.retention.hours=0",
+        "log.retention.ms=0",
         "local.retention.bytes=-3",
         "log.cleaner.threads=0",
         "producer.id.expiration.ms=0",
@@ -104,6 +105,9 @@ def test_an_unusable_flag_is_refused(flag: str) -> None:
         "compaction.strategy=timestamp",
         "log.cleaner.compaction.strategy=header",
         "log.retention.hours=-1",
+        "log.retention.ms=-7",
+        "keep.versioned.tombstones=true",
+        "leader.replication.throttled.replicas=*",
         "remote.storage.enable=TRUE",
         "local.retention.ms=-2",
         "internal.segment.bytes=1000",

@@ -1,0 +1,105 @@
+"""What counts for one topic, and what values must not say together.
+
+Checks run on effective values, whichever sources they come from, so that a pair such as the two
+lags is caught when its second half is set. A contradiction is refused; a hazard is said.
+Answers to ``LogConfig.validate`` and the recommendations of KIP-280.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from keeplast.config.definition import Scope, Value
+from keeplast.errors import InvariantError
+from keeplast.model.duration import duration_text
+
+AS_TOTAL = -2
+"""A local retention that follows the total one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """A value and where it came from; ``source`` None means Kafka's default.
+
+    ``key`` is the name under which the source gave it.
+    """
+
+    value: Value | None
+    source: str | None = None
+    scope: Scope | None = None
+    key: str | None = None
+
+    @property
+    def is_default(self) -> bool:
+        """True when no source set it."""
+        return self.source is None
+
+    @property
+    def number(self) -> int | float:
+        """The value of a setting that is a number."""
+        if not isinstance(self.value, int | float):
+            raise InvariantError(f"a number was defined as something else. value={self.value!r}")
+        return self.value
+
+
+def contradictions(values: Mapping[str, Effective]) -> list[str]:
+    """Return a sentence with the remedy for each thing that ``values`` (by key) must not say."""
+    found: list[str] = []
+    if values["min.compaction.lag.ms"].number > values["max.compaction.lag.ms"].number:
+        found.append(
+            "min.compaction.lag.ms above max.compaction.lag.ms; lower the first or raise the "
+            f"second. {_given(values, 'min.compaction.lag.ms', 'max.compaction.lag.ms')}"
+        )
+    header = values["compaction.strategy.header"]
+    if values["compaction.strategy"].value == "header" and not header.value:
+        found.append(
+            "strategy header without the name of a header; set compaction.strategy.header. "
+            f"{_given(values, 'compaction.strategy', 'compaction.strategy.header')}"
+        )
+    for unit in ("ms", "bytes"):
+        local, total = f"local.retention.{unit}", f"retention.{unit}"
+        if _is_tiered(values, local) and _is_longer(values[local].number, values[total].number):
+            found.append(
+                f"{local} above {total}: the local part is kept longer than the whole; lower it, "
+                f"or say -2 to follow {total}. {_given(values, local, total)}"
+            )
+    return found
+
+
+def hazards(values: Mapping[str, Effective]) -> list[str]:
+    """Return a sentence for each thing that is accepted and that a user should know."""
+    strategy = values["compaction.strategy"].value
+    retention = values["delete.retention.ms"].number
+    late = [
+        key for key in ("segment.ms", "max.compaction.lag.ms") if values[key].number >= retention
+    ]
+    if strategy == "offset" or values["keep.versioned.tombstones"].value or not late:
+        return []
+    return [
+        f"with strategy {strategy} an older record that arrives late can bring a deleted key back: "
+        f"keep {' and '.join(late)} below delete.retention.ms ({duration_text(int(retention))}). "
+        f"{_given(values, *late)}"
+    ]
+
+
+def _is_tiered(values: Mapping[str, Effective], key: str) -> bool:
+    """Say whether the local retention matters: the topic is tiered, or has a value of its own.
+
+    A cluster's value says nothing about topics that are not tiered, in Kafka either.
+    """
+    return values["remote.storage.enable"].value is True or values[key].scope is Scope.TOPIC
+
+
+def _is_longer(local: int | float, total: int | float) -> bool:
+    if total < 0 or local == AS_TOTAL:
+        return False
+    return local < 0 or local > total
+
+
+def _given(values: Mapping[str, Effective], *keys: str) -> str:
+    return " ".join(
+        f"{key}={'' if values[key].value is None else values[key].value} "
+        f"source={values[key].source or 'default'}"
+        for key in keys
+    )

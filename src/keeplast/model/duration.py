@@ -1,0 +1,17 @@
+"""Spans of time in words, as people say them."""
+
+from __future__ import annotations
+
+DURATION_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
+"""Names and milliseconds, the largest first."""
+
+
+def duration_text(milliseconds: int) -> str:
+    """Return a span of at least 0 in its largest unit, rounded down: ``4 min``, ``7 d``, ``90 s``.
+
+    A unit is used from two of it on, or when it says the span exactly.
+    """
+    for unit, size in DURATION_UNITS:
+        if milliseconds >= 2 * size or milliseconds == size:
+            return f"{milliseconds // size} {unit}"
+    return f"{milliseconds} ms"

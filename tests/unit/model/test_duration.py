@@ -1,0 +1,27 @@
+"""Spans of time in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from keeplast.model.duration import duration_text
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "words"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1000, "1 s"),
+        (1001, "1001 ms"),
+        (90_000, "90 s"),
+        (299_999, "4 min"),
+        (3_600_000, "1 h"),
+        (5_400_000, "90 min"),
+        (86_400_000, "1 d"),
+        (172_800_000, "2 d"),
+        ((1 << 63) - 1, "106751991167 d"),
+    ],
+)
+def test_the_largest_unit_that_is_not_too_coarse(milliseconds: int, words: str) -> None:
+    assert words == duration_text(milliseconds)

@@ -144,6 +144,16 @@ def find_cleanable_range(
     )
 
 
+def find_expired_bound(segments: Sequence[SegmentSummary], *, first_dirty: int, bound: int) -> int:
+    """Return the exclusive end of a round that only removes what has expired.
+
+    That is the base of the segment that holds ``first_dirty``, and at most ``bound``: everything
+    below was indexed by earlier rounds.
+    """
+    bases = [s.base_offset for s in segments if s.base_offset <= first_dirty]
+    return min(max(bases, default=bound), bound)
+
+
 def find_compaction_delay(
     segments: Sequence[SegmentSummary],
     *,

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 
+from keeplast.cleaner.selection import Order
 from keeplast.cli import wiring
 from keeplast.cli.options import RunOptions, SelectionName
 from keeplast.cli.output import say
@@ -86,6 +87,8 @@ def make_request(options: RunOptions, selection: Selection, memory_bytes: int) -
         roll_active=options.roll_active,
         rolls_idle=options.selection is SelectionName.OVERDUE_FIRST,
         force=options.force,
+        expired=options.expired,
+        order=Order(options.selection),
         target=options.to,
         receipt=options.receipt,
     )

@@ -35,6 +35,7 @@ def clean(
     roll_active: options.RollActive = False,
     selection: options.Selection = options.SelectionName.OVERDUE_FIRST,
     force: options.Force = False,
+    expired: options.Expired = False,
     receipt: options.Receipt = None,
     as_json: options.Json = False,
 ) -> None:
@@ -65,6 +66,7 @@ def clean(
         roll_active=roll_active,
         selection=selection,
         force=force,
+        expired=expired,
         receipt=receipt,
         as_json=as_json,
     )

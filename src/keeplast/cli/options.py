@@ -209,6 +209,14 @@ Force = Annotated[
         rich_help_panel=ROUND,
     ),
 ]
+Expired = Annotated[
+    bool,
+    typer.Option(
+        "--expired",
+        help="Also clean where only tombstones and markers are left to go whose time has passed.",
+        rich_help_panel=ROUND,
+    ),
+]
 Receipt = Annotated[
     Path | None,
     typer.Option(
@@ -248,5 +256,6 @@ class RunOptions:
     roll_active: bool
     selection: SelectionName
     force: bool
+    expired: bool
     receipt: Path | None
     as_json: bool

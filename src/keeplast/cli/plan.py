@@ -42,6 +42,7 @@ def plan(
     roll_active: options.RollActive = False,
     selection: options.Selection = options.SelectionName.OVERDUE_FIRST,
     force: options.Force = False,
+    expired: options.Expired = False,
     receipt: options.Receipt = None,
     exact: Exact = False,
     as_json: options.Json = False,
@@ -73,6 +74,7 @@ def plan(
         roll_active=roll_active,
         selection=selection,
         force=force,
+        expired=expired,
         receipt=receipt,
         as_json=as_json,
     )

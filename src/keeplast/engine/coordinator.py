@@ -26,6 +26,7 @@ from keeplast.engine.commit import (
 )
 from keeplast.engine.estimate import estimate_round
 from keeplast.engine.events import Events
+from keeplast.engine.horizons import HorizonBook
 from keeplast.engine.kernel_cache import load_kernels
 from keeplast.engine.place import copy_root_files, make_target, target_of
 from keeplast.engine.receipt import append_receipt, receipt_line
@@ -39,6 +40,7 @@ from keeplast.engine.rounds import (
     clean_report,
     disk_needed_bytes,
     failed_report,
+    in_order,
     planned_report,
 )
 from keeplast.engine.runner import Runner
@@ -73,6 +75,7 @@ class Coordinator:
         self._files = files
         self._events = events
         self._is_stopping = False
+        self._horizons = HorizonBook(files)
         load_kernels(events.warned)
 
     def stop(self) -> None:
@@ -121,7 +124,7 @@ class Coordinator:
                     break
                 current = request if number == 0 else later
                 works = [work for run in active for work in self._begin(run, current, writes=True)]
-                self._run_waves(works, current)
+                self._run_waves(in_order(works, current.order), current)
             return clean_report(runs)
 
     @contextmanager
@@ -179,7 +182,7 @@ class Coordinator:
             checkpoints = load_checkpoints(self._files, run.request.path.parent)
             survey = survey_partition(
                 run.request, request, checkpoints, self._files, self._now_ms(request),
-                foresees_roll=not writes and request.target is None,
+                foresees_roll=not writes and request.target is None, book=self._horizons,
             )  # fmt: skip
             # What was done before the first round is told with it.
             survey = replace(survey, notes=(*run.notes, *survey.notes))
@@ -344,7 +347,10 @@ class Coordinator:
             if request.receipt is not None:
                 line = receipt_line(task, round_.results, report)
                 append_receipt(self._files, request.receipt, line)
-            self._checkpoint(run, request, result.end_offset)
+            if not round_.plan.is_expired_round:
+                self._checkpoint(run, request, result.end_offset)
+            if result.end_offset >= round_.plan.bound:
+                self._horizons.examined(task.path, round_.plan.now_ms)
             run.request = replace(run.request, path=task.target)
         run.is_done = result.end_offset >= round_.plan.bound
         run.rounds.append(report)

@@ -115,6 +115,7 @@ class RoundReport:
     ``uncleanable`` is the first uncleanable offset before, ``bound`` after rounding down to a
     segment base; all offsets are exclusive ends but ``first_dirty``. ``end_offset`` is the next
     first dirty offset; None when nothing was decided. ``notes`` say what limited the round.
+    ``is_expired_round``: only what had expired was removed, and the checkpoint stays.
     Only a plan that is not exact has ``estimate`` and ``disk_bytes``, the free space without which
     the round is refused.
     """
@@ -131,6 +132,7 @@ class RoundReport:
     ratio: float | None = None
     compaction_delay_ms: int | None = None
     skipped: bool = False
+    is_expired_round: bool = False
     reason: str | None = None
     stats: Stats | None = None
     reasons: Reasons | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from keeplast.cleaner.selection import Order
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 
@@ -33,7 +34,9 @@ class CleanRequest:
     the directory's checkpoints say and apply to every partition of the call. ``target`` None
     means in place; else a directory that receives the cleaned log while the source stays as it is.
     ``rolls_idle`` leaves an active segment whose first record is older than ``segment.ms`` or
-    ``max.compaction.lag.ms`` before a round, which Kafka does only when it appends.
+    ``max.compaction.lag.ms`` before a round, which Kafka does only when it appends. ``expired``
+    asks for a round also where only tombstones or markers whose time has passed are left to go.
+    ``order`` is the order in which partitions are begun.
     """
 
     partitions: tuple[PartitionRequest, ...]
@@ -47,5 +50,7 @@ class CleanRequest:
     roll_active: bool = False
     rolls_idle: bool = False
     force: bool = False
+    expired: bool = False
+    order: Order = Order.OVERDUE_FIRST
     target: Path | None = None
     receipt: Path | None = None

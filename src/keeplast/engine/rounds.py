@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups
+from keeplast.cleaner.selection import Candidate, Order, choose
 from keeplast.columns import verdicts
 from keeplast.engine.report import (
     CleanReport,
@@ -21,6 +22,7 @@ from keeplast.engine.report import (
 from keeplast.engine.request import PartitionRequest
 from keeplast.engine.survey import Survey
 from keeplast.engine.task import PartitionTask, StagedGroup, TaskResult, reasons_of
+from keeplast.model.partition import TopicPartition
 
 
 @dataclass(slots=True)
@@ -99,6 +101,26 @@ class PartitionRun:
         return PartitionReport(partition.topic, partition.partition, tuple(self.rounds))
 
 
+def in_order(
+    works: list[tuple[PartitionRun, Round]], order: Order
+) -> list[tuple[PartitionRun, Round]]:
+    """Return the rounds of a call, the most urgent first."""
+    by_partition = {run.request.partition: (run, round_) for run, round_ in works}
+    candidates = [candidate_of(round_.survey, run.request.partition) for run, round_ in works]
+    return [by_partition[each.partition] for each in choose(candidates, len(works), order)]
+
+
+def candidate_of(survey: Survey, partition: TopicPartition, *, passed_over: int = 0) -> Candidate:
+    """Return what decides when an eligible partition's turn comes."""
+    return Candidate(
+        partition,
+        survey.cleanable.ratio,
+        survey.compaction_delay_ms if survey.cleanable.cleanable_bytes else 0,
+        is_expired_round=survey.plan is not None and survey.plan.is_expired_round,
+        passed_over=passed_over,
+    )
+
+
 def base_report(survey: Survey) -> RoundReport:
     """Return what a survey alone says of a round."""
     return RoundReport(
@@ -113,6 +135,7 @@ def base_report(survey: Survey) -> RoundReport:
         ratio=survey.cleanable.ratio,
         compaction_delay_ms=survey.compaction_delay_ms,
         reason=survey.reason,
+        is_expired_round=survey.plan is not None and survey.plan.is_expired_round,
         notes=survey.notes,
     )
 

@@ -8,7 +8,7 @@ segment and the first header of each dirty segment. Records are left to the pass
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from keeplast.cleaner.eligibility import (
     FirstUncleanable,
     find_cleanable_range,
     find_compaction_delay,
+    find_expired_bound,
     find_first_dirty,
     find_first_uncleanable,
     segments_between,
@@ -26,6 +27,7 @@ from keeplast.cleaner.eligibility import (
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.producers import last_records
 from keeplast.columns import batch_table as t
+from keeplast.engine.horizons import Expired, HorizonBook
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rolling import foreseen, idle_reason
 from keeplast.engine.sample import SampleChoice, choose_sample
@@ -118,11 +120,13 @@ def survey_partition(
     now_ms: int,
     *,
     foresees_roll: bool = False,
+    book: HorizonBook | None = None,
 ) -> Survey:
     """Survey one partition; CorruptError, RefusedError or OSError when that is not possible.
 
     ``foresees_roll`` looks at the log as it will be when its active segment was left as
-    ``request`` asks for; otherwise that has happened.
+    ``request`` asks for; otherwise that has happened. ``book`` remembers what has expired where,
+    for a request that asks for that.
     """
     tp, topic = partition.partition, partition.topic
     capacity = key_capacity(partition)
@@ -184,6 +188,23 @@ def survey_partition(
     notes = _notes(first_dirty, uncleanable, cleanable, tail, listing, indexes, tp)
     if roll_note is not None:
         notes = (roll_note, *notes)
+    expired = Expired()
+    if reason is not None and request.expired:
+        bound = find_expired_bound(segments, first_dirty=first_dirty.offset, bound=cleanable.bound)
+        clean = [each for each in listing.segments[:-1] if each.base_offset < bound]
+        book = HorizonBook(files) if book is None else book
+        expired = book.expired(partition.path, clean, now_ms)
+    # A late record may rank below a tombstone that expires: by any order but the offset's, what is
+    # dirty and may be indexed has to be, and the round is one like any other (cleaning.md 9.3).
+    is_expired_round = bool(expired) and (
+        topic.strategy is Strategy.OFFSET or cleanable.cleanable_bytes == 0
+    )
+    if expired:
+        reason = None
+        notes = (f"a round for what has expired: {expired}", *notes)
+    if is_expired_round:
+        first_dirty = replace(first_dirty, offset=bound)
+        cleanable = replace(cleanable, bound=bound, cleanable_bytes=0)
     plan = None
     if reason is None:
         dirty = segments_between(segments, first_dirty.offset, cleanable.bound)
@@ -207,6 +228,7 @@ def survey_partition(
             start_position=start,
             key_capacity=capacity,
             now_ms=now_ms,
+            is_expired_round=is_expired_round,
         )
     return Survey(
         listing, tail, log_start, last_stable, first_dirty, uncleanable, cleanable, delay,

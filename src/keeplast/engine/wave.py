@@ -18,8 +18,9 @@ from keeplast.cleaner.plan import GroupPlan, plan_groups
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.clock import Clock
 from keeplast.columns import verdicts
+from keeplast.columns.winners import KeyMap
 from keeplast.engine.check import check_group
-from keeplast.engine.index import index_partition
+from keeplast.engine.index import Indexed, index_partition
 from keeplast.engine.rewrite import IndexFullError, PassContext, rewrite_group
 from keeplast.engine.task import Carry, IndexStats, PartitionTask, StagedGroup, TaskResult
 from keeplast.engine.workspace import DecompressedCache, Workspace
@@ -73,7 +74,10 @@ def _run(
     carry = task.carry
     if carry is None:
         started = clock.seconds()
-        indexed = index_partition(task, files, workspace, cache, progressed)
+        if task.plan.is_expired_round:
+            indexed = Indexed(KeyMap(), task.plan.bound, IndexStats())
+        else:
+            indexed = index_partition(task, files, workspace, cache, progressed)
         groups = plan_groups(task.plan, indexed.end_offset)
         first_base = task.plan.segments[0].base_offset
         carry = Carry(

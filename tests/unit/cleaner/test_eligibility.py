@@ -11,6 +11,7 @@ from keeplast.cleaner.eligibility import (
     FirstUncleanable,
     find_cleanable_range,
     find_compaction_delay,
+    find_expired_bound,
     find_first_dirty,
     find_first_uncleanable,
     non_active_from,
@@ -239,3 +240,13 @@ def test_behind_the_active_base_there_are_no_closed_segments() -> None:
     assert [60] == [s.base_offset for s in non_active_from(EIGHT, 65)]
     assert () == tuple(non_active_from(EIGHT, 70))
     assert () == tuple(non_active_from(EIGHT, 71))
+
+
+@pytest.mark.parametrize(
+    ("first_dirty", "bound", "end"),
+    [(30, 70, 30), (35, 70, 30), (70, 70, 70), (99, 70, 70), (35, 20, 20), (0, 70, 0)],
+)
+def test_what_has_expired_is_looked_for_in_whole_clean_segments(
+    first_dirty: int, bound: int, end: int
+) -> None:
+    assert end == find_expired_bound(EIGHT, first_dirty=first_dirty, bound=bound)

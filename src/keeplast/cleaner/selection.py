@@ -1,0 +1,94 @@
+"""Decides which of the logs that are worth a round come first.
+
+Among those that are eligible (:mod:`keeplast.cleaner.eligibility` says which):
+
+1. whoever was passed over :data:`PASSED_OVER_MAX` times comes first, the longest waiting before
+   the others;
+2. then those whose ``max.compaction.lag.ms`` is overdue, whatever their ratio, the earliest
+   deadline first;
+3. then by dirty ratio, the highest first; rounds that only remove what has expired come last.
+
+Rule 1 is why no log is starved, neither by hot ones nor by ones that are always overdue: with
+``n`` eligible logs of which each choice takes ``k``, everyone is taken within
+``PASSED_OVER_MAX + ceil(n / k)`` choices, because whoever was taken begins to wait anew, behind all
+that wait longer. ``KAFKA`` is the broker's order instead: the ratio alone, the first of equals
+first. Kafka: ``LogCleanerManager.grabFilthiestCompactedLog``; cleaning.md 1.6, KIP-354.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from keeplast.model.duration import duration_text
+from keeplast.model.partition import TopicPartition
+
+PASSED_OVER_MAX = 4
+
+
+class Order(StrEnum):
+    """Whose rules say which log is next."""
+
+    OVERDUE_FIRST = "overdue-first"
+    KAFKA = "kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A log that is worth a round.
+
+    ``compaction_delay_ms`` is for how long it has been overdue, 0 when it is not. ``passed_over``
+    counts the choices in a row in which it was eligible and was not taken.
+    """
+
+    partition: TopicPartition
+    ratio: float
+    compaction_delay_ms: int = 0
+    is_expired_round: bool = False
+    passed_over: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A log that was chosen, and why, in words."""
+
+    partition: TopicPartition
+    why: str
+
+
+def choose(
+    candidates: Sequence[Candidate], count: int, order: Order = Order.OVERDUE_FIRST
+) -> tuple[Choice, ...]:
+    """Return at most ``count`` of ``candidates``, the most urgent first."""
+    key = _kafka_key if order is Order.KAFKA else _key
+    ranked = sorted(candidates, key=key)
+    return tuple(Choice(each.partition, _why(each, order)) for each in ranked[:count])
+
+
+def _key(candidate: Candidate) -> tuple[int, int, bool, float, TopicPartition]:
+    waited = candidate.passed_over if candidate.passed_over >= PASSED_OVER_MAX else 0
+    return (
+        -waited,
+        -candidate.compaction_delay_ms,
+        candidate.is_expired_round,
+        -candidate.ratio,
+        candidate.partition,
+    )
+
+
+def _kafka_key(candidate: Candidate) -> float:
+    return -candidate.ratio
+
+
+def _why(candidate: Candidate, order: Order) -> str:
+    if order is Order.OVERDUE_FIRST:
+        if candidate.passed_over >= PASSED_OVER_MAX:
+            return f"passed over {candidate.passed_over} times"
+        if candidate.compaction_delay_ms > 0:
+            return f"overdue for {duration_text(candidate.compaction_delay_ms)}"
+    if candidate.is_expired_round:
+        return "only expired tombstones and markers"
+    return f"dirty ratio {candidate.ratio:.2f}"

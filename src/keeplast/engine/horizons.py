@@ -1,0 +1,154 @@
+"""Finds what has expired in the clean part of a log: batches whose delete horizon has passed.
+
+A round stamps the horizon into the header of every batch with a tombstone, or with a marker that
+nobody needs, so that headers alone tell when there is something to remove. They are read once: a
+segment that is the same file as before is remembered. Old formats have no horizon, and their
+tombstones are left to rounds for new data.
+
+What a whole round has left although its horizon had passed (the last batch of a producer, say) no
+further round would remove either: only a horizon that passed *since* is a reason for one. Without
+that rule a daemon would rewrite such a log for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from keeplast.columns import batch_table as t
+from keeplast.log.files import FileSystem, ReadHandle, reading
+from keeplast.log.partition_log import SegmentFiles
+from keeplast.log.windows import WindowBuffers, read_windows
+
+HEAD_WINDOW_BYTES = 1 << 20
+HOP_BYTES = 16 << 10
+"""Where batches are larger than this on average, reading their headers one by one is cheaper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """How many batches hold tombstones, and how many markers, that a round could remove now."""
+
+    tombstone_batches: int = 0
+    marker_batches: int = 0
+
+    def __bool__(self) -> bool:
+        """True when there is any."""
+        return self.tombstone_batches + self.marker_batches > 0
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        parts = [
+            f"{count} {what if count == 1 else what + 'es'}"
+            for count, what in (
+                (self.tombstone_batches, "tombstone batch"),
+                (self.marker_batches, "marker batch"),
+            )
+            if count
+        ]
+        return " and ".join(parts) or "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHorizons:
+    """The delete horizons of one segment: batches by horizon, of tombstones and of markers."""
+
+    tombstones: Mapping[int, int]
+    markers: Mapping[int, int]
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of a partition: segments by file, and when all of it was last examined."""
+
+    segments: dict[tuple[int, int, int], SegmentHorizons] = field(default_factory=dict)
+    examined_ms: int = -1
+
+
+class HorizonBook:
+    """The horizons of every partition that was asked about."""
+
+    def __init__(self, files: FileSystem) -> None:
+        """Begin without knowing any."""
+        self._files = files
+        self._known: dict[Path, _Known] = {}
+
+    def expired(self, path: Path, segments: Sequence[SegmentFiles], now_ms: int) -> Expired:
+        """Return what a round at ``now_ms`` could remove from the closed, clean ``segments``.
+
+        CorruptError when a batch's size cannot be right; CRCs are left to the round.
+        """
+        known = self._known.setdefault(path, _Known())
+        found = {}
+        tombstones = markers = 0
+        for segment in segments:
+            name = segment.base_offset, segment.size_bytes, segment.mtime_ns
+            horizons = known.segments.get(name)
+            if horizons is None:
+                horizons = read_horizons(segment, self._files)
+            found[name] = horizons
+            tombstones += _passed(horizons.tombstones, known.examined_ms, now_ms)
+            markers += _passed(horizons.markers, known.examined_ms, now_ms)
+        known.segments = found
+        return Expired(tombstones, markers)
+
+    def examined(self, path: Path, now_ms: int) -> None:
+        """Note that a round at ``now_ms`` has removed all that can be removed."""
+        self._known.setdefault(path, _Known()).examined_ms = now_ms
+
+    def keep(self, paths: Collection[Path]) -> None:
+        """Forget every partition but these."""
+        self._known = {path: known for path, known in self._known.items() if path in paths}
+
+
+def _passed(horizons: Mapping[int, int], since_ms: int, now_ms: int) -> int:
+    return sum(count for horizon, count in horizons.items() if since_ms < horizon <= now_ms)
+
+
+def read_horizons(segment: SegmentFiles, files: FileSystem) -> SegmentHorizons:
+    """Return the horizons in the headers of a closed segment; batches without records have none."""
+    tombstones: dict[int, int] = {}
+    markers: dict[int, int] = {}
+    buffers = WindowBuffers(HEAD_WINDOW_BYTES)
+    with reading(files, segment.log_path) as handle:
+        for window in read_windows(
+            handle, segment.log_path, buffers, end=segment.size_bytes, checks_crc=False
+        ):
+            rows = window.table[: window.batches]
+            is_stamped = (rows[:, t.ATTRIBUTES] & t.DELETE_HORIZON != 0) & (rows[:, t.COUNT] > 0)
+            for attributes, horizon in rows[is_stamped][
+                :, [t.ATTRIBUTES, t.BASE_TIMESTAMP]
+            ].tolist():
+                _add(markers if attributes & t.CONTROL else tombstones, horizon)
+            if window.length > window.batches * HOP_BYTES:
+                end = window.position + window.length
+                _hop(handle, end, segment.size_bytes, tombstones, markers)
+                break
+    return SegmentHorizons(tombstones, markers)
+
+
+def _hop(
+    handle: ReadHandle,
+    start: int,
+    end: int,
+    tombstones: dict[int, int],
+    markers: dict[int, int],
+) -> None:
+    """Read the headers of ``[start, end)`` one by one; a damaged one is left to the round."""
+    header = bytearray(t.HEADER_BYTES)
+    position = start
+    while end - position >= t.HEADER_BYTES:
+        handle.pread_into(memoryview(header), position)
+        size = int.from_bytes(header[8:12], "big", signed=True) + t.PREFIX_BYTES
+        if size < t.SCAN_BYTES_MIN:
+            return
+        attributes = header[22]
+        if header[16] == 2 and attributes & t.DELETE_HORIZON and header[57:61] != bytes(4):
+            horizon = int.from_bytes(header[27:35], "big", signed=True)
+            _add(markers if attributes & t.CONTROL else tombstones, horizon)
+        position += size
+
+
+def _add(horizons: dict[int, int], horizon: int) -> None:
+    horizons[horizon] = horizons.get(horizon, 0) + 1

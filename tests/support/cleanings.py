@@ -64,7 +64,7 @@ def by_command(command: list[str], *, runner: str) -> Cleaning:
 
     def clean(data_directory: Path, partition: TopicPartition, settings: RoundSettings) -> Json:
         arguments = [*command, "clean", str(data_directory), "--runner", runner, "--json"]
-        arguments += ["--selection", "kafka"]
+        arguments += ["--selection", "kafka", "--no-retention"]
         arguments += ["--topic", partition.topic, "--partition", str(partition.partition)]
         arguments += ["--now-ms", str(settings.now_ms)]
         arguments += ["--key-map-bytes", str(settings.key_map_bytes)]

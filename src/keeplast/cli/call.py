@@ -86,6 +86,7 @@ def make_request(options: RunOptions, selection: Selection, memory_bytes: int) -
         rounds=None if options.until_done else rounds,
         roll_active=options.roll_active,
         rolls_idle=options.selection is SelectionName.OVERDUE_FIRST,
+        retention=options.retention,
         force=options.force,
         expired=options.expired,
         order=Order(options.selection),

@@ -34,6 +34,7 @@ def clean(
     until_done: options.UntilDone = False,
     roll_active: options.RollActive = False,
     selection: options.Selection = options.SelectionName.OVERDUE_FIRST,
+    retention: options.Retention = True,
     force: options.Force = False,
     expired: options.Expired = False,
     receipt: options.Receipt = None,
@@ -65,6 +66,7 @@ def clean(
         until_done=until_done,
         roll_active=roll_active,
         selection=selection,
+        retention=retention,
         force=force,
         expired=expired,
         receipt=receipt,
@@ -75,6 +77,7 @@ def clean(
 
 def _cleaned(values: options.RunOptions) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.call import report_call
+    from keeplast.cli.expiry_view import expiry_table
     from keeplast.cli.output import print_result, say
     from keeplast.cli.tables import reasons_table, summary_table
     from keeplast.cli.verdict import is_stopped, report_errors, report_exit_code
@@ -91,9 +94,9 @@ def _cleaned(values: options.RunOptions) -> tuple[int, dict[str, Any]]:
     report = report_call(values, "cleaning", act)
     if not values.as_json:
         print_result(summary_table(report))
-        reasons = reasons_table(report)
-        if reasons is not None:
-            print_result("", reasons)
+        for table in (reasons_table(report), expiry_table(report, "expired")):
+            if table is not None:
+                print_result("", table)
     for message in report_errors(report):
         say(message, kind="error")
     code = stopped_by[0] if stopped_by else report_exit_code(report)

@@ -191,6 +191,15 @@ RollActive = Annotated[
         rich_help_panel=ROUND,
     ),
 ]
+Retention = Annotated[
+    bool,
+    typer.Option(
+        "--retention/--no-retention",
+        help="Afterwards remove the segments that retention.ms, retention.bytes (policy delete) "
+        "or the log start offset let go, as a broker's cleaner does for compacted topics.",
+        rich_help_panel=ROUND,
+    ),
+]
 Selection = Annotated[
     SelectionName,
     typer.Option(
@@ -255,6 +264,7 @@ class RunOptions:
     until_done: bool
     roll_active: bool
     selection: SelectionName
+    retention: bool
     force: bool
     expired: bool
     receipt: Path | None

@@ -41,6 +41,7 @@ def plan(
     until_done: options.UntilDone = False,
     roll_active: options.RollActive = False,
     selection: options.Selection = options.SelectionName.OVERDUE_FIRST,
+    retention: options.Retention = True,
     force: options.Force = False,
     expired: options.Expired = False,
     receipt: options.Receipt = None,
@@ -73,6 +74,7 @@ def plan(
         until_done=until_done,
         roll_active=roll_active,
         selection=selection,
+        retention=retention,
         force=force,
         expired=expired,
         receipt=receipt,
@@ -83,6 +85,7 @@ def plan(
 
 def _planned(values: options.RunOptions, *, exact: bool) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.call import report_call
+    from keeplast.cli.expiry_view import expiry_table
     from keeplast.cli.output import print_result, say
     from keeplast.cli.tables import (
         bounds_table,
@@ -101,7 +104,8 @@ def _planned(values: options.RunOptions, *, exact: bool) -> tuple[int, dict[str,
         print_result(bounds_table(report))
         if any(each.stats for partition in report.partitions for each in partition.rounds):
             print_result("", summary_table(report, has_notes=False))
-        for table in (*estimates_tables(report), reasons_table(report)):
+        expiry = expiry_table(report, "would expire")
+        for table in (*estimates_tables(report), reasons_table(report), expiry):
             if table is not None:
                 print_result("", table)
     for message in report_errors(report):

@@ -42,10 +42,10 @@ def _shown(file: Path, *, as_json: bool) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.guard import JSON_VERSION
     from keeplast.cli.output import print_result
     from keeplast.cli.receipt_view import receipts_table
-    from keeplast.engine.receipt_book import read_receipts
+    from keeplast.engine.receipt_book import read_entries
     from keeplast.log.files import LocalFiles
 
-    receipts = read_receipts(file, LocalFiles())
+    receipts = read_entries(file, LocalFiles())
     if not as_json:
         print_result(receipts_table(receipts))
     document = {"version": JSON_VERSION, "receipts": [each.document for each in receipts]}

@@ -9,15 +9,21 @@ from rich.table import Table
 from keeplast.cli.escapes import printable
 from keeplast.cli.rows import cells, new_table, time_text
 from keeplast.cli.sizes import format_bytes, format_count
-from keeplast.engine.receipt_book import RoundReceipt
+from keeplast.engine.receipt_book import ExpiryReceipt, RoundReceipt
 
 REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")
 
 
-def receipts_table(receipts: Sequence[RoundReceipt]) -> Table:
-    """Return a row for each round: when, where, how much, and what went by reason."""
+def receipts_table(receipts: Sequence[RoundReceipt | ExpiryReceipt]) -> Table:
+    """Return a row for each round: when, where, how much, and what went by reason.
+
+    And one for each expiry: the offsets and bytes that went with their segments.
+    """
     table = new_table("partition", "clock", ">offsets", ">bytes", ">records", "records that went")
     for each in receipts:
+        if isinstance(each, ExpiryReceipt):
+            _add_expiry(table, each)
+            continue
         stats = each.document["round"]["stats"]
         reasons = each.document["round"].get("reasons") or {}
         went = [
@@ -34,6 +40,19 @@ def receipts_table(receipts: Sequence[RoundReceipt]) -> Table:
             printable(", ".join(went)) or "none",
         )
     return table
+
+
+def _add_expiry(table: Table, expiry: ExpiryReceipt) -> None:
+    found = expiry.document["expiry"]
+    rules = [f"{rule['segments']} by {name}" for name, rule in found["by_rule"].items()]
+    table.add_row(
+        *cells([expiry.partition]),
+        time_text(expiry.now_ms),
+        f"{expiry.log_start_before}..{expiry.log_start}",
+        f"{format_bytes(found['bytes'])} -> 0 B",
+        "",
+        printable(f"expired segments: {', '.join(rules)}"),
+    )
 
 
 def _change(before: str, after: str) -> str:

@@ -5,8 +5,10 @@ A round that crossed a process boundary may carry its error's name only; the nam
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from keeplast.cli.exit_codes import CORRUPT, DONE, FAILED, REFUSED, USAGE, error_exit_code
-from keeplast.engine.report import CleanReport, RoundReport
+from keeplast.engine.report import CleanReport, ExpiryReport, RoundReport
 from keeplast.errors import CorruptError, InvalidError, RefusedError, StoppedError
 
 _BY_NAME = {
@@ -16,8 +18,8 @@ _BY_NAME = {
 }
 
 
-def round_exit_code(report: RoundReport) -> int:
-    """Return the code for one round; a skipped one is done."""
+def round_exit_code(report: RoundReport | ExpiryReport) -> int:
+    """Return the code for one round, or for what expired after it; a skipped one is done."""
     if report.failure is not None:
         return error_exit_code(report.failure)
     if report.error is not None:
@@ -27,26 +29,28 @@ def round_exit_code(report: RoundReport) -> int:
 
 def report_exit_code(report: CleanReport) -> int:
     """Return the code for a whole call."""
-    return max(
-        (round_exit_code(each) for partition in report.partitions for each in partition.rounds),
-        default=DONE,
-    )
+    return max((round_exit_code(each) for _, each in _outcomes(report)), default=DONE)
 
 
 def is_stopped(report: CleanReport) -> bool:
     """Say whether something was left undone because somebody asked for that."""
-    return any(
-        isinstance(each.failure, StoppedError)
-        for partition in report.partitions
-        for each in partition.rounds
-    )
+    return any(isinstance(each.failure, StoppedError) for _, each in _outcomes(report))
 
 
 def report_errors(report: CleanReport) -> list[str]:
-    """Return a line for each failed round, the partition first."""
+    """Return a line for each failed round or expiry, the partition first."""
     return [
-        f"{partition.topic}-{partition.partition}: {each.error.message}"
-        for partition in report.partitions
-        for each in partition.rounds
+        f"{name}: {each.error.message}"
+        for name, each in _outcomes(report)
         if each.error is not None
     ]
+
+
+def _outcomes(report: CleanReport) -> Iterator[tuple[str, RoundReport | ExpiryReport]]:
+    """Yield everything that may have failed, with the partition's name."""
+    for partition in report.partitions:
+        name = f"{partition.topic}-{partition.partition}"
+        for each in partition.rounds:
+            yield name, each
+        if partition.expiry is not None:
+            yield name, partition.expiry

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from keeplast.cleaner.plan import RoundPlan
@@ -26,11 +27,19 @@ from keeplast.engine.commit import (
 )
 from keeplast.engine.estimate import estimate_round
 from keeplast.engine.events import Events
+from keeplast.engine.expiry import (
+    ExpirySurvey,
+    expire,
+    expiry_report,
+    failed_expiry,
+    settle,
+    survey_expiry,
+)
 from keeplast.engine.horizons import HorizonBook
 from keeplast.engine.kernel_cache import load_kernels
 from keeplast.engine.place import copy_root_files, make_target, target_of
-from keeplast.engine.receipt import append_receipt, receipt_line
-from keeplast.engine.report import CleanReport, RoundReport
+from keeplast.engine.receipt import append_receipt, expiry_line, receipt_line
+from keeplast.engine.report import CleanReport, ExpiryReport, RoundReport
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rolling import roll_active, roll_idle
 from keeplast.engine.rounds import (
@@ -89,7 +98,8 @@ class Coordinator:
         """Say what :meth:`clean` would do; writes nothing, takes no lock and says when one is held.
 
         ``exact`` reads everything as clean would and counts what would go; otherwise a small
-        sample of bounded size is read and the report has an estimate.
+        sample of bounded size is read and the report has an estimate. What would expire is told of
+        the log as it is now: the round before that may shrink it.
         """
         for root in sorted({p.path.parent for p in request.partitions}):
             if is_locked(root):
@@ -104,6 +114,9 @@ class Coordinator:
         else:
             for run, round_ in works:
                 run.rounds.append(self._planned(round_, request))
+        if request.retention:
+            for run in runs:
+                self._expire(run, request, writes=False)
         return clean_report(runs)
 
     def clean(self, request: CleanRequest) -> CleanReport:
@@ -125,6 +138,26 @@ class Coordinator:
                 current = request if number == 0 else later
                 works = [work for run in active for work in self._begin(run, current, writes=True)]
                 self._run_waves(in_order(works, current.order), current)
+            if request.retention:
+                for run in runs:
+                    self._expire(run, request, writes=True)
+            return clean_report(runs)
+
+    def expire(self, request: CleanRequest) -> CleanReport:
+        """Remove what retention and the log start offset let go, and clean nothing.
+
+        As a cleaner thread does behind its rounds for every compacted log that is not uncleanable.
+        RefusedError when a data directory is in use; faults of one partition are in its report.
+        """
+        with self._locks(request):
+            runs = [PartitionRun(partition) for partition in request.partitions]
+            for run in runs:
+                try:
+                    self._recover(run.request)
+                except (CompactionError, OSError) as error:
+                    run.expiry = failed_expiry(None, error)
+                else:
+                    self._expire(run, request, writes=True)
             return clean_report(runs)
 
     @contextmanager
@@ -149,19 +182,50 @@ class Coordinator:
                 make_target(self._files, partition, request)
                 self._roll_idle(run, request)
                 return
-            check_understood(partition.path, self._files)
-            with shielded():
-                recovered = recover_swap(self._files, partition.path)
-            if recovered:
-                self._events.warned(
-                    f"finished or undid what an earlier run left in {partition.partition}: "
-                    f"{len(recovered)} files"
-                )
+            self._recover(partition)
             if request.roll_active:
                 roll_active(self._files, partition)
             self._roll_idle(run, request)
         except (CompactionError, OSError) as error:
             self._fail(run, None, 0, error)
+
+    def _recover(self, partition: PartitionRequest) -> None:
+        check_understood(partition.path, self._files)
+        with shielded():
+            recovered = recover_swap(self._files, partition.path)
+        if recovered:
+            self._events.warned(
+                f"finished or undid what an earlier run left in {partition.partition}: "
+                f"{len(recovered)} files"
+            )
+
+    def _expire(self, run: PartitionRun, request: CleanRequest, *, writes: bool) -> None:
+        """Expire a partition whose rounds went well: an uncleanable log keeps what it has."""
+        if run.has_failed:
+            return
+        partition, now_ms = run.request, self._now_ms(request)
+        if writes:
+            partition = replace(partition, path=target_of(partition, request))
+        survey: ExpirySurvey | None = None
+        try:
+            self._check_stop()
+            survey = survey_expiry(partition, request, self._files, now_ms)
+            report = expiry_report(survey)
+            if writes:
+                with shielded():
+                    note = partial(self._note_expiry, partition, request, now_ms, report)
+                    self._remove(expire(self._files, partition, survey, note))
+                    settle(self._files, partition)
+            run.expiry = report
+        except (CompactionError, OSError) as error:
+            run.expiry = failed_expiry(survey, error)
+
+    def _note_expiry(
+        self, partition: PartitionRequest, request: CleanRequest, now_ms: int, report: ExpiryReport
+    ) -> None:
+        if request.receipt is not None:
+            line = expiry_line(partition, now_ms, report)
+            append_receipt(self._files, request.receipt, line)
 
     def _roll_idle(self, run: PartitionRun, request: CleanRequest) -> None:
         if request.rolls_idle:

@@ -14,7 +14,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from keeplast.engine.report import RoundReport, round_to_json
+from keeplast.engine.report import ExpiryReport, RoundReport, expiry_to_json, round_to_json
+from keeplast.engine.request import PartitionRequest
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.log.files import FileSystem, reading
 
@@ -90,5 +91,27 @@ def receipt_line(task: PartitionTask, results: Sequence[TaskResult], report: Rou
         ],
         "producers": plan.last_records.tolist(),
         "round": round_to_json(report),
+    }
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def expiry_line(partition: PartitionRequest, now_ms: int, report: ExpiryReport) -> bytes:
+    """Return the line of an expiry, newline included.
+
+    Appended when the log start has moved and no file has: what a crash leaves goes the next time.
+    """
+    topic = partition.topic
+    document = {
+        "version": RECEIPT_VERSION,
+        "topic": partition.partition.topic,
+        "partition": partition.partition.partition,
+        "now_ms": now_ms,
+        "versions": {"keeplast": importlib.metadata.version("keeplast")},
+        "config": {
+            "cleanup.policy": ",".join(sorted(topic.cleanup_policy)),
+            "retention.ms": topic.retention_ms,
+            "retention.bytes": topic.retention_bytes,
+        },
+        "expiry": expiry_to_json(report),
     }
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +48,49 @@ class RoundReceipt:
     producers: tuple[tuple[int, int, int], ...] | None
     messages_written: int
     document: dict[str, Any]
+    expired: frozenset[int] = frozenset()
+    """Base offsets of what retention or the log start offset let go since."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryReceipt:
+    """A line about segments that expired; ``bases`` are theirs."""
+
+    partition: TopicPartition
+    now_ms: int
+    log_start_before: int
+    log_start: int
+    bases: tuple[int, ...]
+    document: dict[str, Any]
 
 
 def read_receipts(path: Path, files: FileSystem) -> tuple[RoundReceipt, ...]:
-    """Return the receipts in a file, in order; InvalidError when it is no receipt file."""
+    """Return the rounds in a receipt file, in order, each with what expired after it.
+
+    InvalidError when it is no receipt file. What expired before any round is nobody's.
+    """
+    rounds: list[RoundReceipt] = []
+    newest: dict[TopicPartition, int] = {}
+    for entry in read_entries(path, files):
+        if isinstance(entry, RoundReceipt):
+            newest[entry.partition] = len(rounds)
+            rounds.append(entry)
+        elif entry.partition in newest:
+            at = newest[entry.partition]
+            rounds[at] = replace(rounds[at], expired=rounds[at].expired.union(entry.bases))
+    return tuple(rounds)
+
+
+def read_entries(path: Path, files: FileSystem) -> tuple[RoundReceipt | ExpiryReceipt, ...]:
+    """Return every line of a receipt file, in order; InvalidError when it is no receipt file."""
     # A file that the user names may be a link.
     data = files.read_bytes(path.resolve(), BYTES_MAX)
     whole, _, _ = data.rpartition(b"\n")
-    receipts = []
+    receipts: list[RoundReceipt | ExpiryReceipt] = []
     for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
         try:
-            receipts.append(_receipt(json.loads(line)))
+            document = json.loads(line)
+            receipts.append(_expiry(document) if "expiry" in document else _receipt(document))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidError(
                 f"not a receipt; give the file that clean --receipt wrote. path={path} "
@@ -67,6 +99,20 @@ def read_receipts(path: Path, files: FileSystem) -> tuple[RoundReceipt, ...]:
     if not receipts:
         raise InvalidError(f"no whole receipt in the file. path={path}")
     return tuple(receipts)
+
+
+def _expiry(document: dict[str, Any]) -> ExpiryReceipt:
+    if document["version"] not in VERSIONS:
+        raise ValueError(f"version {document['version']}")
+    found = document["expiry"]
+    return ExpiryReceipt(
+        partition=TopicPartition(str(document["topic"]), int(document["partition"])),
+        now_ms=int(document["now_ms"]),
+        log_start_before=int(found["log_start_before"]),
+        log_start=int(found["log_start"]),
+        bases=tuple(int(segment["base"]) for segment in found["segments"]),
+        document=document,
+    )
 
 
 def _receipt(document: dict[str, Any]) -> RoundReceipt:

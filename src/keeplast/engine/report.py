@@ -145,12 +145,62 @@ class RoundReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpiredReport:
+    """A segment that expired: its base offset and bytes, by which rule, and why in words.
+
+    ``rule`` is ``log_start``, ``size`` or ``time``; ``newest_ms`` is the time that the last looked
+    at: the largest timestamp, or the file's time where no record has one.
+    """
+
+    base: int
+    bytes: int
+    newest_ms: int | None
+    rule: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryReport:
+    """What went of one partition by retention and log start offset, or would go.
+
+    ``log_start`` is the first readable offset afterwards. ``rolled_active`` says that all of the
+    log went, and an empty active segment at its end was made first. ``notes`` say what stays.
+    """
+
+    log_start_before: int | None = None
+    log_start: int | None = None
+    high_watermark: int | None = None
+    rolled_active: bool = False
+    segments: tuple[ExpiredReport, ...] = ()
+    notes: tuple[str, ...] = ()
+    error: ErrorReport | None = None
+    failure: Exception | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of the segments that went."""
+        return sum(segment.bytes for segment in self.segments)
+
+    def by_rule(self) -> dict[str, tuple[int, int]]:
+        """Return segments and bytes by the rule they went by."""
+        found: dict[str, tuple[int, int]] = {}
+        for segment in self.segments:
+            count, size = found.get(segment.rule, (0, 0))
+            found[segment.rule] = (count + 1, size + segment.bytes)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """All rounds of one partition; the last one speaks for the partition."""
+    """All rounds of one partition; the last one speaks for the partition.
+
+    ``expiry`` is what retention did afterwards, None when it was not asked for.
+    """
 
     topic: str
     partition: int
     rounds: tuple[RoundReport, ...]
+    expiry: ExpiryReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +219,7 @@ class CleanReport:
                     "partition": p.partition,
                     **(round_to_json(p.rounds[-1]) if p.rounds else {}),
                     "rounds": [round_to_json(r) for r in p.rounds],
+                    "expiry": None if p.expiry is None else expiry_to_json(p.expiry),
                 }
                 for p in self.partitions
             ],
@@ -199,14 +250,30 @@ def round_to_json(r: RoundReport) -> dict[str, Any]:
         None if r.groups is None else [{"bases": list(g.bases), "bytes": g.bytes} for g in r.groups]
     )
     document["notes"] = list(r.notes)
-    document["error"] = (
-        None
-        if r.error is None
-        else {
-            "class": r.error.error_class,
-            "message": r.error.message,
-            "path": r.error.path,
-            "position": r.error.position,
-        }
-    )
+    document["error"] = _error_to_json(r.error)
     return document
+
+
+def expiry_to_json(e: ExpiryReport) -> dict[str, Any]:
+    """Return an expiry as the document shows it."""
+    document = _plain(e)
+    del document["failure"]
+    document["bytes"] = e.bytes
+    document["by_rule"] = {
+        rule: {"segments": count, "bytes": size} for rule, (count, size) in e.by_rule().items()
+    }
+    document["segments"] = [_plain(segment) for segment in e.segments]
+    document["notes"] = list(e.notes)
+    document["error"] = _error_to_json(e.error)
+    return document
+
+
+def _error_to_json(error: ErrorReport | None) -> dict[str, Any] | None:
+    if error is None:
+        return None
+    return {
+        "class": error.error_class,
+        "message": error.message,
+        "path": error.path,
+        "position": error.position,
+    }

@@ -36,7 +36,8 @@ class CleanRequest:
     ``rolls_idle`` leaves an active segment whose first record is older than ``segment.ms`` or
     ``max.compaction.lag.ms`` before a round, which Kafka does only when it appends. ``expired``
     asks for a round also where only tombstones or markers whose time has passed are left to go.
-    ``order`` is the order in which partitions are begun.
+    ``order`` is the order in which partitions are begun. ``retention`` removes
+    afterwards the segments that retention and the log start offset let go.
     """
 
     partitions: tuple[PartitionRequest, ...]
@@ -49,6 +50,7 @@ class CleanRequest:
     rounds: int | None = 1
     roll_active: bool = False
     rolls_idle: bool = False
+    retention: bool = False
     force: bool = False
     expired: bool = False
     order: Order = Order.OVERDUE_FIRST

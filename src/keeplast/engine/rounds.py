@@ -13,6 +13,7 @@ from keeplast.columns import verdicts
 from keeplast.engine.report import (
     CleanReport,
     Estimate,
+    ExpiryReport,
     GroupReport,
     PartitionReport,
     RoundReport,
@@ -94,11 +95,19 @@ class PartitionRun:
     rounds: list[RoundReport] = field(default_factory=list)
     is_done: bool = False
     notes: tuple[str, ...] = ()
+    expiry: ExpiryReport | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """True when the last round ended with an error."""
+        return bool(self.rounds) and self.rounds[-1].error is not None
 
     def report(self) -> PartitionReport:
-        """Return all rounds of the partition."""
+        """Return all rounds of the partition, and what expired after them."""
         partition = self.request.partition
-        return PartitionReport(partition.topic, partition.partition, tuple(self.rounds))
+        return PartitionReport(
+            partition.topic, partition.partition, tuple(self.rounds), self.expiry
+        )
 
 
 def in_order(

@@ -91,6 +91,31 @@ def load_checkpoints(files: FileSystem, root: Path) -> Checkpoints:
 
 
 @dataclass(frozen=True, slots=True)
+class LogBounds:
+    """What readers may see of a log: ``[log_start, high_watermark)``; both within the log."""
+
+    log_start: int
+    high_watermark: int
+
+
+def find_bounds(
+    tp: TopicPartition,
+    request: CleanRequest,
+    checkpoints: Checkpoints,
+    listing: PartitionFiles,
+    tail: Tail,
+) -> LogBounds:
+    """Return the bounds as the request gives them, else as the directory's checkpoints do.
+
+    Without either the log starts at its first segment and is replicated to its end.
+    """
+    log_start = _given(request.log_start_offset, checkpoints.log_start.get(tp, 0))
+    log_start = max(log_start, listing.segments[0].base_offset)
+    watermark = _given(request.high_watermark, checkpoints.high_watermark.get(tp, tail.log_end))
+    return LogBounds(log_start, min(max(watermark, log_start), tail.log_end))
+
+
+@dataclass(frozen=True, slots=True)
 class Survey:
     """A partition as found, and what follows for a round at ``now_ms``.
 
@@ -144,18 +169,18 @@ def survey_partition(
             listing, tail = foreseen(listing, tail)
             roll_note = f"the active segment will be rolled ({reason})"
     buffers = WindowBuffers(SURVEY_WINDOW_BYTES)
-    first_base = listing.segments[0].base_offset
-    log_start = _given(request.log_start_offset, checkpoints.log_start.get(tp, 0))
-    log_start = max(log_start, first_base)
+    bounds = find_bounds(tp, request, checkpoints, listing, tail)
+    log_start = bounds.log_start
     indexes = {
         segment.base_offset: load_indexes(segment, files, topic.index_interval_bytes, buffers)
         for segment in listing.segments[:-1]
     }
     producers, aborted = _replay(listing, tail, log_start, indexes, files, buffers)
-    watermark = _given(request.high_watermark, checkpoints.high_watermark.get(tp, tail.log_end))
-    watermark = min(max(watermark, log_start), tail.log_end)
     open_from = producers.first_open_transaction()
-    last_stable = watermark if open_from is None else min(watermark, open_from)
+    last_stable = bounds.high_watermark
+    if open_from is not None:
+        # A transaction that DeleteRecords has cut into begins, for readers, at the log start.
+        last_stable = min(last_stable, max(open_from, log_start))
     checkpoint = checkpoints.cleaner.get(tp)
     by_checkpoint = find_first_dirty(checkpoint, log_start=log_start, log_end=tail.log_end)
     first_dirty = by_checkpoint

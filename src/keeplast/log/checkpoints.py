@@ -40,3 +40,12 @@ def update_checkpoint(
         return
     offsets.update(changes)
     files.write_durable(root / name, encode_offsets(offsets))
+
+
+def drop_from_checkpoint(
+    files: FileSystem, root: Path, name: str, partition: TopicPartition
+) -> None:
+    """Remove the line of ``partition``, atomically and durably; other lines stay."""
+    offsets = read_checkpoint(files, root, name)
+    if offsets.pop(partition, None) is not None:
+        files.write_durable(root / name, encode_offsets(offsets))

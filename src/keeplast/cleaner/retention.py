@@ -1,0 +1,180 @@
+"""Decides which of the oldest segments of a log may go, and why those behind them may not.
+
+Three rules, one after another, each on what the one before has left:
+
+1. ``log_start``: all of the segment lies below the log start offset. Applies to every policy.
+2. ``size``: with ``delete`` in the policy, while without it the log still has ``retention.bytes``.
+3. ``time``: with ``delete``, when its largest timestamp is more than ``retention.ms`` ago.
+
+Each walks from the oldest segment and stops at the first that may not go: a log gets no hole.
+Nothing goes that reaches above the high watermark, and an empty active segment never does; when
+all of a log goes, its end stays as the base of a new, empty active segment. Timestamps are
+believed: one record from the future keeps its segment and everything behind it. A segment without
+timestamps has the age of its file. Answers to ``UnifiedLog.deleteOldSegments``; cleaning.md
+section 5.
+
+Pure: sizes, times and the clock come from the caller, and every decision is given in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from keeplast.cleaner.eligibility import duration_words
+from keeplast.model.segment import SegmentSummary
+from keeplast.model.topic_config import TopicConfig
+
+
+class ExpiryRule(StrEnum):
+    """Which rule lets a segment go."""
+
+    LOG_START = "log_start"
+    SIZE = "size"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredSegment:
+    """A segment that goes; ``why`` says it in words."""
+
+    segment: SegmentSummary
+    rule: ExpiryRule
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryPlan:
+    """What of a log goes, oldest first.
+
+    ``log_start`` is the first readable offset afterwards, never below ``log_start_before``.
+    ``rolls_active`` says that all of the log goes, and an empty segment at its end is needed first.
+    ``notes`` say what kept the first segment that stays, a line for each rule that looked at it.
+    """
+
+    expired: tuple[ExpiredSegment, ...]
+    log_start_before: int
+    log_start: int
+    rolls_active: bool
+    notes: tuple[str, ...]
+
+
+Judgement = tuple[bool, str | None]
+"""Whether a segment may go, and why or why not; None where there is nothing to say."""
+
+Judge = Callable[[SegmentSummary, int], Judgement]
+"""Judges a segment and the offset at which it ends, exclusive."""
+
+
+def plan_expiry(
+    topic: TopicConfig,
+    segments: Sequence[SegmentSummary],
+    *,
+    log_start: int,
+    log_end: int,
+    high_watermark: int,
+    now_ms: int,
+    rules: frozenset[ExpiryRule] = frozenset(ExpiryRule),
+    is_torn: bool = False,
+) -> ExpiryPlan:
+    """Return what may go of ``segments``, all of a log's (at least one), the last one active.
+
+    ``log_start`` <= ``high_watermark`` <= ``log_end``. ``rules`` narrows what is applied. An active
+    segment that ``is_torn`` stays: where it ends is for recovery to say.
+    """
+    walk = _Walk(segments, log_end, high_watermark, is_torn=is_torn)
+    if ExpiryRule.LOG_START in rules:
+        walk.run(ExpiryRule.LOG_START, _below(log_start))
+    if topic.expires and ExpiryRule.SIZE in rules and topic.retention_bytes >= 0:
+        walk.run(ExpiryRule.SIZE, _above_size(walk.left, topic.retention_bytes))
+    if topic.expires and ExpiryRule.TIME in rules and topic.retention_ms >= 0:
+        walk.run(ExpiryRule.TIME, _older(topic.retention_ms, now_ms))
+    rolls_active = not walk.left
+    first_left = log_end if rolls_active else walk.left[0].base_offset
+    return ExpiryPlan(
+        expired=tuple(walk.expired),
+        log_start_before=log_start,
+        log_start=max(log_start, first_left) if walk.expired else log_start,
+        rolls_active=rolls_active,
+        notes=tuple(walk.notes),
+    )
+
+
+class _Walk:
+    """The segments that are left while one rule after another takes from the front."""
+
+    def __init__(
+        self,
+        segments: Sequence[SegmentSummary],
+        log_end: int,
+        high_watermark: int,
+        *,
+        is_torn: bool,
+    ) -> None:
+        self.left = list(segments)
+        self.expired: list[ExpiredSegment] = []
+        self.notes: list[str] = []
+        self._high_watermark = high_watermark
+        self._is_torn = is_torn
+        ends = [*(segment.base_offset for segment in segments[1:]), log_end]
+        self._ends = {s.base_offset: end for s, end in zip(segments, ends, strict=True)}
+
+    def run(self, rule: ExpiryRule, judge: Judge) -> None:
+        """Take every segment that ``judge`` lets go, up to the first that must stay."""
+        gone = 0
+        for segment in self.left:
+            is_last = segment is self.left[-1]
+            if is_last and (segment.size_bytes == 0 or rule is ExpiryRule.LOG_START):
+                break
+            end = self._ends[segment.base_offset]
+            goes, why = judge(segment, end)
+            # What a replica may lack stays: the log start never passes the high watermark.
+            if goes and end > self._high_watermark:
+                goes, why = False, f"it reaches above the high watermark {self._high_watermark}"
+            if goes and is_last and self._is_torn:
+                goes, why = False, "its tail is torn"
+            if not goes:
+                if why is not None:
+                    self.notes.append(f"segment {segment.base_offset} stays: {why}")
+                break
+            self.expired.append(ExpiredSegment(segment, rule, why or ""))
+            gone += 1
+        self.left = self.left[gone:]
+
+
+def _below(log_start: int) -> Judge:
+    def judge(segment: SegmentSummary, end: int) -> Judgement:
+        if end <= log_start:
+            return True, f"all of it is below the log start offset {log_start}"
+        return False, None
+
+    return judge
+
+
+def _above_size(segments: Sequence[SegmentSummary], retention_bytes: int) -> Judge:
+    size_bytes = sum(segment.size_bytes for segment in segments)
+    left_bytes: dict[int, int] = {}
+    for segment in segments:
+        size_bytes -= segment.size_bytes
+        left_bytes[segment.base_offset] = size_bytes
+
+    def judge(segment: SegmentSummary, end: int) -> Judgement:
+        left = left_bytes[segment.base_offset]
+        if left >= retention_bytes:
+            return True, f"{left} bytes are left without it, retention.bytes is {retention_bytes}"
+        return False, None
+
+    return judge
+
+
+def _older(retention_ms: int, now_ms: int) -> Judge:
+    def judge(segment: SegmentSummary, end: int) -> Judgement:
+        age_ms = now_ms - segment.age_timestamp_ms
+        newest = "its newest record" if segment.largest_timestamp_ms >= 0 else "its file"
+        if age_ms < 0:
+            return False, f"{newest} is {duration_words(-age_ms)} in the future"
+        words = f"{newest} is {duration_words(age_ms)} old, retention.ms is "
+        return age_ms > retention_ms, words + duration_words(retention_ms)
+
+    return judge

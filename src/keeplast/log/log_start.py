@@ -1,0 +1,119 @@
+"""Moves the start of a log and removes what lies below, so that a crash at any point loses nothing.
+
+The order is the rule. A segment may go only when the log is known to start behind it; otherwise a
+crash could leave a log that has lost its first segments and says nothing of it:
+
+1. :func:`raise_log_start`: ``log-start-offset-checkpoint``, durably. From here on nobody reads what
+   is below. Then what depends on it: leader epochs that end below it are trimmed to it, and a
+   cleaner checkpoint below it is repaired, as a broker does at its next start and round.
+2. :func:`retire_segments`: the files become ``.deleted``, then the directory is made durable.
+   Whatever part of the renames a crash keeps, the rest lies below the log start and goes next time.
+3. the caller removes what became ``.deleted``;
+4. :func:`settle_log_start`: the checkpoint's line goes when the first segment's name says the same.
+
+Who empties a log needs a new active segment first, or the log would forget where it ends. Answers
+to ``UnifiedLog.maybeIncrementLogStartOffset``, ``deleteSegments``, ``LogManager.
+checkpointLogStartOffsets`` and ``LeaderEpochFileCache.truncateFromStart``; cleaning.md section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from keeplast.errors import CorruptError
+from keeplast.format import leader_epoch
+from keeplast.format.filename import (
+    CLEANER_CHECKPOINT,
+    DELETED,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    SNAPSHOT,
+    segment_file,
+)
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.log.checkpoints import (
+    BYTES_MAX,
+    drop_from_checkpoint,
+    read_checkpoint,
+    update_checkpoint,
+)
+from keeplast.log.files import FileSystem
+from keeplast.log.swap import KINDS
+from keeplast.model.partition import TopicPartition
+
+
+def raise_log_start(
+    files: FileSystem,
+    directory: Path,
+    partition: TopicPartition,
+    offset: int,
+    *,
+    is_compacted: bool,
+) -> None:
+    """Make ``offset`` the first readable one, durably; not below where the log starts already.
+
+    CorruptError, before anything is changed, when a checkpoint cannot be read. The line of the
+    cleaner of a log that is not compacted stays as it is: the policy may come back.
+    """
+    root = directory.parent
+    epochs = _read_epochs(files, directory)
+    cleaner = read_checkpoint(files, root, CLEANER_CHECKPOINT).get(partition)
+    update_checkpoint(files, root, LOG_START_CHECKPOINT, {partition: offset})
+    trimmed = trim_epochs(epochs, offset)
+    if trimmed != epochs:
+        path = directory / LEADER_EPOCH_CHECKPOINT
+        files.write_durable(path, leader_epoch.encode(trimmed))
+    if is_compacted and cleaner is not None and cleaner < offset:
+        update_checkpoint(files, root, CLEANER_CHECKPOINT, {partition: offset})
+
+
+def retire_segments(files: FileSystem, directory: Path, bases: Iterable[int]) -> list[Path]:
+    """Rename segments and their producer snapshots to ``.deleted``, oldest first, durably.
+
+    Returns what may be removed now. The log must start behind all of them.
+    """
+    there = set(files.listdir(directory))
+    retired: list[Path] = []
+    for base in sorted(bases):
+        for kind in (*KINDS, SNAPSHOT):
+            name = segment_file(base, kind)
+            if name in there:
+                files.rename(directory / name, directory / (name + DELETED))
+                retired.append(directory / (name + DELETED))
+    if retired:
+        files.fsync_directory(directory)
+    return retired
+
+
+def settle_log_start(
+    files: FileSystem, directory: Path, partition: TopicPartition, first_base: int
+) -> None:
+    """Drop the line that says no more than the name of the first segment, as a broker does."""
+    root = directory.parent
+    offset = read_checkpoint(files, root, LOG_START_CHECKPOINT).get(partition)
+    if offset is not None and offset <= first_base:
+        drop_from_checkpoint(files, root, LOG_START_CHECKPOINT, partition)
+
+
+def trim_epochs(epochs: Sequence[LeaderEpoch], log_start: int) -> tuple[LeaderEpoch, ...]:
+    """Return what is left of leader epochs when the log starts at ``log_start``.
+
+    The one that is under way there starts there.
+    """
+    below = [epoch for epoch in epochs if epoch.start_offset <= log_start]
+    above = [epoch for epoch in epochs if epoch.start_offset > log_start]
+    if not below:
+        return tuple(above)
+    return (replace(below[-1], start_offset=log_start), *above)
+
+
+def _read_epochs(files: FileSystem, directory: Path) -> tuple[LeaderEpoch, ...]:
+    path = directory / LEADER_EPOCH_CHECKPOINT
+    if not files.exists(path):
+        return ()
+    try:
+        return leader_epoch.decode(files.read_bytes(path, BYTES_MAX))
+    except CorruptError as error:
+        raise error.located(str(path)) from error

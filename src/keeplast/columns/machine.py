@@ -234,10 +234,71 @@ def crc32c_by_table(array, start, end):
     return _sliced(_CRC32C_TABLES, array, start, end)
 
 
+def _image(images: list[int], crc: int) -> int:
+    """Apply a linear step, given by what it makes of each single bit."""
+    result = 0
+    for bit, image in enumerate(images):
+        result ^= image if crc >> bit & 1 else 0
+    return result
+
+
+def _shift_tables(doublings: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """Return four tables, one a byte of the CRC, that advance it over 2 ** doublings zero bytes."""
+    images = [int(_CRC32C_TABLES[0, 1 << bit & 0xFF]) ^ (1 << bit >> 8) for bit in range(32)]
+    for _ in range(doublings):
+        images = [_image(images, crc) for crc in images]
+    tables = np.zeros((4, 256), np.uint32)
+    for quarter in range(4):
+        for byte in range(256):
+            tables[quarter, byte] = _image(images, byte << 8 * quarter)
+    return tables
+
+
+_LONG_BYTES = 2048
+_SHORT_BYTES = 128
+_LONG_SHIFT = _shift_tables(11)
+_SHORT_SHIFT = _shift_tables(7)
+
+
+@inline
+def _advance(tables, crc):
+    """Return the CRC after as many zero bytes as ``tables`` are for."""
+    low = np.int64(crc)
+    return np.uint64(
+        tables[0, low & 0xFF]
+        ^ tables[1, (low >> 8) & 0xFF]
+        ^ tables[2, (low >> 16) & 0xFF]
+        ^ tables[3, (low >> 24) & 0xFF]
+    )
+
+
+@inline
+def _three_runs(tables, array, at, length, crc):
+    """Return the CRC of three neighbouring runs of ``length`` bytes, taken at the same time.
+
+    The instruction gives a result three cycles after it started, and can be started every cycle.
+    """
+    second = np.uint64(0)
+    third = np.uint64(0)
+    end = at + length
+    while at < end:
+        crc = _crc_step64(crc, load_le64(array, at))
+        second = _crc_step64(second, load_le64(array, at + length))
+        third = _crc_step64(third, load_le64(array, at + 2 * length))
+        at += 8
+    return _advance(tables, _advance(tables, crc) ^ second) ^ third
+
+
 @outline
 def _crc32c_by_instruction(array, start, end):
     crc = np.uint64(0xFFFFFFFF)
     at = start
+    while at + 3 * _LONG_BYTES <= end:
+        crc = _three_runs(_LONG_SHIFT, array, at, _LONG_BYTES, crc)
+        at += 3 * _LONG_BYTES
+    while at + 3 * _SHORT_BYTES <= end:
+        crc = _three_runs(_SHORT_SHIFT, array, at, _SHORT_BYTES, crc)
+        at += 3 * _SHORT_BYTES
     while at + 8 <= end:
         crc = _crc_step64(crc, load_le64(array, at))
         at += 8

@@ -11,9 +11,16 @@ import numpy as np
 
 from keeplast.columns import batch_table as t
 from keeplast.columns.kernel import BAD_CODEC, BAD_COUNT, BAD_MAGIC, BAD_SIZE, OK, kernel
-from keeplast.columns.machine import crc32, crc32c, load_be16, load_be32, load_be64
+from keeplast.columns.machine import (
+    HAS_CRC_INSTRUCTION,
+    crc32,
+    crc32c,
+    load_be16,
+    load_be32,
+    load_be64,
+)
 
-CRC_IN_KERNEL_BYTES_MAX = 128 << 10
+CRC_IN_KERNEL_BYTES_MAX = (1 << 31) - 1 if HAS_CRC_INSTRUCTION else 4 << 10
 """Above this size the crc32c package is faster than a kernel, call included."""
 
 

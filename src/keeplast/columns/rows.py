@@ -16,6 +16,7 @@ from keeplast.columns import batch_table as t
 from keeplast.columns.hashing import siphash128
 from keeplast.columns.kernel import BAD_COUNT, BAD_RECORD, OK, TOO_MANY, inline, kernel
 from keeplast.columns.varints import read_varint, read_varlong, varlong_bytes
+from keeplast.columns.winners import UNKNOWN
 
 HAS_KEY = 1
 HAS_VALUE = 2
@@ -113,14 +114,19 @@ def parse_record(data, at, end):
 
 @kernel(
     "UniTuple(int64, 3)(uint8[::1], uint8[::1], int64[:, ::1], int64, int64, uint64, uint64,"
-    " int64[::1], uint64[:, ::1], int32[::1], uint8[::1])"
+    " int64[::1], uint64[:, ::1], int32[::1], uint8[::1], int64, uint8[::1], uint8[::1])"
 )
-def parse_rows(window, scratch, table, first, last, k0, k1, offsets, hashes, positions, flags):
+def parse_rows(
+    window, scratch, table, first, last, k0, k1, offsets, hashes, positions, flags,
+    first_noted, notes, standings,
+):  # fmt: skip
     """Fill rows from the batches ``[first, last)``, rows starting at 0.
 
-    Batches with VERDICT ``DELETE`` get no rows. ``hashes`` is (rows, 2), filled for records with
-    a key. Returns (next batch, rows, code); code ``TOO_MANY`` means that the row arrays are full
-    before the next batch, any other code describes the batch ``next batch``.
+    Batches with VERDICT ``DELETE`` get no rows. ``standings`` receives what the ``notes`` of a
+    ledger that starts at offset ``first_noted`` say, and ``hashes`` (rows, 2) the identity of the
+    keys of which they say nothing, for their records to be looked up. Returns (next batch, rows,
+    code); code ``TOO_MANY`` means that the row arrays are full before the next batch, any other
+    code describes the batch ``next batch``.
     """
     n = 0
     for i in range(first, last):
@@ -153,9 +159,15 @@ def parse_rows(window, scratch, table, first, last, k0, k1, offsets, hashes, pos
             if key_length >= 0:
                 mark |= HAS_KEY
                 if is_data:
-                    a, b = siphash128(data, key_at, key_length, k0, k1)
-                    hashes[n, 0] = a
-                    hashes[n, 1] = b
+                    noted = base + delta - first_noted
+                    known = UNKNOWN
+                    if 0 <= noted < notes.shape[0]:
+                        known = notes[noted]
+                    standings[n] = known
+                    if known == UNKNOWN:
+                        a, b = siphash128(data, key_at, key_length, k0, k1)
+                        hashes[n, 0] = a
+                        hashes[n, 1] = b
             if value_length >= 0:
                 mark |= HAS_VALUE
             flags[n] = mark

@@ -12,6 +12,7 @@ from keeplast.columns import batch_table as t
 from keeplast.columns import rules
 from keeplast.columns.kernel import inline, kernel
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
+from keeplast.columns.winners import UNKNOWN
 
 MESSAGES_READ = 0
 MESSAGES_WRITTEN = 1
@@ -27,6 +28,9 @@ REASON_RECORDS = 10
 REASON_BYTES = REASON_RECORDS + rules.REASONS
 BYTES_WRITTEN = REASON_BYTES + rules.REASONS
 COUNTERS = BYTES_WRITTEN + 1
+
+DISORDER = -2
+"""Offsets that do not ascend; every offset and \"none yet\", -1, lies above."""
 
 
 @inline
@@ -105,6 +109,16 @@ def select_indexed(table, first, last):
         table[i, t.VERDICT] = t.DELETE if skips else t.DELETE_EMPTY
 
 
+@kernel("int64(int64, int64, int64[::1])")
+def last_ascending(rows, previous, offsets):
+    """Return the last row's offset when all ascend from ``previous``, DISORDER when not."""
+    for r in range(rows):
+        if offsets[r] <= previous:
+            return np.int64(DISORDER)
+        previous = offsets[r]
+    return previous
+
+
 @kernel("int64(int64, int64, int64[::1], uint8[::1], uint8[::1])")
 def mark_indexed(rows, first_offset, offsets, flags, wanted):
     """Mark the rows that the first pass indexes: a key, and an offset >= ``first_offset``."""
@@ -116,14 +130,15 @@ def mark_indexed(rows, first_offset, offsets, flags, wanted):
     return n
 
 
-@kernel("int64(int64[:, ::1], int64, int64, int64, int64[::1], uint8[::1], uint8[::1])")
-def mark_looked_up(table, first, last, map_latest, offsets, flags, wanted):
-    """Mark the rows of batches ``[first, last)`` whose fate depends on the key map."""
+@kernel("int64(int64[:, ::1], int64, int64, int64, int64[::1], uint8[::1], uint8[::1], uint8[::1])")
+def mark_looked_up(table, first, last, map_latest, offsets, flags, standings, wanted):
+    """Mark the rows of batches ``[first, last)`` whose fate the key map has yet to tell."""
     n = 0
     for i in range(first, last):
         is_data = table[i, t.ATTRIBUTES] & t.CONTROL == 0 and table[i, t.STATE] & t.ABORTED == 0
         for r in range(table[i, t.FIRST_ROW], table[i, t.FIRST_ROW] + table[i, t.ROWS]):
             wants = is_data and flags[r] & HAS_KEY != 0 and offsets[r] <= map_latest
+            wants = wants and standings[r] == UNKNOWN
             wanted[r] = wants
             n += wants
     return n
@@ -148,7 +163,7 @@ def judge_rows(
 ):  # fmt: skip
     """Set ``keep`` of every row and ACTION of every batch in ``[first, last)``.
 
-    ``standings`` is only read for rows that :func:`mark_looked_up` marked. ``now_plus`` is
+    ``standings`` is only read for rows with a key at or below ``map_latest``. ``now_plus`` is
     now + delete.retention.ms. OUT_BASE_TIMESTAMP receives the horizon the output batch carries,
     or -1. Returns (batches that do not stay as they are, compressed batches to rebuild).
     """

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns.kernel import inline, kernel
+from keeplast.columns.ledger import NO_LEDGER, Ledger
 from keeplast.columns.machine import prefetch_row
 
 SHARD_BITS = 6
@@ -68,7 +69,8 @@ def sort_by_shard(hashes, offsets, wanted, first, last, block, rows, starts):
 
 
 @inline
-def _home(half, slots):
+def home_slot(half, slots):
+    """Return where the search for a key begins in a table of ``slots``."""
     bits = (half >> np.uint64(64 - SHARD_BITS - 32)) & np.uint64(0xFFFFFFFF)
     return np.int64((bits * np.uint64(slots)) >> np.uint64(32))
 
@@ -78,7 +80,7 @@ def _prefetch(table, block, i, last):
     """Ask for the home slot of a row to come: a table is larger than the cache next to the core."""
     ahead = i + PREFETCH_ROWS
     if ahead < last:
-        prefetch_row(table, _home(block[ahead, 0], table.shape[0]))
+        prefetch_row(table, home_slot(block[ahead, 0], table.shape[0]))
 
 
 @kernel("int64(uint64[:, ::1], uint64[:, ::1], int64, int64)")
@@ -93,7 +95,7 @@ def insert(table, block, first, last):
         _prefetch(table, block, i, last)
         a = block[i, 0]
         b = block[i, 1]
-        s = _home(a, slots)
+        s = home_slot(a, slots)
         while True:
             mark = table[s, 2]
             if mark == np.uint64(0):
@@ -122,7 +124,7 @@ def announce(table, block, first, last, rows, is_new):
     for i in range(first, last):
         a = block[i, 0]
         b = block[i, 1]
-        s = _home(a, slots)
+        s = home_slot(a, slots)
         is_new[rows[i]] = 0
         while True:
             mark = table[s, 2]
@@ -149,7 +151,7 @@ def look_up(table, block, first, last, rows, standings):
         _prefetch(table, block, i, last)
         a = block[i, 0]
         b = block[i, 1]
-        s = _home(a, slots)
+        s = home_slot(a, slots)
         standing = UNKNOWN
         while True:
             mark = table[s, 2]
@@ -173,7 +175,7 @@ def move(source, target):
     for i in range(source.shape[0]):
         if source[i, 2] == np.uint64(0):
             continue
-        s = _home(source[i, 0], slots)
+        s = home_slot(source[i, 0], slots)
         while target[s, 2] != np.uint64(0):
             s += 1
             if s == slots:
@@ -220,6 +222,20 @@ class KeyMap:
         """Return what the tables occupy."""
         return sum(table.nbytes for table in self._tables)
 
+    @property
+    def ledger(self) -> Ledger:
+        """Return what was noted of single records: nothing."""
+        return NO_LEDGER
+
+    def forget_notes(self) -> None:
+        """Do nothing: there are none."""
+
+    def _insert(
+        self, table: NDArray[np.uint64], block: NDArray[np.uint64], first: int, last: int
+    ) -> int:
+        new: int = insert(table, block, first, last)
+        return new
+
     def _make_room(self, shard: int, more: int) -> NDArray[np.uint64]:
         table = self._tables[shard]
         need = self._counts[shard] + more
@@ -243,7 +259,7 @@ class KeyMap:
             while first < last:
                 step = min(last, first + max(STEP_ROWS_MIN, self._tables[shard].shape[0] // 64))
                 table = self._make_room(shard, step - first)
-                self._counts[shard] += insert(table, block, first, step)
+                self._counts[shard] += self._insert(table, block, first, step)
                 first = step
 
     def announce(

@@ -17,6 +17,8 @@ from keeplast.cleaner.transactions import TransactionState
 from keeplast.columns import batch_table as t
 from keeplast.columns import verdicts, winners
 from keeplast.columns.kernel import BAD_CONTROL, PROBLEMS
+from keeplast.columns.ledger import new_ledger
+from keeplast.columns.noting import NotingKeyMap
 from keeplast.columns.scan import HAS_HIDDEN_CONTROL
 from keeplast.columns.winners import KeyMap
 from keeplast.engine.task import IndexStats, PartitionTask
@@ -142,7 +144,10 @@ class _Indexing:
         self._hash_key = task.hash_key
         self._workspace = workspace
         self._cache = cache
-        self.key_map = KeyMap()
+        ledger = new_ledger(plan.first_dirty, plan.bound, workspace.ledger_bytes_max)
+        cache.give_up(ledger.standings.nbytes)
+        self.key_map: KeyMap = NotingKeyMap(ledger)
+        self._last_offset = -1
         self.latest = -1
         self.messages = 0
         self.bytes = 0
@@ -168,6 +173,10 @@ class _Indexing:
 
     def _index(self, window: Window, part: Slice) -> None:
         w = self._workspace
+        if self._last_offset != verdicts.DISORDER:
+            self._last_offset = verdicts.last_ascending(part.rows, self._last_offset, w.offsets)
+            if self._last_offset == verdicts.DISORDER:
+                self.key_map.forget_notes()
         count = verdicts.mark_indexed(part.rows, self._first_dirty, w.offsets, w.flags, w.marks)
         stop = part.rows
         if len(self.key_map) + count > self._capacity:

@@ -23,6 +23,7 @@ from keeplast.columns import batch_table as t
 from keeplast.columns import rebuild, verdicts, winners
 from keeplast.columns.index_entries import final_time_entry, index_batches, new_index_state
 from keeplast.columns.kernel import OK, PROBLEMS
+from keeplast.columns.ledger import NO_LEDGER, Ledger
 from keeplast.columns.winners import KeyMap
 from keeplast.engine.index import follow_window
 from keeplast.engine.task import PartitionTask, StagedFile, StagedGroup
@@ -64,6 +65,7 @@ class PassContext:
     counters: NDArray[np.int64]
     progressed: Progressed
     source_crcs: dict[int, int] | None = None
+    ledger: Ledger = NO_LEDGER
 
     @property
     def plan(self) -> RoundPlan:
@@ -137,8 +139,9 @@ class _Writing:
                     c.plan.last_records, c.counters,
                 )  # fmt: skip
                 for part in c.workspace.slices(
-                    window, source.base_offset, c.task.hash_key, c.cache, keeps=False
-                ):
+                    window, source.base_offset, c.task.hash_key, c.cache, keeps=False,
+                    ledger=c.ledger,
+                ):  # fmt: skip
                     self._write_slice(window, part, handle, keeps_old=keeps_old)
                 if c.source_crcs is not None:
                     crc = crc32c(window.data.data[: window.length], crc)
@@ -156,7 +159,7 @@ class _Writing:
         first, last = part.first, part.last
         map_latest = c.end_offset - 1
         looked_up = verdicts.mark_looked_up(
-            table, first, last, map_latest, w.offsets, w.flags, w.marks
+            table, first, last, map_latest, w.offsets, w.flags, w.standings, w.marks
         )
         if looked_up:
             winners.sort_by_shard(

@@ -94,7 +94,7 @@ def _run(
     output_crcs: dict[int, int] = {}
     context = PassContext(
         task, carry.end_offset, carry.key_map, files, workspace, cache, counters, progressed,
-        source_crcs if task.takes_crcs else None,
+        source_crcs if task.takes_crcs else None, carry.key_map.ledger,
     )  # fmt: skip
     transactions = carry.transactions
     pending = list(carry.groups)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from keeplast.columns import batch_table as t
 from keeplast.columns import legacy, rows, winners
 from keeplast.columns.kernel import OK, PROBLEMS, TOO_MANY
+from keeplast.columns.ledger import NO_LEDGER, Ledger
 from keeplast.columns.scan import HAS_HIDDEN
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.compression import (
@@ -43,6 +44,9 @@ SCRATCH_WINDOWS = 4
 ARRAYS_PER_WINDOW = 14
 """All arrays together take about so many windows; the rest of the memory is the cache's."""
 
+LEDGER_SHARE = 4
+"""The ledger of the first pass may take this part of what the cache has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:
@@ -63,6 +67,10 @@ class DecompressedCache:
         self._bytes_max = bytes_max
         self._bytes_used = 0
         self._payloads: dict[tuple[int, int], NDArray[np.uint8]] = {}
+
+    def give_up(self, size: int) -> None:
+        """Leave ``size`` bytes to something else."""
+        self._bytes_max -= size
 
     def keep(self, base_offset: int, position: int, payload: NDArray[np.uint8]) -> None:
         """Remember the payload of the batch at ``position`` of a segment, if there is room."""
@@ -103,6 +111,7 @@ class Workspace:
         self.out = np.empty(window_bytes, np.uint8)
         self._zstd = ZstdWriter()
         self.cache_bytes = max(0, memory_bytes - ARRAYS_PER_WINDOW * window_bytes)
+        self.ledger_bytes_max = self.cache_bytes // LEDGER_SHARE
 
     def _make_rows(self, count: int) -> None:
         self.offsets = np.empty(count, np.int64)
@@ -132,10 +141,12 @@ class Workspace:
         cache: DecompressedCache,
         *,
         keeps: bool,
+        ledger: Ledger = NO_LEDGER,
     ) -> Iterator[Slice]:
         """Parse the records of a window whose VERDICTs are set, in as many slices as it takes.
 
         ``keeps`` stores decompressed payloads in ``cache``; otherwise they are taken from it.
+        Rows of which ``ledger`` has a note get their standing from it, and no hash.
         CorruptError names the batch that does not parse.
         """
         first = 0
@@ -149,6 +160,7 @@ class Workspace:
             stop, count, code = rows.parse_rows(
                 window.data, self.scratch, window.table, first, last, k0, k1,
                 self.offsets, self.hashes, self.positions, self.flags,
+                ledger.first_offset, ledger.standings, self.standings,
             )  # fmt: skip
             if code == TOO_MANY and stop == first:
                 self._make_rows(int(table[first, t.COUNT]))

@@ -1,0 +1,37 @@
+"""What the first pass already knows of each record it indexed, by offset: whether it still wins.
+
+A key map is asked by key, which costs the second pass a hash and a walk into a table much larger
+than any cache, for every record. But when a record replaces another in the map, both their
+offsets are at hand: the one is noted as winning, the other as losing, a byte an offset. At the end
+of the pass that is the standing of every record that was indexed, and the second pass reads it
+with the offset alone. A record without a note (not indexed, or outside the ledger) is looked up.
+:mod:`keeplast.columns.noting` takes the notes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """``standings[n]`` is the standing of the record at ``first_offset + n``, UNKNOWN (0) if none.
+
+    One byte an offset, so that threads that note different records never touch one byte.
+    """
+
+    first_offset: int
+    standings: NDArray[np.uint8]
+
+
+NO_LEDGER = Ledger(0, np.empty(0, np.uint8))
+"""Knows nothing."""
+
+
+def new_ledger(first_offset: int, end_offset: int, bytes_max: int) -> Ledger:
+    """Return a ledger for ``[first_offset, end_offset)``, or for as much of it as is allowed."""
+    length = max(0, min(end_offset - first_offset, bytes_max))
+    return Ledger(first_offset, np.zeros(length, np.uint8))

@@ -12,6 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from keeplast.cleaner.explanation import (
+    active_limit,
+    lag_limit,
+    transaction_limit,
+    watermark_limit,
+)
 from keeplast.errors import InvalidError
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.segment import SegmentSummary
@@ -94,33 +100,32 @@ def find_first_uncleanable(
     segments: Sequence[SegmentSummary],
     *,
     first_dirty: int,
-    last_stable: int,
+    high_watermark: int,
+    open_transaction: int | None,
     min_compaction_lag_ms: int,
     now_ms: int,
 ) -> FirstUncleanable:
-    """Return the least of the last stable offset, the active base and the first young segment.
+    """Return the least of last stable offset, active base and the base of the first young segment.
 
-    Never below ``first_dirty``. A segment is young when its largest timestamp is greater than
-    ``now_ms - min_compaction_lag_ms``; timestamps are believed, so one record from the future
-    holds back everything behind it.
+    The last stable offset is the lesser of ``high_watermark`` and ``open_transaction``, the first
+    offset of the oldest undecided transaction. Never below ``first_dirty``. A segment is young
+    when its largest timestamp is greater than ``now_ms - min_compaction_lag_ms``; timestamps are
+    believed, so one record from the future holds back everything behind it.
     """
     active = segments[-1].base_offset
-    found = FirstUncleanable(active, f"the active segment starts at {active}")
+    found = FirstUncleanable(active, active_limit(active))
     if min_compaction_lag_ms > 0:
         for segment in non_active_from(segments, first_dirty):
-            age = now_ms - segment.age_timestamp_ms
             if segment.age_timestamp_ms > now_ms - min_compaction_lag_ms:
-                if segment.base_offset < found.offset:
-                    what = f"is {duration_words(min_compaction_lag_ms - age)} younger than"
-                    if age < 0:
-                        what = f"holds a timestamp {duration_words(-age)} in the future, under"
-                    found = FirstUncleanable(
-                        segment.base_offset,
-                        f"segment {segment.base_offset} {what} min.compaction.lag.ms",
-                    )
+                limit = lag_limit(
+                    segment, min_compaction_lag_ms=min_compaction_lag_ms, now_ms=now_ms
+                )
+                found = FirstUncleanable(segment.base_offset, limit)
                 break
-    if last_stable < found.offset:
-        found = FirstUncleanable(last_stable, f"the last stable offset is {last_stable}")
+    if high_watermark < found.offset:
+        found = FirstUncleanable(high_watermark, watermark_limit(high_watermark))
+    if open_transaction is not None and open_transaction < found.offset:
+        found = FirstUncleanable(open_transaction, transaction_limit(open_transaction))
     if found.offset < first_dirty:
         return FirstUncleanable(first_dirty, found.note)
     return found
@@ -173,11 +178,3 @@ def find_compaction_delay(
     cutoff = now_ms - max(max_compaction_lag_ms, 0)
     earliest = min(stamps, default=INT64_MAX)
     return max(cutoff - earliest, 0)
-
-
-def duration_words(milliseconds: int) -> str:
-    """Return a duration in the largest unit that has two of it."""
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
-        if milliseconds >= 2 * size:
-            return f"{milliseconds // size} {unit}"
-    return f"{milliseconds} ms"

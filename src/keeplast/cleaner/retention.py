@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from keeplast.cleaner.eligibility import duration_words
+from keeplast.model.duration import duration_text
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 
@@ -173,8 +173,8 @@ def _older(retention_ms: int, now_ms: int) -> Judge:
         age_ms = now_ms - segment.age_timestamp_ms
         newest = "its newest record" if segment.largest_timestamp_ms >= 0 else "its file"
         if age_ms < 0:
-            return False, f"{newest} is {duration_words(-age_ms)} in the future"
-        words = f"{newest} is {duration_words(age_ms)} old, retention.ms is "
-        return age_ms > retention_ms, words + duration_words(retention_ms)
+            return False, f"{newest} is {duration_text(-age_ms)} in the future"
+        words = f"{newest} is {duration_text(age_ms)} old, retention.ms is "
+        return age_ms > retention_ms, words + duration_text(retention_ms)
 
     return judge

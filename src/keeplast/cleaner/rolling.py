@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keeplast.cleaner.eligibility import duration_words
+from keeplast.model.duration import duration_text
 from keeplast.model.topic_config import TopicConfig
 
 
@@ -31,8 +31,8 @@ class IdleRoll:
     def __str__(self) -> str:
         """Return the reason."""
         return (
-            f"first record {duration_words(self.age_ms)} old, {self.limit} is "
-            f"{duration_words(self.age_max_ms)}"
+            f"first record {duration_text(self.age_ms)} old, {self.limit} is "
+            f"{duration_text(self.age_max_ms)}"
         )
 
 

@@ -79,7 +79,7 @@ def _cleaned(values: options.RunOptions) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.call import report_call
     from keeplast.cli.expiry_view import expiry_table
     from keeplast.cli.output import print_result, say
-    from keeplast.cli.tables import reasons_table, summary_table
+    from keeplast.cli.tables import note_lines, reasons_table, summary_table
     from keeplast.cli.verdict import is_stopped, report_errors, report_exit_code
 
     stopped_by: list[int] = []
@@ -94,6 +94,9 @@ def _cleaned(values: options.RunOptions) -> tuple[int, dict[str, Any]]:
     report = report_call(values, "cleaning", act)
     if not values.as_json:
         print_result(summary_table(report))
+        notes = note_lines(report)
+        if notes:
+            print_result("", *notes)
         for table in (reasons_table(report), expiry_table(report, "expired")):
             if table is not None:
                 print_result("", table)

@@ -90,6 +90,7 @@ def _planned(values: options.RunOptions, *, exact: bool) -> tuple[int, dict[str,
     from keeplast.cli.tables import (
         bounds_table,
         estimates_tables,
+        note_lines,
         reasons_table,
         summary_table,
     )
@@ -102,8 +103,11 @@ def _planned(values: options.RunOptions, *, exact: bool) -> tuple[int, dict[str,
     )
     if not values.as_json:
         print_result(bounds_table(report))
+        notes = note_lines(report)
+        if notes:
+            print_result("", *notes)
         if any(each.stats for partition in report.partitions for each in partition.rounds):
-            print_result("", summary_table(report, has_notes=False))
+            print_result("", summary_table(report))
         expiry = expiry_table(report, "would expire")
         for table in (*estimates_tables(report), reasons_table(report), expiry):
             if table is not None:

@@ -31,12 +31,9 @@ _REASONS = (
 )
 
 
-def summary_table(report: CleanReport, *, has_notes: bool = True) -> Table:
-    """Return a row per partition: bytes, records and tombstones before and after, and notes."""
-    last_heading = "notes" if has_notes else ""
-    table = new_table(
-        "partition", ">bytes", ">records", ">tombstones", ">ratio", ">end", last_heading
-    )
+def summary_table(report: CleanReport) -> Table:
+    """Return a row per partition: bytes, records and tombstones before and after."""
+    table = new_table("partition", ">bytes", ">records", ">tombstones", ">ratio", ">end")
     for partition in report.partitions:
         last = partition.rounds[-1] if partition.rounds else RoundReport()
         first_stats, last_stats = _first_and_last_stats(partition.rounds)
@@ -52,7 +49,6 @@ def summary_table(report: CleanReport, *, has_notes: bool = True) -> Table:
             *cells,
             "" if last.ratio is None else f"{last.ratio:.3f}",
             "" if last.end_offset is None else str(last.end_offset),
-            Text(printable(_notes(partition)) if has_notes else ""),
         )
     return table
 
@@ -61,7 +57,7 @@ def bounds_table(report: CleanReport) -> Table:
     """Return a row per partition: what would be read, from where to where; all of it exact."""
     table = new_table(
         "partition", ">log", ">first dirty", ">bound", ">clean", ">cleanable", ">ratio",
-        ">groups", "notes",
+        ">groups",
     )  # fmt: skip
     for partition in report.partitions:
         last = partition.rounds[-1] if partition.rounds else RoundReport()
@@ -74,7 +70,6 @@ def bounds_table(report: CleanReport) -> Table:
             "" if last.cleanable_bytes is None else format_bytes(last.cleanable_bytes),
             "" if last.ratio is None else f"{last.ratio:.3f}",
             "" if last.groups is None else str(len(last.groups)),
-            Text(printable(_notes(partition))),
         )
     return table
 
@@ -126,6 +121,15 @@ def reasons_table(report: CleanReport) -> Table | None:
     return table if table.row_count else None
 
 
+def note_lines(report: CleanReport) -> list[str]:
+    """Return a line for each thing to know of a partition: why it goes so far and no further."""
+    return [
+        f"{_name(partition)}: {printable(note)}"
+        for partition in report.partitions
+        for note in _notes(partition)
+    ]
+
+
 def round_sentence(report: RoundReport) -> str:
     """Return one round in words."""
     if report.error is not None:
@@ -168,22 +172,23 @@ def _offset(offset: int | None) -> str:
     return "?" if offset is None else str(offset)
 
 
-def _notes(partition: PartitionReport) -> str:
+def _notes(partition: PartitionReport) -> list[str]:
     if not partition.rounds:
-        return ""
+        return []
     last = partition.rounds[-1]
-    words: list[str] = []
+    if last.skipped:
+        skipped = f"skipped: {last.reason or 'nothing to do'}"
+        # Where there is nothing to clean, the bound's note says the same again.
+        has_nothing = not last.cleanable_bytes
+        return [
+            skipped,
+            *(n for n in last.notes if not (has_nothing and n.startswith("not cleaned past"))),
+        ]
+    rounds = len(partition.rounds)
+    words = [f"{rounds} rounds"] if rounds > 1 else []
     if last.error is not None:
-        words.append(f"{last.error.error_class}, see below")
-    elif last.skipped:
-        words.append(f"skipped: {last.reason or 'nothing to do'}")
-        # The bound's note says the same again in more words.
-        words.extend(note for note in last.notes if not note.startswith("not cleaned past"))
-        return "; ".join(words)
-    elif len(partition.rounds) > 1:
-        words.append(f"{len(partition.rounds)} rounds")
-    words.extend(last.notes)
-    return "; ".join(words)
+        words = [f"{last.error.error_class}, see below"]
+    return [*words, *last.notes]
 
 
 def _count(reasons: Reasons, name: str) -> int:

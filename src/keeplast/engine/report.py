@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from keeplast.cleaner.explanation import Dating
 from keeplast.errors import CorruptError
 
 JSON_VERSION = 1
@@ -114,7 +115,8 @@ class RoundReport:
 
     ``uncleanable`` is the first uncleanable offset before, ``bound`` after rounding down to a
     segment base; all offsets are exclusive ends but ``first_dirty``. ``end_offset`` is the next
-    first dirty offset; None when nothing was decided. ``notes`` say what limited the round.
+    first dirty offset; None when nothing was decided. ``notes`` say what limited the round,
+    ``dating`` counts the dirty segments whose dates cannot be taken for their age.
     ``is_expired_round``: only what had expired was removed, and the checkpoint stays.
     Only a plan that is not exact has ``estimate`` and ``disk_bytes``, the free space without which
     the round is refused.
@@ -131,6 +133,7 @@ class RoundReport:
     cleanable_bytes: int | None = None
     ratio: float | None = None
     compaction_delay_ms: int | None = None
+    dating: Dating | None = None
     skipped: bool = False
     is_expired_round: bool = False
     reason: str | None = None
@@ -246,6 +249,7 @@ def round_to_json(r: RoundReport) -> dict[str, Any]:
     document["stats"] = _plain(r.stats) if r.stats else None
     document["reasons"] = _plain(r.reasons) if r.reasons else None
     document["estimate"] = _plain(r.estimate) if r.estimate else None
+    document["dating"] = _plain(r.dating) if r.dating else None
     document["groups"] = (
         None if r.groups is None else [{"bases": list(g.bases), "bytes": g.bytes} for g in r.groups]
     )

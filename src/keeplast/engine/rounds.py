@@ -143,6 +143,7 @@ def base_report(survey: Survey) -> RoundReport:
         cleanable_bytes=survey.cleanable.cleanable_bytes,
         ratio=survey.cleanable.ratio,
         compaction_delay_ms=survey.compaction_delay_ms,
+        dating=survey.dating,
         reason=survey.reason,
         is_expired_round=survey.plan is not None and survey.plan.is_expired_round,
         notes=survey.notes,

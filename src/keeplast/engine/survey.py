@@ -7,7 +7,7 @@ segment and the first header of each dirty segment. Records are left to the pass
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +23,16 @@ from keeplast.cleaner.eligibility import (
     find_first_dirty,
     find_first_uncleanable,
     segments_between,
+)
+from keeplast.cleaner.explanation import (
+    Dating,
+    bound_sentence,
+    dating_sentences,
+    eligible_sentence,
+    find_dating,
+    given_limit,
+    nothing_sentence,
+    ratio_sentence,
 )
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.producers import last_records
@@ -131,6 +141,7 @@ class Survey:
     uncleanable: FirstUncleanable
     cleanable: CleanableRange
     compaction_delay_ms: int
+    dating: Dating
     plan: RoundPlan | None
     sample: SampleChoice | None
     reason: str | None
@@ -177,10 +188,10 @@ def survey_partition(
     }
     producers, aborted = _replay(listing, tail, log_start, indexes, files, buffers)
     open_from = producers.first_open_transaction()
-    last_stable = bounds.high_watermark
     if open_from is not None:
         # A transaction that DeleteRecords has cut into begins, for readers, at the log start.
-        last_stable = min(last_stable, max(open_from, log_start))
+        open_from = max(open_from, log_start)
+    last_stable = min(bounds.high_watermark, _given(open_from, tail.log_end))
     checkpoint = checkpoints.cleaner.get(tp)
     by_checkpoint = find_first_dirty(checkpoint, log_start=log_start, log_end=tail.log_end)
     first_dirty = by_checkpoint
@@ -194,12 +205,15 @@ def survey_partition(
     uncleanable = find_first_uncleanable(
         segments,
         first_dirty=by_checkpoint.offset,
-        last_stable=last_stable,
+        high_watermark=bounds.high_watermark,
+        open_transaction=open_from,
         min_compaction_lag_ms=topic.min_compaction_lag_ms,
         now_ms=now_ms,
     )
     if request.uncleanable_offset is not None:
-        uncleanable = FirstUncleanable(request.uncleanable_offset, "as given on the command line")
+        uncleanable = FirstUncleanable(
+            request.uncleanable_offset, given_limit(request.uncleanable_offset)
+        )
     cleanable = find_cleanable_range(
         segments, first_dirty=first_dirty.offset, uncleanable=uncleanable.offset
     )
@@ -209,10 +223,24 @@ def survey_partition(
         max_compaction_lag_ms=topic.max_compaction_lag_ms,
         now_ms=now_ms,
     )
-    reason = _skip_reason(partition, request, cleanable, delay, uncleanable)
-    notes = _notes(first_dirty, uncleanable, cleanable, tail, listing, indexes, tp)
-    if roll_note is not None:
-        notes = (roll_note, *notes)
+    dating = find_dating(segments, first_dirty=first_dirty.offset, now_ms=now_ms)
+    reason = _skip_reason(partition, request, segments, first_dirty, cleanable, delay, uncleanable)
+    notes = [] if roll_note is None else [roll_note]
+    if reason is None:
+        notes.append(
+            eligible_sentence(
+                ratio=cleanable.ratio,
+                threshold=topic.min_cleanable_dirty_ratio,
+                delay_ms=delay,
+                max_compaction_lag_ms=topic.max_compaction_lag_ms,
+            )
+        )
+    notes += _notes(first_dirty, uncleanable, cleanable, tail, listing, indexes, tp)
+    notes += dating_sentences(
+        dating,
+        min_compaction_lag_ms=topic.min_compaction_lag_ms,
+        max_compaction_lag_ms=topic.max_compaction_lag_ms,
+    )
     expired = Expired()
     if reason is not None and request.expired:
         bound = find_expired_bound(segments, first_dirty=first_dirty.offset, bound=cleanable.bound)
@@ -226,7 +254,7 @@ def survey_partition(
     )
     if expired:
         reason = None
-        notes = (f"a round for what has expired: {expired}", *notes)
+        notes.insert(0, f"a round for what has expired: {expired}")
     if is_expired_round:
         first_dirty = replace(first_dirty, offset=bound)
         cleanable = replace(cleanable, bound=bound, cleanable_bytes=0)
@@ -256,8 +284,8 @@ def survey_partition(
             is_expired_round=is_expired_round,
         )
     return Survey(
-        listing, tail, log_start, last_stable, first_dirty, uncleanable, cleanable, delay,
-        plan, None if plan is None else choose_sample(plan, indexes), reason, notes,
+        listing, tail, log_start, last_stable, first_dirty, uncleanable, cleanable, delay, dating,
+        plan, None if plan is None else choose_sample(plan, indexes), reason, tuple(notes),
     )  # fmt: skip
 
 
@@ -313,20 +341,24 @@ def _summaries(
 def _skip_reason(
     partition: PartitionRequest,
     request: CleanRequest,
+    segments: Sequence[SegmentSummary],
+    first_dirty: FirstDirty,
     cleanable: CleanableRange,
     delay: int,
     uncleanable: FirstUncleanable,
 ) -> str | None:
     """Say why no round happens, or None. A ratio equal to the threshold is not enough."""
     if cleanable.cleanable_bytes == 0:
-        return f"nothing to clean: {uncleanable.note}"
+        return nothing_sentence(
+            first_dirty=first_dirty.offset,
+            first_base=segments[0].base_offset,
+            active_base=segments[-1].base_offset,
+            limit=uncleanable.note,
+        )
     threshold = partition.topic.min_cleanable_dirty_ratio
     if request.force or delay > 0 or cleanable.ratio > threshold:
         return None
-    return (
-        f"dirty ratio {cleanable.ratio:.3f} is not above min.cleanable.dirty.ratio {threshold}; "
-        "--force cleans anyway"
-    )
+    return ratio_sentence(ratio=cleanable.ratio, threshold=threshold)
 
 
 def _notes(
@@ -341,7 +373,11 @@ def _notes(
     notes: list[str] = []
     if first_dirty.note is not None:
         notes.append(first_dirty.note)
-    notes.append(f"not cleaned past offset {cleanable.bound}: {uncleanable.note}")
+    notes.append(
+        bound_sentence(
+            bound=cleanable.bound, uncleanable=uncleanable.offset, limit=uncleanable.note
+        )
+    )
     if tail.torn_at is not None:
         notes.append(
             f"the active segment {listing.active.base_offset} is torn at byte {tail.torn_at} "

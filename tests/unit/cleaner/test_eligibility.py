@@ -52,25 +52,29 @@ def bound_of(
     *,
     lag_ms: int = 0,
     first_dirty: int = 0,
-    last_stable: int = INT64_MAX,
+    high_watermark: int = INT64_MAX,
+    open_transaction: int | None = None,
     now_ms: int = NOW_MS,
 ) -> FirstUncleanable:
     """Return the first uncleanable offset."""
     return find_first_uncleanable(
         log,
         first_dirty=first_dirty,
-        last_stable=last_stable,
+        high_watermark=high_watermark,
+        open_transaction=open_transaction,
         min_compaction_lag_ms=lag_ms,
         now_ms=now_ms,
     )
 
 
 def test_cm22_nothing_is_cleaned_past_the_high_watermark() -> None:
-    assert 50 == bound_of(EIGHT, last_stable=50).offset
+    found = bound_of(EIGHT, high_watermark=50)
+    assert 50 == found.offset
+    assert "high watermark is 50" in found.note
 
 
 def test_cm23_nothing_is_cleaned_past_the_base_of_the_active_segment() -> None:
-    found = bound_of(EIGHT, last_stable=80)
+    found = bound_of(EIGHT, high_watermark=80)
     assert ACTIVE_BASE == found.offset
     assert str(ACTIVE_BASE) in found.note
 
@@ -100,11 +104,13 @@ def test_cm26_a_checkpoint_outside_the_log_is_repaired(
 def test_cm27_undecided_transactions_wait_and_then_the_lag_counts() -> None:
     later = NOW_MS + HOUR_MS + 1
     undecided = [segment(0), segment(3)]
-    assert 0 == bound_of(undecided, last_stable=0, lag_ms=HOUR_MS, now_ms=later).offset
+    found = bound_of(undecided, high_watermark=3, open_transaction=0, lag_ms=HOUR_MS, now_ms=later)
+    assert 0 == found.offset
+    assert "transaction is open since offset 0" in found.note
     # The marker at 3 ends the transaction, and is itself too young.
     decided = [segment(0), segment(3, largest=later), segment(4, largest=later)]
-    assert 3 == bound_of(decided, last_stable=4, lag_ms=HOUR_MS, now_ms=later).offset
-    assert 4 == bound_of(decided, last_stable=4, lag_ms=HOUR_MS, now_ms=later + HOUR_MS).offset
+    assert 3 == bound_of(decided, high_watermark=4, lag_ms=HOUR_MS, now_ms=later).offset
+    assert 4 == bound_of(decided, high_watermark=4, lag_ms=HOUR_MS, now_ms=later + HOUR_MS).offset
 
 
 @pytest.mark.parametrize("checkpoint", [5, 12, 20])
@@ -150,8 +156,21 @@ def test_the_lag_is_looked_at_from_the_first_dirty_offset_on() -> None:
     assert 5 == bound_of(log, lag_ms=HOUR_MS, first_dirty=5).offset
 
 
+def test_the_lowest_of_all_limits_is_the_one_that_is_told() -> None:
+    log = segments(NOW_MS - 2 * HOUR_MS, NOW_MS, NOW_MS)
+    for watermark, opened, lag_ms, expected in (
+        (25, None, 0, "active segment starts at 20"),
+        (15, None, 0, "high watermark is 15"),
+        (15, 12, 0, "open since offset 12"),
+        (12, 12, 0, "high watermark is 12"),
+        (15, 12, HOUR_MS, "segment 10 is 1 h younger"),
+    ):
+        found = bound_of(log, high_watermark=watermark, open_transaction=opened, lag_ms=lag_ms)
+        assert expected in found.note
+
+
 def test_the_bound_is_never_below_the_first_dirty_offset() -> None:
-    assert 35 == bound_of(EIGHT, first_dirty=35, last_stable=20).offset
+    assert 35 == bound_of(EIGHT, first_dirty=35, high_watermark=20).offset
 
 
 @pytest.mark.parametrize(

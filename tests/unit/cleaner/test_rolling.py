@@ -24,7 +24,7 @@ def reason(
     ("max_lag_ms", "age_ms", "expected"),
     [
         (DAY_MS, DAY_MS, None),
-        (DAY_MS, DAY_MS + 1, "first record 24 h old, max.compaction.lag.ms is 24 h"),
+        (DAY_MS, DAY_MS + 1, "first record 24 h old, max.compaction.lag.ms is 1 d"),
         (8 * DAY_MS, 7 * DAY_MS, None),
         (8 * DAY_MS, 9 * DAY_MS, "first record 9 d old, segment.ms is 7 d"),
     ],

@@ -23,7 +23,7 @@ from tests.support.partition_maker import (
 
 LAGGING = replace(COMPACT, max_compaction_lag_ms=DAY_MS)
 OLD_MS = NOW_MS - 8 * DAY_MS
-REASON = "(first record 8 d old, max.compaction.lag.ms is 24 h)"
+REASON = "(first record 8 d old, max.compaction.lag.ms is 1 d)"
 
 
 def idle_log(root: Path, *, first_ms: int = OLD_MS) -> CleanRequest:

@@ -41,7 +41,6 @@ from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import LocalFiles
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
-from keeplast.model.strategy import SLOT_BYTES
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from tests.support.kernel_window import HASH_KEY, window_of
 from tests.support.log_builder import LogBuilder
@@ -223,13 +222,14 @@ class ScenarioLog(LogBuilder):
         workspace: Workspace | None = None,
         capacity: int | None = None,
         now_ms: int | None = None,
+        first_dirty: int = 0,
     ) -> TaskResult:
-        """Run and commit one wave of a round from the log start, and leave it at that.
+        """Run and commit one wave of a round from ``first_dirty``, and leave it at that.
 
         The checkpoint is not written, and with ``wave_bytes_max`` groups may be left over: the log
         is as a crash between commits leaves it.
         """
-        survey, plan = self._plan(now_ms, capacity)
+        survey, plan = self._plan(now_ms, capacity, first_dirty)
         task = replace(self._task(plan), wave_bytes_max=wave_bytes_max)
         return self._commit(survey, task, workspace)
 
@@ -237,13 +237,17 @@ class ScenarioLog(LogBuilder):
         self, start: int, end: int, *, capacity: int | None = None
     ) -> tuple[Indexed, dict[bytes, int]]:
         """Run the first pass over ``[start, end)``; return it, and its map as a dictionary."""
-        _, plan = self._plan(None, capacity)
-        task = self._task(replace(plan, first_dirty=start, bound=end))
-        indexed = index_partition(
-            task, LocalFiles(), default_workspace(), DecompressedCache(0), _ignore
-        )
+        indexed = self.index_only(start, end, capacity=capacity)
         keys = sorted({record.key for record in self.records() if record.key is not None})
         return indexed, looked_up(indexed.key_map, keys)
+
+    def index_only(self, start: int, end: int, *, capacity: int | None = None) -> Indexed:
+        """Run the first pass over ``[start, end)``."""
+        _, plan = self._plan(None, capacity)
+        task = self._task(replace(plan, first_dirty=start, bound=end))
+        return index_partition(
+            task, LocalFiles(), default_workspace(), DecompressedCache(0), _ignore
+        )
 
     # What is in the log now.
 
@@ -342,14 +346,21 @@ class ScenarioLog(LogBuilder):
     def _partition(
         self, topic: TopicConfig | None, capacity: int | None, expiration_ms: int
     ) -> PartitionRequest:
-        key_map_bytes = None if capacity is None else capacity * SLOT_BYTES
+        topic = topic or self.topic
+        slot_bytes = topic.strategy.slot_bytes
+        key_map_bytes = None if capacity is None else capacity * slot_bytes
         cleaner = CleanerConfig(key_map_bytes, LOAD_FACTOR, expiration_ms)
-        return PartitionRequest(PARTITION, self.directory, topic or self.topic, cleaner)
+        return PartitionRequest(PARTITION, self.directory, topic, cleaner)
 
-    def _plan(self, now_ms: int | None, capacity: int | None = None) -> tuple[Survey, RoundPlan]:
+    def _plan(
+        self, now_ms: int | None, capacity: int | None = None, first_dirty: int = 0
+    ) -> tuple[Survey, RoundPlan]:
         partition = self._partition(None, capacity, INT64_MAX)
         request = CleanRequest(
-            (partition,), first_dirty_offset=0, uncleanable_offset=self.active_base, force=True
+            (partition,),
+            first_dirty_offset=first_dirty,
+            uncleanable_offset=self.active_base,
+            force=True,
         )
         checkpoints = load_checkpoints(LocalFiles(), self.directory.parent)
         now_ms = self.now_ms if now_ms is None else now_ms

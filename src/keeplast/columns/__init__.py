@@ -8,11 +8,13 @@ from keeplast.columns import (
     index_entries,
     legacy,
     noting,
+    ranks,
     rebuild,
     rows,
     scan,
     transactions,
     verdicts,
+    versions,
     winners,
 )
 
@@ -21,10 +23,12 @@ __all__ = [
     "index_entries",
     "legacy",
     "noting",
+    "ranks",
     "rebuild",
     "rows",
     "scan",
     "transactions",
     "verdicts",
+    "versions",
     "winners",
 ]

@@ -1,8 +1,8 @@
 """A key map that notes in a ledger how each record stands, while it learns the winners.
 
 The notes are right only while offsets ascend, so that an offset names one record and the later of
-two is the greater; :meth:`NotingKeyMap.forget_notes` when they do not. Only for maps that rank by
-offset: by another rank, a record may lose to one that was put before it.
+two is the greater; :meth:`NotingKeyMap.forget_notes` when they do not. A map that ranks by more
+than the offset notes in its own way: :mod:`keeplast.columns.ranks`.
 """
 
 from __future__ import annotations
@@ -10,42 +10,34 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.columns.kernel import kernel
+from keeplast.columns.kernel import inline, kernel
 from keeplast.columns.ledger import NO_LEDGER, Ledger
-from keeplast.columns.machine import prefetch_row
-from keeplast.columns.winners import LOSES, PREFETCH_ROWS, WINS, KeyMap, home_slot
+from keeplast.columns.winners import LOSES, WINS, KeyMap, find_slot, prefetch_home
+
+
+@inline
+def note(standings, at, standing):
+    """Note a record's standing, if the ledger reaches there."""
+    if 0 <= at < standings.shape[0]:
+        standings[at] = standing
 
 
 @kernel("int64(uint64[:, ::1], uint64[:, ::1], int64, int64, int64, uint8[::1])")
 def insert_noting(table, block, first, last, first_offset, standings):
     """Do what :func:`keeplast.columns.winners.insert` does, and note who wins and who lost."""
-    slots = table.shape[0]
     new = 0
     for i in range(first, last):
-        if i + PREFETCH_ROWS < last:
-            prefetch_row(table, home_slot(block[i + PREFETCH_ROWS, 0], slots))
-        a = block[i, 0]
-        b = block[i, 1]
-        s = home_slot(a, slots)
-        while True:
-            mark = table[s, 2]
-            if mark == np.uint64(0):
-                table[s, 0] = a
-                table[s, 1] = b
-                new += 1
-                break
-            if table[s, 0] == a and table[s, 1] == b:
-                lost = np.int64(mark) - 2 - first_offset
-                if mark != np.uint64(1) and 0 <= lost < standings.shape[0]:
-                    standings[lost] = LOSES
-                break
-            s += 1
-            if s == slots:
-                s = 0
+        prefetch_home(table, block, i, last)
+        s = find_slot(table, block[i, 0], block[i, 1])
+        mark = table[s, 2]
+        if mark == np.uint64(0):
+            table[s, 0] = block[i, 0]
+            table[s, 1] = block[i, 1]
+            new += 1
+        elif mark != np.uint64(1):
+            note(standings, np.int64(mark) - 2 - first_offset, LOSES)
         table[s, 2] = block[i, 2] + np.uint64(2)
-        won = np.int64(block[i, 2]) - first_offset
-        if 0 <= won < standings.shape[0]:
-            standings[won] = WINS
+        note(standings, np.int64(block[i, 2]) - first_offset, WINS)
     return new
 
 

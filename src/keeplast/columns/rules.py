@@ -4,12 +4,15 @@ A record goes only for one of five reasons, tested in this order:
 
 1. its transaction was aborted, or it is a marker whose horizon has passed;
 2. it has no key and lies at or below the key map's last offset;
-3. a record with its key and a greater offset is in the key map;
+3. a record with its key and a greater rank is in the key map: with the strategy ``offset``, one
+   with a greater offset;
 4. it is a tombstone whose delete horizon has passed (magic 2);
 5. it is a tombstone of a segment older than the old-format horizon (magic 0 and 1).
 
 Everything above the key map's last offset stays, because nothing is known about it, unless (1).
-Answers to ``Cleaner.checkBatchRetention`` and ``shouldRetainRecord``; cleaning.md section 3.4.
+Where versions rank, (4) and (5) wait until nothing that the tombstone outranks can be left: see
+:func:`may_expire`. Answers to ``Cleaner.checkBatchRetention`` and ``shouldRetainRecord``;
+cleaning.md sections 3.4 and 9.3.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ import numpy as np
 from keeplast.columns import batch_table as t
 from keeplast.columns.kernel import inline
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
-from keeplast.columns.winners import LOSES
+from keeplast.columns.versions import HAS_VERSION
+from keeplast.columns.winners import LOSES, UNKNOWN
 
 KEEP = 0
 SUPERSEDED = 1
@@ -28,6 +32,12 @@ KEYLESS = 3
 ABORTED_DATA = 4
 EXPIRED_MARKER = 5
 REASONS = 6
+
+ANY_EXPIRES = 0
+UNCONTESTED_EXPIRES = 1
+UNVERSIONED_EXPIRES = 2
+"""Which tombstones past their horizon may go: all that win (strategy ``offset``); of those below
+``expires_below`` the ones whose key no dirty record has; of these the ones without a version."""
 
 
 @inline
@@ -57,13 +67,32 @@ def batch_verdict(discards, is_last_of_producer, ends_at_bound):
 
 
 @inline
+def may_expire(expiry, expires_below, offset, flags, standing):
+    """Say whether a winning tombstone may go once its time has come.
+
+    By offset a later record always wins, so that nothing comes back. By version a tombstone may be
+    all that holds down a record with a greater offset, one that
+
+    (a) is dirty too: a crash between two groups would take the one and leave the other;
+    (b) is dirty while the tombstone is clean: the same, so no dirty record may have its key;
+    (c) was not indexed because the map filled: then ``expires_below`` is 0, and none may go.
+    """
+    if expiry == ANY_EXPIRES:
+        return True
+    if expiry == UNVERSIONED_EXPIRES and flags & HAS_VERSION != 0:
+        return False
+    return offset < expires_below and standing == UNKNOWN
+
+
+@inline
 def record_verdict(
-    discards, is_control, offset, map_latest, flags, standing, magic, horizon, now, keeps_old
-):
+    discards, is_control, offset, map_latest, flags, standing, magic, horizon, now, keeps_old,
+    expiry, expires_below,
+):  # fmt: skip
     """Return KEEP or the reason for which one record goes.
 
     ``standing`` is the record's in the key map; ``keeps_old`` says whether the segment is too young
-    for its old-format tombstones to go.
+    for its old-format tombstones to go. For the rest see :func:`may_expire`.
     """
     if discards:
         return EXPIRED_MARKER if is_control else ABORTED_DATA
@@ -73,7 +102,7 @@ def record_verdict(
         return KEYLESS
     if standing == LOSES:
         return SUPERSEDED
-    if flags & HAS_VALUE != 0:
+    if flags & HAS_VALUE != 0 or not may_expire(expiry, expires_below, offset, flags, standing):
         return KEEP
     if magic >= 2:
         return KEEP if horizon < 0 or now < horizon else EXPIRED_TOMBSTONE

@@ -119,12 +119,12 @@ def last_ascending(rows, previous, offsets):
     return previous
 
 
-@kernel("int64(int64, int64, int64[::1], uint8[::1], uint8[::1])")
-def mark_indexed(rows, first_offset, offsets, flags, wanted):
-    """Mark the rows that the first pass indexes: a key, and an offset >= ``first_offset``."""
+@kernel("int64(int64, int64, int64, int64[::1], uint8[::1], uint8[::1])")
+def mark_indexed(rows, first_offset, end_offset, offsets, flags, wanted):
+    """Mark the rows with a key and an offset in ``[first_offset, end_offset)``."""
     n = 0
     for r in range(rows):
-        wants = flags[r] & HAS_KEY != 0 and offsets[r] >= first_offset
+        wants = flags[r] & HAS_KEY != 0 and first_offset <= offsets[r] < end_offset
         wanted[r] = wants
         n += wants
     return n
@@ -154,18 +154,19 @@ def count_messages(table, first, last):
 
 
 @kernel(
-    "UniTuple(int64, 2)(int64[:, ::1], int64, int64, int64, int64, int64, boolean, int64[::1],"
-    " int32[::1], uint8[::1], uint8[::1], uint8[::1], int64[::1])"
+    "UniTuple(int64, 2)(int64[:, ::1], int64, int64, int64, int64, int64, boolean, int64, int64,"
+    " int64[::1], int32[::1], uint8[::1], uint8[::1], uint8[::1], int64[::1])"
 )
 def judge_rows(
-    table, first, last, map_latest, now, now_plus, keeps_old,
+    table, first, last, map_latest, now, now_plus, keeps_old, expiry, expires_below,
     offsets, positions, flags, standings, keep, counters,
 ):  # fmt: skip
     """Set ``keep`` of every row and ACTION of every batch in ``[first, last)``.
 
     ``standings`` is only read for rows with a key at or below ``map_latest``. ``now_plus`` is
-    now + delete.retention.ms. OUT_BASE_TIMESTAMP receives the horizon the output batch carries,
-    or -1. Returns (batches that do not stay as they are, compressed batches to rebuild).
+    now + delete.retention.ms; ``expiry`` and ``expires_below`` are :func:`rules.may_expire`'s.
+    OUT_BASE_TIMESTAMP receives the horizon the output batch carries, or -1. Returns (batches that
+    do not stay as they are, compressed batches to rebuild).
     """
     changed = 0
     packed = 0
@@ -189,7 +190,7 @@ def judge_rows(
         for r in range(table[i, t.FIRST_ROW], rows_end):
             reason = rules.record_verdict(
                 discards, is_control, offsets[r], map_latest, flags[r], standings[r], magic,
-                horizon, now, keeps_old,
+                horizon, now, keeps_old, expiry, expires_below,
             )  # fmt: skip
             is_tombstone = flags[r] & HAS_VALUE == 0
             keep[r] = reason == rules.KEEP

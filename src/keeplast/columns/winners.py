@@ -76,11 +76,23 @@ def home_slot(half, slots):
 
 
 @inline
-def _prefetch(table, block, i, last):
+def prefetch_home(table, block, i, last):
     """Ask for the home slot of a row to come: a table is larger than the cache next to the core."""
     ahead = i + PREFETCH_ROWS
     if ahead < last:
         prefetch_row(table, home_slot(block[ahead, 0], table.shape[0]))
+
+
+@inline
+def find_slot(table, a, b):
+    """Return the slot of a key, or the empty one where it would go."""
+    slots = table.shape[0]
+    s = home_slot(a, slots)
+    while table[s, 2] != np.uint64(0) and (table[s, 0] != a or table[s, 1] != b):
+        s += 1
+        if s == slots:
+            s = 0
+    return s
 
 
 @kernel("int64(uint64[:, ::1], uint64[:, ::1], int64, int64)")
@@ -89,25 +101,14 @@ def insert(table, block, first, last):
 
     The table must have room for all of them. Returns how many keys were new.
     """
-    slots = table.shape[0]
     new = 0
     for i in range(first, last):
-        _prefetch(table, block, i, last)
-        a = block[i, 0]
-        b = block[i, 1]
-        s = home_slot(a, slots)
-        while True:
-            mark = table[s, 2]
-            if mark == np.uint64(0):
-                table[s, 0] = a
-                table[s, 1] = b
-                new += 1
-                break
-            if table[s, 0] == a and table[s, 1] == b:
-                break
-            s += 1
-            if s == slots:
-                s = 0
+        prefetch_home(table, block, i, last)
+        s = find_slot(table, block[i, 0], block[i, 1])
+        if table[s, 2] == np.uint64(0):
+            table[s, 0] = block[i, 0]
+            table[s, 1] = block[i, 1]
+            new += 1
         table[s, 2] = block[i, 2] + np.uint64(2)
     return new
 
@@ -119,52 +120,29 @@ def announce(table, block, first, last, rows, is_new):
     ``is_new[row]`` becomes 1 for the first row of each key that was not known. Lets a bounded map
     find the exact record that no longer fits before any offset is replaced.
     """
-    slots = table.shape[0]
     new = 0
     for i in range(first, last):
-        a = block[i, 0]
-        b = block[i, 1]
-        s = home_slot(a, slots)
+        s = find_slot(table, block[i, 0], block[i, 1])
         is_new[rows[i]] = 0
-        while True:
-            mark = table[s, 2]
-            if mark == np.uint64(0):
-                table[s, 0] = a
-                table[s, 1] = b
-                table[s, 2] = np.uint64(1)
-                is_new[rows[i]] = 1
-                new += 1
-                break
-            if table[s, 0] == a and table[s, 1] == b:
-                break
-            s += 1
-            if s == slots:
-                s = 0
+        if table[s, 2] == np.uint64(0):
+            table[s, 0] = block[i, 0]
+            table[s, 1] = block[i, 1]
+            table[s, 2] = np.uint64(1)
+            is_new[rows[i]] = 1
+            new += 1
     return new
 
 
 @kernel("void(uint64[:, ::1], uint64[:, ::1], int64, int64, int32[::1], uint8[::1])")
 def look_up(table, block, first, last, rows, standings):
     """Write to ``standings[row]`` how each block row's record stands: UNKNOWN, WINS or LOSES."""
-    slots = table.shape[0]
     for i in range(first, last):
-        _prefetch(table, block, i, last)
-        a = block[i, 0]
-        b = block[i, 1]
-        s = home_slot(a, slots)
+        prefetch_home(table, block, i, last)
+        mark = table[find_slot(table, block[i, 0], block[i, 1]), 2]
         standing = UNKNOWN
-        while True:
-            mark = table[s, 2]
-            if mark == np.uint64(0):
-                break
-            if table[s, 0] == a and table[s, 1] == b:
-                # An announced key has no offset, and counts as absent.
-                if mark != np.uint64(1):
-                    standing = LOSES if block[i, 2] + np.uint64(2) < mark else WINS
-                break
-            s += 1
-            if s == slots:
-                s = 0
+        # An announced key has no offset, and counts as absent.
+        if mark >= np.uint64(2):
+            standing = LOSES if block[i, 2] + np.uint64(2) < mark else WINS
         standings[rows[i]] = standing
 
 
@@ -180,9 +158,8 @@ def move(source, target):
             s += 1
             if s == slots:
                 s = 0
-        target[s, 0] = source[i, 0]
-        target[s, 1] = source[i, 1]
-        target[s, 2] = source[i, 2]
+        for word in range(source.shape[1]):
+            target[s, word] = source[i, word]
 
 
 @kernel("int64(uint8[::1], int64, int64, int64)")
@@ -208,9 +185,12 @@ class KeyMap:
 
     __slots__ = ("_counts", "_tables")
 
+    WORDS = 3
+    """Words of a slot, and of a row of a block."""
+
     def __init__(self) -> None:
         """Start empty."""
-        self._tables = [np.zeros((SLOTS_MIN, 3), np.uint64) for _ in range(SHARDS)]
+        self._tables = [np.zeros((SLOTS_MIN, self.WORDS), np.uint64) for _ in range(SHARDS)]
         self._counts = [0] * SHARDS
 
     def __len__(self) -> int:
@@ -236,6 +216,17 @@ class KeyMap:
         new: int = insert(table, block, first, last)
         return new
 
+    def _look_up(
+        self,
+        table: NDArray[np.uint64],
+        block: NDArray[np.uint64],
+        first: int,
+        last: int,
+        rows: NDArray[np.int32],
+        standings: NDArray[np.uint8],
+    ) -> None:
+        look_up(table, block, first, last, rows, standings)
+
     def _make_room(self, shard: int, more: int) -> NDArray[np.uint64]:
         table = self._tables[shard]
         need = self._counts[shard] + more
@@ -246,7 +237,7 @@ class KeyMap:
         slots = table.shape[0]
         while need > LOAD_MAX * slots:
             slots = int(slots * GROWTH) + 1
-        grown = np.zeros((slots, 3), np.uint64)
+        grown = np.zeros((slots, self.WORDS), np.uint64)
         move(table, grown)
         self._tables[shard] = grown
         return grown
@@ -287,4 +278,4 @@ class KeyMap:
         for shard in range(SHARDS):
             first, last = int(starts[shard]), int(starts[shard + 1])
             if first < last:
-                look_up(self._tables[shard], block, first, last, rows, standings)
+                self._look_up(self._tables[shard], block, first, last, rows, standings)

@@ -1,8 +1,9 @@
 """The first pass: reads the dirty section and learns each key's winner.
 
 Keys go to the key map as blocks, window by window, in log order. A bounded map ends the round at
-the exact record that no longer fits, as Kafka's does. Kafka: ``Cleaner.buildOffsetMap``;
-cleaning.md section 2.
+the exact record that no longer fits, as Kafka's does; how far the map reaches does not depend on
+which records win. Where versions rank, the clean section follows: :mod:`keeplast.engine.resolve`.
+Kafka: ``Cleaner.buildOffsetMap``; cleaning.md section 2.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.columns import batch_table as t
 from keeplast.columns import verdicts, winners
-from keeplast.columns.kernel import BAD_CONTROL, PROBLEMS
 from keeplast.columns.ledger import new_ledger
-from keeplast.columns.noting import NotingKeyMap
-from keeplast.columns.scan import HAS_HIDDEN_CONTROL
+from keeplast.columns.ranks import RankedKeyMap
 from keeplast.columns.winners import KeyMap
+from keeplast.engine.ranking import Ranking, VersionCounts, ranking_of
+from keeplast.engine.resolve import raise_over_clean
 from keeplast.engine.task import IndexStats, PartitionTask
+from keeplast.engine.transaction_windows import follow_window
 from keeplast.engine.workspace import DecompressedCache, Slice, Workspace
 from keeplast.errors import CorruptError
 from keeplast.format.filename import LOG, segment_file
-from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.windows import Window, read_windows
 from keeplast.model.offsets import INT64_MAX
@@ -74,12 +75,16 @@ def _index(
     *,
     checks_crc: bool,
 ) -> Indexed:
-    indexing = _Indexing(task, workspace, cache)
+    ranking = ranking_of(task.plan.topic)
+    indexing = _Indexing(task, workspace, cache, ranking)
     dirty = task.plan.dirty_segments()
     try:
         for number, segment in enumerate(dirty):
             path = task.path / segment_file(segment.base_offset, LOG)
-            start = task.plan.start_position if number == 0 else 0
+            # A transaction that ended before the start position may pass for open (F5). By offset
+            # that is Kafka's way and harmless; by version it could hide the record that wins.
+            skips = number == 0 and not ranking.has_versions
+            start = task.plan.start_position if skips else 0
             with reading(files, path) as handle:
                 for window in read_windows(
                     handle, path, workspace.buffers, start=start, end=segment.size_bytes,
@@ -91,50 +96,31 @@ def _index(
             indexing.latest = (dirty[number + 1].base_offset if following else task.plan.bound) - 1
     except _Full:
         pass
+    counts = indexing.versions
+    if isinstance(indexing.key_map, RankedKeyMap):
+        counts += raise_over_clean(
+            task, indexing.key_map, ranking, files, workspace, cache, progressed,
+            checks_crc=checks_crc,
+        )  # fmt: skip
     # A full map also knows keys that it announced and then had no room for.
     keys = min(len(indexing.key_map), task.plan.key_capacity or len(indexing.key_map))
-    stats = IndexStats(indexing.messages, indexing.bytes, keys)
+    stats = IndexStats(
+        indexing.messages, indexing.bytes, keys,
+        versions_missing=counts.missing, versions_malformed=counts.malformed,
+    )  # fmt: skip
     return Indexed(indexing.key_map, indexing.latest + 1, stats)
-
-
-def follow_window(
-    state: TransactionState, window: Window, workspace: Workspace
-) -> list[AbortedTransaction]:
-    """Advance ``state`` over a window; returns the aborted transactions that ended in it."""
-    if not window.marks & HAS_HIDDEN_CONTROL:
-        return _follow(state, window, workspace, 0, window.batches)
-    rows = window.table[: window.batches]
-    is_control = (rows[:, t.ATTRIBUTES] & t.CONTROL != 0) & (rows[:, t.MAGIC] == 2)
-    hidden = np.flatnonzero(is_control & (rows[:, t.PAYLOAD_IN] < 0))
-    finished: list[AbortedTransaction] = []
-    first = 0
-    for last in [*hidden.tolist(), window.batches]:
-        is_hidden = last < window.batches
-        if is_hidden:
-            workspace.uncover_control(window, last)
-        end = last + 1 if is_hidden else last
-        finished += _follow(state, window, workspace, first, end)
-        if is_hidden:
-            window.table[last, t.PAYLOAD_IN] = -1
-        first = end
-    return finished
-
-
-def _follow(
-    state: TransactionState, window: Window, workspace: Workspace, first: int, last: int
-) -> list[AbortedTransaction]:
-    done, bad = state.follow(window.data, workspace.scratch, window.table, first, last)
-    if bad is not None:
-        raise window.corrupt(
-            bad, PROBLEMS[BAD_CONTROL], "a key of version >= 0 and a type", "something else"
-        )
-    return list(done)
 
 
 class _Indexing:
     """The pass between windows: the map, and how far it reaches."""
 
-    def __init__(self, task: PartitionTask, workspace: Workspace, cache: DecompressedCache) -> None:
+    def __init__(
+        self,
+        task: PartitionTask,
+        workspace: Workspace,
+        cache: DecompressedCache,
+        ranking: Ranking,
+    ) -> None:
         plan: RoundPlan = task.plan
         dirty = plan.dirty_segments()
         first_base = dirty[0].base_offset if dirty else plan.first_dirty
@@ -146,7 +132,9 @@ class _Indexing:
         self._cache = cache
         ledger = new_ledger(plan.first_dirty, plan.bound, workspace.ledger_bytes_max)
         cache.give_up(ledger.standings.nbytes)
-        self.key_map: KeyMap = NotingKeyMap(ledger)
+        self._ranking = ranking
+        self.key_map = ranking.new_map(ledger)
+        self.versions = VersionCounts()
         self._last_offset = -1
         self.latest = -1
         self.messages = 0
@@ -177,15 +165,16 @@ class _Indexing:
             self._last_offset = verdicts.last_ascending(part.rows, self._last_offset, w.offsets)
             if self._last_offset == verdicts.DISORDER:
                 self.key_map.forget_notes()
-        count = verdicts.mark_indexed(part.rows, self._first_dirty, w.offsets, w.flags, w.marks)
+        count = verdicts.mark_indexed(
+            part.rows, self._first_dirty, INT64_MAX, w.offsets, w.flags, w.marks
+        )
         stop = part.rows
         if len(self.key_map) + count > self._capacity:
             stop = self._find_room(part)
         if count:
-            winners.sort_by_shard(
-                w.hashes, w.offsets, w.marks, 0, stop, w.block, w.block_rows, w.starts
-            )
-            self.key_map.put(w.block, w.starts)
+            w.marks[stop : part.rows] = 0
+            self.versions += self._ranking.read_versions(window, part, w)
+            self.key_map.put(self._ranking.block_of(part.rows, w), w.starts)
         if stop < part.rows:
             self._end_inside(window, part, stop)
             raise _Full
@@ -195,12 +184,10 @@ class _Indexing:
         """Return the first row of the slice that does not fit, or its number of rows."""
         w = self._workspace
         room = self._capacity - len(self.key_map)
-        winners.sort_by_shard(
-            w.hashes, w.offsets, w.marks, 0, part.rows, w.block, w.block_rows, w.starts
-        )
+        block = self._ranking.block_of(part.rows, w)
         wanted = w.marks[: part.rows].copy()
         is_new = np.zeros(part.rows, np.uint8)
-        self.key_map.announce(w.block, w.starts, w.block_rows, is_new)
+        self.key_map.announce(block, w.starts, w.block_rows, is_new)
         full_at = winners.find_overflow(is_new, 0, part.rows, room)
         # The row that does not fit is the next one that would have been indexed.
         later = np.flatnonzero(wanted[full_at:])

@@ -61,6 +61,9 @@ def receipt_line(task: PartitionTask, results: Sequence[TaskResult], report: Rou
             for name in ("keeplast", "cramjam", "zstandard", "numpy")
         },
         "config": {
+            "compaction.strategy": plan.topic.strategy,
+            "compaction.strategy.header": plan.topic.strategy_header,
+            "keep.versioned.tombstones": plan.topic.keep_versioned_tombstones,
             "delete.retention.ms": plan.topic.delete_retention_ms,
             "min.compaction.lag.ms": plan.topic.min_compaction_lag_ms,
             "segment.bytes": plan.topic.segment_bytes,

@@ -39,7 +39,9 @@ class Stats:
 
     ``map_bytes_read`` is exact unless the key map filled. Seconds are wall time; ``total_seconds``
     ends when the swap is durable, as Kafka's does, and ``removal_seconds`` is what it took after
-    that to remove the replaced files, which Kafka leaves to a timer.
+    that to remove the replaced files, which Kafka leaves to a timer. ``versions_missing`` and
+    ``versions_malformed`` count the records that the strategy ``header`` ranked without a version,
+    by whether the header is there: the dirty ones, and the clean ones where it read them.
     """
 
     map_messages_read: int = 0
@@ -63,6 +65,8 @@ class Stats:
     total_seconds: float = 0.0
     removal_seconds: float = 0.0
     peak_rss_bytes: int = 0
+    versions_missing: int = 0
+    versions_malformed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

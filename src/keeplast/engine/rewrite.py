@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from keeplast.cleaner.plan import GroupPlan, RoundPlan
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.columns import batch_table as t
-from keeplast.columns import rebuild, verdicts, winners
+from keeplast.columns import rebuild, verdicts
 from keeplast.columns.index_entries import final_time_entry, index_batches, new_index_state
 from keeplast.columns.kernel import OK, PROBLEMS
 from keeplast.columns.ledger import NO_LEDGER, Ledger
 from keeplast.columns.winners import KeyMap
-from keeplast.engine.index import follow_window
+from keeplast.engine.ranking import Ranking
 from keeplast.engine.task import PartitionTask, StagedFile, StagedGroup
+from keeplast.engine.transaction_windows import follow_window
 from keeplast.engine.workspace import CODECS, DecompressedCache, Slice, Workspace
 from keeplast.errors import CorruptError
 from keeplast.format import offset_index, time_index, txn_index
@@ -64,6 +65,7 @@ class PassContext:
     cache: DecompressedCache
     counters: NDArray[np.int64]
     progressed: Progressed
+    ranking: Ranking
     source_crcs: dict[int, int] | None = None
     ledger: Ledger = NO_LEDGER
 
@@ -71,6 +73,14 @@ class PassContext:
     def plan(self) -> RoundPlan:
         """Return the round's plan."""
         return self.task.plan
+
+    @property
+    def tombstones_expire_below(self) -> int:
+        """Return the offset from which on tombstones stay where versions rank; exclusive.
+
+        0 when the map filled: a record that was not indexed may be what a tombstone holds down.
+        """
+        return self.plan.first_dirty if self.end_offset >= self.plan.bound else 0
 
 
 def staged_name(base_offset: int, kind: Kind, attempt: str) -> str:
@@ -162,13 +172,13 @@ class _Writing:
             table, first, last, map_latest, w.offsets, w.flags, w.standings, w.marks
         )
         if looked_up:
-            winners.sort_by_shard(
-                w.hashes, w.offsets, w.marks, 0, part.rows, w.block, w.block_rows, w.starts
-            )
-            c.key_map.find(w.block, w.starts, w.block_rows, w.standings)
+            c.ranking.read_versions(window, part, w)
+            block = c.ranking.block_of(part.rows, w)
+            c.key_map.find(block, w.starts, w.block_rows, w.standings)
         keep = w.marks
         changed, packed = verdicts.judge_rows(
             table, first, last, map_latest, c.plan.now_ms, c.plan.horizon_ms, keeps_old,
+            c.ranking.expiry, c.tombstones_expire_below,
             w.offsets, w.positions, w.flags, w.standings, keep, c.counters,
         )  # fmt: skip
         while (beyond := self._find_beyond(table, first, last)) is not None:

@@ -24,6 +24,7 @@ from keeplast.engine.request import PartitionRequest
 from keeplast.engine.survey import Survey
 from keeplast.engine.task import PartitionTask, StagedGroup, TaskResult, reasons_of
 from keeplast.model.partition import TopicPartition
+from keeplast.model.strategy import Strategy
 
 
 @dataclass(slots=True)
@@ -42,7 +43,11 @@ class Round:
         """Return what both passes will read."""
         dirty = sum(segment.size_bytes for segment in self.plan.dirty_segments())
         below = [s for s in self.plan.segments if s.base_offset < self.plan.bound]
-        return dirty - self.plan.start_position + sum(segment.size_bytes for segment in below)
+        rewritten = sum(segment.size_bytes for segment in below)
+        if self.plan.topic.strategy is Strategy.OFFSET:
+            return dirty - self.plan.start_position + rewritten
+        clean = [s for s in below if s.base_offset < self.plan.first_dirty]
+        return dirty + rewritten + sum(segment.size_bytes for segment in clean)
 
     def bytes_to_stage(self) -> int:
         """Return the most that the rest of the round can stage at once."""
@@ -76,10 +81,14 @@ class Round:
             total_seconds=finished - self.started - self.removal_seconds,
             removal_seconds=self.removal_seconds,
             peak_rss_bytes=max(result.peak_rss_bytes for result in self.results),
+            versions_missing=index.versions_missing,
+            versions_malformed=index.versions_malformed,
         )
+        base = base_report(self.survey)
         groups = tuple(group for result in self.results for group in result.groups)
         return replace(
-            base_report(self.survey),
+            base,
+            notes=(*base.notes, *_version_notes(stats, self.plan.topic.strategy_header)),
             end_offset=last.end_offset,
             stats=stats,
             reasons=reasons_of(counters),
@@ -147,6 +156,16 @@ def base_report(survey: Survey) -> RoundReport:
         reason=survey.reason,
         is_expired_round=survey.plan is not None and survey.plan.is_expired_round,
         notes=survey.notes,
+    )
+
+
+def _version_notes(stats: Stats, header: str | None) -> tuple[str, ...]:
+    """Say how many records had no version, where the strategy asks for one."""
+    if not stats.versions_missing and not stats.versions_malformed:
+        return ()
+    return (
+        f"without a version: {stats.versions_missing} records lack the header {header}, "
+        f"{stats.versions_malformed} have one that is not eight bytes; they lose to any that has",
     )
 
 

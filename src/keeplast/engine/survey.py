@@ -295,8 +295,6 @@ def key_capacity(partition: PartitionRequest) -> int | None:
     RefusedError for a load factor outside (0, 1] and for a map without a usable slot.
     """
     cleaner, strategy = partition.cleaner, partition.topic.strategy
-    if strategy is not Strategy.OFFSET:
-        raise RefusedError(f"strategy is not implemented yet; use offset. strategy={strategy}")
     if not 0 < cleaner.load_factor <= 1:
         raise RefusedError(
             "the load factor must be above 0 and at most 1. "

@@ -35,12 +35,17 @@ class Carry:
 
 @dataclass(frozen=True, slots=True)
 class IndexStats:
-    """What the first pass read. ``bytes_read`` is exact unless the key map filled."""
+    """What the first pass read. ``bytes_read`` is exact unless the key map filled.
+
+    Messages and bytes are of the dirty section, versions of all records that were ranked.
+    """
 
     messages_read: int = 0
     bytes_read: int = 0
     distinct_keys: int = 0
     seconds: float = 0.0
+    versions_missing: int = 0
+    versions_malformed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from keeplast.cleaner.plan import GroupPlan, plan_groups
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.clock import Clock
 from keeplast.columns import verdicts
-from keeplast.columns.winners import KeyMap
 from keeplast.engine.check import check_group
 from keeplast.engine.index import Indexed, index_partition
+from keeplast.engine.ranking import ranking_of
 from keeplast.engine.rewrite import IndexFullError, PassContext, rewrite_group
 from keeplast.engine.task import Carry, IndexStats, PartitionTask, StagedGroup, TaskResult
 from keeplast.engine.workspace import DecompressedCache, Workspace
@@ -71,11 +71,12 @@ def _run(
     staged: list[StagedGroup],
 ) -> TaskResult:
     cache = DecompressedCache(workspace.cache_bytes)
+    ranking = ranking_of(task.plan.topic)
     carry = task.carry
     if carry is None:
         started = clock.seconds()
         if task.plan.is_expired_round:
-            indexed = Indexed(KeyMap(), task.plan.bound, IndexStats())
+            indexed = Indexed(ranking.new_map(), task.plan.bound, IndexStats())
         else:
             indexed = index_partition(task, files, workspace, cache, progressed)
         groups = plan_groups(task.plan, indexed.end_offset)
@@ -94,7 +95,7 @@ def _run(
     output_crcs: dict[int, int] = {}
     context = PassContext(
         task, carry.end_offset, carry.key_map, files, workspace, cache, counters, progressed,
-        source_crcs if task.takes_crcs else None, carry.key_map.ledger,
+        ranking, source_crcs if task.takes_crcs else None, carry.key_map.ledger,
     )  # fmt: skip
     transactions = carry.transactions
     pending = list(carry.groups)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns import batch_table as t
-from keeplast.columns import legacy, rows, winners
+from keeplast.columns import legacy, ranks, rows, winners
 from keeplast.columns.kernel import OK, PROBLEMS, TOO_MANY
 from keeplast.columns.ledger import NO_LEDGER, Ledger
 from keeplast.columns.scan import HAS_HIDDEN
@@ -122,10 +122,19 @@ class Workspace:
         self.standings = np.empty(count, np.uint8)
         self.block = np.empty((count, 3), np.uint64)
         self.block_rows = np.empty(count, np.int32)
+        self._ranks: tuple[NDArray[np.int64], NDArray[np.uint64]] | None = None
 
     def compress(self, codec: Codec, payload: memoryview) -> bytes:
         """Return a batch's records as its codec packs them."""
         return self._zstd.compress(payload) if codec is Codec.ZSTD else compress(codec, payload)
+
+    def room_for_ranks(self) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+        """Return a version for each row, and a block of ranks; made when first asked for."""
+        if self._ranks is None:
+            rows = len(self.offsets)
+            block = np.empty((rows, ranks.RANK_WORDS), np.uint64)
+            self._ranks = np.empty(rows, np.int64), block
+        return self._ranks
 
     def room_for_output(self, size: int) -> NDArray[np.uint8]:
         """Return the output array, at least ``size`` bytes long."""

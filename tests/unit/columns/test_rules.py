@@ -11,12 +11,16 @@ from keeplast.columns.batch_table import DELETE, DELETE_EMPTY, RETAIN_EMPTY
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE, PLAIN
 from keeplast.columns.rules import (
     ABORTED_DATA,
+    ANY_EXPIRES,
     EXPIRED_MARKER,
     EXPIRED_TOMBSTONE,
     KEEP,
     KEYLESS,
     SUPERSEDED,
+    UNCONTESTED_EXPIRES,
+    UNVERSIONED_EXPIRES,
 )
+from keeplast.columns.versions import HAS_VERSION
 from keeplast.columns.winners import LOSES, UNKNOWN, WINS
 from keeplast.model.offsets import INT64_MAX, delete_horizon
 
@@ -117,6 +121,34 @@ def test_tombstone(offset: int, standing: int, horizon: int, expected: int) -> N
     assert expected == found
 
 
+@pytest.mark.parametrize(
+    ("expiry", "expires_below", "flags", "standing", "expected"),
+    [
+        (UNCONTESTED_EXPIRES, 11, TOMBSTONE, UNKNOWN, EXPIRED_TOMBSTONE),
+        (UNCONTESTED_EXPIRES, 11, TOMBSTONE | HAS_VERSION, UNKNOWN, EXPIRED_TOMBSTONE),
+        # Dirty itself, or the map filled.
+        (UNCONTESTED_EXPIRES, 10, TOMBSTONE, UNKNOWN, KEEP),
+        (UNCONTESTED_EXPIRES, 0, TOMBSTONE, UNKNOWN, KEEP),
+        # A dirty record has its key, and lost.
+        (UNCONTESTED_EXPIRES, 11, TOMBSTONE, WINS, KEEP),
+        # A loser needs no horizon.
+        (UNCONTESTED_EXPIRES, 0, TOMBSTONE, LOSES, SUPERSEDED),
+        (UNVERSIONED_EXPIRES, 11, TOMBSTONE, UNKNOWN, EXPIRED_TOMBSTONE),
+        (UNVERSIONED_EXPIRES, 11, TOMBSTONE | HAS_VERSION, UNKNOWN, KEEP),
+        (UNVERSIONED_EXPIRES, 11, TOMBSTONE | HAS_VERSION, LOSES, SUPERSEDED),
+    ],
+)
+def test_tombstone_where_versions_rank(
+    expiry: int, expires_below: int, flags: int, standing: int, expected: int
+) -> None:
+    for magic in (1, 2):
+        found = _record(
+            flags=flags, standing=standing, horizon=NOW, magic=magic,
+            expiry=expiry, expires_below=expires_below,
+        )  # fmt: skip
+        assert expected == found
+
+
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize(("keeps_old", "expected"), [(True, KEEP), (False, EXPIRED_TOMBSTONE)])
 def test_old_format_tombstone_follows_its_segments_time(
@@ -155,10 +187,13 @@ def _record(
     keeps_old: bool = False,
     discards: bool = False,
     is_control: bool = False,
+    expiry: int = ANY_EXPIRES,
+    expires_below: int = 0,
 ) -> int:
     return ON_RECORD(
-        discards, is_control, offset, MAP_LATEST, flags, standing, magic, horizon, NOW, keeps_old
-    )
+        discards, is_control, offset, MAP_LATEST, flags, standing, magic, horizon, NOW, keeps_old,
+        expiry, expires_below,
+    )  # fmt: skip
 
 
 LATER = NOW + 500

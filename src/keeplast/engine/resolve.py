@@ -1,0 +1,66 @@
+"""Lets the clean section take part where versions rank: a clean record may be a dirty key's winner.
+
+Between the two passes, and before anything is written: afterwards the key map knows the winner of
+every dirty key wherever it lies and is only read, so neither the order of groups nor what is
+committed before a crash can change what remains. No clean key enters the map; what has no dirty
+record stays as it is. cleaning.md section 9.3, rule 3, with architecture 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from keeplast.cleaner.transactions import TransactionState
+from keeplast.columns import verdicts
+from keeplast.columns.ranks import RankedKeyMap
+from keeplast.engine.ranking import Ranking, VersionCounts
+from keeplast.engine.task import PartitionTask
+from keeplast.engine.transaction_windows import follow_window
+from keeplast.engine.workspace import DecompressedCache, Workspace
+from keeplast.format.filename import LOG, segment_file
+from keeplast.log.files import FileSystem, reading
+from keeplast.log.windows import read_windows
+
+Progressed = Callable[[int], None]
+
+
+def raise_over_clean(
+    task: PartitionTask,
+    key_map: RankedKeyMap,
+    ranking: Ranking,
+    files: FileSystem,
+    workspace: Workspace,
+    cache: DecompressedCache,
+    progressed: Progressed,
+    *,
+    checks_crc: bool,
+) -> VersionCounts:
+    """Raise the keys of ``key_map`` to their clean winners; returns what had no version."""
+    plan, w = task.plan, workspace
+    clean = [s for s in plan.segments if s.base_offset < plan.first_dirty]
+    if not len(key_map) or not clean:
+        return VersionCounts()
+    dirty = plan.dirty_segments()
+    shared_base = dirty[0].base_offset if dirty else plan.first_dirty
+    state = TransactionState(plan.aborted_from(clean[0].base_offset))
+    counts = VersionCounts()
+    for segment in clean:
+        path = task.path / segment_file(segment.base_offset, LOG)
+        # The first pass has kept the payloads of the segment that is clean and dirty.
+        keeps = segment.base_offset != shared_base
+        with reading(files, path) as handle:
+            for window in read_windows(
+                handle, path, w.buffers, end=segment.size_bytes, checks_crc=checks_crc
+            ):
+                follow_window(state, window, w)
+                verdicts.select_indexed(window.table, 0, window.batches)
+                for part in w.slices(
+                    window, segment.base_offset, task.hash_key, cache, keeps=keeps
+                ):
+                    if verdicts.mark_indexed(
+                        part.rows, 0, plan.first_dirty, w.offsets, w.flags, w.marks
+                    ):
+                        counts += ranking.read_versions(window, part, w)
+                        key_map.raise_known(ranking.block_of(part.rows, w), w.starts)
+                progressed(window.length)
+    return counts

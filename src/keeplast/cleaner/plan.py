@@ -27,7 +27,8 @@ class RoundPlan:
 
     ``segments`` are all of the log, the last one active. ``bound`` is the exclusive end;
     ``start_position`` the byte at which the first pass starts in the segment that holds
-    ``first_dirty``. ``key_capacity`` is the number of keys the map may hold, None without bound.
+    ``first_dirty``. ``key_capacity`` is the number of keys that the map may hold in its
+    ``key_slots``, both None without bound.
     ``is_expired_round`` says that nothing is indexed and that only what has expired goes; then
     ``first_dirty`` and ``bound`` are the same, and the checkpoint stays where it is.
     """
@@ -44,6 +45,7 @@ class RoundPlan:
     key_capacity: int | None
     now_ms: int
     is_expired_round: bool = False
+    key_slots: int | None = None
 
     @property
     def horizon_ms(self) -> int:

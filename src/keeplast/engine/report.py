@@ -42,6 +42,8 @@ class Stats:
     that to remove the replaced files, which Kafka leaves to a timer. ``versions_missing`` and
     ``versions_malformed`` count the records that the strategy ``header`` ranked without a version,
     by whether the header is there: the dirty ones, and the clean ones where it read them.
+    ``buffer_utilization`` is the share of the key map's slots in use at the end of the round, None
+    for a map without bound.
     """
 
     map_messages_read: int = 0
@@ -60,6 +62,7 @@ class Stats:
     segments_left_alone: int = 0
     copied_bytes: int = 0
     distinct_keys: int = 0
+    buffer_utilization: float | None = None
     index_seconds: float = 0.0
     clean_seconds: float = 0.0
     total_seconds: float = 0.0

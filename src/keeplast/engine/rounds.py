@@ -58,7 +58,7 @@ class Round:
     def report(self, finished: float) -> RoundReport:
         """Return the report of a round whose last wave is committed."""
         last = self.results[-1]
-        counters, index = last.counters, last.index
+        counters, index, slots = last.counters, last.index, self.plan.key_slots
         stats = Stats(
             map_messages_read=index.messages_read,
             map_bytes_read=index.bytes_read,
@@ -76,6 +76,7 @@ class Round:
             segments_left_alone=sum(result.segments_left_alone for result in self.results),
             copied_bytes=sum(result.copied_bytes for result in self.results),
             distinct_keys=index.distinct_keys,
+            buffer_utilization=None if slots is None else index.distinct_keys / slots,
             index_seconds=index.seconds,
             clean_seconds=sum(result.clean_seconds for result in self.results),
             total_seconds=finished - self.started - self.removal_seconds,

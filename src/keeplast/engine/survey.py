@@ -131,9 +131,11 @@ class Survey:
 
     ``plan`` is None when nothing can be cleaned or nothing is worth it; ``reason`` says why.
     ``sample`` is what an estimate would read of it, chosen here because the indexes are at hand.
+    ``segments`` are those of ``listing``, summarized.
     """
 
     listing: PartitionFiles
+    segments: tuple[SegmentSummary, ...]
     tail: Tail
     log_start: int
     last_stable: int
@@ -280,13 +282,21 @@ def survey_partition(
             bound=cleanable.bound,
             start_position=start,
             key_capacity=capacity,
+            key_slots=key_slots(partition),
             now_ms=now_ms,
             is_expired_round=is_expired_round,
         )
     return Survey(
-        listing, tail, log_start, last_stable, first_dirty, uncleanable, cleanable, delay, dating,
-        plan, None if plan is None else choose_sample(plan, indexes), reason, tuple(notes),
+        listing, segments, tail, log_start, last_stable, first_dirty, uncleanable, cleanable,
+        delay, dating, plan, None if plan is None else choose_sample(plan, indexes), reason,
+        tuple(notes),
     )  # fmt: skip
+
+
+def key_slots(partition: PartitionRequest) -> int | None:
+    """Return how many slots a bounded map has, None without a bound."""
+    key_map_bytes = partition.cleaner.key_map_bytes
+    return None if key_map_bytes is None else key_map_bytes // partition.topic.strategy.slot_bytes
 
 
 def key_capacity(partition: PartitionRequest) -> int | None:
@@ -294,15 +304,15 @@ def key_capacity(partition: PartitionRequest) -> int | None:
 
     RefusedError for a load factor outside (0, 1] and for a map without a usable slot.
     """
-    cleaner, strategy = partition.cleaner, partition.topic.strategy
+    cleaner = partition.cleaner
     if not 0 < cleaner.load_factor <= 1:
         raise RefusedError(
             "the load factor must be above 0 and at most 1. "
             f"log.cleaner.io.buffer.load.factor={cleaner.load_factor}"
         )
-    if cleaner.key_map_bytes is None:
+    slots = key_slots(partition)
+    if slots is None:
         return None
-    slots = cleaner.key_map_bytes // strategy.slot_bytes
     capacity = int(slots * cleaner.load_factor)
     if capacity < 1:
         raise RefusedError(

@@ -1,7 +1,4 @@
-"""What expired, or would, as a table: a line for each rule of each partition, and why.
-
-Of a partition of which nothing goes there is a line when somebody should know what keeps it.
-"""
+"""What expired, or would, as a table: a line for each rule of each partition, and why."""
 
 from __future__ import annotations
 
@@ -16,17 +13,25 @@ from keeplast.engine.report import CleanReport, ExpiredReport, ExpiryReport
 RULES = {"log_start": "log start offset", "size": "retention.bytes", "time": "retention.ms"}
 
 
-def expiry_table(report: CleanReport, heading: str) -> Table | None:
-    """Return the table, None when nothing expires anywhere; ``heading`` says whether it has."""
+def expiry_table(report: CleanReport, heading: str, *, explains: bool = False) -> Table | None:
+    """Return the table, None when it has no line; ``heading`` says whether it has happened.
+
+    ``explains`` adds a line for each partition of which nothing goes although its policy has
+    limits: what keeps the first segment.
+    """
     table = new_table("partition", heading, ">segments", ">bytes", ">log start", "why")
     for partition in report.partitions:
         expiry = partition.expiry
-        if expiry is None or not expiry.segments or expiry.error is not None:
+        if expiry is None or expiry.error is not None:
             continue
+        name = Text(printable(f"{partition.topic}-{partition.partition}"))
+        if not expiry.segments and explains and expiry.notes:
+            notes = Text(printable("; ".join(expiry.notes)))
+            table.add_row(name, "nothing", "0", "0 B", str(expiry.log_start), notes)
         for rule, (count, size) in expiry.by_rule().items():
             mine = [segment for segment in expiry.segments if segment.rule == rule]
             table.add_row(
-                Text(printable(f"{partition.topic}-{partition.partition}")),
+                name,
                 f"by {RULES[rule]}",
                 str(count),
                 format_bytes(size),

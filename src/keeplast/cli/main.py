@@ -7,6 +7,7 @@ import sys
 import typer
 
 from keeplast.cli.clean import clean
+from keeplast.cli.delete_records import delete_records
 from keeplast.cli.demo import demo
 from keeplast.cli.exit_codes import INTERRUPTED, TERMINATED
 from keeplast.cli.guard import Terminated, terminate_on_signal
@@ -25,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, plan, clean, verify, demo):
+for command in (inspect, plan, clean, delete_records, verify, demo):
     app.command()(command)
 app.add_typer(receipt)
 

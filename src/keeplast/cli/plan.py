@@ -108,7 +108,7 @@ def _planned(values: options.RunOptions, *, exact: bool) -> tuple[int, dict[str,
             print_result("", *notes)
         if any(each.stats for partition in report.partitions for each in partition.rounds):
             print_result("", summary_table(report))
-        expiry = expiry_table(report, "would expire")
+        expiry = expiry_table(report, "would expire", explains=True)
         for table in (*estimates_tables(report), reasons_table(report), expiry):
             if table is not None:
                 print_result("", table)

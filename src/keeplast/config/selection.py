@@ -102,6 +102,34 @@ def select_partitions(
     return Selection(directory, tuple(requests), tuple(decided), tuple(warnings))
 
 
+def choose_partition(
+    data_directory: Path,
+    files: FileSystem,
+    *,
+    topic: str,
+    partition: int,
+    flags: Sequence[str] = (),
+    config_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[PartitionRequest, tuple[str, ...]]:
+    """Return one partition, whatever its policy is, and warnings.
+
+    Arguments and errors are those of :func:`select_partitions`; RefusedError too when nobody says
+    what its policy is.
+    """
+    directory = open_data_directory(data_directory, files)
+    settings = read_settings(
+        directory.root, files, flags=flags, config_file=config_file, environment=environment
+    )
+    (entry,) = _chosen(directory, topics=(topic,), partitions=(partition,))
+    if settings.policy_origin(topic) is PolicyOrigin.UNKNOWN:
+        raise _unknown_policy(topic, directory.root)
+    request = PartitionRequest(
+        entry.partition, entry.path, settings.topic_config(topic), settings.cleaner_config()
+    )
+    return request, settings.warnings
+
+
 def read_settings(
     root: Path,
     files: FileSystem,
@@ -209,11 +237,7 @@ def _decide(
     origin = settings.policy_origin(topic)
     try:
         if origin is PolicyOrigin.UNKNOWN:
-            raise RefusedError(
-                f"cleanup.policy of the topic is unknown; say it with --topic {topic} --config "
-                f'cleanup.policy=compact, or in {FILE_NAME} under [topic."{topic}"]. '
-                f"topic={topic} path={root}"
-            )
+            raise _unknown_policy(topic, root)
         if origin is PolicyOrigin.CLUSTER and config.is_compacted and not is_named:
             raise RefusedError(
                 f"only the cluster's default policy is known, the topic may have its own; name it "
@@ -228,6 +252,14 @@ def _decide(
         return PartitionRequest(entry.partition, entry.path, config, settings.cleaner_config())
     except RefusedError as error:
         return refused_round(error)
+
+
+def _unknown_policy(topic: str, root: Path) -> RefusedError:
+    return RefusedError(
+        f"cleanup.policy of the topic is unknown; say it with --topic {topic} --config "
+        f'cleanup.policy=compact, or in {FILE_NAME} under [topic."{topic}"]. '
+        f"topic={topic} path={root}"
+    )
 
 
 def refused_round(error: CompactionError) -> RoundReport:

@@ -1,7 +1,8 @@
-"""Writes ``docs/reference/settings.md`` and ``cli.md`` from the code; ``--check`` only compares.
+"""Writes the pages of ``docs/reference`` that the code decides; ``--check`` only compares.
 
-The definitions of :mod:`keeplast.config` and the commands of :mod:`keeplast.cli.main` are the only
-sources: a page that differs from them fails the check.
+``settings.md`` from the definitions of :mod:`keeplast.config`, ``cli.md`` from the commands of
+:mod:`keeplast.cli.main`, ``metrics.md`` from the tables of :mod:`keeplast.service.metrics`. There
+are no other sources: a page that differs from them fails the check.
 """
 
 from __future__ import annotations
@@ -20,6 +21,15 @@ from keeplast.cli.main import app
 from keeplast.config.definition import Definition, Scope
 from keeplast.config.definitions import DEFINITIONS
 from keeplast.config.values import value_range, value_text, value_words
+from keeplast.service.gauges import GAUGES
+from keeplast.service.metrics import (
+    COUNTERS,
+    PARTITION_GAUGES,
+    PARTITIONS,
+    PARTITIONS_ABOUT,
+    REMOVED_ABOUT,
+    REMOVED_RECORDS,
+)
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 COMMAND = "tools/make_reference.py"
@@ -72,6 +82,17 @@ What each command takes, and what it leaves behind.
 Spark's output go to stderr. Sizes are bytes, or a number with `k`, `m`, `g` or `t`.
 """
 
+METRICS_HEAD = f"""# Metrics
+
+{NOTICE}
+
+What `keeplast run --metrics-port N` serves to Prometheus, and under which of Kafka's names.
+
+The server listens on the loopback unless `--metrics-host` says otherwise; the path is `/metrics`.
+A scrape tells what the daemon last published: after each look at the partitions, and after the
+rounds of each turn. Counters begin at 0 when the daemon starts.
+"""
+
 
 def settings_page() -> str:
     """Return the page of settings."""
@@ -106,9 +127,36 @@ def cli_page() -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+def metrics_page() -> str:
+    """Return the page of metrics."""
+    gauges = [f"| `{g.metric}` | `{g.mbean}` | {g.about} |" for g in GAUGES]
+    counters = [(f"{c.name}_total", c.about) for c in COUNTERS]
+    counters += [(f"{REMOVED_RECORDS}_total", REMOVED_ABOUT), (PARTITIONS, PARTITIONS_ABOUT)]
+    partitions = [(each.name, each.about) for each in PARTITION_GAUGES]
+    parts = [
+        METRICS_HEAD,
+        "## Kafka's gauges\n",
+        "| Prometheus | Kafka | |\n|---|---|---|",
+        *gauges,
+        "\nDifferences from Kafka are on purpose: [differences.md](differences.md), g.",
+        "\n## Sums and states\n",
+        "| name | |\n|---|---|",
+        *(f"| `{name}` | {about} |" for name, about in counters),
+        "\n## By partition\n",
+        "Labels `topic` and `partition`; a partition that could not be surveyed has none.\n",
+        "| name | |\n|---|---|",
+        *(f"| `{name}` | {about} |" for name, about in partitions),
+    ]
+    return "\n".join(parts) + "\n"
+
+
 def main(arguments: list[str]) -> int:
     """Write the pages, or compare them and return 1 when one differs."""
-    pages = {"settings.md": settings_page(), "cli.md": cli_page()}
+    pages = {
+        "settings.md": settings_page(),
+        "cli.md": cli_page(),
+        "metrics.md": metrics_page(),
+    }
     differing = []
     for name, text in pages.items():
         path = REFERENCE / name

@@ -1,0 +1,236 @@
+"""Gauges of a running cleaner under Kafka's names, from the snapshots that the daemon publishes.
+
+Names and meaning are those of ``kafka.log:type=LogCleaner`` and ``LogCleanerManager``
+(cleaning.md section 1.11), so that dashboards and alerts keep working, but for two on purpose
+(architecture 2.2 g): ``max-buffer-utilization-percent`` is computed and not cut to 0 or 100, and
+``max-compaction-delay-secs`` follows KIP-354: over all partitions that were looked at, anew at
+each look, without an upper limit. What Kafka says of its threads is said here of the rounds of the
+last turn. Computes from values alone; :mod:`keeplast.service.metrics` serves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from keeplast.engine.report import RoundReport, Stats
+from keeplast.model.partition import TopicPartition
+from keeplast.service.snapshot import PartitionFacts, PartitionState, Snapshot
+
+CLEANER = "LogCleaner"
+MANAGER = "LogCleanerManager"
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over all rounds since the start; reasons are by field name of ``Reasons``."""
+
+    rounds_done: int = 0
+    rounds_failed: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    seconds: float = 0.0
+    removed_records: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What gauges are made from: the last snapshot, the rounds of the last turn, and sums.
+
+    ``cleanable_bytes`` are those of each partition's last survey: one that is set aside is not
+    surveyed again.
+    """
+
+    snapshot: Snapshot | None = None
+    last_turn: tuple[RoundReport, ...] = ()
+    totals: Totals = field(default_factory=Totals)
+    cleanable_bytes: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def partitions(self) -> tuple[PartitionFacts, ...]:
+        """Return the partitions of the last snapshot, none before the first."""
+        return () if self.snapshot is None else self.snapshot.partitions
+
+    def in_state(self, state: PartitionState) -> list[PartitionFacts]:
+        """Return the partitions in one state."""
+        return [each for each in self.partitions if each.state is state]
+
+    def stats(self) -> list[Stats]:
+        """Return the counters of the last turn's rounds; a round that failed has none."""
+        return [each.stats for each in self.last_turn if each.stats is not None]
+
+
+class GaugeObserver:
+    """Takes snapshots; another thread may read :attr:`observed`, which is replaced as a whole."""
+
+    def __init__(self) -> None:
+        """Begin before the first look."""
+        self.observed = Observed()
+        self._counted: dict[TopicPartition, RoundReport] = {}
+
+    def published(self, snapshot: Snapshot) -> None:
+        """Take a snapshot. A round is counted once, however often it is published."""
+        fresh: list[RoundReport] = []
+        for facts in snapshot.partitions:
+            report = facts.last_round
+            if report is not None and self._counted.get(facts.partition) is not report:
+                self._counted[facts.partition] = report
+                fresh.append(report)
+        here = {facts.partition for facts in snapshot.partitions}
+        self._counted = {tp: report for tp, report in self._counted.items() if tp in here}
+        before = self.observed
+        cleanable = {tp: size for tp, size in before.cleanable_bytes.items() if tp in here}
+        cleanable |= {
+            facts.partition: facts.cleanable_bytes
+            for facts in snapshot.partitions
+            if facts.cleanable_bytes is not None
+        }
+        self.observed = Observed(
+            snapshot,
+            tuple(fresh) if fresh else before.last_turn,
+            _added(before.totals, fresh),
+            cleanable,
+        )
+
+
+def _added(totals: Totals, rounds: list[RoundReport]) -> Totals:
+    stats = [each.stats for each in rounds if each.stats is not None and each.failure is None]
+    removed = dict(totals.removed_records)
+    for each in rounds:
+        if each.reasons is not None and each.failure is None:
+            for name in REMOVAL_REASONS:
+                removed[name] = removed.get(name, 0) + getattr(each.reasons, f"{name}_records")
+    return Totals(
+        totals.rounds_done + len(stats),
+        totals.rounds_failed + sum(each.failure is not None for each in rounds),
+        totals.bytes_read + sum(each.map_bytes_read + each.bytes_read for each in stats),
+        totals.bytes_written + sum(each.bytes_written for each in stats),
+        totals.seconds + sum(each.total_seconds for each in stats),
+        removed,
+    )
+
+
+REMOVAL_REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """One gauge: Kafka's MBean type and name, and how its value comes from what was observed.
+
+    ``value`` takes the clock too. ``by_directory`` gauges have the tag ``logDirectory``.
+    """
+
+    type: str
+    name: str
+    about: str
+    value: Callable[[Observed, int], float]
+    by_directory: bool = False
+
+    @property
+    def mbean(self) -> str:
+        """Return Kafka's name of it."""
+        tag = ",logDirectory=*" if self.by_directory else ""
+        return f"kafka.log:type={self.type},name={self.name}{tag}"
+
+    @property
+    def metric(self) -> str:
+        """Return the name under which Prometheus sees it."""
+        return f"kafka_log_{self.type}_{self.name.replace('-', '_')}"
+
+
+def _buffer_utilization_percent(observed: Observed, _now_ms: int) -> float:
+    shares = [each.buffer_utilization for each in observed.stats()]
+    return 100 * max((share for share in shares if share is not None), default=0.0)
+
+
+def _recopy_percent(observed: Observed, _now_ms: int) -> float:
+    stats = observed.stats()
+    written = sum(each.bytes_written for each in stats)
+    return 100 * written // max(sum(each.bytes_read for each in stats), 1)
+
+
+def _clean_time_seconds(observed: Observed, _now_ms: int) -> float:
+    return int(max((each.total_seconds for each in observed.stats()), default=0.0))
+
+
+def _compaction_delay_seconds(observed: Observed, _now_ms: int) -> float:
+    delays = [each.compaction_delay_ms or 0 for each in observed.partitions]
+    return max(delays, default=0) // 1000
+
+
+def _uncleanable_partitions(observed: Observed, _now_ms: int) -> float:
+    return len(observed.in_state(PartitionState.SET_ASIDE))
+
+
+def _uncleanable_bytes(observed: Observed, _now_ms: int) -> float:
+    return sum(
+        observed.cleanable_bytes.get(each.partition, 0)
+        for each in observed.in_state(PartitionState.SET_ASIDE)
+    )
+
+
+def _dirty_percent(observed: Observed, _now_ms: int) -> float:
+    candidates = (PartitionState.ELIGIBLE, PartitionState.WAITING)
+    ratios = [each.ratio or 0.0 for each in observed.partitions if each.state in candidates]
+    return int(100 * max(ratios, default=0.0))
+
+
+def _since_last_run_ms(observed: Observed, now_ms: int) -> float:
+    return 0 if observed.snapshot is None else now_ms - observed.snapshot.looked_ms
+
+
+def _dead_threads(_observed: Observed, _now_ms: int) -> float:
+    return 0
+
+
+GAUGES = (
+    Gauge(
+        CLEANER, "max-buffer-utilization-percent",
+        "Greatest share of a key map's slots that was in use at the end of a round of the last "
+        "turn; 0 while no map has a bound. Not cut to whole hundreds, as Kafka's is.",
+        _buffer_utilization_percent,
+    ),
+    Gauge(
+        CLEANER, "cleaner-recopy-percent",
+        "Bytes written by 100 bytes read, over the rounds of the last turn.",
+        _recopy_percent,
+    ),
+    Gauge(
+        CLEANER, "max-clean-time-secs",
+        "Whole seconds that the longest round of the last turn took.",
+        _clean_time_seconds,
+    ),
+    Gauge(
+        CLEANER, "max-compaction-delay-secs",
+        "For how many whole seconds the log that is most overdue has been, by KIP-354: over all "
+        "compacted partitions, at the last look.",
+        _compaction_delay_seconds,
+    ),
+    Gauge(
+        CLEANER, "DeadThreadCount",
+        "Always 0: a worker that dies fails its round, which is tried again, and the daemon does "
+        "not go on without one.",
+        _dead_threads,
+    ),
+    Gauge(
+        MANAGER, "uncleanable-partitions-count",
+        "Partitions of the directory that are set aside.",
+        _uncleanable_partitions, by_directory=True,
+    ),
+    Gauge(
+        MANAGER, "uncleanable-bytes",
+        "Bytes of those partitions that could be cleaned if they were whole, as last surveyed; 0 "
+        "for one that was set aside before the daemon started.",
+        _uncleanable_bytes, by_directory=True,
+    ),
+    Gauge(
+        MANAGER, "max-dirty-percent",
+        "Greatest dirty ratio of a partition that is not set aside, in whole percent.",
+        _dirty_percent,
+    ),
+    Gauge(
+        MANAGER, "time-since-last-run-ms",
+        "Milliseconds since the daemon last looked at the partitions.",
+        _since_last_run_ms,
+    ),
+)  # fmt: skip

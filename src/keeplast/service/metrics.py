@@ -1,0 +1,180 @@
+"""Serves a daemon's gauges and counters to Prometheus, over HTTP on the loopback unless told else.
+
+A scrape reads what the daemon last published and computes from it in the server's thread: it
+never waits for a round and a round never waits for it. Kafka's gauges come first
+(:mod:`keeplast.service.gauges`); counters and what is told of each partition have names of ours.
+The tables here are what ``docs/reference/metrics.md`` is written from.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from keeplast.clock import Clock
+from keeplast.errors import InvalidError
+from keeplast.service.gauges import GAUGES, REMOVAL_REASONS, GaugeObserver, Totals
+from keeplast.service.snapshot import PartitionFacts, PartitionState
+
+HOST_DEFAULT = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A sum since the start; the exposed name ends in ``_total``."""
+
+    name: str
+    about: str
+    value: Callable[[Totals], float]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionGauge:
+    """A value of each partition, with the labels ``topic`` and ``partition``; None is left out."""
+
+    name: str
+    about: str
+    value: Callable[[PartitionFacts], float | None]
+
+
+COUNTERS = (
+    Counter("keeplast_rounds_done", "Rounds that ended well.", lambda t: t.rounds_done),
+    Counter("keeplast_rounds_failed", "Rounds that failed.", lambda t: t.rounds_failed),
+    Counter("keeplast_read_bytes", "Bytes that both passes read.", lambda t: t.bytes_read),
+    Counter("keeplast_written_bytes", "Bytes that rounds wrote.", lambda t: t.bytes_written),
+    Counter("keeplast_round_seconds", "Seconds that rounds took.", lambda t: t.seconds),
+)
+
+REMOVED_RECORDS = "keeplast_removed_records"
+REMOVED_ABOUT = f"Records that went, by reason: {', '.join(REMOVAL_REASONS)}."
+
+PARTITION_GAUGES = (
+    PartitionGauge(
+        "keeplast_partition_clean_bytes",
+        "Bytes below the first dirty offset, by segment.",
+        lambda p: p.clean_bytes,
+    ),
+    PartitionGauge(
+        "keeplast_partition_cleanable_bytes",
+        "Bytes of the dirty segments that a round may clean.",
+        lambda p: p.cleanable_bytes,
+    ),
+    PartitionGauge(
+        "keeplast_partition_uncleanable_bytes",
+        "Bytes at and above the bound, the active segment included.",
+        lambda p: p.uncleanable_bytes,
+    ),
+    PartitionGauge(
+        "keeplast_partition_dirty_ratio",
+        "Cleanable by clean and cleanable bytes.",
+        lambda p: p.ratio,
+    ),
+    PartitionGauge(
+        "keeplast_partition_compaction_delay_seconds",
+        "For how long the log is overdue, 0 when it is not.",
+        lambda p: None if p.compaction_delay_ms is None else p.compaction_delay_ms / 1000,
+    ),
+    PartitionGauge(
+        "keeplast_partition_last_round_timestamp_seconds",
+        "When the last round ended, seconds since 1970.",
+        lambda p: None if p.last_round_ms is None else p.last_round_ms / 1000,
+    ),
+)
+
+PARTITIONS = "keeplast_partitions"
+PARTITIONS_ABOUT = f"Partitions by state: {', '.join(PartitionState)}."
+
+
+class CleanerCollector(Collector):
+    """Turns what was observed into metrics, at each scrape."""
+
+    def __init__(self, observer: GaugeObserver, clock: Clock, directory: str) -> None:
+        """Take where snapshots arrive; ``directory`` is the value of the tag ``logDirectory``."""
+        self._observer = observer
+        self._clock = clock
+        self._directory = directory
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics of one moment."""
+        observed, now_ms = self._observer.observed, self._clock.now_ms()
+        for gauge in GAUGES:
+            labels = ["logDirectory"] if gauge.by_directory else []
+            family = GaugeMetricFamily(gauge.metric, f"{gauge.mbean} {gauge.about}", labels=labels)
+            family.add_metric(
+                [self._directory] if gauge.by_directory else [], gauge.value(observed, now_ms)
+            )
+            yield family
+        for counter in COUNTERS:
+            yield CounterMetricFamily(
+                counter.name, counter.about, value=counter.value(observed.totals)
+            )
+        removed = CounterMetricFamily(REMOVED_RECORDS, REMOVED_ABOUT, labels=["reason"])
+        for reason in REMOVAL_REASONS:
+            removed.add_metric([reason], observed.totals.removed_records.get(reason, 0))
+        yield removed
+        states = GaugeMetricFamily(PARTITIONS, PARTITIONS_ABOUT, labels=["state"])
+        for state in PartitionState:
+            states.add_metric([state.value], len(observed.in_state(state)))
+        yield states
+        for each in PARTITION_GAUGES:
+            family = GaugeMetricFamily(each.name, each.about, labels=["topic", "partition"])
+            for facts in observed.partitions:
+                value = each.value(facts)
+                if value is not None:
+                    partition = facts.partition
+                    family.add_metric([partition.topic, str(partition.partition)], value)
+            yield family
+
+
+class MetricsServer:
+    """An HTTP server for scrapes, from ``__enter__`` to ``__exit__``, in a thread of its own."""
+
+    def __init__(self, collector: CleanerCollector, *, host: str, port: int) -> None:
+        """Take where to listen; port 0 lets the system choose."""
+        self._host = host
+        self._wanted = port
+        self._collector = collector
+        self._registry = CollectorRegistry()
+        self._running: tuple[WSGIServer, threading.Thread] | None = None
+
+    @property
+    def address(self) -> str:
+        """Return the URL of the metrics while it runs."""
+        port = self._wanted if self._running is None else self._running[0].server_port
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{port}/metrics"
+
+    def __enter__(self) -> Self:
+        """Listen; InvalidError when the address cannot be had."""
+        self._registry.register(self._collector)
+        try:
+            self._running = start_http_server(self._wanted, self._host, self._registry)
+        except (OSError, OverflowError) as error:
+            raise InvalidError(
+                f"cannot listen there; choose another --metrics-port or --metrics-host. "
+                f"host={self._host} port={self._wanted} problem={error}"
+            ) from error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop listening and take the metrics away."""
+        if self._running is not None:
+            server, thread = self._running
+            server.shutdown()
+            server.server_close()
+            thread.join()
+            self._running = None
+        self._registry.unregister(self._collector)

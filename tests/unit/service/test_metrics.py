@@ -1,0 +1,92 @@
+"""What a scrape gets, and that the server comes and goes."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from keeplast.errors import InvalidError
+from keeplast.service.gauges import GAUGES, GaugeObserver
+from keeplast.service.metrics import (
+    COUNTERS,
+    HOST_DEFAULT,
+    PARTITION_GAUGES,
+    PARTITIONS,
+    REMOVED_RECORDS,
+    CleanerCollector,
+    MetricsServer,
+)
+from keeplast.service.snapshot import PartitionState
+from tests.support.manual_clock import ManualClock
+from tests.unit.service.test_gauges import NOW_MS, facts, round_of, snapshot
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def server(observer: GaugeObserver, port: int = 0) -> MetricsServer:
+    collector = CleanerCollector(observer, ManualClock(NOW_MS + 5), "/var/kafka")
+    return MetricsServer(collector, host=HOST_DEFAULT, port=port)
+
+
+def scrape(address: str) -> Samples:
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_scrape_gives_every_gauge_under_its_name() -> None:
+    observer = GaugeObserver()
+    aside = facts(1, PartitionState.SET_ASIDE, cleanable_bytes=40)
+    done = round_of(bytes_read=200, bytes_written=50)
+    observer.published(snapshot(facts(0, last_round=done, delay_ms=7000), aside))
+    with server(observer) as running:
+        found = scrape(running.address)
+    directory = (("logDirectory", "/var/kafka"),)
+    partition = (("partition", "0"), ("topic", "t"))
+    expected = {
+        ("kafka_log_LogCleaner_cleaner_recopy_percent", ()): 25,
+        ("kafka_log_LogCleaner_max_compaction_delay_secs", ()): 7,
+        ("kafka_log_LogCleaner_DeadThreadCount", ()): 0,
+        ("kafka_log_LogCleanerManager_uncleanable_partitions_count", directory): 1,
+        ("kafka_log_LogCleanerManager_uncleanable_bytes", directory): 40,
+        ("kafka_log_LogCleanerManager_max_dirty_percent", ()): 25,
+        ("kafka_log_LogCleanerManager_time_since_last_run_ms", ()): 5,
+        ("keeplast_rounds_done_total", ()): 1,
+        ("keeplast_removed_records_total", (("reason", "superseded"),)): 3,
+        ("keeplast_partitions", (("state", "set aside"),)): 1,
+        ("keeplast_partition_dirty_ratio", partition): 0.25,
+        ("keeplast_partition_compaction_delay_seconds", partition): 7,
+    }
+    assert expected == {key: found.get(key) for key in expected}
+    names = {name for name, _ in found}
+    assert {gauge.metric for gauge in GAUGES} <= names
+    ours = {PARTITIONS, f"{REMOVED_RECORDS}_total", *(each.name for each in PARTITION_GAUGES)}
+    assert ours | {f"{each.name}_total" for each in COUNTERS} <= names
+
+
+def test_ct01_metrics_are_gone_when_it_is_closed_and_ct02_back_when_it_starts_again() -> None:
+    running = server(GaugeObserver())
+    seen = []
+    for _ in range(2):
+        with running:
+            address = running.address
+            seen.append({name for name, _ in scrape(address)})
+        with pytest.raises(OSError, match="refused"):
+            scrape(address)
+    assert seen[0] == seen[1]
+    assert {gauge.metric for gauge in GAUGES} <= seen[1]
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with socket.create_server((HOST_DEFAULT, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InvalidError) as caught, server(GaugeObserver(), port):
+            raise AssertionError
+    assert f"port={port}" in str(caught.value)

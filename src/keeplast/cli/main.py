@@ -7,6 +7,7 @@ import sys
 import typer
 
 from keeplast.cli.clean import clean
+from keeplast.cli.config import config
 from keeplast.cli.delete_records import delete_records
 from keeplast.cli.demo import demo
 from keeplast.cli.exit_codes import INTERRUPTED, TERMINATED
@@ -29,6 +30,7 @@ app = typer.Typer(
 for command in (inspect, plan, clean, delete_records, verify, demo):
     app.command()(command)
 app.add_typer(receipt)
+app.add_typer(config)
 
 
 def main() -> None:

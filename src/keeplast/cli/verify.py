@@ -96,7 +96,7 @@ def _verified(
     from keeplast.cli.sizes import parse_size
     from keeplast.cli.verify_pairs import find_pairs
     from keeplast.cli.verify_view import render
-    from keeplast.config.selection import read_settings
+    from keeplast.config.sources import read_settings
     from keeplast.engine.receipt_book import read_receipts
     from keeplast.engine.verdicts import Verdict
     from keeplast.engine.verification import Verifier, VerifySettings

@@ -15,20 +15,13 @@ What is refused or skipped here becomes a report of its own; the other partition
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from keeplast.config.layers import (
-    FLAG_SOURCE,
-    Layer,
-    environment_layer,
-    file_layer,
-    flags_layer,
-)
-from keeplast.config.metadata_log import read_metadata
+from keeplast.config.layers import FLAG_SOURCE
 from keeplast.config.settings import PolicyOrigin, Settings
+from keeplast.config.sources import FILE_NAME, read_settings
 from keeplast.engine.report import PartitionReport, RoundReport, describe_error
 from keeplast.engine.request import PartitionRequest
 from keeplast.errors import CompactionError, InvalidError, RefusedError
@@ -39,9 +32,6 @@ from keeplast.log.data_directory import (
     open_data_directory,
 )
 from keeplast.log.files import FileSystem
-
-FILE_NAME = "keeplast.toml"
-FILE_BYTES_MAX = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,36 +118,6 @@ def choose_partition(
         entry.partition, entry.path, settings.topic_config(topic), settings.cleaner_config()
     )
     return request, settings.warnings
-
-
-def read_settings(
-    root: Path,
-    files: FileSystem,
-    *,
-    flags: Sequence[str] = (),
-    config_file: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-    key_map_bytes: int | None = None,
-) -> Settings:
-    """Return the settings of every source for the data directory ``root``."""
-    layers: list[Layer] = [
-        flags_layer(flags),
-        environment_layer(os.environ if environment is None else environment),
-    ]
-    # A file that the user names may be a link; what lies in the data directory may not.
-    path = root / FILE_NAME if config_file is None else config_file.resolve()
-    if config_file is not None or files.exists(path):
-        layers.append(file_layer(_text(path, files), str(path)))
-    return Settings(layers, directory_layer=read_metadata(root, files), key_map_bytes=key_map_bytes)
-
-
-def _text(path: Path, files: FileSystem) -> str:
-    try:
-        return files.read_bytes(path, FILE_BYTES_MAX).decode()
-    except UnicodeDecodeError as error:
-        raise InvalidError(
-            f"not UTF-8 text; save it as UTF-8. path={path} position={error.start}"
-        ) from error
 
 
 def _in_service(directory: DataDirectory) -> list[PartitionEntry]:

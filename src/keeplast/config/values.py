@@ -22,7 +22,7 @@ from keeplast.config.definition import (
 )
 from keeplast.config.effective import AS_TOTAL
 from keeplast.errors import InvalidError
-from keeplast.model.duration import DURATION_UNITS
+from keeplast.model.duration import DURATION_UNITS, duration_text
 from keeplast.model.offsets import INT64_MAX
 
 _SIZE_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
@@ -55,6 +55,12 @@ def setting_value(
     return value
 
 
+def written_value(definition: Definition, text: str, *, source: str, spelling: Synonym) -> Value:
+    """Return the value of ``text`` in the unit of its own name, inside its range."""
+    setting_value(definition, text, source=source, spelling=spelling)
+    return _parsed(definition, text.strip(), key=spelling.key, source=source)
+
+
 def value_text(value: object) -> str:
     """Return the text of a value that a typed source such as TOML gave."""
     if isinstance(value, bool):
@@ -80,7 +86,9 @@ def value_words(definition: Definition, value: Value | None) -> str:
         units = DURATION_UNITS
     elif key.endswith((".bytes", ".buffer.size")):
         units = _SIZE_UNITS
-    return next((f"{value // size} {unit}" for unit, size in units if _divides(size, value)), "")
+    exact = next((f"{value // size} {unit}" for unit, size in units if _divides(size, value)), "")
+    is_long = units is DURATION_UNITS and value >= 100 * DURATION_UNITS[0][1]
+    return f"about {duration_text(int(value))}" if is_long and not exact.endswith("d") else exact
 
 
 def value_range(definition: Definition) -> str:

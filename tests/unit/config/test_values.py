@@ -47,6 +47,7 @@ def test_every_definition_says_its_trade_off_in_a_sentence() -> None:
         ("retention.ms", 86_400_000, "1 d"),
         ("retention.ms", 5_400_000, "90 min"),
         ("retention.ms", 1500, ""),
+        ("retention.ms", 1_000_000_000_000, "about 11574 d"),
         ("retention.ms", 0, ""),
         ("retention.ms", -1, "no limit"),
         ("local.retention.ms", -2, "as retention.ms"),

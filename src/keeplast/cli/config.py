@@ -1,0 +1,154 @@
+"""``keeplast config``: what settings there are, which count, and changing them in the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keeplast.cli.guard import run_guarded
+from keeplast.cli.options import Config, ConfigFile, Json
+
+config = typer.Typer(
+    name="config",
+    help="Settings: which there are, which count and why, and changing them.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+DataDir = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DATA_DIR",
+        help="The data directory, or a partition in it.",
+        show_default=False,
+    ),
+]
+Topic = Annotated[
+    str | None,
+    typer.Option("--topic", metavar="T", help="Of this topic. Default: of the cluster."),
+]
+Key = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY", help="A setting by its topic's or its broker's name.", show_default=False
+    ),
+]
+
+
+@config.command(name="list")
+def list_settings(
+    data_dir: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[DATA_DIR]",
+            help="List what counts in this data directory. Default: what there is.",
+            show_default=False,
+        ),
+    ] = None,
+    topic: Topic = None,
+    effective: Annotated[
+        bool,
+        typer.Option("--effective", help="With every default, not only what some source has set."),
+    ] = False,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """List the settings: all there are, or of a data directory those set and where.
+
+    A topic's value from any source beats the cluster's, which beats the default; flags beat the
+    environment, which beats the file, which beats the directory's own metadata.
+    """
+    from keeplast.cli.config_call import listed
+
+    run_guarded(
+        lambda: listed(
+            data_dir, topic, tuple(config or ()), config_file, effective=effective, as_json=as_json
+        ),
+        as_json=as_json,
+    )
+
+
+@config.command()
+def describe(key: Key, as_json: Json = False) -> None:
+    """Say what a setting means: names, type, default, range, trade-off, and whether it acts."""
+    from keeplast.cli.config_call import described
+
+    run_guarded(lambda: described(key, as_json=as_json), as_json=as_json)
+
+
+@config.command()
+def check(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A settings file.", show_default=False)
+    ],
+    as_json: Json = False,
+) -> None:
+    """Look for mistakes in a settings file; all of them are told, and the exit code is 1."""
+    from keeplast.cli.config_call import checked
+
+    run_guarded(lambda: checked(file, as_json=as_json), as_json=as_json)
+
+
+@config.command()
+def get(
+    key: Key,
+    data_dir: DataDir,
+    topic: Topic = None,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Print the value that counts; where it comes from goes to stderr."""
+    from keeplast.cli.config_call import got
+
+    run_guarded(
+        lambda: got(key, data_dir, topic, tuple(config or ()), config_file, as_json=as_json),
+        as_json=as_json,
+    )
+
+
+@config.command(name="set")
+def set_settings(
+    settings: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY=VALUE...", help="Settings to write.", show_default=False),
+    ],
+    data_dir: DataDir,
+    topic: Topic = None,
+    config_file: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Write settings into keeplast.toml of a data directory, checked together with all others.
+
+    Nothing is written unless the result can be used. The rest of the file stays as it is, comments
+    included. What runs takes it from its next round on.
+    """
+    from keeplast.cli.config_call import changed, pairs
+
+    run_guarded(
+        lambda: changed(pairs(settings), data_dir, topic, config_file, as_json=as_json),
+        as_json=as_json,
+    )
+
+
+@config.command()
+def unset(
+    keys: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY...", help="Settings to remove.", show_default=False),
+    ],
+    data_dir: DataDir,
+    topic: Topic = None,
+    config_file: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Remove settings from keeplast.toml, so that the next source in line counts again."""
+    from keeplast.cli.config_call import changed
+
+    run_guarded(
+        lambda: changed(dict.fromkeys(keys), data_dir, topic, config_file, as_json=as_json),
+        as_json=as_json,
+    )

@@ -1,0 +1,201 @@
+"""What the commands of ``keeplast config`` do, once one of them runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from keeplast.cli.config_view import (
+    change_lines,
+    definition_lines,
+    definition_row,
+    definitions_table,
+    origin_text,
+    value_row,
+    values_table,
+)
+from keeplast.cli.exit_codes import CHECK_FAILED, DONE
+from keeplast.cli.guard import JSON_VERSION
+from keeplast.cli.output import print_result, say
+from keeplast.config.definitions import DEFINITIONS
+from keeplast.config.layers import file_layer, file_problems, find_definition, warnings_of
+from keeplast.config.settings import Settings
+from keeplast.config.settings_file import change_settings
+from keeplast.config.sources import read_settings, read_text
+from keeplast.config.values import value_text
+from keeplast.errors import CompactionError, InvalidError
+from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory, open_data_directory
+from keeplast.log.files import LocalFiles
+
+Outcome = tuple[int, dict[str, Any]]
+
+
+def listed(
+    data_dir: Path | None,
+    topic: str | None,
+    flags: Sequence[str],
+    config_file: Path | None,
+    *,
+    effective: bool,
+    as_json: bool,
+) -> Outcome:
+    """List what there is, or what counts in a data directory."""
+    if data_dir is None:
+        if effective or topic is not None:
+            raise InvalidError("whose settings these are is not said; give DATA_DIR. DATA_DIR=")
+        if not as_json:
+            print_result(definitions_table(DEFINITIONS))
+        return DONE, _document(settings=[definition_row(each) for each in DEFINITIONS])
+    directory = open_data_directory(data_dir, LocalFiles())
+    settings = _settings(directory, flags, config_file)
+    _warn_of_topic(directory, topic)
+    found = [(each, settings.effective(each, topic)) for each in DEFINITIONS]
+    shown = [(each, value) for each, value in found if effective or not value.is_default]
+    problems = settings.problems(topic)
+    if not as_json:
+        print_result(values_table(shown, directory.root))
+    for problem in problems:
+        say(problem, kind="error")
+    rows = [definition_row(each) | value_row(each, value) for each, value in shown]
+    return CHECK_FAILED if problems else DONE, _document(
+        topic=topic, settings=rows, problems=problems
+    )
+
+
+def described(key: str, *, as_json: bool) -> Outcome:
+    """Say everything about one setting."""
+    definition = find_definition(key)
+    if not as_json:
+        print_result(*definition_lines(definition))
+    return DONE, _document(**definition_row(definition))
+
+
+def checked(file: Path, *, as_json: bool) -> Outcome:
+    """Tell every mistake in a file, and what a user should know of it."""
+    path = file.resolve()
+    text = read_text(path, LocalFiles())
+    problems = [str(problem) for problem in file_problems(text, str(file))]
+    warnings: list[str] = []
+    if not problems:
+        layer = file_layer(text, str(file))
+        settings = Settings((layer,))
+        topics = sorted(layer.topics)
+        for topic in (None, *topics):
+            problems += settings.problems(topic)
+            warnings += settings.hazards(topic)
+        try:
+            settings.cleaner_config()
+        except CompactionError as error:
+            problems.append(str(error))
+        warnings = [*warnings_of(layer), *dict.fromkeys(warnings)]
+    if not as_json:
+        for warning in warnings:
+            print_result(f"warning: {warning}")
+        for problem in problems:
+            print_result(f"mistake: {problem}")
+        if not problems:
+            count = len(layer.cluster) + sum(len(own) for own in layer.topics.values())
+            print_result(f"no mistake: {count} settings, {len(topics)} topics. path={file}")
+    return CHECK_FAILED if problems else DONE, _document(
+        path=str(file), problems=problems, warnings=warnings
+    )
+
+
+def got(
+    key: str,
+    data_dir: Path,
+    topic: str | None,
+    flags: Sequence[str],
+    config_file: Path | None,
+    *,
+    as_json: bool,
+) -> Outcome:
+    """Print the value that counts."""
+    definition = find_definition(key)
+    directory = open_data_directory(data_dir, LocalFiles())
+    found = _settings(directory, flags, config_file).effective(definition, topic)
+    _warn_of_topic(directory, topic)
+    if not as_json:
+        print_result(value_text(found.value) if found.value is not None else "")
+        say(f"{definition.key}: {origin_text(definition, found, directory.root)}")
+    return DONE, _document(
+        topic=topic, **(definition_row(definition) | value_row(definition, found))
+    )
+
+
+def pairs(settings: Sequence[str]) -> dict[str, str | None]:
+    """Return ``KEY=VALUE`` texts as a mapping; InvalidError for a text without a value."""
+    found: dict[str, str | None] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise InvalidError(f"setting without a value; write KEY=VALUE. setting={setting!r}")
+        found[key.strip()] = value
+    return found
+
+
+def changed(
+    changes: Mapping[str, str | None],
+    data_dir: Path,
+    topic: str | None,
+    config_file: Path | None,
+    *,
+    as_json: bool,
+) -> Outcome:
+    """Write settings, or remove those whose value is None, and say what that did."""
+    files = LocalFiles()
+    directory = open_data_directory(data_dir, files)
+    _warn_of_topic(directory, topic)
+    edit = change_settings(
+        directory.root,
+        files,
+        changes,
+        topic=topic,
+        topics_here=_topics(directory),
+        config_file=config_file,
+        environment=os.environ,
+    )
+    if not as_json:
+        print_result(*change_lines(edit, topic, directory.root))
+    for warning in edit.warnings:
+        say(warning, kind="warning")
+    return DONE, _document(
+        path=str(edit.path),
+        topic=topic,
+        changes=[
+            {
+                "key": each.key,
+                "before": value_row(each.definition, each.before),
+                "after": value_row(each.definition, each.after),
+                "removed": list(each.removed),
+            }
+            for each in edit.changes
+        ],
+        warnings=list(edit.warnings),
+    )
+
+
+def _settings(directory: DataDirectory, flags: Sequence[str], config_file: Path | None) -> Settings:
+    return read_settings(
+        directory.root,
+        LocalFiles(),
+        flags=flags,
+        config_file=config_file,
+        environment=os.environ,
+    )
+
+
+def _topics(directory: DataDirectory) -> list[str]:
+    names = {e.partition.topic for e in directory.partitions if e.mark is None}
+    return sorted(names - {METADATA_TOPIC})
+
+
+def _warn_of_topic(directory: DataDirectory, topic: str | None) -> None:
+    if topic is not None and not directory.is_single and topic not in _topics(directory):
+        say(f"no such topic in the data directory. topic={topic}", kind="warning")
+
+
+def _document(**parts: object) -> dict[str, Any]:
+    return {"version": JSON_VERSION, **parts}

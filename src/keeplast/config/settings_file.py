@@ -1,0 +1,237 @@
+"""Changes ``keeplast.toml`` and leaves everything else in it as it is, comments included.
+
+The order that keeps a bad value out: the new text is made, read again, judged together with every
+other source, and only then put in the place of the old one, atomically. What the new text says must
+be what the old one said but for the change; a file that is written in a way that cannot be edited
+like this is left to its owner. Sole home of ``tomlkit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import Comment, Table
+
+from keeplast.config.definition import (
+    Definition,
+    Synonym,
+    Value,
+    cluster_spellings,
+    topic_spellings,
+)
+from keeplast.config.effective import Effective
+from keeplast.config.layers import Layer, file_layer, find_definition
+from keeplast.config.settings import Settings
+from keeplast.config.sources import read_settings, read_text, settings_path
+from keeplast.config.values import value_text, written_value
+from keeplast.errors import ConflictError, InvalidError
+from keeplast.log.files import FileSystem
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting as it was and as it is now; ``removed`` are other names of it that went."""
+
+    key: str
+    definition: Definition
+    before: Effective
+    after: Effective
+    removed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What a call did to the file at ``path``, and what is worth knowing about it."""
+
+    path: Path
+    changes: tuple[Change, ...]
+    warnings: tuple[str, ...]
+
+
+def change_settings(
+    root: Path,
+    files: FileSystem,
+    changes: Mapping[str, str | None],
+    *,
+    topic: str | None,
+    topics_here: Sequence[str] = (),
+    config_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Edit:
+    """Write ``changes`` (None removes a key) for ``topic`` or the cluster, and say what it did.
+
+    ``topics_here`` are the topics of the data directory, all of which a cluster's value must suit.
+    InvalidError when a value, or what follows from it together with the others, cannot be used;
+    nothing is written then. ConflictError when the file changed meanwhile.
+    """
+    path = settings_path(root, config_file)
+    old = _present_text(path, files)
+
+    def settings_with(text: str) -> Settings:
+        return read_settings(
+            root, files, config_file=config_file, environment=environment, file_text=text
+        )
+
+    new, removed = edited_text(old or "", changes, topic=topic, path=str(path))
+    before, after = settings_with(old or ""), settings_with(new)
+    judged = [topic] if topic else [None, *sorted({*topics_here, *after.topic_names()})]
+    for each in judged:
+        for problem in after.problems(each):
+            raise InvalidError(problem)
+    after.cleaner_config()
+    if _present_text(path, files) != old:
+        raise ConflictError(f"the file was changed by somebody else; run again. path={path}")
+    if new != (old or ""):
+        files.write_durable(path, new.encode())
+    made: list[Change] = []
+    for key in changes:
+        definition = find_definition(key)
+        was, now = before.effective(definition, topic), after.effective(definition, topic)
+        made.append(Change(key, definition, was, now, removed[key]))
+    hazards = [hazard for each in judged for hazard in after.hazards(each)]
+    warnings = [*_warnings(made, changes, str(path)), *hazards]
+    return Edit(path, tuple(made), tuple(warnings))
+
+
+def edited_text(
+    text: str, changes: Mapping[str, str | None], *, topic: str | None, path: str
+) -> tuple[str, dict[str, tuple[str, ...]]]:
+    """Return the document with ``changes`` made, and by key its other names that were removed.
+
+    InvalidError when the document or a change cannot be used, also when the document is written in
+    a way that cannot be changed but by its owner.
+    """
+    old = file_layer(text, path)
+    table = old.cluster if topic is None else old.topics.get(topic, {})
+    values: dict[str, Value] = {}
+    removed: dict[str, tuple[str, ...]] = {}
+    gone: set[str] = set()
+    for key, value in changes.items():
+        names = {name.key: name for name in _names(key, topic, path)}
+        removed[key] = tuple(name for name in names if name != key and name in table)
+        gone.update(removed[key])
+        if value is None:
+            gone.update({key} & table.keys())
+        else:
+            values[key] = written_value(
+                find_definition(key), value, source=path, spelling=names[key]
+            )
+    wanted = {key: each for key, each in table.items() if key not in gone}
+    wanted.update({key: value_text(value) for key, value in values.items()})
+    if wanted == table:
+        return text, removed
+    try:
+        new = _rewritten(text, gone, values, topic)
+        found = file_layer(new, path)
+    except (TOMLKitError, InvalidError, TypeError, ValueError, KeyError):
+        found = Layer(path)
+        new = ""
+    cluster = wanted if topic is None else old.cluster
+    topics = dict(old.topics) if topic is None else {**old.topics, topic: wanted}
+    if (cluster, topics) != (dict(found.cluster), dict(found.topics)):
+        raise InvalidError(
+            f"the file is written in a way that cannot be edited; change it by hand. "
+            f"path={path} keys={','.join(changes)}"
+        )
+    return new, removed
+
+
+def _present_text(path: Path, files: FileSystem) -> str | None:
+    return read_text(path, files) if files.exists(path) else None
+
+
+def _names(key: str, topic: str | None, path: str) -> Sequence[Synonym]:
+    """Return every name of the setting in this scope; InvalidError unless ``key`` is one."""
+    definition = find_definition(key)
+    if topic is None:
+        return cluster_spellings(definition)
+    names = topic_spellings(definition)
+    if key not in names:
+        remedy = f"a topic calls it {definition.key}" if names else "leave --topic out"
+        raise InvalidError(
+            f"setting of a cluster under a topic; {remedy}. key={key} topic={topic} source={path}"
+        )
+    return [Synonym(name) for name in names]
+
+
+def _rewritten(text: str, gone: set[str], values: Mapping[str, Value], topic: str | None) -> str:
+    document = tomlkit.parse(text)
+    table: Any = document.get("cluster") if topic is None else document.get("topic", {}).get(topic)
+    if table is None:
+        return _with_new_table(text, values, topic)
+    places = dict(_places(table, ""))
+    for key in gone:
+        holder, name = places[key]
+        del holder[name]
+    for key, value in values.items():
+        if key in places:
+            holder, name = places[key]
+            holder[name] = _toml_value(value)
+        else:
+            _append(table, key, _toml_value(value))
+    return tomlkit.dumps(document)
+
+
+def _places(table: Any, prefix: str) -> Iterator[tuple[str, tuple[Any, str]]]:
+    """Yield each setting's name, dotted or quoted, with the table and key that hold its value."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _places(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", (table, name)
+
+
+def _append(table: Any, key: str, value: object) -> None:
+    """Add a key behind the table's last one: what follows a blank line belongs to the next."""
+    tail: list[Any] = []
+    body = table.value.body if isinstance(table, Table) else []
+    while body and body[-1][0] is None:
+        tail.insert(0, body.pop())
+    while tail and isinstance(tail[0][1], Comment):
+        body.append(tail.pop(0))
+    table[key] = value
+    body.extend(tail)
+
+
+def _with_new_table(text: str, values: Mapping[str, Value], topic: str | None) -> str:
+    """Return the document with a table at its end, where it can disturb no other."""
+    own = tomlkit.table()
+    for key, value in values.items():
+        own[key] = _toml_value(value)
+    addition = tomlkit.document()
+    if topic is None:
+        addition["cluster"] = own
+    else:
+        addition["topic"] = tomlkit.table(is_super_table=True)
+        addition["topic"][topic] = own
+    lines = text if not text or text.endswith("\n") else f"{text}\n"
+    blank = "\n" if lines and not lines.endswith("\n\n") else ""
+    return lines + blank + tomlkit.dumps(addition)
+
+
+def _toml_value(value: Value) -> object:
+    if isinstance(value, tuple):
+        return list(value) if len(value) > 1 else "".join(value)
+    return value
+
+
+def _warnings(
+    made: Sequence[Change], changes: Mapping[str, str | None], path: str
+) -> Iterator[str]:
+    for each in made:
+        for name in each.removed:
+            yield f"removed the other name of the same setting. key={name} path={path}"
+        if changes[each.key] is None:
+            continue
+        if not each.definition.has_effect:
+            yield f"setting has no effect here: {each.definition.idle}. key={each.key}"
+        if each.after.source != path:
+            yield (
+                f"the file is not what counts: {each.after.source} says otherwise. "
+                f"key={each.after.key} value={value_text(each.after.value)}"
+            )

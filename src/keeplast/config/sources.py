@@ -1,0 +1,70 @@
+"""Where settings are looked for, and what they say right now.
+
+Nothing is remembered: every call reads file, environment and the directory's metadata anew, so that
+whoever works in rounds sees a change with the next one. A source that cannot be used is an error of
+the whole call, and whoever goes on keeps what it had.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from keeplast.config.layers import Layer, environment_layer, file_layer, flags_layer
+from keeplast.config.metadata_log import read_metadata
+from keeplast.config.settings import Settings
+from keeplast.errors import InvalidError
+from keeplast.log.files import FileSystem
+
+FILE_NAME = "keeplast.toml"
+FILE_BYTES_MAX = 4 << 20
+
+
+def read_settings(
+    root: Path,
+    files: FileSystem,
+    *,
+    flags: Sequence[str] = (),
+    config_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    key_map_bytes: int | None = None,
+    file_text: str | None = None,
+) -> Settings:
+    """Return the settings of every source for the data directory ``root``, as they are now.
+
+    ``flags`` are ``KEY=VALUE`` texts; ``config_file`` None means ``keeplast.toml`` in ``root`` when
+    there is one; ``environment`` None means the process's own; ``file_text`` takes the place of
+    what the file says. InvalidError when a source cannot be used, CorruptError when the metadata
+    are damaged.
+    """
+    layers: list[Layer] = [
+        flags_layer(flags),
+        environment_layer(os.environ if environment is None else environment),
+    ]
+    path = settings_path(root, config_file)
+    if file_text is None and (config_file is not None or files.exists(path)):
+        file_text = read_text(path, files)
+    if file_text is not None:
+        layers.append(file_layer(file_text, str(path)))
+    return Settings(layers, directory_layer=read_metadata(root, files), key_map_bytes=key_map_bytes)
+
+
+def settings_path(root: Path, config_file: Path | None) -> Path:
+    """Return the settings file that counts for ``root``, whether it exists or not.
+
+    A file that the user names may be a link; what lies in the data directory may not.
+    """
+    return root / FILE_NAME if config_file is None else config_file.resolve()
+
+
+def read_text(path: Path, files: FileSystem) -> str:
+    """Return the text of a settings file; InvalidError when it is none."""
+    try:
+        return files.read_bytes(path, FILE_BYTES_MAX).decode()
+    except FileNotFoundError as error:
+        raise InvalidError(f"no such settings file; name one that exists. path={path}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidError(
+            f"not UTF-8 text; save it as UTF-8. path={path} position={error.start}"
+        ) from error

@@ -1,0 +1,155 @@
+"""``keeplast config``: what there is, what counts, what is wrong, and changing it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from keeplast.config.definitions import DEFINITIONS
+from tests.unit.cli.conftest import Run
+
+Command = Callable[..., Run]
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in os.environ if each.startswith("KEEPLAST_")]:
+        monkeypatch.delenv(name)
+
+
+def test_list_names_every_setting(keeplast: Command) -> None:
+    run = keeplast("config", "list")
+    assert 0 == run.code
+    for each in DEFINITIONS:
+        assert each.key in run.out
+    document = keeplast("config", "list", "--json").document
+    assert [each.key for each in DEFINITIONS] == [row["key"] for row in document["settings"]]
+
+
+def test_describe_says_what_the_reference_says(keeplast: Command) -> None:
+    run = keeplast("config", "describe", "min.compaction.lag.ms")
+    assert 0 == run.code
+    for words in (
+        "log.cleaner.min.compaction.lag.ms",
+        "KEEPLAST_LOG_CLEANER_MIN_COMPACTION_LAG_MS",
+        "at least 0",
+        "so that readers can see every update",
+    ):
+        assert words in run.out
+    by_broker = keeplast("config", "describe", "log.roll.hours", "--json").document
+    assert ("segment.ms", "604800000") == (by_broker["key"], by_broker["default"])
+
+
+def test_describe_says_why_a_setting_changes_nothing(keeplast: Command) -> None:
+    assert "no: use --memory" in keeplast("config", "describe", "log.cleaner.io.buffer.size").out
+
+
+def test_an_unknown_setting_is_a_usage_error_with_the_nearest_name(keeplast: Command) -> None:
+    run = keeplast("config", "describe", "min.compacton.lag")
+    assert 2 == run.code
+    assert "min.compaction.lag.ms" in run.err
+
+
+def test_set_get_list_and_unset_work_on_the_file_of_the_directory(
+    keeplast: Command, data_dir: Path
+) -> None:
+    run = keeplast("config", "set", "segment.ms=7200000", "--topic", "t", data_dir)
+    assert 0 == run.code
+    assert "segment.ms = 7200000 (2 h), from keeplast.toml, topic; was 604800000 (7 d)" in run.out
+    assert '[topic.t]\n"segment.ms" = 7200000\n' == (data_dir / "keeplast.toml").read_text()
+    got = keeplast("config", "get", "segment.ms", data_dir, "--topic", "t")
+    assert ("7200000\n", "segment.ms: keeplast.toml, topic\n") == (got.out, got.err)
+    assert "604800000\n" == keeplast("config", "get", "segment.ms", data_dir).out
+    listed = keeplast("config", "list", data_dir, "--topic", "t", "--json").document
+    assert [("segment.ms", "7200000", "2 h", "topic")] == [
+        (row["key"], row["value"], row["meaning"], row["source_scope"])
+        for row in listed["settings"]
+    ]
+    assert 0 == keeplast("config", "unset", "segment.ms", data_dir, "--topic", "t").code
+    assert "604800000\n" == keeplast("config", "get", "segment.ms", data_dir, "--topic", "t").out
+
+
+def test_list_effective_says_where_each_value_comes_from(
+    keeplast: Command, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEEPLAST_LOG_ROLL_HOURS", "2")
+    (data_dir / "keeplast.toml").write_text('[topic.t]\n"cleanup.policy" = "compact"\n')
+    run = keeplast(
+        "config", "list", "--effective", "--topic", "t", data_dir, "--config", "segment.bytes=99"
+    )
+    rows = {line.split()[0]: line.split(None, 1)[1] for line in run.out.splitlines()[1:]}
+    for key, value, source in (
+        ("cleanup.policy", "compact", "keeplast.toml, topic"),
+        ("segment.ms", "7200000 (2 h)", "environment, cluster (log.roll.hours)"),
+        ("segment.bytes", "99", "--config, topic"),
+        ("max.compaction.lag.ms", "no limit", "default"),
+    ):
+        assert rows[key].startswith(value)
+        assert rows[key].rstrip().endswith(source)
+
+
+def test_two_settings_that_only_go_together_are_set_together(
+    keeplast: Command, data_dir: Path
+) -> None:
+    refused = keeplast("config", "set", "compaction.strategy=header", "--topic", "t", data_dir)
+    assert 2 == refused.code
+    assert not (data_dir / "keeplast.toml").exists()
+    run = keeplast(
+        "config", "set", "compaction.strategy=header", "compaction.strategy.header=ver",
+        "--topic", "t", data_dir, "--json",
+    )  # fmt: skip
+    assert 0 == run.code
+    assert ["header", "ver"] == [each["after"]["value"] for each in run.document["changes"]]
+    assert "below delete.retention.ms" in run.err
+
+
+def test_a_topic_that_is_not_here_is_said(keeplast: Command, data_dir: Path) -> None:
+    run = keeplast("config", "set", "segment.ms=5", "--topic", "tt", data_dir)
+    assert 0 == run.code
+    assert "no such topic" in run.err
+
+
+def test_check_tells_every_mistake_at_once(keeplast: Command, tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text(
+        "[cluster]\nlog.segment.bites = 5\n[topic.t]\nmax.compaction.lag.ms = 0\n"
+        "log.roll.hours = 3\n[other]\nx = 1\n"
+    )
+    run = keeplast("config", "check", path)
+    assert 1 == run.code
+    for words in (
+        "did you mean log.segment.bytes",
+        "at least 1. key=max.compaction.lag.ms",
+        "a topic calls it segment.ms",
+        "table='other'",
+    ):
+        assert words in run.out
+    assert 4 == len(keeplast("config", "check", path, "--json").document["problems"])
+
+
+def test_check_judges_values_together_and_warns(keeplast: Command, tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text(
+        '[cluster]\nlog.cleaner.max.compaction.lag.ms = 10\n"log.preallocate" = true\n'
+        "[topic.t]\nmin.compaction.lag.ms = 20\n[topic.u]\n\"compaction.strategy\" = 'timestamp'\n"
+    )
+    document = keeplast("config", "check", path, "--json").document
+    (problem,) = document["problems"]
+    assert "topic=t" in problem
+    idle, hazard = document["warnings"]
+    assert "key=log.preallocate" in idle
+    assert "segment.ms" in hazard
+    path.write_text("[cluster]\nlog.segment.bytes = 500\n")
+    run = keeplast("config", "check", path)
+    assert (0, True) == (run.code, "no mistake: 1 settings, 0 topics" in run.out)
+
+
+def test_a_file_that_is_not_there_is_a_usage_error(keeplast: Command, tmp_path: Path) -> None:
+    assert 2 == keeplast("config", "check", tmp_path / "nowhere.toml").code
+
+
+def test_effective_values_need_a_directory(keeplast: Command) -> None:
+    assert 2 == keeplast("config", "list", "--effective").code

@@ -31,6 +31,8 @@ class RoundPlan:
     ``key_slots``, both None without bound.
     ``is_expired_round`` says that nothing is indexed and that only what has expired goes; then
     ``first_dirty`` and ``bound`` are the same, and the checkpoint stays where it is.
+    ``keeps_group_ends`` keeps the last batch of every output, empty if need be, so that a segment
+    without a directory around it tells where it ends.
     """
 
     partition: TopicPartition
@@ -46,6 +48,7 @@ class RoundPlan:
     now_ms: int
     is_expired_round: bool = False
     key_slots: int | None = None
+    keeps_group_ends: bool = False
 
     @property
     def horizon_ms(self) -> int:

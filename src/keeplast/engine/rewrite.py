@@ -141,11 +141,13 @@ class _Writing:
         path = c.task.path / segment_file(source.base_offset, LOG)
         keeps_old = source.mtime_ms > c.plan.old_format_horizon_ms
         crc = 0
+        is_last = number + 1 == len(self._group.sources)
+        kept_end = self._next_base() if c.plan.keeps_group_ends and is_last else c.plan.bound
         with reading(c.files, path) as handle:
             for window in read_windows(handle, path, c.workspace.buffers, end=source.size_bytes):
                 self._aborted.extend(follow_window(self._transactions, window, c.workspace))
                 verdicts.judge_batches(
-                    window.table, 0, window.batches, c.plan.now_ms, c.plan.bound,
+                    window.table, 0, window.batches, c.plan.now_ms, kept_end,
                     c.plan.last_records, c.counters,
                 )  # fmt: skip
                 for part in c.workspace.slices(

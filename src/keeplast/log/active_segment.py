@@ -59,7 +59,6 @@ class ActiveSegment:
         self._unindexed_bytes = 0
         # Appending never truncates, so this is right for a segment that is taken up again, too.
         self._handle = files.open_write(self.log_path, append=True)
-        self._template = self.log_path if template is None else template
         if template is not None:
             files.copy_owner_and_mode(template, self.log_path)
 
@@ -134,6 +133,10 @@ class ActiveSegment:
         self._handle.write(batch.data)
         self._size_bytes += batch.size_bytes
 
+    def flush(self) -> None:
+        """Put the records on stable storage; the indexes follow when the segment is left."""
+        self._handle.fsync()
+
     def leave(self) -> None:
         """Put everything on stable storage, the log first; the directory is the caller's."""
         self._add_time_entry()
@@ -164,7 +167,7 @@ class ActiveSegment:
 
     def _write(self, kind: Kind, data: bytes) -> None:
         # Atomically: the segment may be a broker's, whose indexes are good as they are.
-        write_like(self._path(kind), data, self._template, self._files)
+        write_like(self._path(kind), data, self.log_path, self._files)
 
 
 def write_like(path: Path, data: bytes, template: Path, files: FileSystem) -> None:

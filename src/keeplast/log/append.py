@@ -209,6 +209,65 @@ class LogAppender:
         self._append_batch(data)
         return offset
 
+    def append_stored(self, batch: RecordBatch) -> int:
+        """Append a batch as another replica has stored it and return its base offset.
+
+        InvalidError when it begins below the log end. Its leader epoch becomes the log's.
+        """
+        if batch.base_offset < self._log_end:
+            raise InvalidError(
+                "a stored batch does not continue the log. "
+                f"base_offset={batch.base_offset} log_end_offset={self._log_end}"
+            )
+        self.set_leader_epoch(max(batch.leader_epoch, self._leader_epoch))
+        self._append_batch(bytes(batch.data))
+        return batch.base_offset
+
+    def set_leader_epoch(self, epoch: int) -> None:
+        """Give what is appended from here on this epoch; InvalidError for an older one."""
+        if epoch < self._leader_epoch:
+            raise InvalidError(
+                "a newer leader has written to the log; use its epoch or a later one. "
+                f"leader_epoch={epoch} found={self._leader_epoch}"
+            )
+        self._leader_epoch = epoch
+
+    def first_open_transaction(self) -> int | None:
+        """Return the first offset of the earliest open transaction, None when all are decided."""
+        return self._producers.first_open_transaction()
+
+    def find_duplicate(
+        self, producer_id: int, epoch: int, base_sequence: int, count: int
+    ) -> int | None:
+        """Return the base offset of the producer's last batch when this is that batch again.
+
+        InvalidError when the epoch is older than the producer's, or the batch does not follow its
+        last one. Kafka: ``ProducerAppendInfo.checkSequence``; only the last batch is remembered.
+        """
+        known = {entry.producer_id: entry for entry in self._producers.entries()}.get(producer_id)
+        if known is None:
+            return None
+        if epoch < known.epoch:
+            raise InvalidError(
+                f"a newer epoch of the producer has written. producer_id={producer_id} "
+                f"epoch={epoch} found={known.epoch}"
+            )
+        if epoch > known.epoch or known.last_sequence < 0:
+            return None
+        first = known.last_sequence - known.offset_delta
+        if (base_sequence, base_sequence + count - 1) == (first, known.last_sequence):
+            return known.last_offset - known.offset_delta
+        if base_sequence != known.last_sequence + 1:
+            raise InvalidError(
+                "the batch does not follow the producer's last one; send what is missing first. "
+                f"producer_id={producer_id} sequence={base_sequence} last={known.last_sequence}"
+            )
+        return None
+
+    def flush(self) -> None:
+        """Put what was appended to the active segment on stable storage."""
+        self._active.flush()
+
     def roll(self, base_offset: int | None = None) -> None:
         """Leave the active segment and start one at ``base_offset``, at least the log end.
 

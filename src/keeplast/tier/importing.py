@@ -1,0 +1,174 @@
+"""Takes a partition directory of a broker into the store, and writes one out of it again.
+
+An import copies every segment, the active one too, in order, and goes on where an earlier one
+ended; the directory is only read. An export is a directory that a broker serves: the live segments,
+an empty active one behind them, leader epochs and producers. Both are done under the owner's epoch.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from keeplast.errors import ConflictError, CorruptError, RefusedError
+from keeplast.format import leader_epoch, partition_metadata
+from keeplast.format.checksum import crc32c
+from keeplast.format.filename import (
+    INDEX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG,
+    PARTITION_METADATA,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    segment_file,
+)
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.format.partition_metadata import PartitionMetadata
+from keeplast.log.files import FileSystem
+from keeplast.log.partition_log import find_tail, list_partition
+from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.objects import ID_CHARS, ObjectStore, object_key
+from keeplast.tier.segment import RemoteSegment
+from keeplast.tier.transfer import PART_BYTES, copy_segment
+
+SMALL_BYTES_MAX = 1 << 20
+Progressed = Callable[[int], None]
+
+
+def read_lineage(files: FileSystem, directory: Path) -> tuple[LeaderEpoch, ...]:
+    """Return the leader epochs of a partition directory, none without a checkpoint."""
+    path = directory / LEADER_EPOCH_CHECKPOINT
+    if not files.exists(path):
+        return ()
+    try:
+        return leader_epoch.decode(files.read_bytes(path, SMALL_BYTES_MAX))
+    except CorruptError as error:
+        raise error.located(str(path)) from error
+
+
+def read_topic_id(files: FileSystem, directory: Path) -> str:
+    """Return the topic id of a partition directory in hex, zeros when it has none."""
+    path = directory / PARTITION_METADATA
+    if not files.exists(path):
+        return "0" * ID_CHARS
+    try:
+        return partition_metadata.decode(files.read_bytes(path, SMALL_BYTES_MAX)).topic_id.hex()
+    except CorruptError as error:
+        raise error.located(str(path)) from error
+
+
+def import_segments(
+    store: MetadataStore,
+    objects: ObjectStore,
+    files: FileSystem,
+    directory: Path,
+    state: PartitionState,
+    *,
+    index_interval_bytes: int,
+    progressed: Progressed,
+) -> PartitionState:
+    """Copy every segment of ``directory`` that the store does not have; returns what it then has.
+
+    RefusedError when leftovers of a swap or a torn tail lie in it, ConflictError when it does not
+    continue what is in the store.
+    """
+    listing = list_partition(directory, files)
+    tail = find_tail(listing, files)
+    if listing.leftovers or tail.torn_at is not None:
+        raise RefusedError(
+            "the directory is not whole: a swap was interrupted or its end is torn; start a broker "
+            f"on it once, or clean it in place. path={directory}"
+        )
+    lineage = read_lineage(files, directory)
+    ends = [*(s.base_offset for s in listing.segments[1:]), tail.log_end]
+    for segment, end in zip(listing.segments, ends, strict=True):
+        if end <= state.remote_end or end == segment.base_offset:
+            continue
+        if state.routes and segment.base_offset != state.remote_end:
+            raise ConflictError(
+                "the directory does not continue what is in the store; export that first. "
+                f"path={segment.log_path} store_end={state.remote_end}"
+            )
+        made = copy_segment(
+            objects, files, segment,
+            partition=state.partition, topic_id=state.topic_id,
+            segment_id=secrets.token_hex(ID_CHARS // 2), next_offset=end, lineage=lineage,
+            leader_epoch_of_owner=state.leader_epoch, number=0,
+            cleaner_offsets=dict(state.publications[-1].offsets),
+            index_interval_bytes=index_interval_bytes,
+        )  # fmt: skip
+        state = store.commit_copy(
+            state.partition, secrets.token_hex(ID_CHARS // 2), epoch=state.leader_epoch,
+            segment=made, lineage=state.lineage,
+        )  # fmt: skip
+        progressed(segment.size_bytes)
+    return state
+
+
+def export_partition(
+    objects: ObjectStore,
+    files: FileSystem,
+    state: PartitionState,
+    directory: Path,
+    progressed: Progressed,
+) -> None:
+    """Write the live log of ``state`` into ``directory``, which must be empty or absent.
+
+    CorruptError when an object is not what was uploaded.
+    """
+    if files.exists(directory) and files.listdir(directory):
+        raise RefusedError(f"the target exists; remove it or choose another. path={directory}")
+    files.make_directory(directory)
+    for route in state.routes:
+        segment = state.segments[route.segment_id]
+        for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
+            if suffix in segment.files:
+                base = segment.next_offset if suffix == SNAPSHOT else segment.base_offset
+                _download(
+                    objects, files, state, segment, suffix, directory / f"{base:020d}{suffix}"
+                )
+        progressed(segment.size_bytes)
+    active = directory / segment_file(state.remote_end, LOG)
+    for suffix in (LOG, INDEX, TIME_INDEX):
+        files.open_write(active.with_suffix(suffix)).close()
+    if state.lineage:
+        files.write_durable(
+            directory / LEADER_EPOCH_CHECKPOINT, leader_epoch.encode(list(state.lineage))
+        )
+    if int(state.topic_id, 16):
+        metadata = PartitionMetadata(bytes.fromhex(state.topic_id))
+        files.write_durable(directory / PARTITION_METADATA, partition_metadata.encode(metadata))
+    files.fsync_directory(directory)
+
+
+def _download(
+    objects: ObjectStore,
+    files: FileSystem,
+    state: PartitionState,
+    segment: RemoteSegment,
+    suffix: str,
+    path: Path,
+) -> None:
+    expected = segment.files[suffix]
+    key = object_key(
+        state.partition, state.topic_id, segment.segment_id, segment.base_offset, suffix
+    )
+    handle = files.open_write(path)
+    crc = 0
+    try:
+        for position in range(0, expected.size_bytes, PART_BYTES):
+            end = min(position + PART_BYTES, expected.size_bytes)
+            data = objects.read_range(key, position, end)
+            handle.write(data)
+            crc = crc32c(data, crc)
+        handle.fsync()
+    finally:
+        handle.close()
+    files.set_mtime(path, segment.mtime_ms * 1_000_000)
+    if crc != expected.crc32c:
+        raise CorruptError(
+            "an object is not what was uploaded", path=key, position=0,
+            expected=expected.crc32c, found=crc,
+        )  # fmt: skip

@@ -1,0 +1,588 @@
+"""The metadata store: what of a partition is live in object storage, and who may change it.
+
+Every change is one transaction that locks the partition's row, compares the caller's leader epoch
+with it, and raises its version; an older epoch is a :class:`FencedError` and changes nothing
+(I-19). A commit has an id that its author chose: when the connection is lost at the end of one, its
+outcome is looked up by that id and never guessed. Source: tiering.md sections 9.1 to 9.3.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection, Engine, RowMapping, delete, insert, select, update
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+
+from keeplast.clock import Clock
+from keeplast.errors import (
+    CommitUnknownError,
+    ConflictError,
+    FencedError,
+    InvalidError,
+    UnavailableError,
+)
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.model.partition import TopicPartition
+from keeplast.tier import schema, vector
+from keeplast.tier.routing import Route, append_route, check_routes, replace_routes
+from keeplast.tier.segment import (
+    RemoteFile,
+    RemoteSegment,
+    SegmentKind,
+    SegmentState,
+    is_within_lineage,
+)
+from keeplast.tier.vector import Publication
+
+NEVER = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """All that is known of a partition, as of one transaction. ``segments`` are the routed ones."""
+
+    row_id: int
+    partition: TopicPartition
+    topic_id: str
+    leader_epoch: int
+    owner: str
+    version: int
+    log_start: int
+    remote_bytes: int
+    lineage: tuple[LeaderEpoch, ...]
+    publications: tuple[Publication, ...]
+    routes: tuple[Route, ...]
+    segments: Mapping[str, RemoteSegment]
+    settings: Mapping[str, str]
+    uncleanable_reason: str | None
+
+    @property
+    def remote_end(self) -> int:
+        """Return the offset behind the last one in object storage; the log start without any."""
+        return self.routes[-1].last_offset + 1 if self.routes else self.log_start
+
+    def first_dirty(self, log_end: int | None = None) -> int:
+        """Return the first dirty offset, by the vector, at least the log start."""
+        end = self.remote_end if log_end is None else log_end
+        found = vector.checkpoint(self.publications, self.lineage, max(end, self.remote_end))
+        return self.log_start if found is None else max(found, self.log_start)
+
+    def effective_bytes(self) -> int:
+        """Return what the live segments hold, each once."""
+        return sum(segment.size_bytes for segment in self.segments.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A segment that is read no more and may be deleted from ``not_before_ms`` on."""
+
+    segment: RemoteSegment
+    state: SegmentState
+    not_before_ms: int
+
+
+class MetadataStore:
+    """The tables of one store. Safe for several threads and, by the database, several hosts."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        """Take an engine whose tables are there; see :mod:`keeplast.tier.database`."""
+        self._engine = engine
+        self._clock = clock
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
+
+    # What is there.
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Return every partition of the store, ascending."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                select(schema.PARTITIONS.c.topic, schema.PARTITIONS.c.partition)
+            ).all()
+        return tuple(sorted(TopicPartition(topic, number) for topic, number in rows))
+
+    def load(self, partition: TopicPartition) -> PartitionState:
+        """Return what is known of ``partition``; InvalidError when it is not in the store."""
+        with self._reading() as connection:
+            return _load(connection, _find(connection, partition))
+
+    def orphans(self, partition: TopicPartition) -> tuple[Orphan, ...]:
+        """Return the segments that wait to be deleted, by id."""
+        states = [SegmentState.REPLACED, SegmentState.DELETING]
+        with self._reading() as connection:
+            row = _find(connection, partition)
+            rows = connection.execute(
+                select(schema.SEGMENTS)
+                .where(
+                    schema.SEGMENTS.c.partition_id == row["id"],
+                    schema.SEGMENTS.c.state.in_(states),
+                )
+                .order_by(schema.SEGMENTS.c.id)
+            ).mappings()
+            return tuple(
+                Orphan(_segment(r), SegmentState(r["state"]), int(r["not_before_ms"] or 0))
+                for r in rows
+            )
+
+    def known_ids(self, partition: TopicPartition) -> dict[str, SegmentState]:
+        """Return every segment id that was ever announced and is not yet forgotten."""
+        with self._reading() as connection:
+            row = _find(connection, partition)
+            rows = connection.execute(
+                select(schema.SEGMENTS.c.id, schema.SEGMENTS.c.state).where(
+                    schema.SEGMENTS.c.partition_id == row["id"]
+                )
+            ).all()
+        return {segment_id: SegmentState(state) for segment_id, state in rows}
+
+    def find_commit(self, commit_id: str) -> int | None:
+        """Return the version that a commit made, None when it never happened."""
+        with self._reading() as connection:
+            found = connection.execute(
+                select(schema.COMMITS.c.version).where(schema.COMMITS.c.id == commit_id)
+            ).scalar()
+        return None if found is None else int(found)
+
+    def fact(self, key: str, make: Callable[[], str]) -> str:
+        """Return a fact of the whole store; ``make`` gives it the first time it is asked for."""
+        query = select(schema.STORE.c.value).where(schema.STORE.c.key == key)
+        with self._reading() as connection:
+            found = connection.execute(query).scalar()
+        if found is not None:
+            return str(found)
+        try:
+            with self._writing() as connection:
+                connection.execute(insert(schema.STORE).values(key=key, value=make()))
+        except ConflictError:
+            pass  # Somebody else was first.
+        with self._reading() as connection:
+            return str(connection.execute(query).scalar_one())
+
+    # What changes.
+
+    def create(
+        self,
+        partition: TopicPartition,
+        topic_id: str,
+        *,
+        log_start: int,
+        settings: Mapping[str, str],
+    ) -> None:
+        """Add a partition that nobody owns yet; ConflictError when it is there."""
+        with self._writing() as connection:
+            connection.execute(
+                insert(schema.PARTITIONS).values(
+                    topic=partition.topic, partition=partition.partition, topic_id=topic_id,
+                    leader_epoch=-1, owner="", version=0, log_start=log_start, remote_bytes=0,
+                    settings=_json(settings),
+                )
+            )  # fmt: skip
+
+    def take_over(
+        self, partition: TopicPartition, *, epoch: int, owner: str,
+        lineage: Sequence[LeaderEpoch], log_end: int,
+    ) -> PartitionState:  # fmt: skip
+        """Become the owner at ``epoch``: fence every older one and publish the claim, at once.
+
+        ``lineage`` is the new leader's. FencedError unless the epoch is newer than the owner's;
+        the same owner may come again with its own epoch, as after a restart.
+        """
+        with self._writing() as connection:
+            row = _find(connection, partition, locks=True)
+            current = int(row["leader_epoch"])
+            if epoch < current or (epoch == current and owner != row["owner"]):
+                raise _fenced(partition, epoch, current)
+            if epoch > current:
+                state = _load(connection, row)
+                claim = vector.take_over(
+                    state.publications, tuple(lineage), max(log_end, state.remote_end),
+                    epoch=epoch, log_start=state.log_start,
+                )  # fmt: skip
+                _write_publication(connection, state.row_id, claim)
+            _write_lineage(connection, int(row["id"]), lineage)
+            _touch(connection, row, leader_epoch=epoch, owner=owner)
+            return _load(connection, _find(connection, partition))
+
+    def commit_copy(
+        self, partition: TopicPartition, commit_id: str, *, epoch: int, segment: RemoteSegment,
+        lineage: Sequence[LeaderEpoch],
+    ) -> PartitionState:  # fmt: skip
+        """Make an uploaded copy of a local segment live, clipped to what nobody serves yet."""
+        with self._committing(partition, commit_id, epoch, "copy") as (connection, row):
+            state = _load(connection, row)
+            routes = append_route(
+                state.routes, segment.segment_id, segment.base_offset, segment.last_offset,
+                floor=state.first_dirty(),
+            )  # fmt: skip
+            self._add(connection, row, segment)
+            _write_lineage(connection, int(row["id"]), lineage)
+            _write_routes(connection, int(row["id"]), routes)
+        return self.load(partition)
+
+    def commit_swap(
+        self, partition: TopicPartition, commit_id: str, *, epoch: int,
+        sources: Sequence[str], outputs: Sequence[RemoteSegment], grace_ms: int,
+    ) -> PartitionState:  # fmt: skip
+        """Replace segments by what the cleaner made of them; the sources wait out the grace.
+
+        ConflictError when a source is not read any more, or is outside of the lineage (I-23).
+        """
+        now_ms = self._clock.now_ms()
+        with self._committing(partition, commit_id, epoch, "swap") as (connection, row):
+            state = _load(connection, row)
+            for source in sources:
+                found = state.segments.get(source)
+                if found is None or not is_within_lineage(found, state.lineage, state.remote_end):
+                    raise ConflictError(
+                        "a segment to be replaced is not live in this lineage. "
+                        f"partition={partition} segment={source}"
+                    )
+            old = [route for route in state.routes if route.segment_id in set(sources)]
+            made = [Route(s.base_offset, s.last_offset, s.segment_id) for s in outputs]
+            if old and made:  # A source may have been clipped; its output serves what it served.
+                start = max(made[0].base_offset, old[0].base_offset)
+                made[0] = replace(made[0], base_offset=start)
+            routes = replace_routes(state.routes, sources, made)
+            for segment in outputs:
+                self._add(connection, row, segment)
+            _write_routes(connection, int(row["id"]), routes)
+            connection.execute(
+                update(schema.SEGMENTS)
+                .where(schema.SEGMENTS.c.id.in_(list(sources)))
+                .values(
+                    state=SegmentState.REPLACED, state_since_ms=now_ms,
+                    not_before_ms=now_ms + grace_ms, replaced_by=commit_id,
+                )
+            )  # fmt: skip
+        return self.load(partition)
+
+    def publish(
+        self, partition: TopicPartition, commit_id: str, *, epoch: int, cleaned_to: int
+    ) -> PartitionState:
+        """Move the first dirty offset of the owner's epoch."""
+        with self._committing(partition, commit_id, epoch, "publish") as (connection, row):
+            state = _load(connection, row)
+            made = vector.advance(state.publications, epoch=epoch, cleaned_to=cleaned_to)
+            _write_publication(connection, state.row_id, made)
+        return self.load(partition)
+
+    def commit_expiry(
+        self, partition: TopicPartition, commit_id: str, *, epoch: int, log_start: int,
+        segments: Sequence[str], grace_ms: int,
+    ) -> PartitionState:  # fmt: skip
+        """Move the log start; ``segments``, a prefix of the routes below it, are read no more."""
+        now_ms = self._clock.now_ms()
+        with self._committing(partition, commit_id, epoch, "expire") as (connection, row):
+            state = _load(connection, row)
+            if log_start < state.log_start or log_start > state.remote_end:
+                raise ConflictError(
+                    f"the log start only grows, up to the remote end. partition={partition} "
+                    f"from={state.log_start} to={log_start} remote_end={state.remote_end}"
+                )
+            gone = set(segments)
+            prefix = [r.segment_id for r in state.routes if r.last_offset < log_start]
+            if not gone <= set(prefix):
+                raise ConflictError(f"a segment to expire is not below the log start. {gone}")
+            routes = tuple(route for route in state.routes if route.segment_id not in gone)
+            _write_routes(connection, int(row["id"]), routes)
+            connection.execute(
+                update(schema.PARTITIONS)
+                .where(schema.PARTITIONS.c.id == row["id"])
+                .values(log_start=log_start)
+            )
+            connection.execute(
+                update(schema.SEGMENTS)
+                .where(schema.SEGMENTS.c.id.in_(list(gone)))
+                .values(
+                    state=SegmentState.REPLACED, state_since_ms=now_ms,
+                    not_before_ms=now_ms + grace_ms, replaced_by=commit_id,
+                )
+            )  # fmt: skip
+        return self.load(partition)
+
+    def check_owner(self, partition: TopicPartition, *, epoch: int) -> None:
+        """FencedError unless ``epoch`` is still the newest; raises the version like any change."""
+        with self._owned(partition, epoch):
+            pass
+
+    def start_delete(self, partition: TopicPartition, *, epoch: int, segment_id: str) -> bool:
+        """Say that the objects of an orphan go now; False when it is no orphan (any more).
+
+        Refused by the caller's epoch, by the grace, and while it is read.
+        """
+        now_ms = self._clock.now_ms()
+        with self._owned(partition, epoch) as (connection, row):
+            routed = connection.execute(
+                select(schema.ROUTING.c.segment_id).where(schema.ROUTING.c.segment_id == segment_id)
+            ).first()
+            if routed is not None:
+                return False
+            changed = connection.execute(
+                update(schema.SEGMENTS)
+                .where(
+                    schema.SEGMENTS.c.id == segment_id,
+                    schema.SEGMENTS.c.partition_id == row["id"],
+                    schema.SEGMENTS.c.state.in_([SegmentState.REPLACED, SegmentState.DELETING]),
+                    schema.SEGMENTS.c.not_before_ms <= now_ms,
+                )
+                .values(state=SegmentState.DELETING, state_since_ms=now_ms)
+            )
+            return changed.rowcount == 1
+
+    def finish_delete(self, partition: TopicPartition, *, epoch: int, segment_id: str) -> None:
+        """Say that the objects are gone; the row stays, so that the id is never used again."""
+        with self._owned(partition, epoch) as (connection, _):
+            connection.execute(
+                update(schema.SEGMENTS)
+                .where(
+                    schema.SEGMENTS.c.id == segment_id,
+                    schema.SEGMENTS.c.state == SegmentState.DELETING,
+                )
+                .values(state=SegmentState.DELETED, state_since_ms=self._clock.now_ms())
+            )
+
+    def set_uncleanable(self, partition: TopicPartition, *, epoch: int, reason: str | None) -> None:
+        """Set a partition aside with its reason, or take it up again (None)."""
+        with self._owned(partition, epoch) as (connection, row):
+            connection.execute(
+                update(schema.PARTITIONS)
+                .where(schema.PARTITIONS.c.id == row["id"])
+                .values(uncleanable_reason=reason)
+            )
+
+    # Transactions.
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except DBAPIError as error:
+            raise _unavailable(error) from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        """One transaction. What fails in COMMIT itself has an unknown outcome."""
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+                try:
+                    connection.commit()
+                except DBAPIError as error:
+                    raise CommitUnknownError(
+                        f"the metadata store did not say whether it committed. error={error.orig}"
+                    ) from error
+        except IntegrityError as error:
+            raise ConflictError(f"it is there already. error={error.orig}") from error
+        except SQLAlchemyError as error:
+            raise _unavailable(error) from error
+
+    @contextmanager
+    def _owned(
+        self, partition: TopicPartition, epoch: int
+    ) -> Iterator[tuple[Connection, RowMapping]]:
+        """One transaction of the owner, which raises the version; FencedError for anybody else."""
+        with self._writing() as connection:
+            row = _find(connection, partition, locks=True)
+            if int(row["leader_epoch"]) != epoch:
+                raise _fenced(partition, epoch, int(row["leader_epoch"]))
+            yield connection, row
+            _touch(connection, row)
+
+    @contextmanager
+    def _committing(
+        self, partition: TopicPartition, commit_id: str, epoch: int, kind: str
+    ) -> Iterator[tuple[Connection, RowMapping]]:
+        with self._owned(partition, epoch) as (connection, row):
+            connection.execute(
+                insert(schema.COMMITS).values(
+                    id=commit_id, partition_id=row["id"], epoch=epoch, kind=kind,
+                    version=int(row["version"]) + 1, at_ms=self._clock.now_ms(),
+                )
+            )  # fmt: skip
+            yield connection, row
+            state = _load(connection, _find(connection, partition))
+            check_routes(state.routes)
+            connection.execute(
+                update(schema.PARTITIONS)
+                .where(schema.PARTITIONS.c.id == row["id"])
+                .values(remote_bytes=state.effective_bytes())
+            )
+
+    def _add(self, connection: Connection, row: RowMapping, segment: RemoteSegment) -> None:
+        """Make a segment live; ConflictError for an id that was ever used (I-9)."""
+        connection.execute(
+            insert(schema.SEGMENTS).values(
+                **_columns(segment), partition_id=row["id"], state=SegmentState.LIVE,
+                state_since_ms=self._clock.now_ms(),
+            )
+        )  # fmt: skip
+
+
+def _find(connection: Connection, partition: TopicPartition, *, locks: bool = False) -> RowMapping:
+    query = select(schema.PARTITIONS).where(
+        schema.PARTITIONS.c.topic == partition.topic,
+        schema.PARTITIONS.c.partition == partition.partition,
+    )
+    row = connection.execute(query.with_for_update() if locks else query).mappings().first()
+    if row is None:
+        raise InvalidError(
+            f"the partition is not in the store; import or create it. partition={partition}"
+        )
+    return row
+
+
+def _load(connection: Connection, row: RowMapping) -> PartitionState:
+    number = int(row["id"])
+    lineage = connection.execute(
+        select(schema.LINEAGE.c.epoch, schema.LINEAGE.c.start_offset)
+        .where(schema.LINEAGE.c.partition_id == number)
+        .order_by(schema.LINEAGE.c.epoch)
+    ).all()
+    publications = connection.execute(
+        select(
+            schema.PUBLICATIONS.c.epoch, schema.PUBLICATIONS.c.number, schema.PUBLICATIONS.c.offsets
+        )
+        .where(schema.PUBLICATIONS.c.partition_id == number)
+        .order_by(schema.PUBLICATIONS.c.epoch, schema.PUBLICATIONS.c.number)
+    ).all()
+    routes = connection.execute(
+        select(
+            schema.ROUTING.c.base_offset, schema.ROUTING.c.last_offset, schema.ROUTING.c.segment_id
+        )
+        .where(schema.ROUTING.c.partition_id == number)
+        .order_by(schema.ROUTING.c.base_offset)
+    ).all()
+    segments = connection.execute(
+        select(schema.SEGMENTS)
+        .join(schema.ROUTING, schema.ROUTING.c.segment_id == schema.SEGMENTS.c.id)
+        .where(schema.ROUTING.c.partition_id == number)
+    ).mappings()
+    return PartitionState(
+        row_id=number,
+        partition=TopicPartition(row["topic"], row["partition"]),
+        topic_id=row["topic_id"],
+        leader_epoch=row["leader_epoch"],
+        owner=row["owner"],
+        version=row["version"],
+        log_start=row["log_start"],
+        remote_bytes=row["remote_bytes"],
+        lineage=tuple(LeaderEpoch(epoch, start) for epoch, start in lineage),
+        publications=tuple(Publication(e, n, _offsets(o)) for e, n, o in publications),
+        routes=tuple(Route(base, last, segment_id) for base, last, segment_id in routes),
+        segments={found["id"]: _segment(found) for found in segments},
+        settings=json.loads(row["settings"]),
+        uncleanable_reason=row["uncleanable_reason"],
+    )
+
+
+def _touch(connection: Connection, row: RowMapping, **values: Any) -> None:
+    """Raise the version; ConflictError when a database that does not lock let another one in."""
+    changed = connection.execute(
+        update(schema.PARTITIONS)
+        .where(schema.PARTITIONS.c.id == row["id"], schema.PARTITIONS.c.version == row["version"])
+        .values(version=int(row["version"]) + 1, **values)
+    )
+    if changed.rowcount != 1:
+        raise ConflictError(f"the partition changed meanwhile. partition={row['topic']}")
+
+
+def _write_lineage(connection: Connection, number: int, lineage: Sequence[LeaderEpoch]) -> None:
+    connection.execute(delete(schema.LINEAGE).where(schema.LINEAGE.c.partition_id == number))
+    rows = [
+        {"partition_id": number, "epoch": entry.epoch, "start_offset": entry.start_offset}
+        for entry in lineage
+    ]
+    if rows:
+        connection.execute(insert(schema.LINEAGE), rows)
+
+
+def _write_publication(connection: Connection, number: int, made: Publication) -> None:
+    """Keep a leader's claim and its newest publication: the greatest one counts."""
+    connection.execute(
+        delete(schema.PUBLICATIONS).where(
+            schema.PUBLICATIONS.c.partition_id == number,
+            schema.PUBLICATIONS.c.epoch == made.epoch,
+            schema.PUBLICATIONS.c.number > 0,
+        )
+    )
+    connection.execute(
+        insert(schema.PUBLICATIONS).values(
+            partition_id=number, epoch=made.epoch, number=made.number,
+            offsets=_json({str(epoch): offset for epoch, offset in made.offsets.items()}),
+        )
+    )  # fmt: skip
+
+
+def _write_routes(connection: Connection, number: int, routes: Sequence[Route]) -> None:
+    connection.execute(delete(schema.ROUTING).where(schema.ROUTING.c.partition_id == number))
+    rows = [
+        {
+            "partition_id": number,
+            "base_offset": route.base_offset,
+            "last_offset": route.last_offset,
+            "segment_id": route.segment_id,
+        }
+        for route in routes
+    ]
+    if rows:
+        connection.execute(insert(schema.ROUTING), rows)
+
+
+def _columns(segment: RemoteSegment) -> dict[str, Any]:
+    return {
+        "id": segment.segment_id,
+        "base_offset": segment.base_offset,
+        "last_offset": segment.last_offset,
+        "epochs": json.dumps([[e.epoch, e.start_offset] for e in segment.epochs]),
+        "size_bytes": segment.size_bytes,
+        "max_timestamp_ms": segment.max_timestamp_ms,
+        "mtime_ms": segment.mtime_ms,
+        "kind": segment.kind.value,
+        "leader_epoch": segment.leader_epoch,
+        "number": segment.number,
+        "cleaner_offsets": _json({str(e): o for e, o in segment.cleaner_offsets.items()}),
+        "files": _json({s: [f.size_bytes, f.crc32c] for s, f in segment.files.items()}),
+    }
+
+
+def _segment(row: RowMapping) -> RemoteSegment:
+    return RemoteSegment(
+        segment_id=row["id"],
+        base_offset=row["base_offset"],
+        last_offset=row["last_offset"],
+        epochs=tuple(LeaderEpoch(epoch, start) for epoch, start in json.loads(row["epochs"])),
+        size_bytes=row["size_bytes"],
+        max_timestamp_ms=row["max_timestamp_ms"],
+        mtime_ms=row["mtime_ms"],
+        kind=SegmentKind(row["kind"]),
+        leader_epoch=row["leader_epoch"],
+        number=row["number"],
+        cleaner_offsets=_offsets(row["cleaner_offsets"]),
+        files={s: RemoteFile(*entry) for s, entry in json.loads(row["files"]).items()},
+    )
+
+
+def _offsets(text: str) -> dict[int, int]:
+    return {int(epoch): int(offset) for epoch, offset in json.loads(text).items()}
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(dict(value), sort_keys=True, separators=(",", ":"))
+
+
+def _fenced(partition: TopicPartition, epoch: int, current: int) -> FencedError:
+    return FencedError(
+        "a newer leader owns the partition; stop. "
+        f"partition={partition} epoch={epoch} current={current}"
+    )
+
+
+def _unavailable(error: Exception) -> UnavailableError:
+    return UnavailableError(f"the metadata store cannot be reached or is busy. error={error}")

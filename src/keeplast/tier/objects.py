@@ -1,0 +1,91 @@
+"""What the tier needs of an object store, and where its objects lie.
+
+An object is written once, under a key that holds a segment id nobody used before, and is never
+overwritten: a late writer can waste space and nothing else. Keys:
+
+    <topic>-<partition>/<topic id>/<segment id>/<base offset>.log      and its indexes beside it
+    <topic>-<partition>/<topic id>/<segment id>/filter
+
+Nothing is read from a listing but what may be collected: the metadata store says what is live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from keeplast.model.partition import TopicPartition
+
+FILTER = "filter"
+ID_CHARS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """A key of the store, its size and when it was written, in milliseconds."""
+
+    key: str
+    size_bytes: int
+    modified_ms: int
+
+
+class ObjectWriter(Protocol):
+    """An object while it is written; it appears when it is closed, whole, or not at all."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append."""
+        ...
+
+    def close(self) -> None:
+        """Make the object appear."""
+        ...
+
+    def abort(self) -> None:
+        """Forget it."""
+        ...
+
+
+class ObjectStore(Protocol):
+    """Objects by key. UnavailableError when the store fails, FileNotFoundError for no object."""
+
+    def read_range(self, key: str, start: int, end: int) -> memoryview:
+        """Return the bytes ``[start, end)``, less at the end of the object."""
+        ...
+
+    def stat(self, key: str) -> StoredObject:
+        """Return size and time."""
+        ...
+
+    def open_write(self, key: str) -> ObjectWriter:
+        """Start an object under a key that is not there."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Yield every object whose key starts with the path ``prefix``, in any order."""
+        ...
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Remove objects; one that is gone already is no error."""
+        ...
+
+
+def partition_prefix(partition: TopicPartition, topic_id: str) -> str:
+    """Return the path below which all objects of a partition lie."""
+    return f"{partition}/{topic_id}"
+
+
+def object_key(
+    partition: TopicPartition, topic_id: str, segment_id: str, base_offset: int, suffix: str
+) -> str:
+    """Return the key of one file of a segment; ``suffix`` is ``.log`` and the like, or FILTER."""
+    name = suffix if suffix == FILTER else f"{base_offset:020d}{suffix}"
+    return f"{partition_prefix(partition, topic_id)}/{segment_id}/{name}"
+
+
+def segment_of_key(key: str) -> str | None:
+    """Return the segment id in a key, None for a key that is none of ours."""
+    parts = key.split("/")
+    if len(parts) < 4 or len(parts[-2]) != ID_CHARS:
+        return None
+    return parts[-2]

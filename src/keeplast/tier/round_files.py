@@ -1,0 +1,286 @@
+"""A partition in object storage as the files of a round: read by ranges, written as streams.
+
+To the engine it is one partition directory that holds every live segment and an empty active one
+behind them, so that a round is planned and rewritten by the same code as on a local disk. No
+segment is ever held or stored whole. What a round stages becomes objects under the id of a new
+segment; they are nobody's until the metadata store names them, and an attempt that lost leaves
+objects that are collected.
+
+A segment that is still on the local disk, unchanged since it was copied, is read there (KIP-1272).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from keeplast.errors import InvalidError, InvariantError
+from keeplast.format.filename import LOG, SNAPSHOT, parse_segment_file, segment_file
+from keeplast.log.files import Buffer, FileStat, LocalFiles, ReadHandle, WriteHandle
+from keeplast.model.partition import TopicPartition
+from keeplast.tier.objects import ID_CHARS, ObjectStore, ObjectWriter, object_key
+from keeplast.tier.segment import RemoteSegment, SegmentKind
+
+ROOT = Path("/remote")
+FREE_BYTES = 1 << 60
+"""An object store is never full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where the bytes of one virtual file are: an object, or a local copy of it."""
+
+    key: str
+    size_bytes: int
+    mtime_ns: int
+    local: Path | None = None
+
+
+def new_segment_id(attempt: str, base_offset: int) -> str:
+    """Return the id of what ``attempt`` writes at ``base_offset``.
+
+    An attempt's name is random and used once, so nobody else ever gets the same id; and who commits
+    can tell the id from the staged file's name, wherever the attempt ran.
+    """
+    digest = hashlib.sha256(f"{attempt}/{base_offset}".encode()).hexdigest()
+    return digest[:ID_CHARS]
+
+
+class RoundFiles:
+    """The :class:`~keeplast.log.files.FileSystem` of one partition's round."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        partition: TopicPartition,
+        topic_id: str,
+        segments: tuple[RemoteSegment, ...],
+        *,
+        local: Path | None = None,
+    ) -> None:
+        """Show ``segments``, ascending and without holes; ``local`` may hold copies of some."""
+        self._objects = objects
+        self._partition = partition
+        self._topic_id = topic_id
+        self._local = LocalFiles()
+        self.path = ROOT / str(partition)
+        self._found: dict[str, Located] = {}
+        for segment in segments:
+            self._add(segment, local)
+        self.end = segments[-1].next_offset if segments else 0
+        self._active = segment_file(self.end, LOG)
+        self._staged: dict[str, Located] = {}
+
+    def _add(self, segment: RemoteSegment, local: Path | None) -> None:
+        mtime_ns = segment.mtime_ms * 1_000_000
+        copy = None
+        if local is not None and segment.kind is SegmentKind.RAW:
+            path = local / segment_file(segment.base_offset, LOG)
+            if self._local.exists(path):
+                status = self._local.stat(path)
+                is_same = (status.size_bytes, status.mtime_ns // 1_000_000) == (
+                    segment.size_bytes, segment.mtime_ms,
+                )  # fmt: skip
+                copy = path if is_same else None
+        for suffix, file in segment.files.items():
+            base = segment.next_offset if suffix == SNAPSHOT else segment.base_offset
+            if parse_segment_file(f"{base:020d}{suffix}") is None:
+                continue
+            key = object_key(
+                self._partition, self._topic_id, segment.segment_id, segment.base_offset, suffix
+            )
+            place = copy if suffix == LOG else None
+            self._found[f"{base:020d}{suffix}"] = Located(key, file.size_bytes, mtime_ns, place)
+
+    def local_bases(self) -> frozenset[int]:
+        """Return the base offsets of the segments that are read from the local disk."""
+        return frozenset(int(name[:20]) for name, at in self._found.items() if at.local is not None)
+
+    def _locate(self, path: Path) -> Located:
+        name = path.name
+        found = self._found.get(name) or self._staged.get(name)
+        if path.parent != self.path or found is None:
+            found = self._staged_elsewhere(path)
+        if found is None:
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return found
+
+    def _staged_elsewhere(self, path: Path) -> Located | None:
+        """Return a staged file that another process has written."""
+        parsed = parse_segment_file(path.name)
+        if path.parent != self.path or parsed is None or parsed.attempt is None:
+            return None
+        key = self._staged_key(path)
+        try:
+            return Located(key, self._objects.stat(key).size_bytes, 0)
+        except FileNotFoundError:
+            return None
+
+    def _staged_key(self, path: Path) -> str:
+        parsed = parse_segment_file(path.name)
+        if parsed is None or parsed.attempt is None:
+            raise InvariantError(f"a round only writes staged files. path={path}")
+        segment_id = new_segment_id(parsed.attempt, parsed.base_offset)
+        return object_key(
+            self._partition, self._topic_id, segment_id, parsed.base_offset, parsed.kind
+        )
+
+    # The port.
+
+    def open_read(self, path: Path) -> ReadHandle:
+        """Open a segment's file; an empty one for the active segment."""
+        if path.parent == self.path and path.name == self._active:
+            return _Ranges(self._objects, "", 0)
+        found = self._locate(path)
+        if found.local is not None:
+            return self._local.open_read(found.local)
+        return _Ranges(self._objects, found.key, found.size_bytes)
+
+    def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
+        """Start a staged file."""
+        if append:
+            raise InvariantError(f"objects are not appended to. path={path}")
+        return _Stream(self._objects.open_write(self._staged_key(path)), self._staged, path, self)
+
+    def listdir(self, path: Path) -> list[str]:
+        """Return the files of the partition, or nothing."""
+        if path == self.path:
+            return sorted([*self._found, *self._staged, self._active])
+        return []
+
+    def is_directory(self, path: Path) -> bool:
+        """Say whether it is the partition or what it lies in."""
+        return path in (self.path, ROOT)
+
+    def exists(self, path: Path) -> bool:
+        """Say whether there is such a file."""
+        if self.is_directory(path) or (path.parent == self.path and path.name == self._active):
+            return True
+        try:
+            self._locate(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def stat(self, path: Path) -> FileStat:
+        """Return size and time, as the metadata store knows them."""
+        if path.parent == self.path and path.name == self._active:
+            return FileStat(0, 0)
+        found = self._locate(path)
+        return FileStat(found.size_bytes, found.mtime_ns)
+
+    def read_bytes(self, path: Path, limit: int) -> bytes:
+        """Return a small file whole."""
+        found = self._locate(path)
+        if found.size_bytes > limit:
+            raise InvalidError(
+                f"file is larger than the limit. path={path} size_bytes={found.size_bytes} "
+                f"limit={limit}"
+            )
+        return bytes(self._objects.read_range(found.key, 0, found.size_bytes))
+
+    def unlink(self, path: Path) -> None:
+        """Remove a staged file; what is live is never removed through here."""
+        self._objects.delete([self._staged_key(path)])
+        self._staged.pop(path.name, None)
+
+    def write_durable(self, path: Path, data: Buffer) -> None:
+        """Write a staged file at once."""
+        handle = self.open_write(path)
+        handle.write(data)
+        handle.close()
+
+    def append_durable(self, path: Path, data: Buffer) -> None:
+        """InvariantError: objects are not appended to."""
+        raise InvariantError(f"objects are not appended to. path={path}")
+
+    def rename(self, source: Path, target: Path) -> None:
+        """InvariantError: objects keep their key."""
+        raise InvariantError(f"objects are not renamed. source={source} target={target}")
+
+    def fsync(self, path: Path) -> None:
+        """Do nothing: an object that was closed is durable."""
+
+    def fsync_directory(self, path: Path) -> None:
+        """Do nothing: an object that was closed is durable."""
+
+    def set_mtime(self, path: Path, mtime_ns: int) -> None:
+        """Do nothing: the metadata store keeps the times."""
+
+    def copy_owner_and_mode(self, source: Path, target: Path) -> None:
+        """Do nothing: objects have neither."""
+
+    def make_directory(self, path: Path) -> None:
+        """Do nothing: a key needs no directory."""
+
+    def free_bytes(self, path: Path) -> int:
+        """Return plenty."""
+        return FREE_BYTES
+
+
+class _Ranges:
+    """An object that is read by position."""
+
+    def __init__(self, objects: ObjectStore, key: str, size_bytes: int) -> None:
+        self._objects = objects
+        self._key = key
+        self._size_bytes = size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        end = min(position + len(buffer), self._size_bytes)
+        if end <= position:
+            return 0
+        data = self._objects.read_range(self._key, position, end)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Do nothing: a range is one request."""
+
+
+class _Stream:
+    """A staged object while it is written; it can be found once it is closed."""
+
+    def __init__(
+        self, writer: ObjectWriter, staged: dict[str, Located], path: Path, files: RoundFiles
+    ) -> None:
+        self._writer: ObjectWriter | None = writer
+        self._staged = staged
+        self._path = path
+        self._key = files._staged_key(path)
+        self._size_bytes = 0
+
+    def write(self, data: Buffer) -> None:
+        if self._writer is None:
+            raise InvariantError(f"the object is complete. path={self._path}")
+        self._writer.write(data)
+        self._size_bytes += len(data)
+
+    def copy_from(self, source: ReadHandle, position: int, length: int) -> None:
+        buffer = memoryview(bytearray(min(length, 1 << 20)))
+        while length > 0:
+            part = buffer[: min(length, len(buffer))]
+            count = source.pread_into(part, position)
+            if count != len(part):
+                raise InvariantError(f"a source ended early. path={self._path}")
+            self.write(part)
+            position += count
+            length -= count
+
+    def fsync(self) -> None:
+        """Complete the object: nothing of it is there before."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+            self._staged[self._path.name] = Located(self._key, self._size_bytes, 0)
+
+    def close(self) -> None:
+        """Give an object up that was not completed."""
+        if self._writer is not None:
+            self._writer.abort()
+            self._writer = None

@@ -1,0 +1,120 @@
+"""The tables of the metadata store (SQLAlchemy Core); every change of them is a new migration.
+
+Lists and maps are JSON text with sorted keys. Offsets and times are 64-bit. Source: tiering.md
+section 9.1.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+TOPIC_CHARS_MAX = 249
+
+METADATA = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+STORE = Table(
+    "store",
+    METADATA,
+    Column("key", String(64), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+"""Facts of the whole store: the key with which its filters hash, where its objects are."""
+
+PARTITIONS = Table(
+    "partitions",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("topic", String(TOPIC_CHARS_MAX), nullable=False),
+    Column("partition", Integer, nullable=False),
+    Column("topic_id", String(32), nullable=False),
+    Column("leader_epoch", Integer, nullable=False),
+    Column("owner", String(255), nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("log_start", BigInteger, nullable=False),
+    Column("remote_bytes", BigInteger, nullable=False),
+    Column("settings", Text, nullable=False),
+    Column("uncleanable_reason", Text, nullable=True),
+    UniqueConstraint("topic", "partition"),
+)
+"""One row a partition: its owner, and ``version``, which every change raises."""
+
+LINEAGE = Table(
+    "lineage",
+    METADATA,
+    Column("partition_id", ForeignKey("partitions.id"), primary_key=True),
+    Column("epoch", Integer, primary_key=True),
+    Column("start_offset", BigInteger, nullable=False),
+)
+
+PUBLICATIONS = Table(
+    "publications",
+    METADATA,
+    Column("partition_id", ForeignKey("partitions.id"), primary_key=True),
+    Column("epoch", Integer, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("offsets", Text, nullable=False),
+)
+"""The cleaner-offset vector as it was published; of a leader its claim and its newest are kept."""
+
+SEGMENTS = Table(
+    "segments",
+    METADATA,
+    Column("id", String(32), primary_key=True),
+    Column("partition_id", ForeignKey("partitions.id"), nullable=False),
+    Column("base_offset", BigInteger, nullable=False),
+    Column("last_offset", BigInteger, nullable=False),
+    Column("epochs", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("max_timestamp_ms", BigInteger, nullable=False),
+    Column("mtime_ms", BigInteger, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("leader_epoch", Integer, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("cleaner_offsets", Text, nullable=False),
+    Column("files", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("state_since_ms", BigInteger, nullable=False),
+    Column("not_before_ms", BigInteger, nullable=True),
+    Column("replaced_by", String(32), nullable=True),
+    Index(None, "partition_id", "state"),
+)
+
+ROUTING = Table(
+    "routing",
+    METADATA,
+    Column("partition_id", ForeignKey("partitions.id"), primary_key=True),
+    Column("base_offset", BigInteger, primary_key=True),
+    Column("last_offset", BigInteger, nullable=False),
+    Column("segment_id", ForeignKey("segments.id"), nullable=False),
+)
+"""Which segment is read for which offsets: disjoint, and without holes."""
+
+COMMITS = Table(
+    "commits",
+    METADATA,
+    Column("id", String(32), primary_key=True),
+    Column("partition_id", ForeignKey("partitions.id"), nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+)
+"""What was committed, by an id that its author chose: an unknown outcome is looked up here."""

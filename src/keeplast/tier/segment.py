@@ -1,0 +1,118 @@
+"""A segment in object storage: an immutable set of objects under an id that is never used again.
+
+Bounds are Kafka's: ``base_offset`` inclusive and ``last_offset`` inclusive, with no holes between
+neighbours whatever records are left in between (I-1). Answers to KIP-405's
+``RemoteLogSegmentMetadata`` with the ``cleanerOffsets`` of KIP-1272.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from keeplast.errors import InvalidError
+from keeplast.format.leader_epoch import LeaderEpoch
+
+SEGMENT_BYTES_MAX = 2**31 - 1
+
+
+class SegmentKind(StrEnum):
+    """How the segment came about: copied as it was, or written by the cleaner."""
+
+    RAW = "raw"
+    CLEANED = "cleaned"
+
+
+class SegmentState(StrEnum):
+    """Where in its life a segment is; only ``LIVE`` ones are ever read."""
+
+    LIVE = "live"
+    REPLACED = "replaced"
+    DELETING = "deleting"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """One object of a segment."""
+
+    size_bytes: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSegment:
+    """What is known of a segment without reading its objects.
+
+    ``epochs`` are the leader epochs whose records lie in it, each with its first offset there; a
+    merge takes the smallest of each (I-2). ``max_timestamp_ms`` is -1 when no record has one, and
+    ``mtime_ms`` then decides its age. ``files`` are by suffix, as ``.log``. ``leader_epoch`` and
+    ``number`` are the publisher's; of two segments over one range the greater pair is read.
+    """
+
+    segment_id: str
+    base_offset: int
+    last_offset: int
+    epochs: tuple[LeaderEpoch, ...]
+    size_bytes: int
+    max_timestamp_ms: int
+    mtime_ms: int
+    kind: SegmentKind
+    leader_epoch: int
+    number: int
+    cleaner_offsets: Mapping[int, int]
+    files: Mapping[str, RemoteFile] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """InvalidError when a bound is not what a broker accepts (I-3)."""
+        if not 0 <= self.base_offset <= self.last_offset:
+            raise InvalidError(
+                "a remote segment covers at least one offset. "
+                f"base_offset={self.base_offset} last_offset={self.last_offset}"
+            )
+        if not 0 < self.size_bytes <= SEGMENT_BYTES_MAX:
+            raise InvalidError(
+                f"a remote segment has 1 to {SEGMENT_BYTES_MAX} bytes. size_bytes={self.size_bytes}"
+            )
+
+    @property
+    def next_offset(self) -> int:
+        """Return the offset behind the segment."""
+        return self.last_offset + 1
+
+
+def merged_epochs(parts: tuple[tuple[LeaderEpoch, ...], ...]) -> tuple[LeaderEpoch, ...]:
+    """Return the union of several segments' epochs, of each the smallest start (I-2)."""
+    starts: dict[int, int] = {}
+    for entry in (entry for part in parts for entry in part):
+        starts[entry.epoch] = min(entry.start_offset, starts.get(entry.epoch, entry.start_offset))
+    return tuple(LeaderEpoch(epoch, starts[epoch]) for epoch in sorted(starts))
+
+
+def is_within_lineage(
+    segment: RemoteSegment, lineage: tuple[LeaderEpoch, ...], log_end: int
+) -> bool:
+    """Say whether the records of ``segment`` are those of the leaders in ``lineage``.
+
+    Its epochs are in the lineage with the same bounds inside the segment, and it ends in the log.
+    Kafka: ``RemoteLogManager.isRemoteSegmentWithinLeaderEpochs``.
+    """
+    if segment.last_offset >= log_end or not segment.epochs:
+        return False
+    starts = {entry.epoch: entry.start_offset for entry in lineage}
+    known = sorted(starts)
+    for position, entry in enumerate(segment.epochs):
+        if entry.epoch not in starts:
+            return False
+        later = [epoch for epoch in known if epoch > entry.epoch]
+        end = starts[later[0]] if later else log_end
+        if position + 1 < len(segment.epochs):
+            following = segment.epochs[position + 1]
+            if following.epoch != later[0] or following.start_offset != end:
+                return False
+        elif segment.last_offset >= end:
+            return False
+        if entry.start_offset < starts[entry.epoch] or entry.start_offset >= end:
+            return False
+    return True

@@ -1,0 +1,121 @@
+"""The object stores there are, by URL: ``file://``, ``memory://``, ``s3://``, what obstore has.
+
+The only home of obstore in this room. Retries with back-off are the library's own; what it gives up
+on is an :class:`~keeplast.errors.UnavailableError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import obstore
+from obstore.exceptions import BaseError, InvalidPathError, NotFoundError
+from obstore.store import LocalStore, MemoryStore, from_url
+
+from keeplast.errors import InvalidError, UnavailableError
+from keeplast.tier.objects import ObjectStore, ObjectWriter, StoredObject
+
+PART_BYTES = 8 << 20
+"""S3 takes parts of 5 MiB or more, 10,000 of an object: enough for the largest segment."""
+PARTS_AT_ONCE = 4
+DELETE_BATCH = 1000
+
+
+class ObstoreObjects:
+    """Objects below one URL."""
+
+    def __init__(self, store: Any, url: str) -> None:
+        """Take an obstore store; use :func:`open_objects`."""
+        self._store = store
+        self._url = url
+
+    def read_range(self, key: str, start: int, end: int) -> memoryview:
+        """Read a range in one request."""
+        if end <= start:
+            return memoryview(b"")
+        with self._translated(key):
+            return memoryview(obstore.get_range(self._store, key, start=start, end=end))
+
+    def stat(self, key: str) -> StoredObject:
+        """Ask for the object's metadata."""
+        with self._translated(key):
+            return _stored(obstore.head(self._store, key))
+
+    def open_write(self, key: str) -> ObjectWriter:
+        """Write in parts; nothing appears before the last one is confirmed."""
+        return _Writer(self, key)
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Page through the listing."""
+        with self._translated(prefix):
+            for page in obstore.list(self._store, prefix=prefix):
+                for entry in page:
+                    yield _stored(entry)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete many at a time."""
+        waiting = list(keys)
+        for at in range(0, len(waiting), DELETE_BATCH):
+            for key in waiting[at : at + DELETE_BATCH]:
+                with self._translated(key), contextlib.suppress(NotFoundError, FileNotFoundError):
+                    obstore.delete(self._store, key)
+
+    @contextlib.contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (NotFoundError, FileNotFoundError) as error:
+            raise FileNotFoundError(2, "no such object", f"{self._url}/{key}") from error
+        except (BaseError, OSError) as error:
+            raise UnavailableError(
+                f"the object store failed. url={self._url} key={key} error={error}"
+            ) from error
+
+
+class _Writer:
+    def __init__(self, objects: ObstoreObjects, key: str) -> None:
+        self._objects = objects
+        self._key = key
+        self._writer: Any = obstore.open_writer(
+            objects._store, key, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+        )
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        with self._objects._translated(self._key):
+            self._writer.write(bytes(data))
+
+    def close(self) -> None:
+        with self._objects._translated(self._key):
+            self._writer.close()
+
+    def abort(self) -> None:
+        # What was sent and never completed is the store's to forget; no object has appeared.
+        self._writer = None
+
+
+def open_objects(url: str, options: dict[str, str] | None = None) -> ObjectStore:
+    """Return the store at ``url``; ``options`` are obstore's, as for credentials and endpoints.
+
+    InvalidError when the URL is not understood. A local directory is made.
+    """
+    if url.startswith("memory://"):
+        return ObstoreObjects(MemoryStore(), url)
+    if url.startswith("file://") or "://" not in url:
+        path = Path(url.removeprefix("file://")).absolute()
+        path.mkdir(parents=True, exist_ok=True)
+        return ObstoreObjects(LocalStore(prefix=path, automatic_cleanup=True), f"file://{path}")
+    try:
+        config: Any = options or {}
+        return ObstoreObjects(from_url(url, **config), url)
+    except (BaseError, InvalidPathError, ValueError, TypeError) as error:
+        raise InvalidError(
+            f"not an object store; give file://, s3://, gs:// or az:// with its options. url={url} "
+            f"error={error}"
+        ) from error
+
+
+def _stored(meta: Any) -> StoredObject:
+    return StoredObject(meta["path"], meta["size"], int(meta["last_modified"].timestamp() * 1000))

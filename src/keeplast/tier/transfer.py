@@ -1,0 +1,251 @@
+"""Copies a local segment into object storage, with everything that KIP-405 keeps beside it.
+
+The objects are read back and compared before anybody may say that they are there: a store that
+lost a part would be noticed while the local segment still exists. Files: the log, its indexes,
+the producers at its end (``.snapshot``) and the leader epochs up to there (``.epochs``).
+
+A log that was cleaned before may have segments whose last records are gone. They get an empty batch
+at their end, as the cleaner leaves one (I-6): a segment without a directory around it must tell
+where it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keeplast.columns import batch_table as t
+from keeplast.errors import CorruptError, UnavailableError
+from keeplast.format import leader_epoch, offset_index, time_index, txn_index
+from keeplast.format.batch import encode_batch
+from keeplast.format.checksum import crc32c
+from keeplast.format.filename import (
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    segment_file,
+)
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.log.files import FileSystem, reading
+from keeplast.log.partition_log import SegmentFiles, SegmentIndexes, load_aborted, load_indexes
+from keeplast.log.windows import WindowBuffers, read_windows
+from keeplast.model.partition import TopicPartition
+from keeplast.tier.objects import ObjectStore, object_key
+from keeplast.tier.segment import RemoteFile, RemoteSegment, SegmentKind
+
+EPOCHS = ".epochs"
+PART_BYTES = 8 << 20
+WINDOW_BYTES = 1 << 20
+
+
+def copy_segment(
+    objects: ObjectStore,
+    files: FileSystem,
+    segment: SegmentFiles,
+    *,
+    partition: TopicPartition,
+    topic_id: str,
+    segment_id: str,
+    next_offset: int,
+    lineage: Sequence[LeaderEpoch],
+    leader_epoch_of_owner: int,
+    number: int,
+    cleaner_offsets: dict[int, int],
+    index_interval_bytes: int,
+    from_offset: int | None = None,
+) -> RemoteSegment:
+    """Upload a closed local segment ``[base, next_offset)`` under ``segment_id`` and verify it.
+
+    ``from_offset`` above the base leaves out the batches below it, which another segment has.
+    UnavailableError when what was stored is not what was sent. Nothing is live before the metadata
+    store says so.
+    """
+    base = segment.base_offset if from_offset is None else max(segment.base_offset, from_offset)
+
+    def key(suffix: str) -> str:
+        return object_key(partition, topic_id, segment_id, base, suffix)
+
+    # Built again where they are missing or wrong, so that nobody has to do it from objects.
+    indexes = load_indexes(segment, files, index_interval_bytes, WindowBuffers(WINDOW_BYTES))
+    start = _position_of(files, segment, indexes, base)
+    offsets, times = _clipped(indexes, start, base - segment.base_offset)
+    epochs = epochs_between(lineage, base, next_offset)
+    end = _end_batch(files, segment, indexes, next_offset, epochs[-1].epoch)
+    aborted = [e for e in load_aborted(segment, files) if e.last_offset >= base]
+    stored: dict[str, RemoteFile] = {
+        LOG: _stream(objects, files, segment.log_path, key(LOG), start=start, end=end)
+    }
+    contents = {
+        INDEX: offset_index.encode(offsets),
+        TIME_INDEX: time_index.encode(times),
+        EPOCHS: leader_epoch.encode([e for e in lineage if e.start_offset < next_offset]),
+    }
+    if aborted:
+        contents[TXN_INDEX] = txn_index.encode(aborted)
+    for suffix, content in contents.items():
+        stored[suffix] = put_small(objects, key(suffix), content)
+    snapshot = segment.directory / segment_file(next_offset, SNAPSHOT)
+    if files.exists(snapshot):
+        stored[SNAPSHOT] = _stream(objects, files, snapshot, key(SNAPSHOT))
+    return RemoteSegment(
+        segment_id=segment_id,
+        base_offset=base,
+        last_offset=next_offset - 1,
+        epochs=epochs,
+        size_bytes=stored[LOG].size_bytes,
+        max_timestamp_ms=int(times[-1, 0]) if len(times) else -1,
+        mtime_ms=segment.mtime_ms,
+        kind=SegmentKind.RAW,
+        leader_epoch=leader_epoch_of_owner,
+        number=number,
+        cleaner_offsets=cleaner_offsets,
+        files=stored,
+    )
+
+
+def _position_of(
+    files: FileSystem, segment: SegmentFiles, indexes: SegmentIndexes, offset: int
+) -> int:
+    """Return where the first batch begins that ends at or above ``offset``."""
+    if offset <= segment.base_offset:
+        return 0
+    start = indexes.position_before(offset - segment.base_offset)
+    with reading(files, segment.log_path) as handle:
+        for window in read_windows(
+            handle, segment.log_path, WindowBuffers(WINDOW_BYTES), start=start,
+            end=segment.size_bytes,
+        ):  # fmt: skip
+            rows = window.table[: window.batches]
+            found = np.flatnonzero(rows[:, t.LAST_OFFSET] >= offset)
+            if len(found):
+                return window.position + int(rows[found[0], t.POSITION])
+    return segment.size_bytes
+
+
+def _clipped(
+    indexes: SegmentIndexes, start: int, skipped_offsets: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the entries of a segment without its first ``start`` bytes and offsets."""
+    if not start:
+        return indexes.offsets, indexes.times
+    offsets = indexes.offsets[indexes.offsets[:, 1] > start]
+    times = indexes.times[indexes.times[:, 1] >= skipped_offsets]
+    return (
+        offsets - np.array([skipped_offsets, start], np.int64),
+        times - np.array([0, skipped_offsets], np.int64),
+    )
+
+
+def epochs_between(
+    lineage: Sequence[LeaderEpoch], base_offset: int, next_offset: int
+) -> tuple[LeaderEpoch, ...]:
+    """Return the leader epochs of the records in ``[base_offset, next_offset)``.
+
+    A log without a leader-epoch checkpoint is epoch 0 from its first offset on.
+    """
+    if not lineage:
+        return (LeaderEpoch(0, base_offset),)
+    found: list[LeaderEpoch] = []
+    for position, entry in enumerate(lineage):
+        following = lineage[position + 1 :]
+        end = following[0].start_offset if following else next_offset
+        if entry.start_offset < next_offset and end > base_offset:
+            found.append(LeaderEpoch(entry.epoch, max(entry.start_offset, base_offset)))
+    return tuple(found) or (LeaderEpoch(lineage[0].epoch, base_offset),)
+
+
+def put_small(objects: ObjectStore, key: str, content: bytes) -> RemoteFile:
+    """Write a small object and read it back."""
+    writer = objects.open_write(key)
+    writer.write(content)
+    writer.close()
+    made = RemoteFile(len(content), crc32c(content))
+    check_object(objects, key, made)
+    return made
+
+
+def check_object(objects: ObjectStore, key: str, expected: RemoteFile) -> None:
+    """Read an object by ranges; UnavailableError unless it is what was sent."""
+    crc, size = crc_of(objects, key)
+    if (size, crc) != (expected.size_bytes, expected.crc32c):
+        raise UnavailableError(
+            "the object store has not kept what was sent; it is written again. "
+            f"key={key} expected_bytes={expected.size_bytes} found_bytes={size} "
+            f"expected_crc32c={expected.crc32c} found_crc32c={crc}"
+        )
+
+
+def crc_of(objects: ObjectStore, key: str) -> tuple[int, int]:
+    """Return the CRC-32C and the size of an object, read by ranges."""
+    crc, size = 0, objects.stat(key).size_bytes
+    for position in range(0, size, PART_BYTES):
+        data = objects.read_range(key, position, min(position + PART_BYTES, size))
+        crc = crc32c(data, crc)
+    return crc, size
+
+
+def _end_batch(
+    files: FileSystem, segment: SegmentFiles, indexes: SegmentIndexes, next_offset: int, epoch: int
+) -> bytes:
+    """Return an empty batch that ends where the segment does, nothing when its own last one does.
+
+    CorruptError when the segment cannot be read to its end, or reaches beyond ``next_offset``.
+    """
+    start = int(indexes.offsets[-1, 1]) if len(indexes.offsets) else 0
+    found = segment.base_offset
+    with reading(files, segment.log_path) as handle:
+        for window in read_windows(
+            handle,
+            segment.log_path,
+            WindowBuffers(WINDOW_BYTES),
+            start=start,
+            end=segment.size_bytes,
+        ):
+            found = int(window.table[window.batches - 1, t.LAST_OFFSET]) + 1
+    if found > next_offset:
+        raise CorruptError(
+            "a segment reaches into the next one", path=str(segment.log_path),
+            position=segment.size_bytes, expected=f"<= {next_offset}", found=found,
+        )  # fmt: skip
+    if found == next_offset:
+        return b""
+    return encode_batch([], base_offset=found, last_offset=next_offset - 1, leader_epoch=epoch)
+
+
+def _stream(
+    objects: ObjectStore,
+    files: FileSystem,
+    path: Path,
+    key: str,
+    *,
+    start: int = 0,
+    end: bytes = b"",
+) -> RemoteFile:
+    crc = 0
+    with reading(files, path) as handle:
+        writer = objects.open_write(key)
+        buffer = memoryview(bytearray(min(PART_BYTES, max(handle.size_bytes, 1))))
+        position = start
+        try:
+            while position < handle.size_bytes:
+                count = handle.pread_into(buffer, position)
+                if count == 0:
+                    break
+                writer.write(buffer[:count])
+                crc = crc32c(buffer[:count], crc)
+                position += count
+            if end:
+                writer.write(end)
+                crc = crc32c(end, crc)
+            writer.close()
+        except BaseException:
+            writer.abort()
+            raise
+    made = RemoteFile(position - start + len(end), crc)
+    check_object(objects, key, made)
+    return made

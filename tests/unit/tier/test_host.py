@@ -1,0 +1,188 @@
+"""Leader and follower over one object store: what is read, what is fenced, what is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.runner import Runner
+from keeplast.engine.tier_round import TierRequest, clean_remote
+from keeplast.engine.workspace import MEMORY_BYTES_MIN
+from keeplast.errors import FencedError, InvalidError, RefusedError
+from keeplast.format.control import ControlType
+from keeplast.format.message_set import read_batches
+from keeplast.log.append import NewRecord
+from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.model.topic_config import CleanerConfig
+from keeplast.tier.database import open_database
+from keeplast.tier.host import PartitionHost
+from keeplast.tier.metadata import MetadataStore
+from keeplast.tier.stores import open_objects
+from tests.support.manual_clock import ManualClock
+from tests.support.partition_maker import COMPACT, NOW_MS, PARTITION
+
+TOPIC = replace(COMPACT, segment_bytes=400)
+
+
+class Cluster:
+    """One store, and a host for each name."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.clock = ManualClock(NOW_MS)
+        self.objects = open_objects("memory://")
+        self.store = MetadataStore(open_database(f"sqlite:///{root / 'meta.db'}"), self.clock)
+        self.store.create(PARTITION, "0" * 32, log_start=0, settings={})
+
+    def host(self, name: str) -> PartitionHost:
+        return PartitionHost(
+            self.store, self.objects, PARTITION, self.root / name, topic=TOPIC, owner=name,
+            files=LocalFiles(), clock=self.clock,
+        )  # fmt: skip
+
+    def clean(self) -> None:
+        request = TierRequest(
+            TOPIC, CleanerConfig(), grace_ms=0, memory_bytes=MEMORY_BYTES_MIN, force=True
+        )
+
+        def runner_for(files: FileSystem) -> Runner:
+            return LocalRunner(1, files=files, clock=self.clock)
+
+        clean_remote(
+            self.store, self.objects, self.store.load(PARTITION), request, runner_for, self.clock,
+            lambda count: None,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    made.store.close()
+
+
+def write(host: PartitionHost, count: int, *, keys: int = 4, start: int = 0) -> None:
+    for i in range(start, start + count):
+        host.append([NewRecord(b"k%d" % (i % keys), b"v%d" % i, NOW_MS + i)])
+    host.acknowledge(host.log_end_offset)
+
+
+def replicate(leader: PartitionHost, follower: PartitionHost) -> None:
+    while follower.log_end_offset < leader.log_end_offset:
+        found = leader.fetch(follower.log_end_offset)
+        follower.replicate(found.data, high_watermark=leader.high_watermark)
+
+
+def read_all(host: PartitionHost, start: int = 0) -> dict[bytes | None, bytes | None]:
+    state: dict[bytes | None, bytes | None] = {}
+    offset = start
+    seen = -1
+    while offset < host.log_end_offset:
+        found = host.fetch(offset, bytes_max=200)
+        for batch in read_batches(found.data):
+            for record in batch.records():
+                assert record.offset > seen
+                seen = record.offset
+                state[record.key] = record.value
+        offset = found.next_offset
+    return state
+
+
+def test_a_log_is_read_through_both_tiers(cluster: Cluster) -> None:
+    host = cluster.host("a")
+    host.become_leader(0)
+    write(host, 40)
+    assert host.copy() > 3
+    expected = read_all(host)
+    cluster.clean()
+    assert expected == read_all(host)
+    assert host.state().first_dirty() > 0
+    host.become_leader(1)
+    assert host.local_start > 0
+    for start in range(host.log_end_offset):
+        assert read_all(host, start).items() <= expected.items()
+    assert expected == read_all(host)
+    assert host.copy() == 0
+
+
+def test_follower_takes_over_where_the_leader_was(cluster: Cluster) -> None:
+    """ST-15: stale local segments below the first dirty offset go; the log goes on."""
+    a, b = cluster.host("a"), cluster.host("b")
+    a.become_leader(0)
+    b.become_follower(0)
+    write(a, 40)
+    replicate(a, b)
+    a.copy()
+    cluster.clean()
+    expected = read_all(a)
+    state = b.become_leader(1)
+    assert b.local_start >= state.first_dirty() or b.local_start == b.log_end_offset
+    assert expected == read_all(b)
+    write(b, 10, start=40)
+    assert a.log_end_offset == 40
+    write(a, 30, start=90)
+    with pytest.raises(FencedError):
+        a.copy()
+    a.become_follower(1)
+    a.truncate(40)
+    replicate(b, a)
+    assert b.log_end_offset == a.log_end_offset == 50
+    b.copy()
+    cluster.clean()
+    assert read_all(a) == read_all(b)
+
+
+def test_only_the_leader_appends_and_copies(cluster: Cluster) -> None:
+    host = cluster.host("a")
+    with pytest.raises(RefusedError):
+        host.append([NewRecord(b"k", b"v", NOW_MS)])
+    with pytest.raises(RefusedError):
+        host.copy()
+
+
+def test_a_batch_that_is_sent_again_is_there_once(cluster: Cluster) -> None:
+    host = cluster.host("a")
+    host.become_leader(0)
+
+    def send(sequence: int, count: int = 2) -> int:
+        records = [NewRecord(b"k", b"v", NOW_MS)] * count
+        return host.append(records, producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+    assert [send(0), send(0), send(2), send(2)] == [0, 0, 2, 2]
+    assert host.log_end_offset == 4
+    with pytest.raises(InvalidError):
+        send(5)
+
+
+def test_open_transaction_is_not_copied(cluster: Cluster) -> None:
+    host = cluster.host("a")
+    host.become_leader(0)
+    write(host, 8)
+    host.append(
+        [NewRecord(b"t", b"v", NOW_MS)], producer_id=7, producer_epoch=0, base_sequence=0,
+        is_transactional=True,
+    )  # fmt: skip
+    write(host, 20, start=8)
+    host.roll()
+    host.copy()
+    assert host.state().remote_end <= 8
+    host.end_transaction(ControlType.COMMIT, producer_id=7, producer_epoch=0)
+    host.roll()
+    host.acknowledge(host.log_end_offset)
+    host.copy()
+    assert host.state().remote_end == host.log_end_offset
+
+
+def test_offset_for_time_is_found_in_either_tier(cluster: Cluster) -> None:
+    host = cluster.host("a")
+    host.become_leader(0)
+    write(host, 40, keys=40)
+    host.copy()
+    host.become_leader(1)
+    for i in range(40):
+        assert host.offset_for_time(NOW_MS + i) == (i, NOW_MS + i)
+    assert host.offset_for_time(NOW_MS + 40) is None

@@ -22,6 +22,7 @@ from keeplast.format.filename import (
     parse_partition_directory,
 )
 from keeplast.model.partition import TopicPartition
+from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 
 Json = dict[str, Any]
@@ -150,6 +151,12 @@ def topic_config(config: dict[str, str]) -> TopicConfig:
             values[field] = frozenset(text.split(","))
         elif key == "min.cleanable.dirty.ratio":
             values[field] = float(text)
+        elif key == "compaction.strategy":
+            values["strategy"] = Strategy(text)
+        elif key == "compaction.strategy.header":
+            values["strategy_header"] = text
+        elif key == "keep.versioned.tombstones":
+            values[field] = text == "true"
         elif field in TopicConfig.__dataclass_fields__:
             values[field] = int(text)
     return TopicConfig(**values)  # type: ignore[arg-type]

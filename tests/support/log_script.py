@@ -8,7 +8,7 @@ gives the same directory.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hypothesis import strategies as st
@@ -26,6 +26,7 @@ STEP_MS = 1000
 FIRST_PRODUCER_ID = 100
 PRODUCERS = 3
 KEYS = 6
+VERSION_HEADER = b"ver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +57,22 @@ class Roll:
 Operation = Append | EndTransaction | Roll
 
 
+def version_headers() -> st.SearchStrategy[tuple[bytes, bytes | None]]:
+    """Draw headers that carry a version, a few of them malformed."""
+    versions = st.one_of(st.integers(-3, 3), st.sampled_from([-(2**63), 2**63 - 1])).map(
+        lambda version: version.to_bytes(8, "big", signed=True)
+    )
+    malformed = st.sampled_from([None, b"", b"1234567", b"123456789"])
+    return st.tuples(st.just(VERSION_HEADER), st.one_of(versions, versions, versions, malformed))
+
+
 def records() -> st.SearchStrategy[NewRecord]:
     """Draw records of few keys: some tombstones, some without a key, some headers."""
     keys = st.integers(0, KEYS - 1).map(lambda number: b"" if number == 0 else b"key%d" % number)
     values = st.one_of(st.none(), st.binary(max_size=12), st.just(b"long" * 40))
     timestamps = st.one_of(st.just(-1), st.integers(START_MS, START_MS + 100 * STEP_MS))
-    headers = st.lists(
-        st.tuples(st.binary(max_size=3), st.one_of(st.none(), st.binary(max_size=3))), max_size=2
-    ).map(tuple)
+    others = st.tuples(st.binary(max_size=3), st.one_of(st.none(), st.binary(max_size=3)))
+    headers = st.lists(st.one_of(others, version_headers()), max_size=3).map(tuple)
     return st.builds(
         NewRecord,
         key=st.one_of(keys, keys, keys, st.none()),
@@ -98,6 +107,8 @@ def scripts() -> st.SearchStrategy[tuple[Operation, ...]]:
 def write_script(script: tuple[Operation, ...], partition: Path, topic: TopicConfig) -> None:
     """Append ``script`` to the partition directory ``partition``."""
     sequences: dict[int, int] = {}
+    # Records without a key come from the time before the topic was compacted.
+    topic = replace(topic, cleanup_policy=frozenset({"delete"}))
     with LogAppender(partition, LocalFiles(), topic=topic, leader_epoch=0) as log:
         for number, operation in enumerate(script):
             now_ms = START_MS + number * STEP_MS

@@ -23,10 +23,15 @@ from keeplast.format.message_set import Batch, read_batches
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.model.offsets import INT32_MAX, delete_horizon
+from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from tests.support.reference_log import Log, Producer, Segment, read_log
 
 MAP_ENTRY_BYTES = 24
+VERSIONED_MAP_ENTRY_BYTES = 32
+
+Rank = tuple[int, int, int]
+"""Has a version (0 or 1), version, offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +100,24 @@ class IndexOverflowError(Exception):
 
 @dataclass(slots=True)
 class KeyMap:
-    """Greatest offset per key; ``latest`` is the offset up to which the map knows everything."""
+    """Greatest rank per key; ``latest`` is the offset up to which the map knows everything."""
 
-    offsets: dict[bytes, int] = field(default_factory=dict)
+    ranks: dict[bytes, Rank] = field(default_factory=dict)
     latest: int = -1
+    is_full: bool = False
+
+
+def rank(record: Record, topic: TopicConfig) -> Rank:
+    """Return what decides between records of a key (9.2)."""
+    if topic.strategy is Strategy.OFFSET:
+        return 0, 0, record.offset
+    if topic.strategy is Strategy.TIMESTAMP:
+        return 1, record.timestamp, record.offset
+    assert topic.strategy_header is not None
+    values = [value for name, value in record.headers if name == topic.strategy_header.encode()]
+    if not values or values[-1] is None or len(values[-1]) != 8:
+        return 0, 0, record.offset
+    return 1, int.from_bytes(values[-1], "big", signed=True), record.offset
 
 
 class Transactions:
@@ -170,8 +189,10 @@ def clean(partition: Path, settings: Round) -> Outcome:
     )
     if outcome.cleanable_bytes == 0 or not (settings.force or is_selected):
         return outcome
-    key_map, is_full = _build_map(log, settings, outcome)
-    outcome.end_offset = key_map.latest + 1 if is_full else outcome.bound
+    key_map = _build_map(log, settings, outcome)
+    if settings.topic.strategy is not Strategy.OFFSET:
+        _raise_over_clean(log, settings, outcome, key_map)
+    outcome.end_offset = key_map.latest + 1 if key_map.is_full else outcome.bound
     before = log.between(0, outcome.first_dirty)
     legacy_horizon = before[-1].mtime_ms - settings.topic.delete_retention_ms if before else 0
     transactions = Transactions()
@@ -261,13 +282,15 @@ def _aborted_between(
                 return
 
 
-def _build_map(log: Log, settings: Round, outcome: Outcome) -> tuple[KeyMap, bool]:
-    """Section 2: return the map and whether it filled before the bound."""
+def _build_map(log: Log, settings: Round, outcome: Outcome) -> KeyMap:
+    """Section 2: return the map and how far it got."""
     start, end = outcome.first_dirty, outcome.bound
     key_map = KeyMap()
     limit: float = float("inf")
     if settings.cleaner.key_map_bytes is not None:
-        slots = settings.cleaner.key_map_bytes // MAP_ENTRY_BYTES
+        is_by_offset = settings.topic.strategy is Strategy.OFFSET
+        slot_bytes = MAP_ENTRY_BYTES if is_by_offset else VERSIONED_MAP_ENTRY_BYTES
+        slots = settings.cleaner.key_map_bytes // slot_bytes
         limit = int(slots * settings.cleaner.load_factor)
     transactions = Transactions()
     transactions.add(_aborted_between(log, settings.log_start, start, end))
@@ -276,25 +299,50 @@ def _build_map(log: Log, settings: Round, outcome: Outcome) -> tuple[KeyMap, boo
         # F5: reading starts where the index says, not at the first dirty offset.
         relative = start - segment.base_offset
         position = max((p for offset, p in segment.index if offset <= relative), default=0)
+        if settings.topic.strategy is not Strategy.OFFSET:
+            position = 0
         for batch in segment.batches:
             if batch.position < position:
                 continue
-            if _index_batch(batch, start, limit, key_map, transactions, outcome.counts):
-                return key_map, True
+            if _index_batch(batch, settings.topic, start, limit, key_map, transactions, outcome):
+                key_map.is_full = True
+                return key_map
         is_last = number + 1 == len(dirty)
         key_map.latest = (end if is_last else dirty[number + 1].base_offset) - 1
-    return key_map, False
+    return key_map
+
+
+def _raise_over_clean(log: Log, settings: Round, outcome: Outcome, key_map: KeyMap) -> None:
+    """Section 9.3, rule 3, before anything is written: clean records of dirty keys take part."""
+    transactions = Transactions()
+    first_base = log.segments[0].base_offset
+    transactions.add(_aborted_between(log, settings.log_start, first_base, outcome.bound))
+    for segment in log.segments:
+        if segment.base_offset >= outcome.first_dirty:
+            break
+        for batch in segment.batches:
+            if batch.is_control:
+                transactions.is_marker_discardable(batch)
+            elif not transactions.is_aborted(batch):
+                for record in batch.records():
+                    if record.key is None or record.offset >= outcome.first_dirty:
+                        continue
+                    key = bytes(record.key)
+                    if key in key_map.ranks:
+                        key_map.ranks[key] = max(key_map.ranks[key], rank(record, settings.topic))
 
 
 def _index_batch(
     batch: Batch,
+    topic: TopicConfig,
     start: int,
     limit: float,
     key_map: KeyMap,
     transactions: Transactions,
-    counts: Counts,
+    outcome: Outcome,
 ) -> bool:
     """Take one batch into the map; return True when the map is full."""
+    counts = outcome.counts
     if batch.is_control:
         transactions.is_marker_discardable(batch)
         counts.map_messages_read += 1
@@ -304,9 +352,10 @@ def _index_batch(
         for record in batch.records():
             if record.key is not None and record.offset >= start:
                 # The test comes before the key is looked up: a known key ends the map as well.
-                if len(key_map.offsets) >= limit:
+                if len(key_map.ranks) >= limit:
                     return True
-                key_map.offsets[bytes(record.key)] = record.offset
+                key, found = bytes(record.key), rank(record, topic)
+                key_map.ranks[key] = max(key_map.ranks.get(key, found), found)
                 key_map.latest = record.offset
             counts.map_messages_read += 1
     if batch.last_offset >= start:
@@ -354,6 +403,7 @@ class _Rewrite:
         self._log = log
         self._settings = settings
         self._bound = outcome.bound
+        self._first_dirty = outcome.first_dirty
         self._counts = outcome.counts
         self._key_map = key_map
         self._transactions = transactions
@@ -442,10 +492,19 @@ class _Rewrite:
         if record.key is None:
             self._counts.invalid_messages_read += 1
             return False
-        if record.offset < self._key_map.offsets.get(bytes(record.key), -1):
+        topic, key = self._settings.topic, bytes(record.key)
+        found = rank(record, topic)
+        if found < self._key_map.ranks.get(key, found):
             return False
         if record.value is not None:
             return True
+        if topic.strategy is not Strategy.OFFSET:
+            # Section 9.3, rule 5.
+            is_dirty = record.offset >= self._first_dirty
+            if is_dirty or key in self._key_map.ranks or self._key_map.is_full:
+                return True
+            if topic.keep_versioned_tombstones and found[0] == 1:
+                return True
         if batch.magic < 2:
             return keeps_legacy_deletes
         horizon = batch.delete_horizon_ms

@@ -30,6 +30,7 @@ from keeplast.engine.log_reader import read_segment
 from keeplast.engine.report import CleanReport, PartitionReport
 from keeplast.engine.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 from keeplast.engine.runner import Runner
+from keeplast.engine.state import read_state
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format.filename import parse_partition_directory
 from keeplast.format.message_set import Batch
@@ -102,11 +103,7 @@ class OpenLog:
         CorruptError for a batch with a wrong CRC and for records that are not well-formed.
         """
         for segment, batch in self._placed_batches(from_offset):
-            path, position = str(segment.log_path), batch.position
-            if not batch.is_valid:
-                raise CorruptError(
-                    "crc mismatch", path=path, position=position, expected=f"{batch.crc:#010x}"
-                )
+            _check_crc(segment, batch)
             if batch.is_control:
                 continue
             try:
@@ -114,13 +111,23 @@ class OpenLog:
                     if record.offset >= from_offset:
                         yield record
             except CorruptError as error:
-                raise CorruptError(
-                    error.problem,
-                    path=path,
-                    position=position,
-                    expected=error.expected,
-                    found=error.found,
-                ) from error
+                raise _placed(error, segment, batch) from error
+
+    def state(self, topic: TopicConfig | None = None) -> dict[bytes, Record]:
+        """Return the final record of every key that is not deleted, in offset order.
+
+        A read-committed view: nothing aborted, nothing from the first open transaction on. Which
+        record of a key is final follows ``topic``'s strategy, by default the offset: so it is the
+        same before and after cleaning. Holds one record a key in memory, and reads the log twice.
+        Raises CorruptError as :meth:`records` does.
+        """
+
+        def batches() -> Iterator[Batch]:
+            for segment, batch in self._placed_batches(0):
+                _check_crc(segment, batch)
+                yield batch
+
+        return read_state(batches, TopicConfig() if topic is None else topic)
 
     def plan(
         self,
@@ -243,6 +250,27 @@ class OpenLog:
         except CorruptError:
             if not is_active:
                 raise
+
+
+def _check_crc(segment: SegmentFiles, batch: Batch) -> None:
+    if not batch.is_valid:
+        raise CorruptError(
+            "crc mismatch",
+            path=str(segment.log_path),
+            position=batch.position,
+            expected=f"{batch.crc:#010x}",
+        )
+
+
+def _placed(error: CorruptError, segment: SegmentFiles, batch: Batch) -> CorruptError:
+    """Return ``error`` with the place of the batch in which it was found."""
+    return CorruptError(
+        error.problem,
+        path=str(segment.log_path),
+        position=batch.position,
+        expected=error.expected,
+        found=error.found,
+    )
 
 
 def open_log(directory: Path | str) -> OpenLog:

@@ -1,0 +1,72 @@
+"""The state that a log stands for: the final record of every live key, as the topic ranks records.
+
+What a read-committed reader from the log start holds in the end if it applies the rank that the
+cleaner applies (KIP-280: a reader that takes the last record of a key instead may hold another one
+until the log is cleaned). So it is the same before and after a round. Two passes: how transactions
+ended is told by their markers, which come after their data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from keeplast.engine.log_facts import ENDS_TRANSACTION
+from keeplast.engine.transaction_outcomes import TransactionOutcomes
+from keeplast.format.control import ControlType, decode_control_type
+from keeplast.format.message_set import Batch
+from keeplast.format.rank import Rank, rank_of
+from keeplast.format.record import Record
+from keeplast.model.topic_config import TopicConfig
+
+Batches = Callable[[], Iterable[Batch]]
+
+
+def read_state(batches: Batches, topic: TopicConfig) -> dict[bytes, Record]:
+    """Return the final record of every key that is not deleted, in offset order.
+
+    ``batches`` gives all batches in log order each time it is called. Nothing at or above the first
+    open transaction counts.
+    """
+    outcomes = _outcomes(batches())
+    end = outcomes.first_open()
+    aborted = outcomes.aborted
+    header = (topic.strategy_header or "").encode()
+    winners: dict[bytes, tuple[Rank, Record]] = {}
+    for batch in batches():
+        if end is not None and batch.base_offset >= end:
+            break
+        if batch.is_control or _is_aborted(batch, aborted):
+            continue
+        for record in batch.records():
+            if record.key is None:
+                continue
+            rank = rank_of(record, topic.strategy, header)
+            known = winners.get(record.key)
+            if known is None or known[0] < rank:
+                winners[record.key] = rank, record
+    found = sorted((record for _, record in winners.values()), key=lambda record: record.offset)
+    return {r.key: r for r in found if r.key is not None and r.value is not None}
+
+
+def _outcomes(batches: Iterable[Batch]) -> TransactionOutcomes:
+    outcomes = TransactionOutcomes()
+    for batch in batches:
+        if batch.producer_id < 0:
+            continue
+        if not batch.is_control:
+            if batch.is_transactional:
+                outcomes.add_data(batch.producer_id, batch.base_offset)
+            continue
+        record = next(iter(batch.records()), None)
+        kind = None if record is None else decode_control_type(record.key)
+        if kind in ENDS_TRANSACTION:
+            commits = kind is ControlType.COMMIT
+            outcomes.add_marker(batch.producer_id, batch.last_offset, commits=commits)
+    return outcomes
+
+
+def _is_aborted(batch: Batch, aborted: dict[int, list[tuple[int, int]]]) -> bool:
+    if not batch.is_transactional:
+        return False
+    ranges = aborted.get(batch.producer_id, ())
+    return any(first <= batch.base_offset <= last for first, last in ranges)

@@ -48,7 +48,8 @@ class ExpiredSegment:
 class ExpiryPlan:
     """What of a log goes, oldest first.
 
-    ``log_start`` is the first readable offset afterwards, never below ``log_start_before``.
+    ``log_start`` is the first readable offset afterwards, never below ``log_start_before``;
+    ``first_base`` the base offset of the first segment that stays.
     ``rolls_active`` says that all of the log goes, and an empty segment at its end is needed first.
     ``notes`` say what kept the first segment that stays, a line for each rule that looked at it.
     """
@@ -56,6 +57,7 @@ class ExpiryPlan:
     expired: tuple[ExpiredSegment, ...]
     log_start_before: int
     log_start: int
+    first_base: int
     rolls_active: bool
     notes: tuple[str, ...]
 
@@ -91,11 +93,12 @@ def plan_expiry(
     if topic.expires and ExpiryRule.TIME in rules and topic.retention_ms >= 0:
         walk.run(ExpiryRule.TIME, _older(topic.retention_ms, now_ms))
     rolls_active = not walk.left
-    first_left = log_end if rolls_active else walk.left[0].base_offset
+    first_base = log_end if rolls_active else walk.left[0].base_offset
     return ExpiryPlan(
         expired=tuple(walk.expired),
         log_start_before=log_start,
-        log_start=max(log_start, first_left) if walk.expired else log_start,
+        log_start=max(log_start, first_base),
+        first_base=first_base,
         rolls_active=rolls_active,
         notes=tuple(walk.notes),
     )

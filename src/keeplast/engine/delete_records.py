@@ -24,7 +24,7 @@ from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.log.files import FileSystem
 from keeplast.log.format_guard import check_understood
 from keeplast.log.lock import locked
-from keeplast.log.log_start import raise_log_start
+from keeplast.log.log_start import follow_log_start, raise_log_start
 from keeplast.log.partition_log import find_tail, list_partition
 from keeplast.log.recovery import recover_swap
 
@@ -119,14 +119,14 @@ def delete_records(
         with shielded():
             recover_swap(files, partition.path)
             report = _found(partition, request, before_offset, files)
-            if report.changed:
-                raise_log_start(
-                    files,
-                    partition.path,
-                    partition.partition,
-                    report.log_start,
-                    is_compacted=partition.topic.is_compacted,
-                )
+            move = raise_log_start if report.changed else follow_log_start
+            move(
+                files,
+                partition.path,
+                partition.partition,
+                report.log_start,
+                is_compacted=partition.topic.is_compacted,
+            )
             if removes:
                 return _removed(partition, request, files, report, warned)
     return report

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from keeplast.cleaner.retention import ExpiryPlan, ExpiryRule, plan_expiry
 from keeplast.columns import batch_table as t
+from keeplast.engine.commit import complete_active
 from keeplast.engine.report import ExpiredReport, ExpiryReport, describe_error
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rolling import roll_active
@@ -20,7 +21,7 @@ from keeplast.engine.survey import LogBounds, find_bounds, load_checkpoints
 from keeplast.errors import RefusedError
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.format_guard import check_magic, check_understood
-from keeplast.log.log_start import raise_log_start, retire_segments, settle_log_start
+from keeplast.log.log_start import follow_log_start, raise_log_start, retire_below, settle_log_start
 from keeplast.log.partition_log import (
     PartitionFiles,
     SegmentFiles,
@@ -95,30 +96,35 @@ def expire(
 ) -> list[Path]:
     """Let go what was decided; returns the files that nobody needs any more, for removal.
 
+    Where nothing is to go, what a crash has left of an earlier expiry still does.
+
     ``note_receipt`` is called when the log start has moved and no file has yet.
     """
     plan = survey.plan
-    if not plan.expired:
-        return []
     if plan.rolls_active:
         roll_active(files, partition)
-    raise_log_start(
+    move = raise_log_start if plan.expired else follow_log_start
+    move(
         files,
         partition.path,
         partition.partition,
         plan.log_start,
         is_compacted=partition.topic.is_compacted,
     )
-    note_receipt()
-    return retire_segments(
-        files, partition.path, (each.segment.base_offset for each in plan.expired)
-    )
+    if plan.expired:
+        note_receipt()
+    return retire_below(files, partition.path, plan.first_base)
 
 
 def settle(files: FileSystem, partition: PartitionRequest) -> None:
-    """Drop a log start offset that the first segment's name tells, when all is removed."""
-    first = list_partition(partition.path, files).segments[0].base_offset
-    settle_log_start(files, partition.path, partition.partition, first)
+    """Drop a log start offset that the first segment's name tells, when all is removed.
+
+    An active segment that was rolled gets its empty indexes, should a crash have kept them.
+    """
+    listing = list_partition(partition.path, files)
+    complete_active(files, listing)
+    first_base = listing.segments[0].base_offset
+    settle_log_start(files, partition.path, partition.partition, first_base)
 
 
 def expiry_report(survey: ExpirySurvey) -> ExpiryReport:

@@ -4,10 +4,12 @@ The order is the rule. A segment may go only when the log is known to start behi
 crash could leave a log that has lost its first segments and says nothing of it:
 
 1. :func:`raise_log_start`: ``log-start-offset-checkpoint``, durably. From here on nobody reads what
-   is below. Then what depends on it: leader epochs that end below it are trimmed to it, and a
-   cleaner checkpoint below it is repaired, as a broker does at its next start and round.
-2. :func:`retire_segments`: the files become ``.deleted``, then the directory is made durable.
-   Whatever part of the renames a crash keeps, the rest lies below the log start and goes next time.
+   is below. Then :func:`follow_log_start`, what depends on it: leader epochs that end below it are
+   trimmed to it, and a cleaner checkpoint below it is repaired, as a broker does at its next start
+   and round. Who finds a log start that was raised before makes up for what a crash kept from this.
+2. :func:`retire_below`: the files become ``.deleted``, then the directory is made durable.
+   Whatever part of the renames a crash keeps, the rest lies below the log start and goes next time,
+   an index or a snapshot without its segment included.
 3. the caller removes what became ``.deleted``;
 4. :func:`settle_log_start`: the checkpoint's line goes when the first segment's name says the same.
 
@@ -18,7 +20,7 @@ checkpointLogStartOffsets`` and ``LeaderEpochFileCache.truncateFromStart``; clea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,8 +31,7 @@ from keeplast.format.filename import (
     DELETED,
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_CHECKPOINT,
-    SNAPSHOT,
-    segment_file,
+    parse_segment_file,
 )
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.checkpoints import (
@@ -40,7 +41,6 @@ from keeplast.log.checkpoints import (
     update_checkpoint,
 )
 from keeplast.log.files import FileSystem
-from keeplast.log.swap import KINDS
 from keeplast.model.partition import TopicPartition
 
 
@@ -54,13 +54,29 @@ def raise_log_start(
 ) -> None:
     """Make ``offset`` the first readable one, durably; not below where the log starts already.
 
-    CorruptError, before anything is changed, when a checkpoint cannot be read. The line of the
-    cleaner of a log that is not compacted stays as it is: the policy may come back.
+    CorruptError, before anything is changed, when a checkpoint cannot be read.
+    """
+    _read_epochs(files, directory)
+    read_checkpoint(files, directory.parent, CLEANER_CHECKPOINT)
+    update_checkpoint(files, directory.parent, LOG_START_CHECKPOINT, {partition: offset})
+    follow_log_start(files, directory, partition, offset, is_compacted=is_compacted)
+
+
+def follow_log_start(
+    files: FileSystem,
+    directory: Path,
+    partition: TopicPartition,
+    offset: int,
+    *,
+    is_compacted: bool,
+) -> None:
+    """Trim leader epochs and repair the cleaner's checkpoint where the log starts at ``offset``.
+
+    The line of the cleaner of a log that is not compacted stays: the policy may come back.
     """
     root = directory.parent
     epochs = _read_epochs(files, directory)
     cleaner = read_checkpoint(files, root, CLEANER_CHECKPOINT).get(partition)
-    update_checkpoint(files, root, LOG_START_CHECKPOINT, {partition: offset})
     trimmed = trim_epochs(epochs, offset)
     if trimmed != epochs:
         path = directory / LEADER_EPOCH_CHECKPOINT
@@ -69,19 +85,27 @@ def raise_log_start(
         update_checkpoint(files, root, CLEANER_CHECKPOINT, {partition: offset})
 
 
-def retire_segments(files: FileSystem, directory: Path, bases: Iterable[int]) -> list[Path]:
-    """Rename segments and their producer snapshots to ``.deleted``, oldest first, durably.
+def retire_below(files: FileSystem, directory: Path, first_base: int) -> list[Path]:
+    """Rename what belongs to segments below ``first_base`` to ``.deleted``, oldest first, durably.
 
-    Returns what may be removed now. The log must start behind all of them.
+    Their producer snapshots too. Returns what may be removed now. The log must start at
+    ``first_base`` or behind it.
     """
-    there = set(files.listdir(directory))
+    return _retire(files, directory, lambda base: base < first_base)
+
+
+def retire_segments(files: FileSystem, directory: Path, bases: Iterable[int]) -> list[Path]:
+    """Do the same to all that belongs to segments at ``bases``; whoever calls knows they may go."""
+    return _retire(files, directory, frozenset(bases).__contains__)
+
+
+def _retire(files: FileSystem, directory: Path, goes: Callable[[int], bool]) -> list[Path]:
     retired: list[Path] = []
-    for base in sorted(bases):
-        for kind in (*KINDS, SNAPSHOT):
-            name = segment_file(base, kind)
-            if name in there:
-                files.rename(directory / name, directory / (name + DELETED))
-                retired.append(directory / (name + DELETED))
+    for name in files.listdir(directory):
+        parsed = parse_segment_file(name)
+        if parsed is not None and not parsed.stage and goes(parsed.base_offset):
+            files.rename(directory / name, directory / (name + DELETED))
+            retired.append(directory / (name + DELETED))
     if retired:
         files.fsync_directory(directory)
     return retired

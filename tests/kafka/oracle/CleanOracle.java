@@ -204,6 +204,8 @@ public class CleanOracle {
                 case "write": LogWriter.write(req); return M.createObjectNode().put("id", req.path("id").asText()).put("ok", true);
                 case "patch": patch(req); return M.createObjectNode().put("id", req.path("id").asText()).put("ok", true);
                 case "accept": return LogAccept.accept(req);
+                case "expire": return LogExpire.expire(req).put("ok", true);
+                case "select": return LogExpire.select(req).put("ok", true);
                 case "dump":
                     try (Writer w = Files.newBufferedWriter(Path.of(req.get("out").asText()))) {
                         return M.createObjectNode().put("id", req.path("id").asText()).put("ok", true)

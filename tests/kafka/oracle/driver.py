@@ -25,7 +25,7 @@ from tests.kafka.jars import BUILD, fetch_jars
 
 KAFKA_VERSION = "4.3.0"
 HERE = Path(__file__).resolve().parent
-SOURCES = ("CleanOracle.java", "LogWriter.java", "LogDump.java", "LogAccept.java")
+SOURCES = ("CleanOracle.java", "LogWriter.java", "LogDump.java", "LogAccept.java", "LogExpire.java")
 MANY_SMALL_LOGS = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Quick to start and frugal. Never for measurements: the server compiler is off."""
 LIKE_A_BROKER = (

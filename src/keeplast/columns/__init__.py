@@ -4,6 +4,7 @@
 """
 
 from keeplast.columns import (
+    arrow_columns,
     fingerprints,
     index_entries,
     legacy,
@@ -19,6 +20,7 @@ from keeplast.columns import (
 )
 
 __all__ = [
+    "arrow_columns",
     "fingerprints",
     "index_entries",
     "legacy",

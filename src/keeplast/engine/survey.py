@@ -188,7 +188,7 @@ def survey_partition(
         segment.base_offset: load_indexes(segment, files, topic.index_interval_bytes, buffers)
         for segment in listing.segments[:-1]
     }
-    producers, aborted = _replay(listing, tail, log_start, indexes, files, buffers)
+    producers, aborted = replay_producers(listing, tail, log_start, indexes, files, buffers)
     open_from = producers.first_open_transaction()
     if open_from is not None:
         # A transaction that DeleteRecords has cut into begins, for readers, at the log start.
@@ -403,7 +403,7 @@ def _notes(
     return tuple(notes)
 
 
-def _replay(
+def replay_producers(
     listing: PartitionFiles,
     tail: Tail,
     log_start: int,
@@ -411,7 +411,7 @@ def _replay(
     files: FileSystem,
     buffers: WindowBuffers,
 ) -> tuple[ProducerState, tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]]:
-    """Return the producers at the log end, and each segment's aborted transactions.
+    """Return the producers at the log end, and each segment's aborted transactions by its base.
 
     A segment without an offset index has lost its transaction index too, as far as anybody can
     tell, and one whose transaction index is another's has none; the transactions are then

@@ -180,6 +180,20 @@ class Workspace:
             yield Slice(first, stop, count)
             first = stop
 
+    def uncovered(self, window: Window) -> Iterator[tuple[int, int]]:
+        """Yield runs of batches [first, last) whose records can be read, VERDICTs being set.
+
+        What is compressed or of an old format lies in ``scratch`` until the next run is asked for.
+        """
+        nothing_kept = DecompressedCache(0)
+        first = 0
+        while first < window.batches:
+            last = window.batches
+            if window.marks & HAS_HIDDEN:
+                last = self._uncover(window, first, 0, nothing_kept, keeps=True)
+            yield first, last
+            first = last
+
     def _uncover(
         self, window: Window, first: int, base_offset: int, cache: DecompressedCache, *, keeps: bool
     ) -> int:

@@ -1,0 +1,146 @@
+"""Which parts of a log have to be read for some offsets and times, and how they are shared out.
+
+Everything here may only leave out what cannot match: a range is never narrower than what is wanted.
+
+* Offsets: the offset index tells from which byte on to read, and at which to stop.
+* Times from below: a closed segment whose greatest timestamp is too small is left out, and what
+  lies before the first entry of the time index that is not.
+* Times from above prune nothing. Producers set timestamps, so any batch may hold an early one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keeplast.columns import arrow_columns as a
+from keeplast.engine.log_view import Aborted, LogView, SeenSegment
+from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Records that are asked for: offsets [first, end), timestamps in ms [first, last]."""
+
+    first_offset: int = 0
+    end_offset: int = INT64_MAX
+    first_ms: int = -INT64_MAX - 1
+    last_ms: int = INT64_MAX
+
+    def between(self, first_offset: int, end_offset: int) -> Wanted:
+        """Return what of it lies in [first, end)."""
+        first = max(self.first_offset, first_offset)
+        return Wanted(
+            first, max(first, min(self.end_offset, end_offset)), self.first_ms, self.last_ms
+        )
+
+    def bounds(self) -> NDArray[np.int64]:
+        """Return the bounds as the kernel takes them."""
+        bounds = np.empty(a.BOUNDS, np.int64)
+        bounds[a.FIRST_OFFSET] = self.first_offset
+        bounds[a.END_OFFSET] = self.end_offset
+        bounds[a.FIRST_MS] = self.first_ms
+        bounds[a.LAST_MS] = self.last_ms
+        return bounds
+
+
+ALL = Wanted()
+"""Every record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One task's part of a partition; ``aborted`` are the transactions that reach into it.
+
+    Offsets, not bytes: segments may be rolled and replaced until it is read.
+    """
+
+    partition: TopicPartition
+    path: Path
+    wanted: Wanted
+    aborted: tuple[Aborted, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    first_offset: int
+    end_offset: int
+    size_bytes: int
+
+
+def plan_splits(view: LogView, wanted: Wanted, *, split_bytes: int) -> Iterator[Split]:
+    """Yield splits of about ``split_bytes`` that hold everything that is wanted, in log order."""
+    pieces = [piece for s in view.segments for piece in _pieces(s, wanted, split_bytes)]
+    at = 0
+    while at < len(pieces):
+        first, size = at, 0
+        while at < len(pieces):
+            piece = pieces[at]
+            has_gap = at > first and piece.first_offset != pieces[at - 1].end_offset
+            if at > first and (has_gap or size + piece.size_bytes > split_bytes):
+                break
+            size += piece.size_bytes
+            at += 1
+        part = wanted.between(pieces[first].first_offset, pieces[at - 1].end_offset)
+        yield Split(view.partition, view.path, part, reaching_into(view.aborted, part), size)
+
+
+def reaching_into(aborted: tuple[Aborted, ...], part: Wanted) -> tuple[Aborted, ...]:
+    """Return the transactions that may have data in ``part``."""
+    return tuple(
+        each for each in aborted if each[1] < part.end_offset and each[2] >= part.first_offset
+    )
+
+
+def _pieces(segment: SeenSegment, wanted: Wanted, split_bytes: int) -> Iterator[_Piece]:
+    """Cut what is wanted of a segment where its offset index allows it."""
+    base = segment.base_offset
+    first = max(wanted.first_offset, base, _offset_of_time(segment, wanted.first_ms))
+    end = min(wanted.end_offset, segment.end_offset)
+    if first >= end:
+        return
+    start, stop = byte_range(segment, first, end)
+    entries = segment.indexes.offsets
+    for offset, position in entries[(entries[:, 1] > start) & (entries[:, 1] < stop)].tolist():
+        if position - start < split_bytes or offset + base < first:
+            continue
+        # The batch at the position ends with the entry's offset, so the next one begins a piece.
+        cut = offset + base + 1
+        if cut >= end:
+            break
+        yield _Piece(first, cut, position - start)
+        first, start = cut, position
+    yield _Piece(first, end, stop - start)
+
+
+def byte_range(segment: SeenSegment, first_offset: int, end_offset: int) -> tuple[int, int]:
+    """Return [start, end) of the bytes that hold all batches with offsets in [first, end).
+
+    Both are where a batch begins, or the end of what can be read.
+    """
+    base, entries = segment.base_offset, segment.indexes.offsets
+    start = segment.indexes.position_before(max(0, first_offset - base))
+    # The batch of this entry ends at or above the last wanted offset; the entry after it is the
+    # next place known to begin a batch.
+    after = int(np.searchsorted(entries[:, 0], end_offset - 1 - base, side="left")) + 1
+    stop = int(entries[after, 1]) if after < len(entries) else segment.valid_bytes
+    return min(start, stop), stop
+
+
+def _offset_of_time(segment: SeenSegment, first_ms: int) -> int:
+    """Return the offset below which every record of the segment is older than ``first_ms``."""
+    times = segment.indexes.times
+    if not len(times):
+        return segment.base_offset
+    if not segment.is_active and segment.indexes.largest_timestamp_ms < first_ms:
+        return segment.end_offset
+    older = int(np.searchsorted(times[:, 0], first_ms, side="left"))
+    if not older:
+        return segment.base_offset
+    return segment.base_offset + int(times[older - 1, 1]) + 1

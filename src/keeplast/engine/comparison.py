@@ -14,17 +14,29 @@ from numpy.typing import NDArray
 
 from keeplast.columns import batch_table as t
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
+from keeplast.columns.versions import HAS_VERSION
 from keeplast.engine.batch_fields import FieldComparison
 from keeplast.engine.final_records import IS_OLD_FORMAT, IS_TOMBSTONE, ON_LEFT, ON_RIGHT
 from keeplast.engine.hidden_records import HiddenRecords
 from keeplast.engine.log_facts import ENDS_TRANSACTION, LogFacts, control_type
-from keeplast.engine.sorted_runs import COLUMNS, FLAGS, HORIZON, KEY_HIGH, OFFSET, SortedRuns
+from keeplast.engine.sorted_runs import (
+    COLUMNS,
+    FLAGS,
+    HORIZON,
+    KEY_HIGH,
+    KEY_LOW,
+    KEY_SHIFT,
+    OFFSET,
+    VERSION,
+    SortedRuns,
+)
 from keeplast.engine.transaction_outcomes import Outcome, is_transactional_data
 from keeplast.engine.verdicts import Findings
 from keeplast.engine.verified_log import Part, VerifiedLog
 from keeplast.errors import InvariantError
 from keeplast.format.record import Record
 from keeplast.model.offsets import INT64_MAX
+from keeplast.model.topic_config import TopicConfig
 
 DECODED_MAX = 10_000
 """Records that are decoded one by one to see in what they differ; after that they count as
@@ -91,8 +103,10 @@ class Comparison:
         ground: Ground,
         runs: SortedRuns,
         seeds: NDArray[np.uint64],
+        topic: TopicConfig,
     ) -> None:
-        """Take both logs with their facts."""
+        """Take both logs with their facts; records of a key rank as ``topic`` says."""
+        self._topic = topic
         self._left, self._left_facts = left
         self._right, self._right_facts = right
         self._ground = ground
@@ -114,10 +128,10 @@ class Comparison:
 
     def run(self) -> Compared:
         """Compare everything; returns what was found."""
-        rights = self._right.parts(self._seeds)
+        rights = self._right.parts(self._seeds, self._topic)
         right = next(rights, None)
         taken = 0
-        for left in self._left.parts(self._seeds):
+        for left in self._left.parts(self._seeds, self._topic):
             state = _Matched(left)
             if self._left_hidden is not None:
                 self._left_hidden.add(left, 0, len(left.table))
@@ -352,7 +366,10 @@ class Comparison:
         wanted &= part.offsets[chosen] < self._bound
         chosen = chosen[wanted]
         rows = np.empty((len(chosen), COLUMNS), np.int64)
-        rows[:, KEY_HIGH : KEY_HIGH + 2] = part.keys[chosen]
+        rows[:, KEY_HIGH] = part.keys[chosen, 0]
+        has_version = part.flags[chosen] & HAS_VERSION != 0
+        rows[:, KEY_LOW] = (part.keys[chosen, 1] << KEY_SHIFT) | has_version
+        rows[:, VERSION] = part.versions[chosen]
         rows[:, OFFSET] = part.offsets[chosen]
         rows[:, HORIZON] = _horizons(batches)[part.batch_of[chosen]]
         is_tombstone = part.flags[chosen] & HAS_VALUE == 0

@@ -1,4 +1,4 @@
-"""The final record of every key on two sides, from rows sorted by key and offset.
+"""The final record of every key on two sides, from rows sorted by key and rank.
 
 A row says on which sides its record is. Rows of one record (same key, same offset) count as one
 with the flags of all. Memory is bounded even for a key with any number of records: what is carried
@@ -11,7 +11,16 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from keeplast.engine.sorted_runs import COLUMNS, FLAGS, HORIZON, KEY_HIGH, KEY_LOW, OFFSET, Rows
+from keeplast.engine.sorted_runs import (
+    COLUMNS,
+    FLAGS,
+    HORIZON,
+    KEY_HIGH,
+    KEY_LOW,
+    KEY_SHIFT,
+    OFFSET,
+    Rows,
+)
 
 ON_LEFT = 1
 ON_RIGHT = 2
@@ -20,12 +29,12 @@ IS_OLD_FORMAT = 8
 
 OLDER_LEFT = COLUMNS
 OLDER_RIGHT = COLUMNS + 1
-"""Columns that a final record has beyond those of a row: the greatest offset, below its own, of a
-record of its key on that side, or -1."""
+"""Columns that a final record has beyond those of a row: the offset of the record of its key on
+that side that ranks next to it, or -1."""
 
 
 def final_records(pieces: Iterable[Rows]) -> Iterator[Rows]:
-    """Yield a row for each key: its last record, with what is older on either side."""
+    """Yield a row for each key: its greatest record, with what ranks next on either side."""
     carried = np.empty((0, COLUMNS), np.int64)
     for piece in pieces:
         rows = _merged(np.concatenate([carried, piece]))
@@ -40,6 +49,7 @@ def final_records(pieces: Iterable[Rows]) -> Iterator[Rows]:
 def _starts(rows: Rows) -> Rows:
     """Return where each key begins."""
     keys = rows[:, [KEY_HIGH, KEY_LOW]]
+    keys[:, 1] >>= KEY_SHIFT
     differs = np.ones(len(rows), np.bool_)
     differs[1:] = (keys[1:] != keys[:-1]).any(axis=1)
     return np.flatnonzero(differs)
@@ -64,9 +74,10 @@ def _folded(rows: Rows) -> Rows:
     folded = np.empty((len(starts), COLUMNS + 2), np.int64)
     folded[:, :COLUMNS] = rows[last]
     for side, column in ((ON_LEFT, OLDER_LEFT), (ON_RIGHT, OLDER_RIGHT)):
-        offsets = np.where(rows[:, FLAGS] & side != 0, rows[:, OFFSET], -1)
-        offsets[last] = -1
-        folded[:, column] = np.maximum.reduceat(offsets, starts)
+        places = np.where(rows[:, FLAGS] & side != 0, np.arange(len(rows)), -1)
+        places[last] = -1
+        next_to = np.maximum.reduceat(places, starts)
+        folded[:, column] = np.where(next_to < 0, -1, rows[next_to, OFFSET])
     return folded
 
 

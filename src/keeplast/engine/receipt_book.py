@@ -16,6 +16,7 @@ from keeplast.engine.receipt import BYTES_MAX
 from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
+from keeplast.model.strategy import Strategy
 
 VERSIONS = (1, 2)
 
@@ -48,6 +49,8 @@ class RoundReceipt:
     producers: tuple[tuple[int, int, int], ...] | None
     messages_written: int
     document: dict[str, Any]
+    strategy: Strategy = Strategy.OFFSET
+    strategy_header: str | None = None
     expired: frozenset[int] = frozenset()
     """Base offsets of what retention or the log start offset let go since."""
 
@@ -148,6 +151,8 @@ def _receipt(document: dict[str, Any]) -> RoundReceipt:
         else tuple((int(a), int(b), int(c)) for a, b, c in producers),
         messages_written=int(found["stats"]["messages_written"]),
         document=document,
+        strategy=Strategy(config.get("compaction.strategy", Strategy.OFFSET)),
+        strategy_header=config.get("compaction.strategy.header"),
     )
 
 

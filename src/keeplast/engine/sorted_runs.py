@@ -1,8 +1,9 @@
 """Sorts any number of rows in bounded memory: sorted runs on disk, then merged.
 
-A row is five int64: two halves of a key's fingerprint, offset, delete horizon, flags. Rows come out
-by fingerprint, then offset; rows equal in those three come out next to each other. What fits into
-one run never touches the disk.
+A row is six int64: two halves of a key's fingerprint, version, offset, delete horizon, flags. The
+lower half is shifted by one bit, which says whether the record has a version: so rows come out by
+key, and within a key by rank, when sorted by the first four as they are. Rows equal in those come
+out next to each other. What fits into one run never touches the disk.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-COLUMNS = 5
-KEY_HIGH, KEY_LOW, OFFSET, HORIZON, FLAGS = range(COLUMNS)
+COLUMNS = 6
+KEY_HIGH, KEY_LOW, VERSION, OFFSET, HORIZON, FLAGS = range(COLUMNS)
+KEY_SHIFT = 1
+"""Bits of KEY_LOW that are not the key's."""
 ROW_BYTES = 8 * COLUMNS
 ROWS_MIN = 1 << 10
 
@@ -76,14 +79,15 @@ class SortedRuns:
 
 
 def sort_rows(rows: Rows) -> Rows:
-    """Return ``rows`` by fingerprint and offset."""
-    # Rows mostly come in offset order, so that one stable sort does it; two keys with the same
-    # half of a fingerprint, or rows out of order, need all columns.
+    """Return ``rows`` by key and rank."""
+    # Rows mostly come in offset order, so that one stable sort does it where nothing else ranks;
+    # two keys with the same half of a fingerprint, or rows out of order, need all columns.
     rows = rows[np.argsort(rows[:, KEY_HIGH], kind="stable")]
     same = rows[1:, KEY_HIGH] == rows[:-1, KEY_HIGH]
-    falling = (rows[1:, KEY_LOW] != rows[:-1, KEY_LOW]) | (rows[1:, OFFSET] < rows[:-1, OFFSET])
+    differs = (rows[1:, KEY_LOW] != rows[:-1, KEY_LOW]) | (rows[1:, VERSION] != rows[:-1, VERSION])
+    falling = differs | (rows[1:, OFFSET] < rows[:-1, OFFSET])
     if bool((same & falling).any()):
-        rows = rows[np.lexsort((rows[:, OFFSET], rows[:, KEY_LOW], rows[:, KEY_HIGH]))]
+        rows = rows[np.lexsort(rows[:, OFFSET::-1].T)]
     return rows
 
 
@@ -113,13 +117,13 @@ class _Run:
 
     def take(self, cut: tuple[int, ...]) -> Rows:
         """Return and forget the leading rows that are not above ``cut``."""
-        high, low, offset = cut
-        first = int(np.searchsorted(self.rows[:, KEY_HIGH], high, "left"))
-        last = int(np.searchsorted(self.rows[:, KEY_HIGH], high, "right"))
+        first = int(np.searchsorted(self.rows[:, KEY_HIGH], cut[KEY_HIGH], "left"))
+        last = int(np.searchsorted(self.rows[:, KEY_HIGH], cut[KEY_HIGH], "right"))
         tied = self.rows[first:last]
-        within = (tied[:, KEY_LOW] < low) | (
-            (tied[:, KEY_LOW] == low) & (tied[:, OFFSET] <= offset)
-        )
+        within = tied[:, OFFSET] <= cut[OFFSET]
+        for column in (VERSION, KEY_LOW):
+            within &= tied[:, column] == cut[column]
+            within |= tied[:, column] < cut[column]
         stop = first + int(within.sum())
         taken, self.rows = self.rows[:stop], self.rows[stop:]
         return taken

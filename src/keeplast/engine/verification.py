@@ -4,7 +4,8 @@ It decides nothing as the cleaner does: no key map, no plan, no transaction inde
 are brought together by an external sort on a fingerprint of its own, and the law is read off:
 
 * ``records``: what is left is an ordered sub-sequence of what was, field by field;
-* ``winners``: every key has the final committed record that it had; deleted is absent;
+* ``winners``: every key has the final committed record that it had, by its rank; deleted is
+  absent;
 * ``transactions``: a read-committed consumer sees no aborted record and misses no committed one;
 * ``untouched``: nothing at or above the bound, or younger than the lag, was touched;
 * ``horizons``: tombstones and markers that are gone had passed their delete horizon;
@@ -115,7 +116,9 @@ class Verifier:
             rounds = choose_rounds(receipts, before=_sizes(left[0]), after=_sizes(right[0]))
         untouched = Findings()
         ground = self._ground(left, right[0], rounds, untouched)
-        found, winners = self._compare(left, right, ground)
+        found, winners = self._compare(left, right, ground, self._ranked_by(rounds))
+        if len({(each.strategy, each.strategy_header) for each in rounds}) > 1:
+            winners = Findings(reasons=["the rounds ranked records by different strategies"])
         found.untouched.add_all(untouched)
         order = joined(found.records, right[1].order)
         checks = {
@@ -170,7 +173,7 @@ class Verifier:
             start=max(left[0].start, right[0].start),
             end=min(left[0].end, right[0].end),
         )
-        found, winners = self._compare(left, right, ground)
+        found, winners = self._compare(left, right, ground, self._settings.topic)
         records = joined(found.records, left[1].order, right[1].order)
         indexes = joined(left[1].indexes, right[1].indexes)
         notes = [f"compared offsets {ground.start} to {ground.end}, the last one not included"]
@@ -193,17 +196,26 @@ class Verifier:
         except (CorruptError, RefusedError) as error:
             return None, str(error)
 
+    def _ranked_by(self, rounds: tuple[RoundReceipt, ...]) -> TopicConfig:
+        """Return the settings by which records rank: the receipts' where there are any."""
+        topic = self._settings.topic
+        if not rounds:
+            return topic
+        last = rounds[-1]
+        return replace(topic, strategy=last.strategy, strategy_header=last.strategy_header)
+
     def _compare(
         self,
         left: tuple[VerifiedLog, LogFacts],
         right: tuple[VerifiedLog, LogFacts],
         ground: Ground,
+        topic: TopicConfig,
     ) -> tuple[Compared, Findings]:
         with tempfile.TemporaryDirectory(
             prefix="keeplast-verify-", dir=self._settings.temporary
         ) as directory:
             runs = SortedRuns(Path(directory), self._settings.memory_bytes)
-            found = Comparison(left, right, ground, runs, self._seeds).run()
+            found = Comparison(left, right, ground, runs, self._seeds, topic).run()
             winners = Findings()
             for rows in final_records(runs.merged()):
                 if ground.bound is None:

@@ -1,8 +1,9 @@
 """A log as ``verify`` reads it: parts of a segment with columns of batches and of records.
 
-Shares the window reader and the record parser with the cleaner and nothing that decides: keys and
-contents have fingerprints of their own, old formats go through the codec of one value. A part is
-valid until the next one is asked for.
+Shares the window reader and the parsers of records and their versions with the cleaner and nothing
+that decides: keys and contents have fingerprints of their own, old formats go through the codec of
+one value, and which version is greater is for a sort to say. A part is valid until the next one is
+asked for.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from keeplast.columns import batch_table as t
 from keeplast.columns.fingerprints import fingerprint_batches, fingerprint_rows
 from keeplast.columns.kernel import OK, PROBLEMS, TOO_MANY
+from keeplast.columns.versions import read_header_versions, read_timestamps
 from keeplast.errors import CorruptError
 from keeplast.format.compression import Codec, decompress
 from keeplast.format.message_set import Batch, read_batches
@@ -24,6 +26,8 @@ from keeplast.format.record import Record, encode_record
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, find_tail, list_partition
 from keeplast.log.windows import Window, WindowBuffers, read_windows
+from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import TopicConfig
 
 WINDOW_BYTES = 4 << 20
 ROWS = 1 << 16
@@ -38,8 +42,9 @@ BASE_SEQUENCE = 1
 class Part:
     """Batches ``[first, last)`` of a window and the records in them.
 
-    ``table`` and ``extra`` have a row a batch; ``offsets``, ``keys``, ``contents``, ``flags`` and
-    ``batch_of`` (number within the part) one a record.
+    ``table`` and ``extra`` have a row a batch; ``offsets``, ``keys``, ``contents``, ``flags``,
+    ``versions`` and ``batch_of`` (number within the part) one a record. Versions are 0 where the
+    strategy has none.
     """
 
     window: Window
@@ -50,6 +55,7 @@ class Part:
     keys: NDArray[np.int64]
     contents: NDArray[np.int64]
     flags: NDArray[np.uint8]
+    versions: NDArray[np.int64]
     batch_of: NDArray[np.int64]
 
     @property
@@ -113,9 +119,9 @@ class VerifiedLog:
         for segment in self.segments:
             yield from self.windows_of(segment, buffers, checks_crc=False)
 
-    def parts(self, seeds: NDArray[np.uint64]) -> Iterator[Part]:
-        """Yield all batches with their records, in order."""
-        reader = _PartReader(seeds)
+    def parts(self, seeds: NDArray[np.uint64], topic: TopicConfig) -> Iterator[Part]:
+        """Yield all batches with their records, in order, and the versions ``topic`` ranks by."""
+        reader = _PartReader(seeds, topic)
         for window in self.windows(WindowBuffers(WINDOW_BYTES)):
             yield from reader.parts(window)
 
@@ -145,8 +151,10 @@ class VerifiedLog:
 class _PartReader:
     """The arrays that parts are made in."""
 
-    def __init__(self, seeds: NDArray[np.uint64]) -> None:
+    def __init__(self, seeds: NDArray[np.uint64], topic: TopicConfig) -> None:
         self._seeds = seeds
+        self._strategy = topic.strategy
+        self._header = np.frombuffer(bytearray((topic.strategy_header or "").encode()), np.uint8)
         self._scratch = np.empty(SCRATCH_BYTES, np.uint8)
         self._make_rows(ROWS)
 
@@ -155,6 +163,8 @@ class _PartReader:
         self._keys = np.empty((count, 2), np.int64)
         self._contents = np.empty((count, 2), np.int64)
         self._flags = np.empty(count, np.uint8)
+        self._versions = np.zeros(count, np.int64)
+        self._all = np.ones(count, np.uint8)
 
     def parts(self, window: Window) -> Iterator[Part]:
         """Yield the parts of one window."""
@@ -170,13 +180,28 @@ class _PartReader:
                 continue
             if code not in (OK, TOO_MANY):
                 raise window.corrupt(stop, PROBLEMS[code], "records that fill the batch", "others")
+            self._read_versions(window, first, stop)
             table = window.table[first:stop]
             yield Part(
                 window, first, table, _extra(window, table),
                 self._offsets[:count], self._keys[:count], self._contents[:count],
-                self._flags[:count], np.repeat(np.arange(stop - first), table[:, t.ROWS]),
+                self._flags[:count], self._versions[:count],
+                np.repeat(np.arange(stop - first), table[:, t.ROWS]),
             )  # fmt: skip
             first = stop
+
+    def _read_versions(self, window: Window, first: int, last: int) -> None:
+        """Read what the records rank by, where that is more than the offset."""
+        if self._strategy is Strategy.TIMESTAMP:
+            read_timestamps(
+                window.data, self._scratch, window.table, first, last,
+                self._all, self._flags, self._versions,
+            )  # fmt: skip
+        elif self._strategy is Strategy.HEADER:
+            read_header_versions(
+                window.data, self._scratch, window.table, first, last, self._header,
+                self._all, self._flags, self._versions,
+            )  # fmt: skip
 
     def _uncover(self, window: Window, first: int) -> int:
         """Put compressed and old-format records from ``first`` on into scratch.

@@ -21,7 +21,7 @@ from keeplast.engine.final_records import (
 )
 from keeplast.engine.receipt_book import RoundReceipt, read_receipts
 from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.sorted_runs import COLUMNS, FLAGS, OFFSET, Rows, SortedRuns
+from keeplast.engine.sorted_runs import COLUMNS, FLAGS, HORIZON, OFFSET, VERSION, Rows, SortedRuns
 from keeplast.engine.verdicts import Verdict, VerificationReport
 from keeplast.engine.verification import Verifier, VerifySettings
 from keeplast.errors import InvalidError
@@ -272,7 +272,7 @@ def _numbered(number: int) -> NewRecord:
     return NewRecord(b"k%d" % (number % 1000), b"%d" % number, START_MS + number)
 
 
-def rows_of(*rows: tuple[int, int, int, int, int]) -> Rows:
+def rows_of(*rows: tuple[int, int, int, int, int, int]) -> Rows:
     return np.array(rows, np.int64).reshape(-1, COLUMNS)
 
 
@@ -285,9 +285,9 @@ def test_sorted_runs_merge_what_does_not_fit(tmp_path: Path) -> None:
     pieces = list(runs.merged())
     assert runs.runs > 5
     assert len(pieces) > 1
-    order = np.lexsort((rows[:, OFFSET], rows[:, 1], rows[:, 0]))
+    order = np.lexsort((rows[:, OFFSET], rows[:, VERSION], rows[:, 1], rows[:, 0]))
     merged = np.concatenate(pieces)
-    assert rows[order][:, :3].tolist() == merged[:, :3].tolist()
+    assert rows[order][:, :4].tolist() == merged[:, :4].tolist()
     assert sorted(rows.tolist()) == sorted(merged.tolist())
 
 
@@ -295,7 +295,7 @@ def test_final_records_do_not_depend_on_how_rows_are_cut() -> None:
     seed = np.random.default_rng(11)
     rows = seed.integers(0, 9, (400, COLUMNS), np.int64)
     rows[:, FLAGS] = seed.integers(1, 4, 400)
-    rows = rows[np.lexsort((rows[:, OFFSET], rows[:, 1], rows[:, 0]))]
+    rows = rows[np.lexsort((rows[:, OFFSET], rows[:, VERSION], rows[:, 1], rows[:, 0]))]
     whole = np.concatenate(list(final_records([rows])))
     for size in (1, 2, 7, 100):
         pieces = [rows[i : i + size] for i in range(0, len(rows), size)]
@@ -304,15 +304,31 @@ def test_final_records_do_not_depend_on_how_rows_are_cut() -> None:
 
 def test_final_record_knows_what_is_older_on_each_side() -> None:
     rows = rows_of(
-        (1, 1, 3, -1, ON_LEFT),
-        (1, 1, 5, -1, ON_LEFT | ON_RIGHT),
-        (1, 1, 8, -1, ON_LEFT),
-        (1, 1, 9, 70, ON_LEFT | IS_TOMBSTONE),
-        (1, 1, 9, -1, ON_RIGHT),
+        (1, 2, 0, 3, -1, ON_LEFT),
+        (1, 2, 0, 5, -1, ON_LEFT | ON_RIGHT),
+        (1, 2, 0, 8, -1, ON_LEFT),
+        (1, 2, 0, 9, 70, ON_LEFT | IS_TOMBSTONE),
+        (1, 2, 0, 9, -1, ON_RIGHT),
     )
     (found,) = np.concatenate(list(final_records([rows])))
-    assert (9, 70, ON_LEFT | ON_RIGHT | IS_TOMBSTONE) == (found[OFFSET], found[3], found[FLAGS])
+    merged = (found[OFFSET], found[HORIZON], found[FLAGS])
+    assert (9, 70, ON_LEFT | ON_RIGHT | IS_TOMBSTONE) == merged
     assert (8, 5) == (found[OLDER_LEFT], found[OLDER_RIGHT])
+
+
+def test_the_final_record_has_the_greatest_rank_and_not_the_last_offset() -> None:
+    """A version, the lower bit of the second column, beats none; then the greater version."""
+    rows = rows_of(
+        (1, 2, 0, 9, -1, ON_LEFT | ON_RIGHT),
+        (1, 3, -7, 8, -1, ON_LEFT),
+        (1, 3, 5, 3, -1, ON_LEFT | ON_RIGHT),
+        (1, 4, 0, 1, -1, ON_LEFT),
+    )
+    found = np.concatenate(list(final_records([rows])))
+    assert [3, 1] == found[:, OFFSET].tolist()
+    assert [(8, 9), (-1, -1)] == list(
+        zip(found[:, OLDER_LEFT].tolist(), found[:, OLDER_RIGHT].tolist(), strict=True)
+    )
 
 
 def test_report_is_json(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from keeplast.columns.varints import read_varint, read_varlong, varlong_bytes, w
 RECORD_GROWTH_MAX = 16
 """A re-encoded record is at most this much larger: a ten-byte timestamp delta, longer lengths."""
 
-RUN_BYTES_MIN = 1 << 20
+RUN_BYTES_MIN = 256 << 10
 """Neighbouring untouched batches of at least this size are handed over as a range of the file."""
 
 EXTENT_SOURCE = 0

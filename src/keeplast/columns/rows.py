@@ -113,22 +113,23 @@ def parse_record(data, at, end):
 
 
 @kernel(
-    "UniTuple(int64, 3)(uint8[::1], uint8[::1], int64[:, ::1], int64, int64, uint64, uint64,"
+    "UniTuple(int64, 4)(uint8[::1], uint8[::1], int64[:, ::1], int64, int64, int64, uint64, uint64,"
     " int64[::1], uint64[:, ::1], int32[::1], uint8[::1], int64, uint8[::1], uint8[::1])"
 )
 def parse_rows(
-    window, scratch, table, first, last, k0, k1, offsets, hashes, positions, flags,
+    window, scratch, table, first, last, first_row, k0, k1, offsets, hashes, positions, flags,
     first_noted, notes, standings,
 ):  # fmt: skip
-    """Fill rows from the batches ``[first, last)``, rows starting at 0.
+    """Fill rows from the batches ``[first, last)``, rows starting at ``first_row``.
 
     Batches with VERDICT ``DELETE`` get no rows. ``standings`` receives what the ``notes`` of a
     ledger that starts at offset ``first_noted`` say, and ``hashes`` (rows, 2) the identity of the
-    keys of which they say nothing, for their records to be looked up. Returns (next batch, rows,
-    code); code ``TOO_MANY`` means that the row arrays are full before the next batch, any other
-    code describes the batch ``next batch``.
+    keys of which they say nothing, for their records to be looked up. Returns (next batch, end
+    of the rows, rows with a hash, code); code ``TOO_MANY`` means that the row arrays are full
+    before the next batch, any other code describes the batch ``next batch``.
     """
-    n = 0
+    n = first_row
+    hashed = 0
     for i in range(first, last):
         table[i, t.FIRST_ROW] = n
         table[i, t.ROWS] = 0
@@ -140,9 +141,9 @@ def parse_rows(
         at = table[i, t.PAYLOAD_START]
         end = table[i, t.PAYLOAD_END]
         if count > (end - at) // 7 + 1:
-            return i, n, BAD_COUNT
+            return i, n, hashed, BAD_COUNT
         if n + count > offsets.shape[0]:
-            return i, n, TOO_MANY
+            return i, n, hashed, TOO_MANY
         data = window if table[i, t.PAYLOAD_IN] == 0 else scratch
         base = table[i, t.BASE_OFFSET]
         is_data = table[i, t.ATTRIBUTES] & t.CONTROL == 0
@@ -152,7 +153,7 @@ def parse_rows(
                 data, at, end
             )
             if at < 0:
-                return i, n, BAD_RECORD
+                return i, n, hashed, BAD_RECORD
             offsets[n] = base + delta
             positions[n] = position
             mark = PLAIN if plain != 0 else 0
@@ -168,11 +169,12 @@ def parse_rows(
                         a, b = siphash128(data, key_at, key_length, k0, k1)
                         hashes[n, 0] = a
                         hashes[n, 1] = b
+                        hashed += 1
             if value_length >= 0:
                 mark |= HAS_VALUE
             flags[n] = mark
             n += 1
         if at != end:
-            return i, n, BAD_COUNT
+            return i, n, hashed, BAD_COUNT
         table[i, t.ROWS] = count
-    return last, n, OK
+    return last, n, hashed, OK

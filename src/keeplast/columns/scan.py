@@ -28,6 +28,8 @@ HAS_HIDDEN = 1
 """Mark: a batch whose records are not readable in place (compressed, or of an old format)."""
 HAS_HIDDEN_CONTROL = 2
 """Mark: a compressed control batch."""
+HAS_EVENTS = 4
+"""Mark: a batch of a transaction, or a control batch."""
 
 
 @kernel("UniTuple(int64, 5)(uint8[::1], int64, int64[:, ::1])")
@@ -62,6 +64,7 @@ def scan_batches(window, length, table):
         table[n, t.SIZE] = size
         table[n, t.MAGIC] = magic
         table[n, t.STATE] = 0
+        table[n, t.VERDICT] = t.DELETE_EMPTY
         table[n, t.ROWS] = 0
         if magic == 2:
             attributes = np.int64(window[position + 22])
@@ -79,6 +82,8 @@ def scan_batches(window, length, table):
             table[n, t.PAYLOAD_START] = position + t.HEADER_BYTES
             table[n, t.PAYLOAD_END] = position + size
             table[n, t.PAYLOAD_IN] = 0
+            if attributes & (t.CONTROL | t.TRANSACTIONAL) != 0:
+                marks |= HAS_EVENTS
             if attributes & t.CODEC_MASK != 0 and count > 0:
                 table[n, t.PAYLOAD_IN] = -1
                 marks |= HAS_HIDDEN

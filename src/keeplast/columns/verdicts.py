@@ -109,10 +109,13 @@ def select_indexed(table, first, last):
         table[i, t.VERDICT] = t.DELETE if skips else t.DELETE_EMPTY
 
 
-@kernel("int64(int64, int64, int64[::1])")
-def last_ascending(rows, previous, offsets):
-    """Return the last row's offset when all ascend from ``previous``, DISORDER when not."""
-    for r in range(rows):
+@kernel("int64(int64, int64, int64, int64[::1])")
+def last_ascending(first, last, previous, offsets):
+    """Return the last offset of rows ``[first, last)`` when all ascend from ``previous``.
+
+    DISORDER when they do not.
+    """
+    for r in range(first, last):
         if offsets[r] <= previous:
             return np.int64(DISORDER)
         previous = offsets[r]

@@ -19,6 +19,7 @@ from keeplast.columns import batch_table as t
 from keeplast.columns import verdicts, winners
 from keeplast.columns.ledger import new_ledger
 from keeplast.columns.ranks import RankedKeyMap
+from keeplast.columns.scan import HAS_EVENTS
 from keeplast.columns.winners import KeyMap
 from keeplast.engine.ranking import Ranking, VersionCounts, ranking_of
 from keeplast.engine.resolve import raise_over_clean
@@ -94,6 +95,7 @@ def _index(
                     progressed(window.length)
             following = number + 1 < len(dirty)
             indexing.latest = (dirty[number + 1].base_offset if following else task.plan.bound) - 1
+        indexing.put_held()
     except _Full:
         pass
     counts = indexing.versions
@@ -135,6 +137,8 @@ class _Indexing:
         self._ranking = ranking
         self.key_map = ranking.new_map(ledger)
         self.versions = VersionCounts()
+        self._holds = plan.key_capacity is None and not ranking.has_versions
+        workspace.rows_held = 0
         self._last_offset = -1
         self.latest = -1
         self.messages = 0
@@ -143,11 +147,16 @@ class _Indexing:
     def read(self, window: Window, base_offset: int) -> None:
         """Index one window; raises _Full at the record that does not fit."""
         follow_window(self._state, window, self._workspace)
-        verdicts.select_indexed(window.table, 0, window.batches)
+        if window.marks & HAS_EVENTS:
+            verdicts.select_indexed(window.table, 0, window.batches)
         for part in self._workspace.slices(
-            window, base_offset, self._hash_key, self._cache, keeps=True
+            window, base_offset, self._hash_key, self._cache, keeps=True, appends=self._holds
         ):
-            self._index(window, part)
+            self._check_order(part)
+            if self._holds:
+                self._hold(window, part)
+            else:
+                self._index(window, part)
         self.latest = self._reached(window, window.batches)
         self.bytes += window.length
 
@@ -159,15 +168,41 @@ class _Indexing:
                 return last_offset
         return self.latest
 
-    def _index(self, window: Window, part: Slice) -> None:
-        w = self._workspace
+    def _check_order(self, part: Slice) -> None:
+        """Drop the notes when an offset does not ascend; they would be another record's."""
         if self._last_offset != verdicts.DISORDER:
-            self._last_offset = verdicts.last_ascending(part.rows, self._last_offset, w.offsets)
+            self._last_offset = verdicts.last_ascending(
+                part.first_row, part.rows, self._last_offset, self._workspace.offsets
+            )
             if self._last_offset == verdicts.DISORDER:
                 self.key_map.forget_notes()
-        count = verdicts.mark_indexed(
-            part.rows, self._first_dirty, INT64_MAX, w.offsets, w.flags, w.marks
+
+    def _hold(self, window: Window, part: Slice) -> None:
+        """Leave the rows where they are until there are enough of them for the map."""
+        w = self._workspace
+        w.rows_held = part.rows
+        self.messages += verdicts.count_messages(window.table, part.first, part.last)
+        if part.last < window.batches or w.rows_held >= w.rows_wanted:
+            self.put_held()
+
+    def put_held(self) -> None:
+        """Give the rows that are held to the map."""
+        w = self._workspace
+        held, w.rows_held = w.rows_held, 0
+        if self._mark(held):
+            self.key_map.put(self._ranking.block_of(held, w), w.starts)
+
+    def _mark(self, rows: int) -> int:
+        w = self._workspace
+        marked: int = verdicts.mark_indexed(
+            rows, self._first_dirty, INT64_MAX, w.offsets, w.flags, w.marks
         )
+        return marked
+
+    def _index(self, window: Window, part: Slice) -> None:
+        """Index a slice at once: its window is needed for versions, or the map may fill."""
+        w = self._workspace
+        count = self._mark(part.rows)
         stop = part.rows
         if len(self.key_map) + count > self._capacity:
             stop = self._find_room(part)

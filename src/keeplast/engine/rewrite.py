@@ -24,6 +24,7 @@ from keeplast.columns import rebuild, verdicts
 from keeplast.columns.index_entries import final_time_entry, index_batches, new_index_state
 from keeplast.columns.kernel import OK, PROBLEMS
 from keeplast.columns.ledger import NO_LEDGER, Ledger
+from keeplast.columns.scan import HAS_HIDDEN
 from keeplast.columns.winners import KeyMap
 from keeplast.engine.ranking import Ranking
 from keeplast.engine.task import PartitionTask, StagedFile, StagedGroup
@@ -132,6 +133,7 @@ class _Writing:
         self._index_counts = [0, 0]
         self._handle: WriteHandle | None = None
         self._unchanged_bytes = 0
+        self._range_start = self._range_end = 0
         self._batches = 0
 
     def read_source(self, number: int, source: SegmentSummary) -> None:
@@ -158,6 +160,8 @@ class _Writing:
                 if c.source_crcs is not None:
                     crc = crc32c(window.data.data[: window.length], crc)
                 c.progressed(window.length)
+            if self._handle is not None:
+                self._copy_range(handle, self._handle)
             if c.source_crcs is not None:
                 c.source_crcs[source.base_offset] = crc
             is_only = len(self._group.sources) == 1
@@ -170,10 +174,9 @@ class _Writing:
         c, w, table = self._c, self._c.workspace, window.table
         first, last = part.first, part.last
         map_latest = c.end_offset - 1
-        looked_up = verdicts.mark_looked_up(
+        if part.hashed and verdicts.mark_looked_up(
             table, first, last, map_latest, w.offsets, w.flags, w.standings, w.marks
-        )
-        if looked_up:
+        ):
             c.ranking.read_versions(window, part, w)
             block = c.ranking.block_of(part.rows, w)
             c.key_map.find(block, w.starts, w.block_rows, w.standings)
@@ -210,7 +213,7 @@ class _Writing:
             raise window.corrupt(
                 batch, "an offset lies outside its segment", f"({self._base}, {end})", base
             )  # fmt: skip
-        self._started(handle)
+        self._copy_range(handle, self._started(handle))
         later = [entry for entry in self._aborted if entry.last_offset >= base]
         self._aborted = [entry for entry in self._aborted if entry.last_offset < base]
         self._finish_output()
@@ -269,13 +272,13 @@ class _Writing:
         if code != OK:
             raise window.corrupt(bad, PROBLEMS[code], "a batch that can be rebuilt", "another")
         packed = self._pack(window, part) if packs else np.empty(0, np.uint8)
-        # An upper bound: everything copied, every header written, every kept record grown.
-        size = (
-            window.length
-            + t.HEADER_BYTES * (last - first)
-            + int(rebuild.payload_bytes_max(table, first, last, w.positions, keep, False))
-            + len(packed)
-        )
+        # An upper bound: everything copied, every header written, every kept record grown; what
+        # does not lie in the window comes on top.
+        size = window.length + t.HEADER_BYTES * (last - first) + len(packed)
+        if window.marks & HAS_HIDDEN:
+            size += int(rebuild.payload_bytes_max(table, first, last, w.positions, keep, False))
+        else:
+            size += rebuild.RECORD_GROWTH_MAX * part.rows
         out = w.room_for_output(size)
         batches = np.empty((last - first, 3), np.int64)
         extents = np.empty((last - first, 3), np.int64)
@@ -286,11 +289,23 @@ class _Writing:
         view = out.data
         for kind, start, length in extents[:pieces].tolist():
             if kind == rebuild.EXTENT_OUTPUT:
+                self._copy_range(handle, output)
                 output.write(view[start : start + length])
+            elif window.position + start == self._range_end:
+                self._range_end += length
             else:
-                output.copy_from(handle, window.position + start, length)
-                self._copied_bytes += length
+                self._copy_range(handle, output)
+                self._range_start = window.position + start
+                self._range_end = self._range_start + length
         self._add_to_indexes(window, batches, count)
+
+    def _copy_range(self, handle: ReadHandle, output: WriteHandle) -> None:
+        """Copy the untouched range that ends where reading is; windows do not divide it."""
+        length = self._range_end - self._range_start
+        if length:
+            output.copy_from(handle, self._range_start, length)
+            self._copied_bytes += length
+        self._range_start = self._range_end = 0
 
     def _pack(self, window: Window, part: Slice) -> NDArray[np.uint8]:
         """Compress the payloads of the compressed batches to rebuild; returns them joined."""

@@ -7,7 +7,7 @@ import numpy as np
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.columns import batch_table as t
 from keeplast.columns.kernel import BAD_CONTROL, PROBLEMS
-from keeplast.columns.scan import HAS_HIDDEN_CONTROL
+from keeplast.columns.scan import HAS_EVENTS, HAS_HIDDEN_CONTROL
 from keeplast.engine.workspace import Workspace
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.windows import Window
@@ -17,6 +17,8 @@ def follow_window(
     state: TransactionState, window: Window, workspace: Workspace
 ) -> list[AbortedTransaction]:
     """Advance ``state`` over a window; returns the aborted transactions that ended in it."""
+    if not window.marks & HAS_EVENTS:
+        return []  # what may have begun meanwhile is caught up with at the next event
     if not window.marks & HAS_HIDDEN_CONTROL:
         return _follow(state, window, workspace, 0, window.batches)
     rows = window.table[: window.batches]

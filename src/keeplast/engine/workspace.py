@@ -36,13 +36,18 @@ CODECS = tuple(Codec)
 
 MEMORY_BYTES_MIN = 32 << 20
 WINDOW_SHARE = 32
-"""A window is this part of the memory, and at most 8 MiB: larger ones leave the caches."""
+"""A window is this part of the memory, and at most 1 MiB: larger ones leave the caches."""
+
+ROWS_SHARE = 2048
+ROWS_MAX = 1 << 17
+ROW_BYTES = 60
+"""There is a row for so many bytes of memory; the first pass gives the key map many at a time."""
 
 SCRATCH_WINDOWS = 4
 """Scratch holds this many windows: compressed batches grow about so much."""
 
 ARRAYS_PER_WINDOW = 14
-"""All arrays together take about so many windows; the rest of the memory is the cache's."""
+"""All other arrays take about so many windows; the rest of the memory is the cache's."""
 
 LEDGER_SHARE = 4
 """The ledger of the first pass may take this part of what the cache has."""
@@ -50,11 +55,16 @@ LEDGER_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Batches ``[first, last)`` of a window whose records are parsed: rows ``[0, rows)``."""
+    """Batches ``[first, last)`` of a window whose records are parsed: rows ``[first_row, rows)``.
+
+    ``hashed`` of the rows have no note in the ledger.
+    """
 
     first: int
     last: int
     rows: int
+    first_row: int = 0
+    hashed: int = 0
 
 
 class DecompressedCache:
@@ -107,11 +117,18 @@ class Workspace:
         self.buffers = WindowBuffers(window_bytes)
         self.scratch = np.empty(SCRATCH_WINDOWS * window_bytes, np.uint8)
         self.starts = np.zeros(winners.SHARDS + 1, np.int64)
-        self._make_rows(window_bytes // 64)
+        self._make_rows(min(memory_bytes // ROWS_SHARE, ROWS_MAX))
+        self.rows_held = 0
         self.out = np.empty(window_bytes, np.uint8)
         self._zstd = ZstdWriter()
-        self.cache_bytes = max(0, memory_bytes - ARRAYS_PER_WINDOW * window_bytes)
+        arrays_bytes = ARRAYS_PER_WINDOW * window_bytes + ROW_BYTES * len(self.offsets)
+        self.cache_bytes = max(0, memory_bytes - arrays_bytes)
         self.ledger_bytes_max = self.cache_bytes // LEDGER_SHARE
+
+    @property
+    def rows_wanted(self) -> int:
+        """Return how many rows are enough to give them away; a window's worth must still fit."""
+        return len(self.offsets) // 2
 
     def _make_rows(self, count: int) -> None:
         self.offsets = np.empty(count, np.int64)
@@ -151,11 +168,14 @@ class Workspace:
         *,
         keeps: bool,
         ledger: Ledger = NO_LEDGER,
+        appends: bool = False,
     ) -> Iterator[Slice]:
         """Parse the records of a window whose VERDICTs are set, in as many slices as it takes.
 
         ``keeps`` stores decompressed payloads in ``cache``; otherwise they are taken from it.
-        Rows of which ``ledger`` has a note get their standing from it, and no hash.
+        Rows of which ``ledger`` has a note get their standing from it, and no hash. ``appends``
+        leaves the first ``rows_held`` rows as they are; a slice without batches then means that
+        there is no room until they are taken.
         CorruptError names the batch that does not parse.
         """
         first = 0
@@ -166,18 +186,19 @@ class Workspace:
             last = window.batches
             if has_hidden:
                 last = self._uncover(window, first, base_offset, cache, keeps=keeps)
-            stop, count, code = rows.parse_rows(
-                window.data, self.scratch, window.table, first, last, k0, k1,
+            held = self.rows_held if appends else 0
+            stop, count, hashed, code = rows.parse_rows(
+                window.data, self.scratch, window.table, first, last, held, k0, k1,
                 self.offsets, self.hashes, self.positions, self.flags,
                 ledger.first_offset, ledger.standings, self.standings,
             )  # fmt: skip
-            if code == TOO_MANY and stop == first:
+            if code == TOO_MANY and stop == first and not held:
                 self._make_rows(int(table[first, t.COUNT]))
                 continue
             if code not in (OK, TOO_MANY):
                 expected = f"{int(table[stop, t.COUNT])} records that fill the batch"
                 raise window.corrupt(stop, PROBLEMS[code], expected, "something else")
-            yield Slice(first, stop, count)
+            yield Slice(first, stop, count, held, hashed)
             first = stop
 
     def uncovered(self, window: Window) -> Iterator[tuple[int, int]]:

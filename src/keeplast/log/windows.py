@@ -21,11 +21,11 @@ from keeplast.errors import CorruptError
 from keeplast.format.checksum import crc32c
 from keeplast.log.files import ReadHandle
 
-WINDOW_BYTES_DEFAULT = 8 << 20
+WINDOW_BYTES_DEFAULT = 1 << 20
+"""A window, its table and what is made of them stay in the cache next to the core."""
 WINDOW_BYTES_MIN = 64 << 10
-TABLE_ROWS = 32768
-"""A window has so many batches at most, so that tables stay small beside the data; with far fewer
-the calls a window costs would be felt."""
+TABLE_ROWS = 16384
+"""A window has so many batches at most, so that tables stay small beside the data."""
 
 
 @dataclass(slots=True)

@@ -84,7 +84,7 @@ def test_forgotten_notes_leave_the_map_to_be_asked() -> None:
 def test_offsets_that_do_not_ascend_are_noticed() -> None:
     load()
     offsets = np.array([4, 5, 9, 9], np.int64)
-    assert 9 == verdicts.last_ascending(3, 3, offsets)
-    assert DISORDER == verdicts.last_ascending(4, 3, offsets)
-    assert DISORDER == verdicts.last_ascending(1, 4, offsets)
-    assert -1 == verdicts.last_ascending(0, -1, offsets)
+    assert 9 == verdicts.last_ascending(0, 3, 3, offsets)
+    assert DISORDER == verdicts.last_ascending(0, 4, 3, offsets)
+    assert DISORDER == verdicts.last_ascending(0, 1, 4, offsets)
+    assert -1 == verdicts.last_ascending(0, 0, -1, offsets)

@@ -1,0 +1,243 @@
+"""Decompresses small lz4 and snappy batches without leaving the kernel.
+
+A call of a codec's library costs as much as decoding some kilobytes, so a log of small compressed
+batches would spend its time on calls. Only what Kafka's own writers write is decoded here: whatever
+is framed differently, or looks wrong in any way, is refused and left to
+:mod:`keeplast.format.compression`, which decides and finds the words. Formats.md section 1.6.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from keeplast.columns import batch_table as t
+from keeplast.columns.kernel import OK, inline, kernel, outline
+from keeplast.columns.machine import copy_bytes, load_be32, load_be64_unsigned, load_le64
+
+SMALL_BYTES_MAX = 2048
+"""Larger batches are decoded faster by the libraries, call included."""
+
+FULL = 1
+REFUSED = 2
+
+SNAPPY = 2
+LZ4 = 3
+
+_LZ4_HEADER_BYTES = 7
+_LZ4_HEADER = np.uint64(0x82_40_60_18_4D_22_04)
+"""Magic, version 1 with independent blocks and no checksums, blocks of 64 KiB, header checksum."""
+_LZ4_BLOCK_BYTES_MAX = 65536
+_LZ4_STORED = 1 << 31
+_LZ4_LAST_LITERALS = 5
+"""Every writer ends a block with so many literals; a reader may refuse it otherwise."""
+
+_SNAPPY_HEADER_BYTES = 16
+_SNAPPY_MAGIC = np.uint64(0x82_53_4E_41_50_50_59_00)
+_SNAPPY_VERSIONS = np.uint64(0x00_00_00_01_00_00_00_01)
+_LOW_56 = np.uint64((1 << 56) - 1)
+
+
+@inline
+def _copy_match(out, at, offset, length):
+    """Append ``length`` bytes that begin ``offset`` before ``at``; the two may overlap."""
+    if offset >= length:
+        copy_bytes(out, at, out, at - offset, length)
+    else:
+        for i in range(length):
+            out[at + i] = out[at - offset + i]
+
+
+@outline
+def _lz4_length(data, at, end, length):
+    """Add the bytes that follow a full nibble; returns (length, next position or -1)."""
+    while at < end:
+        more = np.int64(data[at])
+        at += 1
+        length += more
+        if more != 255:
+            return length, at
+    return length, np.int64(-1)
+
+
+@outline
+def _lz4_block(data, at, end, out, start, limit):
+    """Decode a raw block to ``out[start:limit]``; returns where it ends, or -1."""
+    to = start
+    while at < end:
+        token = np.int64(data[at])
+        at += 1
+        literals = token >> 4
+        if literals == 15:
+            literals, at = _lz4_length(data, at, end, literals)
+            if at < 0:
+                return -1
+        if literals > end - at or literals > limit - to:
+            return -1
+        copy_bytes(out, to, data, at, literals)
+        at += literals
+        to += literals
+        if at == end:
+            return to if literals >= _LZ4_LAST_LITERALS or to - start == literals else -1
+        if end - at < 2:
+            return -1
+        offset = np.int64(data[at]) | (np.int64(data[at + 1]) << 8)
+        at += 2
+        length = token & 15
+        if length == 15:
+            length, at = _lz4_length(data, at, end, length)
+            if at < 0:
+                return -1
+        length += 4
+        if offset == 0 or offset > to - start or length > limit - to:
+            return -1
+        _copy_match(out, to, offset, length)
+        to += length
+    return -1
+
+
+@outline
+def _lz4(data, at, end, out, to):
+    """Decode a frame; returns where it ends in ``out``, -FULL or -REFUSED."""
+    if end - at < _LZ4_HEADER_BYTES + 4 or load_le64(data, at) & _LOW_56 != _LZ4_HEADER:
+        return -REFUSED
+    at += _LZ4_HEADER_BYTES
+    while end - at >= 4:
+        word = (
+            np.int64(data[at])
+            | (np.int64(data[at + 1]) << 8)
+            | (np.int64(data[at + 2]) << 16)
+            | (np.int64(data[at + 3]) << 24)
+        )
+        at += 4
+        size = word & (_LZ4_STORED - 1)
+        if size == 0:
+            return to
+        if size > end - at or size > _LZ4_BLOCK_BYTES_MAX:
+            return -REFUSED
+        if len(out) - to < _LZ4_BLOCK_BYTES_MAX:
+            return -FULL
+        if word & _LZ4_STORED != 0:
+            copy_bytes(out, to, data, at, size)
+            to += size
+        else:
+            to = _lz4_block(data, at, at + size, out, to, to + _LZ4_BLOCK_BYTES_MAX)
+            if to < 0:
+                return -REFUSED
+        at += size
+    return -REFUSED
+
+
+@outline
+def _snappy_block(data, at, end, out, start, limit):
+    """Decode the elements of a raw block that must fill ``out[start:limit]``; returns success."""
+    to = start
+    while at < end:
+        tag = np.int64(data[at])
+        at += 1
+        kind = tag & 3
+        if kind == 0:
+            length = tag >> 2
+            if length >= 60:
+                extra = length - 59
+                if extra > 2 or extra > end - at:
+                    return False
+                length = np.int64(data[at])
+                if extra == 2:
+                    length |= np.int64(data[at + 1]) << 8
+                at += extra
+            length += 1
+            if length > end - at or length > limit - to:
+                return False
+            copy_bytes(out, to, data, at, length)
+            at += length
+        else:
+            if kind == 1:
+                if at >= end:
+                    return False
+                length = ((tag >> 2) & 7) + 4
+                offset = ((tag >> 5) << 8) | np.int64(data[at])
+                at += 1
+            elif kind == 2:
+                if end - at < 2:
+                    return False
+                length = (tag >> 2) + 1
+                offset = np.int64(data[at]) | (np.int64(data[at + 1]) << 8)
+                at += 2
+            else:
+                return False
+            if offset == 0 or offset > to - start or length > limit - to:
+                return False
+            _copy_match(out, to, offset, length)
+        to += length
+    return to == limit
+
+
+@outline
+def _snappy(data, at, end, out, to):
+    """Decode a xerial stream; returns where it ends in ``out``, -FULL or -REFUSED."""
+    if (
+        end - at < _SNAPPY_HEADER_BYTES
+        or load_be64_unsigned(data, at) != _SNAPPY_MAGIC
+        or load_be64_unsigned(data, at + 8) != _SNAPPY_VERSIONS
+    ):
+        return -REFUSED
+    at += _SNAPPY_HEADER_BYTES
+    while at < end:
+        if end - at < 5:
+            return -REFUSED
+        stop = at + 4 + load_be32(data, at)
+        at += 4
+        if stop <= at or stop > end:
+            return -REFUSED
+        # Kafka writes blocks of 32 KiB, whose size takes three bytes at most.
+        size = np.int64(0)
+        shift = 0
+        while True:
+            if at >= stop or shift > 14:
+                return -REFUSED
+            byte = np.int64(data[at])
+            at += 1
+            size |= (byte & 127) << shift
+            if byte < 128:
+                break
+            shift += 7
+        if size * 3 > (stop - at) * 64:
+            return -REFUSED
+        if size > len(out) - to:
+            return -FULL
+        if not _snappy_block(data, at, stop, out, to, to + size):
+            return -REFUSED
+        to += size
+        at = stop
+    return to
+
+
+@kernel("UniTuple(int64, 3)(uint8[::1], int64[:, ::1], int64, int64, uint8[::1], int64)")
+def unpack_small(window, table, first, last, scratch, at):
+    """Decompress the small lz4 and snappy batches of ``[first, last)`` to ``scratch[at:]``.
+
+    PAYLOAD_* say where; other batches, and those with VERDICT ``DELETE``, stay as they are.
+    Returns (next batch, end in scratch, code): FULL when there may be no room for the next batch,
+    REFUSED when it must be decompressed by somebody else.
+    """
+    for i in range(first, last):
+        if table[i, t.PAYLOAD_IN] >= 0 or table[i, t.SIZE] > SMALL_BYTES_MAX:
+            continue
+        if table[i, t.MAGIC] != 2 or table[i, t.VERDICT] == t.DELETE:
+            continue
+        codec = table[i, t.ATTRIBUTES] & t.CODEC_MASK
+        start = table[i, t.POSITION] + t.HEADER_BYTES
+        end = table[i, t.POSITION] + table[i, t.SIZE]
+        if codec == LZ4:
+            to = _lz4(window, start, end, scratch, at)
+        elif codec == SNAPPY:
+            to = _snappy(window, start, end, scratch, at)
+        else:
+            continue
+        if to < 0:
+            return i, at, -to
+        table[i, t.PAYLOAD_IN] = 1
+        table[i, t.PAYLOAD_START] = at
+        table[i, t.PAYLOAD_END] = to
+        at = to
+    return last, at, OK

@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns import batch_table as t
-from keeplast.columns import legacy, ranks, rows, winners
+from keeplast.columns import legacy, ranks, rows, unpack, winners
 from keeplast.columns.kernel import OK, PROBLEMS, TOO_MANY
 from keeplast.columns.ledger import NO_LEDGER, Ledger
 from keeplast.columns.scan import HAS_HIDDEN
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.compression import (
     Codec,
+    ZstdReader,
     ZstdWriter,
     compress,
     decompress,
@@ -121,6 +122,7 @@ class Workspace:
         self.rows_held = 0
         self.out = np.empty(window_bytes, np.uint8)
         self._zstd = ZstdWriter()
+        self._zstd_reader = ZstdReader()
         arrays_bytes = ARRAYS_PER_WINDOW * window_bytes + ROW_BYTES * len(self.offsets)
         self.cache_bytes = max(0, memory_bytes - arrays_bytes)
         self.ledger_bytes_max = self.cache_bytes // LEDGER_SHARE
@@ -226,10 +228,18 @@ class Workspace:
         at = 0
         hidden = np.flatnonzero((rest[:, t.PAYLOAD_IN] < 0) & (rest[:, t.VERDICT] != t.DELETE))
         hidden += first
-        facts = table[hidden][:, [t.POSITION, t.SIZE, t.ATTRIBUTES, t.MAGIC]].tolist()
+        is_small = _is_small(table[hidden])
+        others = hidden[~is_small] if is_small.any() else hidden
+        unpacked = first if len(others) < len(hidden) else window.batches
+        facts = table[others][:, [t.POSITION, t.SIZE, t.ATTRIBUTES, t.MAGIC]].tolist()
         spans: list[tuple[int, int]] = []
         full_at = window.batches
-        for i, (start, size, attributes, magic) in zip(hidden.tolist(), facts, strict=True):
+        for i, (start, size, attributes, magic) in zip(others.tolist(), facts, strict=True):
+            if unpacked < i:
+                unpacked, at = self._unpack(window, unpacked, i, at)
+                if unpacked < i:
+                    full_at = unpacked
+                    break
             if magic < 2:
                 end = self._convert(window, i, at, base_offset, cache, keeps=keeps)
                 if end is None:
@@ -239,7 +249,8 @@ class Workspace:
                 spans.append(NOT_HERE)
                 continue
             position = window.position + start
-            payload = None if keeps else cache.take(base_offset, position)
+            is_kept = size > unpack.SMALL_BYTES_MAX
+            payload = None if keeps or not is_kept else cache.take(base_offset, position)
             if payload is None:
                 data = window.data.data[start + t.HEADER_BYTES : start + size]
                 codec = CODECS[attributes & t.CODEC_MASK]
@@ -251,11 +262,13 @@ class Workspace:
                     cache.keep(base_offset, position, payload)
                 full_at = i
                 break
-            if keeps:
+            if keeps and is_kept:
                 cache.keep_copy(base_offset, position, self.scratch, at, end)
             spans.append((at, end))
             at = end
-        done = hidden[: len(spans)]
+        if unpacked < full_at:
+            full_at, at = self._unpack(window, unpacked, full_at, at)
+        done = others[: len(spans)]
         done = done[table[done, t.MAGIC] == 2]
         table[done, t.PAYLOAD_IN] = 1
         found = np.array([span for span in spans if span is not NOT_HERE], np.int64).reshape(-1, 2)
@@ -263,10 +276,37 @@ class Workspace:
         table[done, t.PAYLOAD_END] = found[:, 1]
         return full_at
 
+    def _unpack(self, window: Window, first: int, last: int, at: int) -> tuple[int, int]:
+        """Decompress the small batches of ``[first, last)`` to scratch.
+
+        Returns ``last``, or the batch before which scratch was full, and the end in scratch.
+        """
+        table = window.table
+        while first < last:
+            first, at, code = unpack.unpack_small(window.data, table, first, last, self.scratch, at)
+            if code == OK:
+                break
+            if code == unpack.FULL and at > 0:
+                return first, at
+            start, end = int(table[first, t.POSITION]), int(table[first, t.SIZE])
+            data = window.data.data[start + t.HEADER_BYTES : start + end]
+            codec = CODECS[int(table[first, t.ATTRIBUTES]) & t.CODEC_MASK]
+            filled = self._decompress_at(window, first, codec, data, at)
+            if filled is None:
+                return first, at
+            table[first, t.PAYLOAD_IN] = 1
+            table[first, t.PAYLOAD_START], table[first, t.PAYLOAD_END] = at, filled
+            first, at = first + 1, filled
+        return last, at
+
     def _decompress_at(
         self, window: Window, i: int, codec: Codec, data: memoryview, at: int
     ) -> int | None:
         """Decompress a batch to scratch; returns where it ends, None when scratch is full."""
+        if codec is Codec.ZSTD and len(data) <= unpack.SMALL_BYTES_MAX:
+            content = self._zstd_reader.read(data)
+            if content is not None:
+                return self._place(np.frombuffer(content, np.uint8), at)
         try:
             filled = decompress_into(codec, data, self.scratch.data[at:])
             if filled is not None:
@@ -352,6 +392,14 @@ class Workspace:
         row[t.PAYLOAD_IN] = 1
         row[t.PAYLOAD_START] = 0
         row[t.PAYLOAD_END] = end
+
+
+def _is_small(hidden: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Say of each of the ``hidden`` batches whether a kernel decompresses it."""
+    codecs = hidden[:, t.ATTRIBUTES] & t.CODEC_MASK
+    is_small: NDArray[np.bool_] = hidden[:, t.SIZE] <= unpack.SMALL_BYTES_MAX
+    is_small &= (hidden[:, t.MAGIC] == 2) & ((codecs == unpack.LZ4) | (codecs == unpack.SNAPPY))
+    return is_small
 
 
 def _int32(window: Window, at: int) -> int:

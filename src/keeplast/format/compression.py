@@ -18,7 +18,8 @@ zstd    frames; Kafka writes one without content size or checksum, ended by an e
 ======  ==============================================================================
 
 Only this module may import ``cramjam`` and ``zstandard``; the latter writes zstd, because its
-version of the library is the one Kafka 4.3 carries.
+version of the library is the one Kafka 4.3 carries, and reads small frames of it, because its
+context can be kept.
 Answers to ``Compression`` and its streams (``Lz4BlockInputStream``); formats.md section 1.6, and
 F8 of cleaning-findings.md for the bytes.
 """
@@ -39,6 +40,7 @@ _ZSTD_LEVEL = 3
 _ZSTD_BOUND_BYTES_MAX = 4 << 20
 _ZSTD_ROOM_BYTES = 1 << 20
 _ROOM_GROWTH = 8
+_PLAIN_BYTES_MAX = 2048
 
 
 class Codec(IntEnum):
@@ -65,6 +67,34 @@ class ZstdWriter:
         stream = self._compressor.compressobj()
         written: bytes = stream.compress(data)
         return written + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) + stream.flush()
+
+
+class ZstdReader:
+    """Reads small zstd frames as Kafka writes them; holds its tables between calls.
+
+    Making them costs several times what such a frame takes. Not for use by two threads.
+    """
+
+    __slots__ = ("_decompressor",)
+
+    def __init__(self) -> None:
+        """Prepare; the tables are made by the first call."""
+        self._decompressor = zstandard.ZstdDecompressor()
+
+    def read(self, data: memoryview) -> bytes | None:
+        """Return what one frame holds, or None when :func:`decompress` must have a look at it.
+
+        None for anything but a single frame that is right and declares no size, and for more than
+        2 KiB: what so little can grow to is known to be bearable.
+        """
+        if len(data) > _PLAIN_BYTES_MAX or not zstd_frame.is_plain(data):
+            return None
+        stream = self._decompressor.decompressobj()
+        try:
+            content: bytes = stream.decompress(data)
+        except zstandard.ZstdError:
+            return None
+        return content if stream.eof and not stream.unused_data else None
 
 
 def compress(codec: Codec, data: Buffer, *, magic: int = 2) -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "design" / "cleaning.md"
-FAMILIES = "CT|MR|OM|TX|CK|RB|LS|PS|LL|UL|X|K"
+FAMILIES = "CT|CM|CI|CL|CP|MR|OM|TX|CK|RB|LS|PS|LL|UL|LM|LC|X|K"
 ID = re.compile(
     rf"(?<![A-Za-z0-9\\])({FAMILIES})([0-9]{{2}})(?![0-9])"  # CT24 in prose or a parameter
     rf"|_({FAMILIES.lower()})([0-9]{{2}})(?=_|\()"  # ct24 in a function's name

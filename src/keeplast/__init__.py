@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from keeplast.config.mapping import cleaner_config, topic_config
     from keeplast.engine.open_log import OpenLog, Segment, clean, open_log, plan
+    from keeplast.engine.open_store import TieredStore, open_store
     from keeplast.engine.report import (
         CleanReport,
         Estimate,
@@ -54,6 +55,7 @@ __all__ = [
     "RoundReport",
     "Segment",
     "Stats",
+    "TieredStore",
     "TopicConfig",
     "TopicPartition",
     "UnavailableError",
@@ -61,6 +63,7 @@ __all__ = [
     "clean",
     "cleaner_config",
     "open_log",
+    "open_store",
     "plan",
     "topic_config",
 ]
@@ -68,6 +71,7 @@ __all__ = [
 _HOMES = {
     "keeplast.config.mapping": ("cleaner_config", "topic_config"),
     "keeplast.engine.open_log": ("OpenLog", "Segment", "clean", "open_log", "plan"),
+    "keeplast.engine.open_store": ("TieredStore", "open_store"),
     "keeplast.engine.report": (
         "CleanReport",
         "Estimate",

@@ -16,6 +16,7 @@ from keeplast.cli.inspect import inspect
 from keeplast.cli.output import claim_stdout
 from keeplast.cli.plan import plan
 from keeplast.cli.receipt import receipt
+from keeplast.cli.tier import tier
 from keeplast.cli.verify import verify
 
 app = typer.Typer(
@@ -31,6 +32,7 @@ for command in (inspect, plan, clean, delete_records, verify, demo):
     app.command()(command)
 app.add_typer(receipt)
 app.add_typer(config)
+app.add_typer(tier)
 
 
 def main() -> None:

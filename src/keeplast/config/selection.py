@@ -22,6 +22,7 @@ from pathlib import Path
 from keeplast.config.layers import FLAG_SOURCE
 from keeplast.config.settings import PolicyOrigin, Settings
 from keeplast.config.sources import FILE_NAME, read_settings
+from keeplast.config.values import value_text
 from keeplast.engine.report import PartitionReport, RoundReport, describe_error
 from keeplast.engine.request import PartitionRequest
 from keeplast.errors import CompactionError, InvalidError, RefusedError
@@ -118,6 +119,43 @@ def choose_partition(
         entry.partition, entry.path, settings.topic_config(topic), settings.cleaner_config()
     )
     return request, settings.warnings
+
+
+def select_directory(
+    data_directory: Path,
+    files: FileSystem,
+    *,
+    topics: Sequence[str] = (),
+    partitions: Sequence[int] = (),
+    flags: Sequence[str] = (),
+    config_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[tuple[tuple[PartitionEntry, dict[str, str]], ...], tuple[str, ...]]:
+    """Return partitions whatever their policy is, each with what is set for it, and warnings.
+
+    What is set are Kafka's names and texts, without the defaults. Arguments and errors are those of
+    :func:`select_partitions`; RefusedError too when nobody says what a topic's policy is.
+    """
+    directory = open_data_directory(data_directory, files)
+    settings = read_settings(
+        directory.root, files, flags=flags, config_file=config_file, environment=environment
+    )
+    chosen = _chosen(directory, topics=topics, partitions=partitions)
+    names = {entry.partition.topic for entry in _in_service(directory)}
+    _check_policy_flag(flags, is_named=bool(topics) or len(names) <= 1, names=names)
+    found = []
+    for entry in chosen:
+        topic = entry.partition.topic
+        if settings.policy_origin(topic) is PolicyOrigin.UNKNOWN:
+            raise _unknown_policy(topic, directory.root)
+        values = settings.topic_values(topic)
+        given = {
+            key: value_text(value.value)
+            for key, value in values.items()
+            if not value.is_default and value.value is not None
+        }
+        found.append((entry, given))
+    return tuple(found), settings.warnings
 
 
 def _in_service(directory: DataDirectory) -> list[PartitionEntry]:

@@ -2,7 +2,7 @@
 
 An import copies every segment, the active one too, in order, and goes on where an earlier one
 ended; the directory is only read. An export is a directory that a broker serves: the live segments,
-an empty active one behind them, leader epochs and producers. Both are done under the owner's epoch.
+an empty active one behind them, leader epochs, producers and the cleaner's checkpoint.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from keeplast.errors import ConflictError, CorruptError, RefusedError
 from keeplast.format import leader_epoch, partition_metadata
 from keeplast.format.checksum import crc32c
 from keeplast.format.filename import (
+    CLEANER_CHECKPOINT,
     INDEX,
     LEADER_EPOCH_CHECKPOINT,
     LOG,
@@ -26,6 +27,7 @@ from keeplast.format.filename import (
 )
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.partition_metadata import PartitionMetadata
+from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import find_tail, list_partition
 from keeplast.tier.metadata import MetadataStore, PartitionState
@@ -141,6 +143,8 @@ def export_partition(
         metadata = PartitionMetadata(bytes.fromhex(state.topic_id))
         files.write_durable(directory / PARTITION_METADATA, partition_metadata.encode(metadata))
     files.fsync_directory(directory)
+    change = {state.partition: state.first_dirty()}
+    update_checkpoint(files, directory.parent, CLEANER_CHECKPOINT, change)
 
 
 def _download(

@@ -27,6 +27,7 @@ from keeplast.errors import (
 )
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
+from keeplast.model.segment import SegmentSummary
 from keeplast.tier import schema, vector
 from keeplast.tier.routing import Route, append_route, check_routes, replace_routes
 from keeplast.tier.segment import (
@@ -70,6 +71,21 @@ class PartitionState:
         end = self.remote_end if log_end is None else log_end
         found = vector.checkpoint(self.publications, self.lineage, max(end, self.remote_end))
         return self.log_start if found is None else max(found, self.log_start)
+
+    def summaries(self) -> tuple[SegmentSummary, ...]:
+        """Return the live segments as decisions see them, and an empty active one behind them."""
+        found = [
+            SegmentSummary(
+                base_offset=route.base_offset,
+                size_bytes=self.segments[route.segment_id].size_bytes,
+                mtime_ms=self.segments[route.segment_id].mtime_ms,
+                largest_timestamp_ms=self.segments[route.segment_id].max_timestamp_ms,
+                offset_index_bytes=0,
+                time_index_bytes=0,
+            )
+            for route in self.routes
+        ]
+        return (*found, SegmentSummary(self.remote_end, 0, 0, -1, 0, 0))
 
     def effective_bytes(self) -> int:
         """Return what the live segments hold, each once."""
@@ -149,20 +165,25 @@ class MetadataStore:
             ).scalar()
         return None if found is None else int(found)
 
+    def find_fact(self, key: str) -> str | None:
+        """Return a fact of the whole store, None when it has not been made."""
+        with self._reading() as connection:
+            query = select(schema.STORE.c.value).where(schema.STORE.c.key == key)
+            found = connection.execute(query).scalar()
+        return None if found is None else str(found)
+
     def fact(self, key: str, make: Callable[[], str]) -> str:
         """Return a fact of the whole store; ``make`` gives it the first time it is asked for."""
-        query = select(schema.STORE.c.value).where(schema.STORE.c.key == key)
-        with self._reading() as connection:
-            found = connection.execute(query).scalar()
+        found = self.find_fact(key)
         if found is not None:
-            return str(found)
+            return found
+        made = make()
         try:
             with self._writing() as connection:
-                connection.execute(insert(schema.STORE).values(key=key, value=make()))
+                connection.execute(insert(schema.STORE).values(key=key, value=made))
         except ConflictError:
-            pass  # Somebody else was first.
-        with self._reading() as connection:
-            return str(connection.execute(query).scalar_one())
+            return self.find_fact(key) or made  # Somebody else was first.
+        return made
 
     # What changes.
 

@@ -1,0 +1,292 @@
+"""A tiered store as an object: what ``keeplast tier`` and programs work with.
+
+    with keeplast.open_store("sqlite:///meta.db", "s3://bucket/logs") as store:
+        store.import_directory(TopicPartition("orders", 0), directory, settings)
+        store.clean(TopicPartition("orders", 0), runner_for)
+
+Whoever changes a partition owns it: an owner's name is looked at first, and nobody is fenced
+without being asked to (``takes_over``).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from keeplast.cleaner.retention import ExpiryPlan
+from keeplast.clock import Clock, SystemClock
+from keeplast.engine.report import RoundReport
+from keeplast.engine.tier_round import RunnerFor, TierRequest, clean_remote
+from keeplast.engine.tier_status import TierStatus, tier_status
+from keeplast.engine.tier_verification import TierFinding, verify_remote
+from keeplast.errors import InvalidError, RefusedError
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.tier.collection import Collected, collect
+from keeplast.tier.database import open_database
+from keeplast.tier.host import PartitionHost
+from keeplast.tier.importing import (
+    export_partition,
+    import_segments,
+    read_lineage,
+    read_topic_id,
+)
+from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.objects import ID_CHARS, ObjectStore
+from keeplast.tier.remote_retention import plan_remote_expiry
+from keeplast.tier.stores import open_objects
+
+OBJECTS = "objects"
+GRACE_MS_DEFAULT = 60 * 60 * 1000
+"""Readers that began before a swap have an hour to end."""
+GARBAGE_AGE_MS_DEFAULT = 24 * 60 * 60 * 1000
+
+Progressed = Callable[[int], None]
+SettingsOf = Callable[[Mapping[str, str]], TopicConfig]
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What an expiry moved and removed from what is read."""
+
+    plan: ExpiryPlan
+    segments: int
+    bytes: int
+
+
+class TieredStore:
+    """Partitions in object storage and the metadata that says what of them is live."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        objects: ObjectStore,
+        *,
+        owner: str,
+        topic_of: SettingsOf,
+        clock: Clock,
+        files: FileSystem,
+    ) -> None:
+        """Take the parts; use :func:`open_store`."""
+        self._store = store
+        self._objects = objects
+        self._owner = owner
+        self._topic_of = topic_of
+        self._clock = clock
+        self._files = files
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the metadata store."""
+        self._store.close()
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Return every partition, ascending."""
+        return self._store.partitions()
+
+    def state(self, partition: TopicPartition) -> PartitionState:
+        """Return what is known of a partition."""
+        return self._store.load(partition)
+
+    def status(self, partition: TopicPartition) -> TierStatus:
+        """Return regions, ratio and what waits."""
+        state = self._store.load(partition)
+        orphans = self._store.orphans(partition)
+        topic = self._topic_of(state.settings)
+        return tier_status(state, orphans, topic, self._clock.now_ms())
+
+    def own(self, partition: TopicPartition, *, takes_over: bool) -> PartitionState:
+        """Return the state as its owner.
+
+        RefusedError when somebody else owns it and ``takes_over`` is False.
+        """
+        state = self._store.load(partition)
+        if state.owner == self._owner:
+            return state
+        if state.owner and not takes_over:
+            raise RefusedError(
+                "another host owns the partition; stop it, then ask to take over. "
+                f"partition={partition} owner={state.owner} epoch={state.leader_epoch}"
+            )
+        epoch = state.leader_epoch + 1
+        return self._store.take_over(
+            partition, epoch=epoch, owner=self._owner,
+            lineage=next_lineage(state.lineage, epoch, state.remote_end), log_end=state.remote_end,
+        )  # fmt: skip
+
+    def import_directory(
+        self,
+        partition: TopicPartition,
+        directory: Path,
+        settings: Mapping[str, str],
+        *,
+        progressed: Progressed,
+        takes_over: bool = False,
+    ) -> PartitionState:
+        """Take a partition directory in, or what it has gained since the last time.
+
+        All of it counts as dirty. The directory is only read.
+        """
+        topic = self._topic_of(settings)
+        lineage = read_lineage(self._files, directory)
+        if partition not in self._store.partitions():
+            first = min(
+                (
+                    int(name[:20])
+                    for name in self._files.listdir(directory)
+                    if name.endswith(".log")
+                ),
+                default=0,
+            )
+            self._store.create(
+                partition,
+                read_topic_id(self._files, directory),
+                log_start=first,
+                settings=settings,
+            )
+        state = self._store.load(partition)
+        newest = lineage[-1].epoch if lineage else 0
+        if state.owner in ("", self._owner) and state.leader_epoch < newest:
+            state = self._store.take_over(
+                partition,
+                epoch=newest,
+                owner=self._owner,
+                lineage=lineage,
+                log_end=state.remote_end,
+            )
+        state = self.own(partition, takes_over=takes_over)
+        return import_segments(
+            self._store, self._objects, self._files, directory, state,
+            index_interval_bytes=topic.index_interval_bytes, progressed=progressed,
+        )  # fmt: skip
+
+    def export(self, partition: TopicPartition, directory: Path, progressed: Progressed) -> None:
+        """Write a directory that a broker serves."""
+        export_partition(
+            self._objects, self._files, self._store.load(partition), directory, progressed
+        )
+
+    def clean(
+        self,
+        partition: TopicPartition,
+        runner_for: RunnerFor,
+        *,
+        cleaner: CleanerConfig,
+        memory_bytes: int,
+        progressed: Progressed,
+        force: bool = False,
+        takes_over: bool = False,
+        grace_ms: int = GRACE_MS_DEFAULT,
+    ) -> RoundReport:
+        """Do one round; the report says what it did, or why it did nothing."""
+        state = self.own(partition, takes_over=takes_over)
+        if not state.routes:
+            raise InvalidError(f"nothing was copied yet. partition={partition}")
+        request = TierRequest(
+            self._topic_of(state.settings), cleaner, grace_ms, memory_bytes, force=force
+        )
+        return clean_remote(
+            self._store, self._objects, state, request, runner_for, self._clock, progressed
+        )
+
+    def expire(
+        self,
+        partition: TopicPartition,
+        *,
+        takes_over: bool = False,
+        grace_ms: int = GRACE_MS_DEFAULT,
+    ) -> Expired:
+        """Let go what retention and the log start offset let go."""
+        state = self.own(partition, takes_over=takes_over)
+        plan = plan_remote_expiry(self._topic_of(state.settings), state, self._clock.now_ms())
+        gone = {each.segment.base_offset for each in plan.expired}
+        ids = [r.segment_id for r in state.routes if r.base_offset in gone]
+        if ids:
+            self._store.commit_expiry(
+                partition, secrets.token_hex(ID_CHARS // 2), epoch=state.leader_epoch,
+                log_start=plan.log_start, segments=ids, grace_ms=grace_ms,
+            )  # fmt: skip
+        return Expired(plan, len(ids), sum(state.segments[i].size_bytes for i in ids))
+
+    def collect(
+        self,
+        partition: TopicPartition,
+        *,
+        takes_over: bool = False,
+        garbage_age_ms: int = GARBAGE_AGE_MS_DEFAULT,
+    ) -> Collected:
+        """Remove replaced segments whose grace has passed, and objects that nobody names."""
+        state = self.own(partition, takes_over=takes_over)
+        return collect(
+            self._store, self._objects, partition, epoch=state.leader_epoch,
+            garbage_age_ms=garbage_age_ms, clock=self._clock,
+        )  # fmt: skip
+
+    def verify(self, partition: TopicPartition, progressed: Progressed) -> tuple[TierFinding, ...]:
+        """Check the invariants of what is live, by reading all of it; changes nothing."""
+        state = self._store.load(partition)
+        return verify_remote(self._objects, state, progressed)
+
+    def host(self, partition: TopicPartition, root: Path, topic: TopicConfig) -> PartitionHost:
+        """Return this process as a host of a partition with its local log below ``root``."""
+        return PartitionHost(
+            self._store, self._objects, partition, root,
+            topic=topic, owner=self._owner, files=self._files, clock=self._clock,
+        )  # fmt: skip
+
+
+def open_store(
+    store: str,
+    objects: str | None = None,
+    *,
+    owner: str,
+    topic_of: SettingsOf,
+    options: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+) -> TieredStore:
+    """Open the store whose metadata is at the URL ``store``.
+
+    ``objects`` is given once and remembered; InvalidError when it is needed and missing, or another
+    one than was remembered. ``options`` are the object store's, such as an endpoint.
+    """
+    clock = SystemClock() if clock is None else clock
+    metadata = MetadataStore(open_database(store), clock)
+    known = metadata.find_fact(OBJECTS)
+    if known is None and objects is None:
+        metadata.close()
+        raise InvalidError(
+            f"this store is new; say where its objects are (keeplast tier init). store={store}"
+        )
+    if objects is not None:
+        known = metadata.fact(OBJECTS, lambda: objects)
+        if known != objects:
+            metadata.close()
+            raise InvalidError(
+                f"the objects of this store are elsewhere. given={objects} found={known}"
+            )
+    return TieredStore(
+        metadata, open_objects(str(known), dict(options or {})), owner=owner, topic_of=topic_of,
+        clock=clock, files=LocalFiles(),
+    )  # fmt: skip
+
+
+def next_lineage(
+    lineage: tuple[LeaderEpoch, ...], epoch: int, log_end: int
+) -> tuple[LeaderEpoch, ...]:
+    """Return the lineage with a new leader at its end; one that wrote nothing leaves no trace."""
+    kept = tuple(entry for entry in lineage if entry.start_offset < log_end)
+    return (*kept, LeaderEpoch(epoch, log_end))

@@ -1,0 +1,110 @@
+"""``keeplast tier`` as its user sees it, on the sample that a broker wrote."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import keeplast as package
+from tests.support.reader import read_partition
+from tests.unit.cli.conftest import Run
+
+Command = Callable[..., Run]
+
+SAMPLE = Path(package.__file__).parent / "samples" / "broker-4.3.0"
+
+
+@pytest.fixture
+def store(tmp_path: Path, keeplast: Command) -> str:
+    """A store whose objects are files, with the topic ``orders`` in it."""
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    objects = f"file://{tmp_path / 'objects'}"
+    assert 0 == keeplast("tier", "init", "--store", url, "--objects", objects).code
+    shutil.copytree(SAMPLE, tmp_path / "data")
+    run = keeplast("tier", "import", tmp_path / "data", "--store", url, "--topic", "orders")
+    assert (0, "orders-0: 4 segments copied, 4 in the store") == (run.code, run.out[:43])
+    return url
+
+
+def test_a_brokers_log_goes_in_is_cleaned_and_comes_out_whole(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    expected = read_partition(SAMPLE / "orders-0").final_values()
+    run = keeplast("tier", "clean", "--store", store, "--force", "--grace-ms", 0, "--json")
+    (found,) = run.document["partitions"]
+    assert (339, False) == (found["end_offset"], found["skipped"])
+    assert "orders-0: holds" in keeplast("tier", "verify", "--store", store).out
+    keeplast("tier", "export", "--store", store, "--to", tmp_path / "out")
+    exported = tmp_path / "out" / "orders-0"
+    assert expected == read_partition(exported).final_values()
+    assert len(read_partition(exported).records()) < len(
+        read_partition(SAMPLE / "orders-0").records()
+    )
+    again = keeplast("tier", "export", "--store", store, "--to", tmp_path / "out")
+    assert 4 == again.code
+    assert "the target exists" in again.err
+
+
+def test_status_shows_regions_before_and_after(keeplast: Command, store: str) -> None:
+    (before,) = keeplast("tier", "status", "--store", store, "--json").document["partitions"]
+    assert [("dirty", 0, 339)] == [
+        (r["name"], r["base_offset"], r["end_offset"]) for r in before["regions"]
+    ]
+    keeplast("tier", "clean", "--store", store, "--force", "--grace-ms", 0)
+    (after,) = keeplast("tier", "status", "--store", store, "--json").document["partitions"]
+    assert [("cleaned", 0, 339)] == [
+        (r["name"], r["base_offset"], r["end_offset"]) for r in after["regions"]
+    ]
+    assert (339, False) == (after["first_dirty"], after["is_drifted"])
+    assert after["orphans"] > 0
+    shown = keeplast("tier", "status", "--store", store).out
+    assert "^ first dirty offset 339" in shown
+    (done,) = keeplast("tier", "collect", "--store", store, "--json").document["partitions"]
+    assert after["orphans"] == done["segments"]
+    (left,) = keeplast("tier", "status", "--store", store, "--json").document["partitions"]
+    assert left["orphans"] == 0
+
+
+def test_nobody_is_fenced_without_being_asked_to(keeplast: Command, store: str) -> None:
+    run = keeplast("tier", "clean", "--store", store, "--force", "--owner", "another")
+    assert 4 == run.code
+    assert "another host owns the partition" in run.err
+    run = keeplast(
+        "tier", "clean", "--store", store, "--force", "--owner", "another", "--take-over"
+    )
+    assert 0 == run.code
+    assert 4 == keeplast("tier", "expire", "--store", store).code
+
+
+def test_a_second_import_brings_nothing_twice(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    run = keeplast("tier", "import", tmp_path / "data", "--store", store, "--topic", "orders")
+    assert "orders-0: 0 segments copied, 4 in the store" in run.out
+
+
+def test_a_lost_object_is_found(tmp_path: Path, keeplast: Command, store: str) -> None:
+    lost = next((tmp_path / "objects").rglob("*.log"))
+    lost.unlink()
+    run = keeplast("tier", "verify", "--store", store)
+    assert 1 == run.code
+    assert "orders-0: broken, I-14: the object is gone" in run.out
+
+
+def test_a_changed_object_is_found(tmp_path: Path, keeplast: Command, store: str) -> None:
+    changed = next((tmp_path / "objects").rglob("*.log"))
+    data = bytearray(changed.read_bytes())
+    data[-1] ^= 1
+    changed.write_bytes(data)
+    run = keeplast("tier", "verify", "--store", store)
+    assert 1 == run.code
+    assert "orders-0: broken, I-9: the object is not what was written" in run.out
+
+
+def test_a_new_store_wants_to_know_where_its_objects_are(tmp_path: Path, keeplast: Command) -> None:
+    run = keeplast("tier", "status", "--store", f"sqlite:///{tmp_path / 'other.db'}")
+    assert 2 == run.code
+    assert "say where its objects are (keeplast tier init)" in run.err

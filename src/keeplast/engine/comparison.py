@@ -68,7 +68,8 @@ class Ground:
     """What the comparison goes by.
 
     Below ``bound`` the right log may have been cleaned, from it on it must equal the left one;
-    None says that they are replicas, of which ``[start, end)`` is common. From ``indexed_to`` on
+    None says that they are replicas, of which ``[start, end)`` is common. Below ``start`` the right
+    log has nothing any more, by retention or ``DeleteRecords``. From ``indexed_to`` on
     records that are not aborted must still be there. ``last_offsets`` are those of batches that
     must be, ``marker_epochs`` the epoch of each producer whose markers must be.
     """
@@ -288,7 +289,8 @@ class Comparison:
         self._check_missing(left, missing)
 
     def _check_batches(self, left: Part, state: _Matched) -> None:
-        lost = np.flatnonzero(~state.batches)
+        has_expired = left.table[:, t.LAST_OFFSET] < self._ground.start
+        lost = np.flatnonzero(~state.batches & ~has_expired)
         if not len(lost):
             return
         table = left.table[lost]
@@ -321,6 +323,7 @@ class Comparison:
 
     def _check_missing(self, left: Part, missing: NDArray[np.int64]) -> None:
         """Markers before their horizon, and records that no round had looked for."""
+        missing = missing[left.offsets[missing] >= self._ground.start]
         if not len(missing):
             return
         table = left.table[left.batch_of[missing]]

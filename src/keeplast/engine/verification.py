@@ -46,7 +46,11 @@ from keeplast.engine.sorted_runs import FLAGS, HORIZON, OFFSET, Rows, SortedRuns
 from keeplast.engine.verdicts import Check, Finding, Findings, VerificationReport
 from keeplast.engine.verified_log import VerifiedLog
 from keeplast.errors import CorruptError, RefusedError
-from keeplast.format.filename import CLEANER_CHECKPOINT, parse_partition_directory
+from keeplast.format.filename import (
+    CLEANER_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    parse_partition_directory,
+)
 from keeplast.format.record import Record
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
@@ -266,11 +270,37 @@ class Verifier:
         )
         return Ground(
             bound=min(bounds),
+            start=self._expired_below(log, after, rounds),
             indexed_to=rounds[-1].end_offset if rounds else INT64_MAX,
             horizons=Horizons(times),
             last_offsets=last_offsets,
             marker_epochs=marker_epochs,
         )
+
+    def _expired_below(
+        self, log: VerifiedLog, after: VerifiedLog, rounds: tuple[RoundReceipt, ...]
+    ) -> int:
+        """Return below which offset nothing needs to be there: 0 unless something says so.
+
+        A log may begin later than it did by its policy, its receipts, or a log start offset that
+        either directory names; otherwise its first segments are missing.
+        """
+        if after.start <= log.start:
+            return 0
+        policy = self._settings.topic
+        says_so = (
+            (policy.is_compacted and policy.expires)
+            or any(each.expired for each in rounds)
+            or max(self._log_start(log), self._log_start(after)) >= after.start
+        )
+        return after.start if says_so else 0
+
+    def _log_start(self, log: VerifiedLog) -> int:
+        parsed = parse_partition_directory(log.path.name)
+        if parsed is None:
+            return 0
+        lines = read_checkpoint(self._files, log.path.parent, LOG_START_CHECKPOINT)
+        return lines.get(parsed.partition, 0)
 
     def _first_dirty(self, log: VerifiedLog) -> int:
         parsed = parse_partition_directory(log.path.name)
@@ -402,12 +432,13 @@ def _check_producers(
     receipt: RoundReceipt, right: tuple[VerifiedLog, LogFacts], findings: Findings
 ) -> None:
     """Hold the producers of the log against those that the round had to keep."""
-    _, facts = right
+    log, facts = right
+    expired_below = log.start if receipt.expired else 0
     if receipt.producers is None:
         findings.cannot_judge("the receipt does not name producers")
         return
     for producer_id, last_offset, _ in receipt.producers:
-        if last_offset < 0:
+        if last_offset < expired_below:
             continue
         known = facts.producers.get(producer_id)
         if known is None or -1 < known.last_offset < last_offset:
@@ -419,7 +450,13 @@ def _sizes(log: VerifiedLog) -> dict[int, int]:
 
 
 def _notes(ground: Ground) -> tuple[str, ...]:
-    return (f"offsets from {ground.bound} on must not have been touched",)
+    notes = [f"offsets from {ground.bound} on must not have been touched"]
+    if ground.start:
+        notes.append(
+            f"the log begins at offset {ground.start} now: what lay below has expired or was "
+            "deleted, and is not compared"
+        )
+    return tuple(notes)
 
 
 def _checks(found: dict[str, Findings]) -> tuple[Check, ...]:

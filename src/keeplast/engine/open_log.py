@@ -24,17 +24,19 @@ from pathlib import Path
 
 from keeplast.clock import Clock, SystemClock
 from keeplast.engine.coordinator import Coordinator
+from keeplast.engine.delete_records import DeleteRecordsReport, delete_records
 from keeplast.engine.events import Events, NoEvents
 from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.log_reader import read_segment
-from keeplast.engine.report import CleanReport, PartitionReport
+from keeplast.engine.report import CleanReport, ExpiryReport, PartitionReport
 from keeplast.engine.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 from keeplast.engine.runner import Runner
 from keeplast.engine.state import read_state
-from keeplast.errors import CorruptError, InvalidError, RefusedError
-from keeplast.format.filename import parse_partition_directory
+from keeplast.errors import CorruptError, InvalidError, InvariantError, RefusedError
+from keeplast.format.filename import LOG_START_CHECKPOINT, parse_partition_directory
 from keeplast.format.message_set import Batch
 from keeplast.format.record import Record
+from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.partition_log import SegmentFiles, list_partition
 from keeplast.model.partition import TopicPartition
@@ -85,23 +87,36 @@ class OpenLog:
             for each in listed
         )
 
+    def log_start_offset(self) -> int:
+        """Return the first readable offset, by the data directory or else by the first segment.
+
+        Records below it are deleted, though their batch or segment may still have them.
+        CorruptError when ``log-start-offset-checkpoint`` cannot be read.
+        """
+        offsets = read_checkpoint(self._files, self.path.parent, LOG_START_CHECKPOINT)
+        first = list_partition(self.path, self._files).segments[0].base_offset
+        # A replica that is marked is not the one that the checkpoint is about.
+        return first if self._mark is not None else max(offsets.get(self.partition, 0), first)
+
     def batches(self, *, from_offset: int = 0) -> Iterator[Batch]:
         """Yield the batches whose last offset is at or above ``from_offset``, in log order.
 
-        Control batches come too. A wrong CRC is not an error here: ``batch.is_valid`` tells. Raises
-        CorruptError, with path and position, where a closed segment cannot be read on; what is
-        unfinished at the end of the active segment ends the log quietly. At most 4 MiB, or one
-        larger batch, are held at a time; a batch kept by the caller keeps its window.
+        Never those that end below the log start offset. Control batches come too. A wrong CRC is
+        not an error here: ``batch.is_valid`` tells. Raises CorruptError, with path and position,
+        where a closed segment cannot be read on; what is unfinished at the end of the active
+        segment ends the log quietly. At most 4 MiB, or one larger batch, are held at a time; a
+        batch kept by the caller keeps its window.
         """
-        for _, batch in self._placed_batches(from_offset):
+        for _, batch in self._placed_batches(max(from_offset, self.log_start_offset())):
             yield batch
 
     def records(self, *, from_offset: int = 0) -> Iterator[Record]:
-        """Yield the records at or above ``from_offset``, in log order.
+        """Yield the records at or above ``from_offset`` and the log start offset, in log order.
 
         Records of open and aborted transactions come too, control records do not. Raises
         CorruptError for a batch with a wrong CRC and for records that are not well-formed.
         """
+        from_offset = max(from_offset, self.log_start_offset())
         for segment, batch in self._placed_batches(from_offset):
             _check_crc(segment, batch)
             if batch.is_control:
@@ -118,16 +133,20 @@ class OpenLog:
 
         A read-committed view: nothing aborted, nothing from the first open transaction on. Which
         record of a key is final follows ``topic``'s strategy, by default the offset: so it is the
-        same before and after cleaning. Holds one record a key in memory, and reads the log twice.
+        same before and after cleaning. Nothing below the log start offset counts. Holds one record
+        a key in memory, and reads the log twice.
         Raises CorruptError as :meth:`records` does.
         """
 
+        log_start = self.log_start_offset()
+
         def batches() -> Iterator[Batch]:
-            for segment, batch in self._placed_batches(0):
+            for segment, batch in self._placed_batches(log_start):
                 _check_crc(segment, batch)
                 yield batch
 
-        return read_state(batches, TopicConfig() if topic is None else topic)
+        topic = TopicConfig() if topic is None else topic
+        return read_state(batches, topic, log_start=log_start)
 
     def plan(
         self,
@@ -199,6 +218,55 @@ class OpenLog:
         )
         return clean(request, cores=cores, runner=runner, events=events, clock=clock).partitions[0]
 
+    def expire(
+        self, topic: TopicConfig, *, now_ms: int | None = None, high_watermark: int | None = None
+    ) -> ExpiryReport:
+        """Remove the segments that ``topic``'s retention and the log start offset let go.
+
+        What goes and what stays, and why, is in the report; so is an error, as for :meth:`clean`.
+        Raises RefusedError while a broker holds the data directory.
+        """
+        request = CleanRequest(
+            (self._partition_request(topic),), now_ms=now_ms, high_watermark=high_watermark
+        )
+        with LocalRunner(1) as runner:
+            (report,) = _coordinator(runner, None, None).expire(request).partitions
+        if report.expiry is None:
+            raise InvariantError("an expiry without a report")
+        return report.expiry
+
+    def delete_records(
+        self,
+        topic: TopicConfig,
+        *,
+        before_offset: int,
+        high_watermark: int | None = None,
+        removes: bool = False,
+    ) -> DeleteRecordsReport:
+        """Move the log start to ``before_offset`` as DeleteRecords does; -1 is the high watermark.
+
+        ``removes`` takes the segments that lie wholly below off the disk at once as well. Raises
+        RefusedError without ``delete`` in ``topic``'s policy, above the high watermark, and while a
+        broker holds the data directory.
+        """
+        return delete_records(
+            self._partition_request(topic),
+            self._files,
+            before_offset=before_offset,
+            high_watermark=high_watermark,
+            removes=removes,
+            warned=NoEvents().warned,
+        )
+
+    def _partition_request(
+        self, topic: TopicConfig, cleaner: CleanerConfig | None = None
+    ) -> PartitionRequest:
+        if self._mark is not None:
+            raise RefusedError(
+                f"replica is marked {self._mark}, a broker disposes of it. path={self.path}"
+            )
+        return PartitionRequest(self.partition, self.path, topic, cleaner or CleanerConfig())
+
     def _request(
         self,
         topic: TopicConfig,
@@ -212,19 +280,14 @@ class OpenLog:
         rolls_idle: bool = False,
         to: Path | None = None,
     ) -> CleanRequest:
-        if self._mark is not None:
-            raise RefusedError(
-                f"replica is marked {self._mark}, a broker disposes of it. path={self.path}"
-            )
+        partition = self._partition_request(topic, cleaner)
         if not topic.is_compacted:
             raise RefusedError(
                 f"cleanup.policy without compact: cleaning would lose the topic's history. "
                 f"cleanup_policy={','.join(sorted(topic.cleanup_policy))} path={self.path}"
             )
         return CleanRequest(
-            partitions=(
-                PartitionRequest(self.partition, self.path, topic, cleaner or CleanerConfig()),
-            ),
+            partitions=(partition,),
             now_ms=now_ms,
             memory_bytes=memory_bytes,
             rounds=rounds,

@@ -21,11 +21,11 @@ from keeplast.model.topic_config import TopicConfig
 Batches = Callable[[], Iterable[Batch]]
 
 
-def read_state(batches: Batches, topic: TopicConfig) -> dict[bytes, Record]:
+def read_state(batches: Batches, topic: TopicConfig, *, log_start: int = 0) -> dict[bytes, Record]:
     """Return the final record of every key that is not deleted, in offset order.
 
-    ``batches`` gives all batches in log order each time it is called. Nothing at or above the first
-    open transaction counts.
+    ``batches`` gives all batches in log order each time it is called. Nothing below ``log_start``
+    counts, and nothing at or above the first open transaction.
     """
     outcomes = _outcomes(batches())
     end = outcomes.first_open()
@@ -38,7 +38,7 @@ def read_state(batches: Batches, topic: TopicConfig) -> dict[bytes, Record]:
         if batch.is_control or _is_aborted(batch, aborted):
             continue
         for record in batch.records():
-            if record.key is None:
+            if record.key is None or record.offset < log_start:
                 continue
             rank = rank_of(record, topic.strategy, header)
             known = winners.get(record.key)

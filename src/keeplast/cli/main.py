@@ -16,6 +16,7 @@ from keeplast.cli.inspect import inspect
 from keeplast.cli.output import claim_stdout
 from keeplast.cli.plan import plan
 from keeplast.cli.receipt import receipt
+from keeplast.cli.run import run
 from keeplast.cli.tier import tier
 from keeplast.cli.verify import verify
 
@@ -28,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, plan, clean, delete_records, verify, demo):
+for command in (inspect, plan, clean, run, delete_records, verify, demo):
     app.command()(command)
 app.add_typer(receipt)
 app.add_typer(config)

@@ -64,6 +64,19 @@ class ProgressEvents:
         if self._progress is not None:
             self._progress.stop()
 
+    def _pause_bar(self) -> None:
+        """Take the bar away, so that something else can move there."""
+        if self._progress is not None:
+            self._progress.update(self._task, visible=False)
+            self._progress.stop()
+
+    def _resume_bar(self) -> None:
+        """Begin anew with an empty bar."""
+        if self._progress is not None:
+            self._total = 0
+            self._progress.reset(self._task, total=None, visible=False)
+            self._progress.start()
+
     def planned(self, total_bytes: int) -> None:
         """Lengthen the bar."""
         self._total += total_bytes

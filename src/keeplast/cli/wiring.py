@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
+    from keeplast.engine.coordinator import Coordinator
     from keeplast.engine.events import Events
     from keeplast.engine.report import CleanReport
     from keeplast.engine.request import CleanRequest
@@ -46,7 +47,7 @@ class CoordinatorPort(Protocol):
 @contextlib.contextmanager
 def open_coordinator(
     runner: RunnerName, *, master: str | None, cores: int | None, events: Events
-) -> Iterator[CoordinatorPort]:
+) -> Iterator[Coordinator]:
     """Yield a coordinator on the chosen runner, which is stopped afterwards."""
     check_runner(runner, master=master)
     from keeplast.clock import SystemClock

@@ -37,12 +37,16 @@ from keeplast.log.files import FileSystem
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The partitions to work on, and reports of those that were decided without reading them."""
+    """The partitions to work on, and reports of those that were decided without reading them.
+
+    ``settings`` are all that were read.
+    """
 
     directory: DataDirectory
     partitions: tuple[PartitionRequest, ...]
     decided: tuple[PartitionReport, ...]
     warnings: tuple[str, ...]
+    settings: Settings
 
 
 def select_partitions(
@@ -90,7 +94,7 @@ def select_partitions(
             decided.append(
                 PartitionReport(entry.partition.topic, entry.partition.partition, (outcome,))
             )
-    return Selection(directory, tuple(requests), tuple(decided), tuple(warnings))
+    return Selection(directory, tuple(requests), tuple(decided), tuple(warnings), settings)
 
 
 def choose_partition(

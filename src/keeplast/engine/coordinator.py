@@ -55,7 +55,7 @@ from keeplast.engine.rounds import (
 from keeplast.engine.runner import Runner
 from keeplast.engine.sample import read_sample
 from keeplast.engine.shield import shielded
-from keeplast.engine.survey import Survey, load_checkpoints, survey_partition
+from keeplast.engine.survey import Checkpoints, Survey, load_checkpoints, survey_partition
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import CompactionError, RefusedError, StoppedError, UnavailableError
@@ -85,6 +85,7 @@ class Coordinator:
         self._events = events
         self._is_stopping = False
         self._horizons = HorizonBook(files)
+        self._holds: set[Path] = set()
         load_kernels(events.warned)
 
     def stop(self) -> None:
@@ -93,6 +94,33 @@ class Coordinator:
         What is not committed by then is removed, and its report has a StoppedError.
         """
         self._is_stopping = True
+
+    @property
+    def slots(self) -> int:
+        """Return how many partitions are worked on at once."""
+        return self._runner.slots
+
+    @contextmanager
+    def holding(self, root: Path) -> Iterator[None]:
+        """Hold the lock of a data directory from call to call; RefusedError when it is in use."""
+        with locked(root):
+            self._holds.add(root)
+            try:
+                yield
+            finally:
+                self._holds.discard(root)
+
+    def survey(
+        self, partition: PartitionRequest, request: CleanRequest, checkpoints: Checkpoints
+    ) -> Survey:
+        """Return what :meth:`clean` would find of a partition after what it does before a round.
+
+        Writes nothing. CorruptError, RefusedError or OSError when that cannot be said.
+        """
+        return survey_partition(
+            partition, request, checkpoints, self._files, self._now_ms(request),
+            foresees_roll=request.target is None, book=self._horizons,
+        )  # fmt: skip
 
     def plan(self, request: CleanRequest, *, exact: bool = False) -> CleanReport:
         """Say what :meth:`clean` would do; writes nothing, takes no lock and says when one is held.
@@ -165,7 +193,8 @@ class Coordinator:
         roots = sorted({partition.path.parent for partition in request.partitions})
         with ExitStack() as stack:
             for root in roots:
-                stack.enter_context(locked(root))
+                if root not in self._holds:
+                    stack.enter_context(locked(root))
             # A target that is a source is refused for each partition, with its reason.
             if request.target is not None and request.target.absolute() not in roots:
                 self._files.make_directory(request.target)

@@ -12,7 +12,7 @@ that rule a daemon would rewrite such a log for ever.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from keeplast.log.partition_log import SegmentFiles
 from keeplast.log.windows import WindowBuffers, read_windows
 
 HEAD_WINDOW_BYTES = 1 << 20
+PARTITIONS_MAX = 100_000
+"""More than a data directory holds: partitions that come and go are forgotten some time."""
 HOP_BYTES = 16 << 10
 """Where batches are larger than this on average, reading their headers one by one is cheaper."""
 
@@ -79,6 +81,8 @@ class HorizonBook:
 
         CorruptError when a batch's size cannot be right; CRCs are left to the round.
         """
+        if path not in self._known and len(self._known) >= PARTITIONS_MAX:
+            self._known.clear()
         known = self._known.setdefault(path, _Known())
         found = {}
         tombstones = markers = 0
@@ -96,10 +100,6 @@ class HorizonBook:
     def examined(self, path: Path, now_ms: int) -> None:
         """Note that a round at ``now_ms`` has removed all that can be removed."""
         self._known.setdefault(path, _Known()).examined_ms = now_ms
-
-    def keep(self, paths: Collection[Path]) -> None:
-        """Forget every partition but these."""
-        self._known = {path: known for path, known in self._known.items() if path in paths}
 
 
 def _passed(horizons: Mapping[int, int], since_ms: int, now_ms: int) -> int:

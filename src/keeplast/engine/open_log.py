@@ -39,8 +39,12 @@ from keeplast.format.record import Record
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.partition_log import SegmentFiles, list_partition
+from keeplast.log.settled import settled_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
+
+RELISTS_MAX = 100
+"""A directory that changes so often before one batch is read is not a log that is being cleaned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,14 +302,36 @@ class OpenLog:
         )
 
     def _placed_batches(self, from_offset: int) -> Iterator[tuple[SegmentFiles, Batch]]:
-        listed = list_partition(self.path, self._files).segments
-        for index, segment in enumerate(listed):
-            is_active = index == len(listed) - 1
-            if not is_active and listed[index + 1].base_offset <= from_offset:
-                continue
-            for batch in self._segment_batches(segment, is_active=is_active):
-                if batch.last_offset >= from_offset:
-                    yield segment, batch
+        """Yield batches once each and in order, also when segments are replaced meanwhile.
+
+        A file that is open stays readable when a swap removes its name. One whose name is gone
+        before it was opened has a successor, found by listing again: offsets never change, so the
+        reader goes on behind the last one it gave.
+        """
+        following = from_offset
+        listed, at = self._listed(following), 0
+        relists = 0
+        while at < len(listed):
+            segment = listed[at]
+            try:
+                for batch in self._segment_batches(segment, is_active=at == len(listed) - 1):
+                    # A file of that name may be a merged one by now, and reach further.
+                    if batch.last_offset >= following:
+                        following = batch.last_offset + 1
+                        relists = 0
+                        yield segment, batch
+                at += 1
+            except FileNotFoundError:
+                relists += 1
+                if relists > RELISTS_MAX:
+                    raise
+                listed, at = self._listed(following), 0
+
+    def _listed(self, from_offset: int) -> tuple[SegmentFiles, ...]:
+        """Return the segments that may hold ``from_offset`` and what follows."""
+        listed = settled_partition(self.path, self._files, SystemClock()).segments
+        first = [i for i, each in enumerate(listed) if each.base_offset <= from_offset]
+        return listed[first[-1] if first else 0 :]
 
     def _segment_batches(self, segment: SegmentFiles, *, is_active: bool) -> Iterator[Batch]:
         try:

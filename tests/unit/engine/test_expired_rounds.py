@@ -170,8 +170,6 @@ def test_headers_are_read_once_a_file(directory: Path) -> None:
     assert [] == files.opened
     book.examined(directory, LATER_MS)
     assert Expired() == book.expired(directory, closed, LATER_MS + DAY_MS)
-    book.keep(())
-    assert Expired(1, 0) == book.expired(directory, closed, LATER_MS)
 
 
 @pytest.mark.parametrize("size", [10, 2 * HOP_BYTES])

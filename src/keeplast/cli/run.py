@@ -1,0 +1,123 @@
+"""``keeplast run``: round after round, as a broker's cleaner threads would do them."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from keeplast.cli import options
+from keeplast.cli.guard import StopSignals, run_guarded
+from keeplast.cli.wiring import RunnerName
+
+Once = Annotated[
+    bool,
+    typer.Option(
+        "--once", help="End when nothing is eligible any more.", rich_help_panel=options.ROUND
+    ),
+]
+Retry = Annotated[
+    bool,
+    typer.Option(
+        "--retry",
+        help="Forget which partitions were set aside, and try them again.",
+        rich_help_panel=options.ROUND,
+    ),
+]
+
+
+def run(
+    data_dir: options.DataDir,
+    topic: options.Topics = None,
+    partition: options.Partitions = None,
+    once: Once = False,
+    retry: Retry = False,
+    selection: options.Selection = options.SelectionName.OVERDUE_FIRST,
+    runner: options.Runner = RunnerName.SPARK,
+    master: options.Master = None,
+    cores: options.Cores = None,
+    memory: options.Memory = options.MEMORY_DEFAULT,
+    key_map_bytes: options.KeyMapBytes = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    as_json: options.Json = False,
+) -> None:
+    """Clean whatever becomes worth it, until SIGTERM or SIGINT, or with --once until nothing is.
+
+    The broker must be stopped, or the directory be a copy: its lock is taken and held. Settings are
+    read again before each turn. A damaged partition is set aside and stops no other. Each round
+    leaves a receipt in DATA_DIR/keeplast-receipts (see keeplast receipt show).
+    """
+    values = options.RunOptions(
+        data_dir=data_dir,
+        topics=tuple(topic or ()),
+        partitions=tuple(partition or ()),
+        to=None,
+        runner=runner,
+        master=master,
+        cores=cores,
+        config=tuple(config or ()),
+        config_file=config_file,
+        now_ms=None,
+        high_watermark=None,
+        log_start_offset=None,
+        first_dirty_offset=None,
+        uncleanable_offset=None,
+        key_map_bytes=key_map_bytes,
+        memory=memory,
+        rounds=None,
+        until_done=False,
+        roll_active=False,
+        retention=False,
+        selection=selection,
+        force=False,
+        expired=False,
+        receipt=None,
+        as_json=as_json,
+    )
+    run_guarded(lambda: _ran(values, is_once=once, retries=retry), as_json=as_json)
+
+
+def _ran(values: options.RunOptions, *, is_once: bool, retries: bool) -> tuple[int, dict[str, Any]]:
+    from keeplast.cli import wiring
+    from keeplast.cli.call import make_request, select
+    from keeplast.cli.exit_codes import DONE, error_exit_code
+    from keeplast.cli.output import print_result, say
+    from keeplast.cli.run_view import RunLines, run_document, run_sentences, run_table
+    from keeplast.cli.sizes import parse_size
+    from keeplast.clock import SystemClock
+    from keeplast.log.files import LocalFiles
+    from keeplast.service.daemon import Daemon, DaemonSettings
+    from keeplast.service.snapshot import NoObserver
+
+    memory_bytes = parse_size(values.memory, "--memory")
+    wiring.check_runner(values.runner, master=values.master)
+    first = select(values)
+    settings = DaemonSettings(
+        root=first.directory.root,
+        select=lambda: select(values),
+        request=make_request(values, first, memory_bytes),
+        is_once=is_once,
+        retries=retries,
+    )
+    clock = SystemClock()
+    with (
+        RunLines(clock) as lines,
+        wiring.open_coordinator(
+            values.runner, master=values.master, cores=values.cores, events=lines
+        ) as coordinator,
+    ):
+        lines.started(settings.root, coordinator.slots, process_id=os.getpid())
+        daemon = Daemon(
+            coordinator, clock, LocalFiles(), settings, narrator=lines, observer=NoObserver()
+        )
+        with StopSignals(daemon.stop) as signals:
+            report = daemon.run()
+    for sentence in run_sentences(report):
+        say(sentence)
+    if not values.as_json:
+        print_result(run_table(report))
+    worst = max((error_exit_code(error) for error in report.failures.values()), default=DONE)
+    code = worst if signals.exit_code is None else signals.exit_code
+    return code, run_document(report, is_stopped=signals.exit_code is not None)

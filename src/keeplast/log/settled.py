@@ -1,0 +1,49 @@
+"""Lists a partition for readers, who take no lock: not while segments are being swapped.
+
+Between two renames of a swap some offsets are in no ``.log`` file, and a reader who listed the
+directory then would miss them without noticing. So whoever finds a ``.swap`` waits until there is
+none. A swap takes milliseconds; one that does not end was interrupted, and is for the next start
+of a broker or the next clean to finish.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from keeplast.clock import Clock
+from keeplast.errors import UnavailableError
+from keeplast.format.filename import SWAP, parse_segment_file
+from keeplast.log.files import FileSystem
+from keeplast.log.partition_log import PartitionFiles, list_partition
+
+SWAP_SECONDS_MAX = 30.0
+POLL_SECONDS = 0.05
+
+
+def settled_partition(path: Path, files: FileSystem, clock: Clock) -> PartitionFiles:
+    """List a partition in which no swap is under way; UnavailableError when one does not end.
+
+    RefusedError as :func:`list_partition`.
+    """
+    deadline = clock.seconds() + SWAP_SECONDS_MAX
+    while True:
+        try:
+            listing = list_partition(path, files)
+        except FileNotFoundError:
+            # A segment went between its name and its size; or the directory did.
+            if not files.is_directory(path):
+                raise
+        else:
+            if not any(_is_swap(name) for name in listing.leftovers):
+                return listing
+        if clock.seconds() >= deadline:
+            raise UnavailableError(
+                "segments are being replaced, and the swap does not end; if nobody works in the "
+                f"directory, start the broker or run keeplast clean, which finish it. path={path}"
+            )
+        clock.sleep(POLL_SECONDS)
+
+
+def _is_swap(name: str) -> bool:
+    parsed = parse_segment_file(name)
+    return parsed is not None and parsed.stage == SWAP

@@ -1,0 +1,169 @@
+"""One look at every partition of a data directory: what is found, and what can be done about it.
+
+A look finishes what a crash left, repairs checkpoints that lie outside their log as a broker does
+for every log that it examines, and surveys. A partition that cannot be surveyed is a finding like
+any other; it keeps no other from being found. Kafka: ``grabFilthiestCompactedLog`` up to its
+choice; cleaning.md 1.2 and 1.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keeplast.config.selection import Selection
+from keeplast.engine.coordinator import Coordinator
+from keeplast.engine.report import PartitionReport
+from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.engine.shield import shielded
+from keeplast.engine.survey import Checkpoints, Survey, load_checkpoints
+from keeplast.errors import CompactionError
+from keeplast.format.filename import CLEANER_CHECKPOINT
+from keeplast.log.checkpoints import update_checkpoint
+from keeplast.log.files import FileSystem
+from keeplast.log.format_guard import check_understood
+from keeplast.log.recovery import recover_swap
+from keeplast.model.partition import TopicPartition
+from keeplast.service.schedule import History
+from keeplast.service.set_aside import SetAside
+from keeplast.service.snapshot import PartitionFacts, PartitionState
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A partition as found: its survey, or the error in the place of one."""
+
+    request: PartitionRequest
+    survey: Survey | None = None
+    error: Exception | None = None
+    recovered: int = 0
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Return which partition it is."""
+        return self.request.partition
+
+    @property
+    def is_eligible(self) -> bool:
+        """True when a round is worth it."""
+        return self.survey is not None and self.survey.plan is not None
+
+
+def look_at(
+    requests: Sequence[PartitionRequest],
+    request: CleanRequest,
+    root: Path,
+    coordinator: Coordinator,
+    files: FileSystem,
+) -> list[Finding]:
+    """Return a finding for each partition, in the order they were given.
+
+    CorruptError or OSError when the directory's checkpoints cannot be read: nothing in it can be
+    cleaned then, as for a broker, which takes such a directory offline.
+    """
+    checkpoints = load_checkpoints(files, root)
+    findings = []
+    repairs: dict[TopicPartition, int] = {}
+    for each in requests:
+        found = _look_at(each, request, checkpoints, coordinator, files)
+        findings.append(found)
+        if found.survey is not None and found.survey.first_dirty.repairs:
+            repairs[each.partition] = found.survey.first_dirty.offset
+    if repairs:
+        update_checkpoint(files, root, CLEANER_CHECKPOINT, repairs)
+    return findings
+
+
+def _look_at(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    checkpoints: Checkpoints,
+    coordinator: Coordinator,
+    files: FileSystem,
+) -> Finding:
+    try:
+        check_understood(partition.path, files)
+        with shielded():
+            recovered = len(recover_swap(files, partition.path))
+        survey = coordinator.survey(partition, request, checkpoints)
+    except (CompactionError, OSError, MemoryError) as error:
+        return Finding(partition, error=error)
+    return Finding(partition, survey, recovered=recovered)
+
+
+def facts_of(finding: Finding, history: History) -> PartitionFacts:
+    """Return what is published of a partition that was surveyed, or that could not be."""
+    survey = finding.survey
+    if survey is None:
+        return failed_facts(finding.request, history, str(finding.error))
+    above = [each for each in survey.listing.segments if each.base_offset >= survey.cleanable.bound]
+    state, reason = PartitionState.WAITING, survey.reason or "nothing to clean"
+    if survey.plan is not None:
+        state, reason = PartitionState.ELIGIBLE, _eligible_because(survey)
+    return PartitionFacts(
+        finding.partition,
+        finding.request.path,
+        state,
+        reason,
+        first_dirty=survey.first_dirty.offset,
+        bound=survey.cleanable.bound,
+        log_start=survey.log_start,
+        log_end=survey.tail.log_end,
+        clean_bytes=survey.cleanable.clean_bytes,
+        cleanable_bytes=survey.cleanable.cleanable_bytes,
+        uncleanable_bytes=sum(each.size_bytes for each in above),
+        ratio=survey.cleanable.ratio,
+        compaction_delay_ms=survey.compaction_delay_ms,
+        is_expired_round=survey.plan is not None and survey.plan.is_expired_round,
+        rounds=history.rounds,
+        last_round=history.last_round,
+        last_round_ms=history.last_round_ms,
+        failures=history.failures,
+        retry_at_ms=history.retry_at_ms,
+    )
+
+
+def _eligible_because(survey: Survey) -> str:
+    if survey.plan is not None and survey.plan.is_expired_round:
+        return "tombstones or markers have expired"
+    if survey.compaction_delay_ms:
+        return "overdue: max.compaction.lag.ms"
+    return f"dirty ratio {survey.cleanable.ratio:.3f} is above min.cleanable.dirty.ratio"
+
+
+def failed_facts(
+    request: PartitionRequest, history: History, reason: str, mark: SetAside | None = None
+) -> PartitionFacts:
+    """Return what is published of a partition that is set aside, or waits to be tried again."""
+    return PartitionFacts(
+        request.partition,
+        request.path,
+        PartitionState.RETRYING if mark is None else PartitionState.SET_ASIDE,
+        reason,
+        rounds=history.rounds,
+        last_round=history.last_round,
+        last_round_ms=history.last_round_ms,
+        failures=history.failures,
+        retry_at_ms=None if mark is not None else history.retry_at_ms,
+        set_aside_since_ms=None if mark is None else mark.since_ms,
+    )
+
+
+def decided_facts(root: Path, report: PartitionReport) -> PartitionFacts:
+    """Return what is published of a partition that its settings decide about."""
+    partition = TopicPartition(report.topic, report.partition)
+    last = report.rounds[-1]
+    if last.error is not None:
+        return PartitionFacts(
+            partition, root / str(partition), PartitionState.REFUSED, last.error.message
+        )
+    return PartitionFacts(
+        partition, root / str(partition), PartitionState.WAITING, last.reason or "nothing to do"
+    )
+
+
+def all_partitions(selection: Selection) -> set[TopicPartition]:
+    """Return every partition that the call is about, refused ones included."""
+    decided = {TopicPartition(each.topic, each.partition) for each in selection.decided}
+    return {each.partition for each in selection.partitions} | decided

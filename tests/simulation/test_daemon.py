@@ -1,0 +1,574 @@
+"""The daemon by a manual clock: which rounds it does when, and what it makes of trouble.
+
+CM and CI ids are those of Kafka's LogCleanerManagerTest and its integration tests (cleaning.md
+sections 8.2 and 8.3), X ids those of section 8.7.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from keeplast.cleaner.selection import PASSED_OVER_MAX, Choice, Order
+from keeplast.engine.open_log import open_log
+from keeplast.engine.report import RoundReport
+from keeplast.errors import CorruptError, InvalidError, RefusedError
+from keeplast.format.filename import CLEANER_CHECKPOINT
+from keeplast.format.record import Record
+from keeplast.log.append import NewRecord
+from keeplast.log.files import ReadHandle
+from keeplast.log.lock import is_locked
+from keeplast.model.partition import TopicPartition
+from keeplast.service import set_aside
+from keeplast.service.receipts import FILE_NAME as RECEIPTS
+from keeplast.service.snapshot import PartitionState, Snapshot
+from tests.support.daemon_world import SETTINGS, Published, Told, World
+from tests.support.log_builder import START_MS
+from tests.support.observed_files import Crash, ObservedFiles, UnsyncedFiles
+from tests.support.partition_maker import clean_at
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path / "data")
+    yield world
+    for log in world.logs.values():
+        log.close()
+
+
+def bytes_below(world: World, number: int) -> int:
+    active = f"{world.logs[number].active_base:020d}.log"
+    return sum(p.stat().st_size for p in world.path(number).glob("*.log") if p.name != active)
+
+
+def test_everything_that_is_worth_it_is_cleaned_once(world: World) -> None:
+    for number in range(3):
+        world.log(number, 2)
+    expected = [world.state(number) for number in range(3)]
+    report, told, published = world.once()
+    assert (3, {}, ()) == (report.rounds, report.failures, report.left)
+    assert ["t-0", "t-1", "t-2"] == told.of("chosen")
+    assert [10, 10, 10] == [world.checkpoint(number) for number in range(3)]
+    assert expected == [world.state(number) for number in range(3)]
+    assert {PartitionState.WAITING} == {x.state for x in published.snapshots[-1].partitions}
+    assert report.bytes_read > report.bytes_written > 0
+
+
+def test_it_waits_for_the_back_off_and_looks_again(world: World) -> None:
+    world.settings(SETTINGS + "[cluster]\n'log.cleaner.backoff.ms' = 4000\n")
+    world.log(0, 2)
+
+    def write_more(times: int) -> None:
+        if times == 2:
+            world.fill(0)
+            world.fill(0)
+
+    report, told, _ = world.until_idle(3, write_more)
+    assert [4.0] * 3 == told.idle_seconds
+    assert ["idle", "idle", "idle"] == [line[0] for line in told.lines if line[0] == "idle"]
+    assert 2 == report.rounds
+    # The third pause is cut short by the stop.
+    assert START_MS + 8000 == world.clock.now_ms()
+
+
+def test_the_lock_is_held_from_start_to_end(world: World) -> None:
+    world.log(0, 2)
+    seen = []
+    world.until_idle(2, lambda _: seen.append(is_locked(world.root)))
+    assert [True, True] == seen
+    assert not is_locked(world.root)
+
+
+def test_a_directory_in_use_is_refused(world: World) -> None:
+    world.log(0, 2)
+
+    def second(_: int) -> None:
+        with pytest.raises(RefusedError):
+            world.once()
+
+    world.until_idle(1, second)
+
+
+@pytest.mark.parametrize("order", Order)
+def test_cm02_the_dirtiest_log_is_cleaned_first(tmp_path: Path, order: Order) -> None:
+    world = World(tmp_path / "data")
+    for number, segments in enumerate((4, 5, 6)):
+        world.log(number, segments)
+        world.set_checkpoint(number, 20)
+    world.settings(SETTINGS + '"min.cleanable.dirty.ratio" = 0.05\n')
+    _, told, _ = world.once(order=order)
+    assert ["t-2", "t-1"] == told.of("chosen")
+
+
+def test_cm03_a_log_that_is_set_aside_is_not_chosen(world: World) -> None:
+    for number in range(2):
+        world.log(number, 2 + number)
+    damage(world, 1)
+    _, told, _ = world.once()
+    assert [("set aside", "t-1")] == [line[:2] for line in told.lines if line[0] == "set aside"]
+    _, again, _ = world.once()
+    assert [] == again.of("chosen")
+
+
+def test_cm06_a_checkpoint_beyond_the_log_makes_everything_dirty_again(world: World) -> None:
+    world.log(0, 4)
+    world.set_checkpoint(0, 200)
+    _, _, published = world.once()
+    assert 0 == published.snapshots[0].partitions[0].first_dirty
+    assert 20 == world.checkpoint(0)
+
+
+def test_cm30_a_checkpoint_is_repaired_where_nothing_is_cleaned(world: World) -> None:
+    log = world.log(0)
+    log.roll(20)
+    (world.root / "log-start-offset-checkpoint").write_text("0\n1\nt 0 20\n")
+    world.set_checkpoint(0, 15)
+    report, _, _ = world.once()
+    assert (0, 20) == (report.rounds, world.checkpoint(0))
+
+
+def test_cm31_a_checkpoint_is_repaired_of_a_log_that_is_not_chosen(world: World) -> None:
+    world.log(0, 4)
+    world.log(1, 5)
+    (world.root / "log-start-offset-checkpoint").write_text("0\n1\nt 0 15\n")
+    world.set_checkpoint(0, 10)
+    world.set_checkpoint(1, 5)
+    told, published = Told(), Published()
+    daemon = world.daemon(told, published, order=Order.KAFKA)
+    repaired = []
+
+    def stop(choices: Sequence[Choice]) -> None:
+        repaired.append(world.checkpoint(0))
+        daemon.stop()
+
+    told.on_chosen = stop
+    daemon.run()
+    assert ["t-1"] == told.of("chosen")
+    assert [15] == repaired
+
+
+def test_x09_an_overdue_log_comes_first_and_by_kafka_s_order_the_dirtiest(tmp_path: Path) -> None:
+    for order, expected in ((Order.OVERDUE_FIRST, ["t-0", "t-1"]), (Order.KAFKA, ["t-1", "t-0"])):
+        world = World(tmp_path / order)
+        world.log(0, 8)
+        world.set_checkpoint(0, 35)
+        world.clock.advance(2 * HOUR_MS)
+        world.log(1, 2)
+        world.settings(SETTINGS + f'"max.compaction.lag.ms" = {HOUR_MS}\n')
+        _, told, _ = world.once(order=order)
+        assert expected == told.of("chosen")
+
+
+def go_on() -> None:
+    """Ask for nothing."""
+
+
+class Hot(Told):
+    """Writes to t-0 after each of its rounds, so that it is the dirtiest again."""
+
+    def __init__(self, world: World, turns: int) -> None:
+        super().__init__()
+        self._world = world
+        self._turns = turns
+        self.stop: Callable[[], None] = go_on
+
+    def finished(self, partition: TopicPartition, report: RoundReport) -> None:
+        super().finished(partition, report)
+        if partition.partition == 0:
+            for _ in range(3):
+                self._world.fill(0)
+        if len(self.of("finished")) >= self._turns:
+            self.stop()
+
+    def idle(self, snapshot: Snapshot, seconds: float) -> None:
+        raise AssertionError("there is always something to clean")
+
+
+@pytest.mark.parametrize("order", Order)
+def test_a_hot_log_starves_the_rest_by_kafka_s_order_only(tmp_path: Path, order: Order) -> None:
+    world = World(tmp_path / "data")
+    world.settings(SETTINGS + '"min.cleanable.dirty.ratio" = 0.1\n')
+    world.log(0, 3)
+    for number in (1, 2):
+        world.log(number)
+        for first_key in range(0, 25, 5):
+            world.fill(number, first_key=first_key)
+        world.set_checkpoint(number, 20)
+    turns = 2 * (PASSED_OVER_MAX + 2)
+    told = Hot(world, turns)
+    daemon = world.daemon(told, Published(), order=order)
+    told.stop = daemon.stop
+    daemon.run()
+    rest = {"t-1", "t-2"} & set(told.of("chosen"))
+    assert (set() if order is Order.KAFKA else {"t-1", "t-2"}) == rest
+    if rest:
+        assert PASSED_OVER_MAX == told.of("chosen").index("t-1")
+
+
+def damage(world: World, number: int) -> Path:
+    """Change a byte in the first closed segment; returns its path."""
+    path = sorted(world.path(number).glob("*.log"))[0]
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    status = path.stat()
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    return path
+
+
+def test_ci01_a_damaged_log_is_set_aside_and_stops_no_other(world: World) -> None:
+    for number in range(4):
+        world.log(number, 2)
+    path = damage(world, 0)
+    damage(world, 1)
+    report, told, published = world.once()
+    assert ["t-0", "t-1"] == told.of("set aside")
+    assert [None, None, 10, 10] == [world.checkpoint(number) for number in range(4)]
+    states = [facts.state for facts in published.snapshots[-1].partitions]
+    aside, waiting = PartitionState.SET_ASIDE, PartitionState.WAITING
+    assert [aside, aside, waiting, waiting] == states
+    assert all(isinstance(error, CorruptError) for error in report.failures.values())
+    marks = set_aside.read_set_aside(world.files, world.root)
+    assert {"t-0", "t-1"} == {str(partition) for partition in marks}
+    mark = marks[published.facts(0).partition]
+    assert (str(path), "CorruptError", START_MS) == (mark.path, mark.error_class, mark.since_ms)
+    # A partition that is gone is forgotten.
+    shutil.rmtree(world.path(0))
+    _, _, later = world.once()
+    assert 1 == sum(x.state is aside for x in later.snapshots[-1].partitions)
+    assert {"t-1"} == {str(x) for x in set_aside.read_set_aside(world.files, world.root)}
+
+
+def test_x41_what_is_set_aside_stays_so_after_a_restart(world: World) -> None:
+    world.log(0, 2)
+    damage(world, 0)
+    world.once()
+    before = (world.root / set_aside.FILE_NAME).read_bytes()
+    world.clock.advance(HOUR_MS)
+    _, told, published = world.once()
+    assert [] == told.of("chosen")
+    assert START_MS == published.facts(0).set_aside_since_ms
+    assert before == (world.root / set_aside.FILE_NAME).read_bytes()
+
+
+def test_other_files_are_tried_again(world: World) -> None:
+    world.log(0, 2)
+    path = damage(world, 0)
+    world.once()
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    report, told, _ = world.once()
+    assert ["t-0"] == told.of("chosen")
+    assert ({}, 10) == (report.failures, world.checkpoint(0))
+    assert not (world.root / set_aside.FILE_NAME).exists()
+
+
+def test_retry_tries_what_was_set_aside(world: World) -> None:
+    world.log(0, 2)
+    damage(world, 0)
+    world.once()
+    report, told, _ = world.once(retries=True)
+    assert ["t-0"] == told.of("set aside")
+    assert 1 == len(report.failures)
+
+
+def test_a_damaged_list_of_what_is_set_aside_is_said_and_made_anew(world: World) -> None:
+    world.log(0, 2)
+    damage(world, 0)
+    (world.root / set_aside.FILE_NAME).write_text('{"version": 1, "partitions": [{')
+    _, told, _ = world.once()
+    assert any("is damaged" in message for message in told.of("warned"))
+    assert ["t-0"] == told.of("set aside")
+    assert 1 == len(set_aside.read_set_aside(world.files, world.root))
+
+
+def test_a_list_of_a_newer_version_is_refused(world: World) -> None:
+    world.log(0, 2)
+    (world.root / set_aside.FILE_NAME).write_text('{"version": 99}')
+    with pytest.raises(InvalidError, match="newer keeplast"):
+        world.once()
+
+
+class FlakyFiles(UnsyncedFiles):
+    """Fails to open the first segment of t-0 so many times, as a bad disk would."""
+
+    def __init__(self, failures: int) -> None:
+        self.left = failures
+
+    def open_read(self, path: Path) -> ReadHandle:
+        if path.parent.name == "t-0" and path.name.endswith("0000.log") and self.left:
+            self.left -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return super().open_read(path)
+
+
+def test_an_error_of_the_disk_is_tried_again_with_growing_pauses(tmp_path: Path) -> None:
+    world = World(tmp_path / "data", files=FlakyFiles(3))
+    world.settings(SETTINGS + "[cluster]\n'log.cleaner.backoff.ms' = 1000\n")
+    for number in range(2):
+        world.log(number, 2)
+    report, told, published = world.until_idle(9)
+    assert ["1", "2", "4"] == [line[2] for line in told.lines if line[0] == "retrying"]
+    assert [] == told.of("set aside")
+    assert {"t-0", "t-1"} == set(told.of("finished"))
+    assert ({}, 10, 10) == (report.failures, world.checkpoint(0), world.checkpoint(1))
+    assert 0 == published.facts(0).failures
+
+
+def test_once_ends_although_something_failed_and_says_so(tmp_path: Path) -> None:
+    world = World(tmp_path / "data", files=FlakyFiles(1000))
+    for number in range(2):
+        world.log(number, 2)
+    report, _, published = world.once()
+    assert ["t-0"] == [str(partition) for partition in report.failures]
+    assert PartitionState.RETRYING is published.facts(0).state
+    assert 10 == world.checkpoint(1)
+
+
+def test_changed_settings_apply_from_the_next_turn(world: World) -> None:
+    world.settings(SETTINGS + '"min.cleanable.dirty.ratio" = 0.9\n')
+    world.log(0, 4)
+    world.set_checkpoint(0, 5)
+
+    def relax(times: int) -> None:
+        if times == 2:
+            world.settings(SETTINGS + '"min.cleanable.dirty.ratio" = 0.1\n')
+
+    report, told, _ = world.until_idle(3, relax)
+    kinds = [line[0] for line in told.lines]
+    assert ["idle", "idle", "chosen", "finished", "idle"] == kinds
+    assert 1 == report.rounds
+
+
+def test_settings_that_cannot_be_used_are_said_once_and_the_last_ones_stay(world: World) -> None:
+    world.log(0, 2)
+
+    def spoil(times: int) -> None:
+        if times == 1:
+            world.settings(SETTINGS + '"min.cleanable.dirty.ratio" = 7\n')
+            world.fill(0)
+            world.fill(0)
+
+    report, told, _ = world.until_idle(4, spoil)
+    (complaint,) = told.of("warned")
+    assert "the last good settings stay" in complaint
+    assert "min.cleanable.dirty.ratio" in complaint
+    assert (2, 20) == (report.rounds, world.checkpoint(0))
+
+
+def test_bad_settings_at_the_start_are_an_error(world: World) -> None:
+    world.log(0, 2)
+    world.settings(SETTINGS + '"min.cleanable.dirty.ratio" = 7\n')
+    with pytest.raises(InvalidError):
+        world.once()
+
+
+def test_new_partitions_are_found_and_others_vanish(world: World) -> None:
+    world.log(0, 2)
+
+    def change(times: int) -> None:
+        if times == 1:
+            shutil.rmtree(world.path(0))
+            world.log(1, 2)
+
+    _, told, published = world.until_idle(2, change)
+    assert ["t-0", "t-1"] == told.of("chosen")
+    assert ["t-1"] == [str(facts.partition) for facts in published.snapshots[-1].partitions]
+
+
+def test_the_directory_s_own_checkpoint_cannot_be_guessed(world: World) -> None:
+    world.log(0, 2)
+    (world.root / CLEANER_CHECKPOINT).write_text("what?\n")
+    with pytest.raises(CorruptError, match=CLEANER_CHECKPOINT):
+        world.once()
+    assert not (world.root / set_aside.FILE_NAME).exists()
+
+
+def test_an_idle_segment_is_rolled_and_cleaned_when_it_is_overdue(world: World) -> None:
+    world.settings(SETTINGS + f'"max.compaction.lag.ms" = {HOUR_MS}\n')
+    log = world.log(0, 1)
+    log.append(NewRecord(b"0", b"8", world.clock.now_ms()))
+    log.close()
+    world.once()
+    assert 5 == world.checkpoint(0)
+    world.clock.advance(HOUR_MS + 1)
+    _, told, _ = world.once()
+    assert ["t-0"] == told.of("chosen")
+    assert 6 == world.checkpoint(0)
+
+
+def test_what_has_expired_goes_when_the_settings_say_so(world: World) -> None:
+    world.settings(SETTINGS + '"delete.retention.ms" = 1000\n')
+    log = world.log(0, 1)
+    log.tombstone(0)
+    log.roll()
+    world.once()
+    world.clock.advance(1000)
+    report, _, _ = world.once()
+    assert 0 == report.rounds
+    world.settings(
+        SETTINGS + '"delete.retention.ms" = 1000\n[cluster]\n"log.cleaner.expired.rounds" = true\n'
+    )
+    report, told, published = world.once()
+    assert [("chosen", "t-0", "only expired tombstones and markers")] == [
+        line for line in told.lines if line[0] == "chosen"
+    ]
+    assert (1, 6) == (report.rounds, world.checkpoint(0))
+    last = published.facts(0).last_round
+    assert last is not None
+    assert last.reasons is not None
+    assert 1 == last.reasons.tombstone_records
+
+
+def test_every_round_leaves_a_receipt(world: World) -> None:
+    for number in range(2):
+        world.log(number, 2)
+    world.once()
+    assert 2 == len((world.root / RECEIPTS).read_bytes().splitlines())
+
+
+def test_readers_go_on_during_swaps(world: World) -> None:
+    """Readers opened before, between and after the rounds see every final value."""
+    world.log(0, 3)
+    expected = world.state(0)
+
+    def final(records: Iterator[Record]) -> dict[bytes | None, bytes | None]:
+        return {record.key: record.value for record in records}
+
+    reader = open_log(world.path(0)).records()
+    begun = [next(reader)]
+    world.once()
+    for _ in range(2):
+        world.fill(0)
+    middle = open_log(world.path(0)).records()
+    second = [next(middle)]
+    expected_later = world.state(0)
+    world.once()
+    first = final(iter([*begun, *reader]))
+    assert expected_later == final(iter([*second, *middle]))
+    assert expected.keys() == first.keys()
+    assert expected_later == final(open_log(world.path(0)).records())
+
+
+def snapshot_states(world: World) -> list[dict[bytes, bytes]]:
+    return [world.state(number) for number in world.logs]
+
+
+def test_a_stop_at_any_operation_leaves_everything_whole(tmp_path: Path) -> None:
+    def make(name: str, files: ObservedFiles) -> World:
+        world = World(tmp_path / name, files=files)
+        for number in range(2):
+            world.log(number, 2)
+        return world
+
+    counting = ObservedFiles()
+    whole = make("whole", counting)
+    whole.once()
+    expected = snapshot_states(whole)
+    outcomes = set()
+    for stop_at in range(len(counting.operations)):
+        files = StoppingFiles(stop_at)
+        world = make(str(stop_at), files)
+        told, published = Told(), Published()
+        daemon = world.daemon(told, published)
+        files.stop = daemon.stop
+        report = daemon.run()
+        assert expected == snapshot_states(world), stop_at
+        assert {} == report.failures
+        done = sum(world.checkpoint(number) == 10 for number in range(2))
+        assert done == report.rounds, stop_at
+        assert 2 == report.rounds + len(report.left), stop_at
+        outcomes.add(done)
+        for log in world.logs.values():
+            log.close()
+    assert {0, 1, 2} == outcomes
+
+
+class StoppingFiles(ObservedFiles):
+    """Asks for the end of the run before operation ``stop_at``."""
+
+    def __init__(self, stop_at: int) -> None:
+        super().__init__()
+        self.stop: Callable[[], None] = go_on
+        self._stop_at = stop_at
+
+    def _note(self, operation: str) -> None:
+        if len(self.operations) == self._stop_at:
+            self.stop()
+        super()._note(operation)
+
+
+def test_a_crash_at_any_operation_is_made_good_by_the_next_start(tmp_path: Path) -> None:
+    def make(name: str, files: ObservedFiles) -> World:
+        world = World(tmp_path / name, files=files)
+        world.log(0, 2)
+        world.log(1, 2)
+        damage(world, 1)
+        return world
+
+    counting = ObservedFiles()
+    whole = make("whole", counting)
+    whole.once()
+    expected = whole.state(0)
+    size = bytes_below(whole, 0)
+    for crash_at in range(len(counting.operations)):
+        world = make(str(crash_at), ObservedFiles(crash_at=crash_at))
+        with pytest.raises(Crash):
+            world.once()
+        world.files = UnsyncedFiles()
+        _, _, published = world.once()
+        assert expected == world.state(0), crash_at
+        assert (10, size) == (world.checkpoint(0), bytes_below(world, 0)), crash_at
+        assert PartitionState.SET_ASIDE is published.facts(1).state, crash_at
+        names = os.listdir(world.path(0)) + os.listdir(world.path(1))
+        assert [] == [name for name in names if name.endswith((".deleted", ".cleaned", ".swap"))]
+        for log in world.logs.values():
+            log.close()
+
+
+def test_without_a_set_aside_log_the_bytes_are_those_of_clean(world: World, tmp_path: Path) -> None:
+    other = World(tmp_path / "other")
+    world.log(0, 3)
+    other.log(0, 3)
+    world.once()
+    report = clean_at(other.path(0), START_MS)
+    assert report.error is None
+    ours = sorted((p.name, p.read_bytes()) for p in world.path(0).glob("*.log"))
+    theirs = sorted((p.name, p.read_bytes()) for p in other.path(0).glob("*.log"))
+    assert theirs == ours
+
+
+COMPACT_DELETE = '[topic."t"]\n"cleanup.policy" = "compact,delete"\n"retention.ms" = 100000\n'
+
+
+def test_cp06_a_compacted_log_that_expires_is_cleaned_and_then_expired(world: World) -> None:
+    world.settings(COMPACT_DELETE)
+    log = world.log(0, 2)
+    log.close()
+    _, told, _ = world.once()
+    assert (["t-0"], []) == (told.of("chosen"), told.of("expired"))
+    assert 10 == world.checkpoint(0)
+    world.clock.advance(200_000)
+    _, told, _ = world.once()
+    assert [("expired", "t-0", "1")] == [line for line in told.lines if line[0] == "expired"]
+    assert {} == world.state(0)
+    assert ["00000000000000000010.log"] == [p.name for p in world.path(0).glob("*.log")]
+
+
+def test_x46_a_log_that_is_set_aside_does_not_expire_either(world: World) -> None:
+    world.settings(COMPACT_DELETE)
+    world.log(0, 2).close()
+    damage(world, 0)
+    names = sorted(os.listdir(world.path(0)))
+    world.clock.advance(200_000)
+    _, told, _ = world.once()
+    assert (["t-0"], []) == (told.of("set aside"), told.of("expired"))
+    assert names == sorted(os.listdir(world.path(0)))

@@ -13,15 +13,23 @@ from pathlib import Path
 import pytest
 
 from keeplast.clock import SystemClock
-from keeplast.engine.coordinator import Coordinator
+from keeplast.engine.coordinator import RESERVE_BYTES_MIN, Coordinator
 from keeplast.engine.events import NoEvents
+from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.open_log import open_log
+from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
+from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.runner import SparkRunner
 from keeplast.pipeline.stages import own_versions
 from tests.support.mixed_log import write_mixed_log
+from tests.support.observed_files import ObservedFiles
 from tests.support.partition_maker import clean_request, last_round
 from tests.support.replay import tree
+from tests.support.scenario_log import PARTITION as LOG_PARTITION
+from tests.support.versioned_history import write_history
+from tests.support.versioned_log import BY_HEADER, BY_TIMESTAMP
 
 pytestmark = pytest.mark.spark
 
@@ -111,3 +119,28 @@ def test_missing_java_names_the_package_and_the_way_without(
     assert "openjdk-17-jre-headless" in done.stderr
     assert "--runner local" in done.stderr
     assert before == tree(directory)
+
+
+@pytest.mark.parametrize(
+    ("room_bytes", "waves_min"), [(1 << 30, 1), (1500, 3)], ids=["one wave", "waves"]
+)
+@pytest.mark.parametrize("topic", [BY_HEADER, BY_TIMESTAMP], ids=["header", "timestamp"])
+def test_ranked_by_version_both_runners_leave_the_same_bytes(
+    runner: SparkRunner, tmp_path: Path, topic: TopicConfig, room_bytes: int, waves_min: int
+) -> None:
+    """Versions travel in the map that one wave hands to the next."""
+    log = write_history(tmp_path / "spark", topic, seed=3)
+    copy = log.copy_to(tmp_path / "local")
+    copy.close()
+    state = open_log(log.directory).state(topic)
+    with LocalRunner(cores=1) as local:
+        for chosen, directory in ((runner, log.directory), (local, copy.directory)):
+            files = ObservedFiles(free_bytes=RESERVE_BYTES_MIN + room_bytes)
+            coordinator = Coordinator(chosen, SystemClock(), files, NoEvents())
+            request = CleanRequest(
+                (PartitionRequest(LOG_PARTITION, directory, topic),), now_ms=log.now_ms, force=True
+            )
+            assert last_round(coordinator.clean(request)).error is None
+            assert files.waves() >= waves_min
+    assert log.closed_files() == copy.closed_files()
+    assert state == open_log(log.directory).state(topic)

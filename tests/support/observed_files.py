@@ -45,6 +45,11 @@ class ObservedFiles(UnsyncedFiles):
         self._free_bytes = free_bytes
         self._is_dead = False
 
+    def waves(self) -> int:
+        """Return how many times what had been replaced was removed to make room."""
+        removals = [operation.startswith("unlink") for operation in self.operations]
+        return sum(1 for i, removes in enumerate(removals) if removes and not removals[i - 1])
+
     def _note(self, operation: str) -> None:
         if self._is_dead or len(self.operations) == self._crash_at:
             self._is_dead = True

@@ -39,12 +39,6 @@ def log_times(directory: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in directory.glob("*.log")}
 
 
-def waves(files: ObservedFiles) -> int:
-    """Return how many times what had been replaced was removed to make room."""
-    removals = [operation.startswith("unlink") for operation in files.operations]
-    return sum(1 for i, removes in enumerate(removals) if removes and not removals[i - 1])
-
-
 def cleaned_with_room(
     directory: Path, room: int, topic: TopicConfig
 ) -> tuple[Stats, ObservedFiles]:
@@ -66,8 +60,8 @@ def test_several_waves_leave_the_same_bytes_as_one(
     assert contents(at_once.parent) == contents(in_waves.parent)
     assert log_times(at_once) == log_times(in_waves)
     assert expected == actual
-    assert waves(one_wave) == 1
-    assert waves(several) > 1
+    assert one_wave.waves() == 1
+    assert several.waves() > 1
 
 
 def test_replaced_files_are_gone_before_the_next_wave_is_staged(tmp_path: Path) -> None:

@@ -1,0 +1,149 @@
+"""``python -m benchmarks.strategies``: what ranking by version costs beside ranking by offset.
+
+One log whose records carry a version is cleaned by each strategy in turn, on one core, each time
+from a fresh copy. Counted is processor time, which does not depend on who else uses the machine; a
+row shows the median of the repetitions. The goal of ``header`` is 1.5 times ``offset``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from keeplast.clock import SystemClock
+from keeplast.engine.coordinator import Coordinator
+from keeplast.engine.events import NoEvents
+from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.format.compression import Codec
+from keeplast.log.append import LogAppender, NewRecord
+from keeplast.log.files import LocalFiles
+from keeplast.model.partition import TopicPartition
+from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import TopicConfig
+
+PARTITION = TopicPartition("bench", 0)
+START_MS = 1_700_000_000_000
+BATCH_RECORDS = 100
+RECORDS_PER_KEY = 4
+MIB = 1 << 20
+HEADER = "ver"
+BY_OFFSET = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=16 * MIB)
+TOPICS = {
+    strategy: replace(BY_OFFSET, strategy=strategy, strategy_header=HEADER) for strategy in Strategy
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One log: bytes of a value, codec, and which part of it is clean already."""
+
+    value_bytes: int
+    codec: Codec
+    clean_share: float
+
+
+ROWS = tuple(
+    Row(value_bytes, codec, clean_share)
+    for value_bytes, codec in ((100, Codec.NONE), (1000, Codec.NONE), (1000, Codec.ZSTD))
+    for clean_share in (0.0, 0.5, 0.9)
+)
+
+
+def write_log(row: Row, log_bytes: int, data_directory: Path) -> int:
+    """Write the log of ``row``; return where its dirty section is to begin."""
+    random = np.random.default_rng(1)
+    records = log_bytes // (row.value_bytes + 40)
+    keys = random.integers(0, records // RECORDS_PER_KEY, records)
+    versions = random.integers(0, records, records)
+    words = random.bytes(1 << 16).hex().encode()
+    first_dirty = 0
+    with LogAppender(data_directory / str(PARTITION), LocalFiles(), topic=BY_OFFSET) as log:
+        for start in range(0, records, BATCH_RECORDS):
+            if first_dirty == 0 and start >= records * row.clean_share > 0:
+                log.roll()
+                first_dirty = log.log_end_offset
+            chosen = range(start, min(start + BATCH_RECORDS, records))
+            log.append(
+                [
+                    NewRecord(
+                        b"key-%012d" % keys[i],
+                        words[i % 999 : i % 999 + row.value_bytes],
+                        START_MS + i,
+                        ((HEADER.encode(), int(versions[i]).to_bytes(8, "big")),),
+                    )
+                    for i in chosen
+                ],
+                codec=row.codec,
+            )
+        log.roll()
+    return first_dirty
+
+
+def cpu_seconds(
+    coordinator: Coordinator, data_directory: Path, topic: TopicConfig, first_dirty: int
+) -> float:
+    """Clean a copy of the log once; return the processor time it took."""
+    with tempfile.TemporaryDirectory(dir=data_directory.parent) as scratch:
+        partition = Path(scratch) / str(PARTITION)
+        shutil.copytree(data_directory / str(PARTITION), partition)
+        request = CleanRequest(
+            (PartitionRequest(PARTITION, partition, topic),),
+            now_ms=START_MS + 10**11,
+            first_dirty_offset=first_dirty,
+            force=True,
+        )
+        started = time.process_time()
+        report = coordinator.clean(request).partitions[0].rounds[-1]
+        seconds = time.process_time() - started
+    if report.failure is not None:
+        raise report.failure
+    return seconds
+
+
+def measure(log_bytes: int, repetitions: int, scratch: Path) -> Iterator[tuple[Row, list[float]]]:
+    """Yield each row with the median processor time by offset, by timestamp and by header."""
+    with LocalRunner(cores=1) as runner:
+        coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
+        for number, row in enumerate(ROWS):
+            place = scratch / str(number)
+            first_dirty = write_log(row, log_bytes, place)
+            taken: dict[Strategy, list[float]] = {strategy: [] for strategy in Strategy}
+            for repetition in range(repetitions + 1):
+                for strategy, topic in TOPICS.items():
+                    seconds = cpu_seconds(coordinator, place, topic, first_dirty)
+                    if repetition:  # the first one warms up
+                        taken[strategy].append(seconds)
+            yield row, [statistics.median(taken[strategy]) for strategy in Strategy]
+            shutil.rmtree(place)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=128, help="size of each log")
+    parser.add_argument("--repetitions", type=int, default=5)
+    arguments = parser.parse_args()
+    print("| value | codec | clean | offset | timestamp | header | header / offset |")
+    print("|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = measure(arguments.mib * MIB, arguments.repetitions, Path(scratch))
+        for row, (offset, timestamp, header) in rows:
+            print(
+                f"| {row.value_bytes} B | {row.codec.name.lower()} | {row.clean_share:.0%} "
+                f"| {offset:.2f} s | {timestamp:.2f} s | {header:.2f} s "
+                f"| {header / offset:.2f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

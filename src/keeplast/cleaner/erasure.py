@@ -147,12 +147,12 @@ def _lag_ends(log: DirtyLog, topic: TopicConfig, largest_ms: int | None, ahead_m
 
 
 def find_deadline(log: DirtyLog, topic: TopicConfig) -> int | None:
-    """Return when the log will be overdue, or was first; None when it never will be."""
+    """Return the last moment at which the log is not overdue; None when it never will be."""
     if topic.max_compaction_lag_ms >= INT64_MAX or log.first_dirty >= log.log_end:
         return None
     stamps = [segment.first_batch_timestamp_ms for segment in log.closed_dirty()]
     known = [stamp for stamp in (*stamps, log.active_first_ms) if stamp is not None and stamp > 0]
-    return min(known) + max(topic.max_compaction_lag_ms, 0) + 1 if known else None
+    return min(known) + max(topic.max_compaction_lag_ms, 0) if known else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from keeplast.cli.output import claim_stdout
 from keeplast.cli.plan import plan
 from keeplast.cli.receipt import receipt
 from keeplast.cli.run import run
+from keeplast.cli.status import status
 from keeplast.cli.tier import tier
 from keeplast.cli.verify import verify
 
@@ -29,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, plan, clean, run, delete_records, verify, demo):
+for command in (inspect, status, plan, clean, run, delete_records, verify, demo):
     app.command()(command)
 app.add_typer(receipt)
 app.add_typer(config)

@@ -43,6 +43,12 @@ def print_result(*parts: RenderableType) -> None:
         console.print(part, soft_wrap=isinstance(part, str | Text))
 
 
+def clear_screen() -> None:
+    """Begin at the top of a terminal; a file or a pipe gets an empty line."""
+    console = _console(sys.stdout)
+    console.clear() if console.is_terminal else console.print()
+
+
 def say(message: str, *, kind: str | None = None) -> None:
     """Print a line to stderr; ``kind`` is a word such as ``warning`` before it."""
     prefix = f"{kind}: " if kind else ""

@@ -68,6 +68,20 @@ def draw_log(
     return "\n".join([*lines, *_legend(segments, dirty)])
 
 
+def draw_bar(clean_bytes: int, dirty_bytes: int, rest_bytes: int, width: int) -> str:
+    """Return a log in one line of ``width`` cells: clean, dirty, and what cannot be cleaned yet.
+
+    What is there gets a cell at least; an empty log is blank.
+    """
+    parts = ((CLEAN, clean_bytes), (DIRTY, dirty_bytes), (ACTIVE, rest_bytes))
+    segments = [PicturedSegment(0, 0, size) for _, size in parts if size > 0]
+    marks = [mark for mark, size in parts if size > 0]
+    if not segments:
+        return " " * width
+    cells = _cells(segments, width)
+    return "".join(mark * count for mark, count in zip(marks, cells, strict=True))
+
+
 def _cells(segments: Sequence[PicturedSegment], room: int) -> list[int]:
     """Return how many cells each segment gets; at least one while there is room for all."""
     room = max(room, 1)

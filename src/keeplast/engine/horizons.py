@@ -54,10 +54,15 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class SegmentHorizons:
-    """The delete horizons of one segment: batches by horizon, of tombstones and of markers."""
+    """The delete horizons of one segment: batches by horizon, of tombstones and of markers.
+
+    ``unstamped_markers`` are control batches that have none yet. Whether a batch of data without
+    one holds tombstones, no header tells.
+    """
 
     tombstones: Mapping[int, int]
     markers: Mapping[int, int]
+    unstamped_markers: int
 
 
 @dataclass(slots=True)
@@ -107,34 +112,43 @@ def _passed(horizons: Mapping[int, int], since_ms: int, now_ms: int) -> int:
 
 
 def read_horizons(segment: SegmentFiles, files: FileSystem) -> SegmentHorizons:
-    """Return the horizons in the headers of a closed segment; batches without records have none."""
-    tombstones: dict[int, int] = {}
-    markers: dict[int, int] = {}
+    """Return the horizons in the headers of a segment; batches without records have none."""
+    found = _Found()
     buffers = WindowBuffers(HEAD_WINDOW_BYTES)
     with reading(files, segment.log_path) as handle:
         for window in read_windows(
             handle, segment.log_path, buffers, end=segment.size_bytes, checks_crc=False
         ):
             rows = window.table[: window.batches]
-            is_stamped = (rows[:, t.ATTRIBUTES] & t.DELETE_HORIZON != 0) & (rows[:, t.COUNT] > 0)
-            for attributes, horizon in rows[is_stamped][
-                :, [t.ATTRIBUTES, t.BASE_TIMESTAMP]
-            ].tolist():
-                _add(markers if attributes & t.CONTROL else tombstones, horizon)
+            tells = (rows[:, t.ATTRIBUTES] & (t.DELETE_HORIZON | t.CONTROL) != 0) & (
+                rows[:, t.COUNT] > 0
+            )
+            for attributes, horizon in rows[tells][:, [t.ATTRIBUTES, t.BASE_TIMESTAMP]].tolist():
+                found.add(attributes, horizon)
             if window.length > window.batches * HOP_BYTES:
-                end = window.position + window.length
-                _hop(handle, end, segment.size_bytes, tombstones, markers)
+                _hop(handle, window.position + window.length, segment.size_bytes, found)
                 break
-    return SegmentHorizons(tombstones, markers)
+    return SegmentHorizons(found.tombstones, found.markers, found.unstamped_markers)
 
 
-def _hop(
-    handle: ReadHandle,
-    start: int,
-    end: int,
-    tombstones: dict[int, int],
-    markers: dict[int, int],
-) -> None:
+@dataclass(slots=True)
+class _Found:
+    """The horizons of a segment that is being read."""
+
+    tombstones: dict[int, int] = field(default_factory=dict)
+    markers: dict[int, int] = field(default_factory=dict)
+    unstamped_markers: int = 0
+
+    def add(self, attributes: int, horizon: int) -> None:
+        """Count a batch of magic 2 that has records, by its attributes."""
+        if attributes & t.DELETE_HORIZON == 0:
+            self.unstamped_markers += attributes & t.CONTROL != 0
+            return
+        horizons = self.markers if attributes & t.CONTROL else self.tombstones
+        horizons[horizon] = horizons.get(horizon, 0) + 1
+
+
+def _hop(handle: ReadHandle, start: int, end: int, found: _Found) -> None:
     """Read the headers of ``[start, end)`` one by one; a damaged one is left to the round."""
     header = bytearray(t.HEADER_BYTES)
     position = start
@@ -143,12 +157,6 @@ def _hop(
         size = int.from_bytes(header[8:12], "big", signed=True) + t.PREFIX_BYTES
         if size < t.SCAN_BYTES_MIN:
             return
-        attributes = header[22]
-        if header[16] == 2 and attributes & t.DELETE_HORIZON and header[57:61] != bytes(4):
-            horizon = int.from_bytes(header[27:35], "big", signed=True)
-            _add(markers if attributes & t.CONTROL else tombstones, horizon)
+        if header[16] == 2 and header[57:61] != bytes(4):
+            found.add(header[22], int.from_bytes(header[27:35], "big", signed=True))
         position += size
-
-
-def _add(horizons: dict[int, int], horizon: int) -> None:
-    horizons[horizon] = horizons.get(horizon, 0) + 1

@@ -114,15 +114,17 @@ class VerifiedLog:
         with reading(self.files, path) as handle:
             yield from read_windows(handle, path, buffers, end=end, checks_crc=checks_crc)
 
-    def windows(self, buffers: WindowBuffers) -> Iterator[Window]:
-        """Yield all batches in order; their CRCs have been checked before."""
+    def windows(self, buffers: WindowBuffers, *, checks_crc: bool = False) -> Iterator[Window]:
+        """Yield all batches in order; ``checks_crc`` False when that was done before."""
         for segment in self.segments:
-            yield from self.windows_of(segment, buffers, checks_crc=False)
+            yield from self.windows_of(segment, buffers, checks_crc=checks_crc)
 
-    def parts(self, seeds: NDArray[np.uint64], topic: TopicConfig) -> Iterator[Part]:
+    def parts(
+        self, seeds: NDArray[np.uint64], topic: TopicConfig, *, checks_crc: bool = False
+    ) -> Iterator[Part]:
         """Yield all batches with their records, in order, and the versions ``topic`` ranks by."""
         reader = _PartReader(seeds, topic)
-        for window in self.windows(WindowBuffers(WINDOW_BYTES)):
+        for window in self.windows(WindowBuffers(WINDOW_BYTES), checks_crc=checks_crc):
             yield from reader.parts(window)
 
     def records_at(self, offsets: set[int]) -> dict[int, Record]:

@@ -127,8 +127,8 @@ def test_a_bounded_map_counts_from_the_last_record_and_needs_rounds() -> None:
 
 def test_the_deadline_is_that_of_the_oldest_dirty_segment() -> None:
     log = log_of(*CLOSED)
-    assert NOW_MS - 3 * HOUR_MS + LAG_MS + 1 == find_deadline(log, LAGGING)
-    assert NOW_MS - HOUR_MS + LAG_MS + 1 == find_deadline(replace(log, first_dirty=20), LAGGING)
+    assert NOW_MS - 3 * HOUR_MS + LAG_MS == find_deadline(log, LAGGING)
+    assert NOW_MS - HOUR_MS + LAG_MS == find_deadline(replace(log, first_dirty=20), LAGGING)
     assert find_deadline(replace(log, first_dirty=30), LAGGING) is None
     assert find_deadline(log, COMPACT) is None
     assert find_deadline(DirtyLog((segment(0),), 0, 5, 0, False), LAGGING) is None

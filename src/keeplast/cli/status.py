@@ -1,0 +1,237 @@
+"""``keeplast status``: where every log stands, what needs attention first, and until when."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keeplast.cli import options
+from keeplast.cli.guard import run_guarded
+from keeplast.errors import InvalidError
+
+if TYPE_CHECKING:
+    from keeplast.service.status import DirectoryStatus
+
+LIMIT_DEFAULT = 20
+SHOW = "What is shown"
+
+
+class TombstonesName(StrEnum):
+    """What is read to count tombstones and markers."""
+
+    HEADERS = "headers"
+    RECORDS = "records"
+    SKIP = "skip"
+
+
+Tombstones = Annotated[
+    TombstonesName,
+    typer.Option(
+        "--tombstones",
+        help="headers: count batches, reading every batch header. records: count tombstones, "
+        "reading everything. skip: neither, the fastest.",
+        rich_help_panel=SHOW,
+    ),
+]
+Limit = Annotated[
+    int,
+    typer.Option(
+        "--limit", metavar="N", min=1, help="Show the N most urgent.", rich_help_panel=SHOW
+    ),
+]
+All = Annotated[bool, typer.Option("--all", help="Show every partition.", rich_help_panel=SHOW)]
+Details = Annotated[
+    bool,
+    typer.Option(
+        "--details",
+        help="Tell everything of each. Default: of three at most.",
+        rich_help_panel=SHOW,
+    ),
+]
+Watch = Annotated[
+    int | None,
+    typer.Option(
+        "--watch",
+        metavar="SECONDS",
+        min=1,
+        help="Look again every so many seconds, until Ctrl-C.",
+        rich_help_panel=SHOW,
+    ),
+]
+Receipts = Annotated[
+    Path | None,
+    typer.Option(
+        "--receipt",
+        metavar="FILE",
+        help="Where rounds wrote their receipts. Default: those that keeplast run keeps in "
+        "DATA_DIR.",
+        rich_help_panel=options.FACTS,
+    ),
+]
+RoundSeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--round-seconds",
+        metavar="N",
+        min=0,
+        help="The longest that a round takes here, for 'erased by'. Default: from each log's size, "
+        "at a pace that a slow disk keeps.",
+        rich_help_panel=options.FACTS,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusOptions:
+    """The values of the options for one call."""
+
+    data_dir: Path
+    topics: tuple[str, ...]
+    partitions: tuple[int, ...]
+    config: tuple[str, ...]
+    config_file: Path | None
+    now_ms: int | None
+    tombstones: TombstonesName
+    receipt: Path | None
+    round_seconds: float | None
+    limit: int | None
+    details: bool
+    as_json: bool
+
+
+def status(
+    data_dir: options.DataDir,
+    topic: options.Topics = None,
+    partition: options.Partitions = None,
+    limit: Limit = LIMIT_DEFAULT,
+    all_partitions: All = False,
+    details: Details = False,
+    tombstones: Tombstones = TombstonesName.HEADERS,
+    watch: Watch = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    now_ms: options.NowMs = None,
+    receipt: Receipts = None,
+    round_seconds: RoundSeconds = None,
+    as_json: options.Json = False,
+) -> None:
+    """Say where every log stands, why it is cleaned or not, and by when old values are gone.
+
+    The most urgent partitions come first. Reads without the directory's lock and writes nothing; a
+    broker or keeplast run may be at work.
+    """
+    values = StatusOptions(
+        data_dir=data_dir,
+        topics=tuple(topic or ()),
+        partitions=tuple(partition or ()),
+        config=tuple(config or ()),
+        config_file=config_file,
+        now_ms=now_ms,
+        tombstones=tombstones,
+        receipt=receipt,
+        round_seconds=round_seconds,
+        limit=None if all_partitions else limit,
+        details=details,
+        as_json=as_json,
+    )
+    run_guarded(lambda: _told(values, watch), as_json=as_json)
+
+
+def _told(values: StatusOptions, watch: int | None) -> tuple[int, dict[str, Any]]:
+    from keeplast.cli.exit_codes import DONE, error_exit_code
+    from keeplast.cli.output import clear_screen, print_result
+    from keeplast.cli.status_view import render_status, status_document
+    from keeplast.clock import SystemClock
+
+    if watch is not None and (values.as_json or values.now_ms is not None):
+        raise InvalidError(
+            f"--watch goes on with the clock; leave out --json and --now-ms. --watch={watch}"
+        )
+    clock = SystemClock()
+    while True:
+        found = _look(values, clock.now_ms() if values.now_ms is None else values.now_ms)
+        if not values.as_json:
+            if watch is not None:
+                clear_screen()
+            parts = render_status(found, limit=values.limit, has_details=values.details)
+            print_result(*parts)
+        if watch is None:
+            errors = [each.error for each in found.partitions if each.error is not None]
+            return max((error_exit_code(each) for each in errors), default=DONE), status_document(
+                found
+            )
+        clock.sleep(watch)
+
+
+def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
+    from keeplast.cli.output import say
+    from keeplast.config.selection import select_partitions
+    from keeplast.engine.kernel_cache import load_kernels
+    from keeplast.engine.request import CleanRequest
+    from keeplast.engine.status import LogStatus, TombstoneReading, find_status
+    from keeplast.engine.survey import load_checkpoints
+    from keeplast.errors import CompactionError, CorruptError
+    from keeplast.log.files import LocalFiles
+    from keeplast.log.lock import is_locked
+    from keeplast.service.set_aside import read_set_aside
+    from keeplast.service.status import (
+        daemon_pace,
+        find_sizes,
+        find_timestamp_ahead_max,
+        join_status,
+        read_round_receipts,
+    )
+
+    files = LocalFiles()
+    selection = select_partitions(
+        values.data_dir,
+        files,
+        topics=values.topics,
+        partitions=values.partitions,
+        flags=values.config,
+        config_file=values.config_file,
+        environment=os.environ,
+    )
+    root = selection.directory.root
+    settings = selection.settings
+    for warning in selection.warnings:
+        say(warning, kind="warning")
+    load_kernels(lambda message: say(message, kind="warning"))
+    cleaner = settings.cleaner_config()
+    request = CleanRequest(
+        selection.partitions, now_ms, rolls_idle=True, expired=cleaner.has_expired_rounds
+    )
+    checkpoints = load_checkpoints(files, root)
+    try:
+        marks = read_set_aside(files, root)
+    except CorruptError as error:
+        say(f"{error}; nothing counts as set aside", kind="warning")
+        marks = {}
+    found: list[tuple[Any, LogStatus | Exception]] = []
+    for each in selection.partitions:
+        try:
+            log: LogStatus | Exception = find_status(
+                each, request, checkpoints, files, now_ms,
+                timestamp_ahead_max_ms=find_timestamp_ahead_max(settings, each.partition.topic),
+                tombstones=TombstoneReading(values.tombstones.value),
+            )  # fmt: skip
+        except (CompactionError, OSError) as error:
+            log = error
+        found.append((each, log))
+    return join_status(
+        found,
+        selection.decided,
+        root=root,
+        files=files,
+        now_ms=now_ms,
+        is_locked=is_locked(root),
+        pace=daemon_pace(cleaner, values.round_seconds),
+        marks=marks,
+        receipts=read_round_receipts(files, root, values.receipt),
+        sizes=find_sizes(selection.directory, files),
+    )

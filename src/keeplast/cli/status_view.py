@@ -1,0 +1,286 @@
+"""The status of a directory for people and as a document.
+
+A table of the most urgent partitions, a sentence for each, and all that is known of a few of them;
+above it a summary of everything, so that thousands of partitions stay readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from keeplast.cli.escapes import printable
+from keeplast.cli.guard import JSON_VERSION, error_text
+from keeplast.cli.picture import PicturedSegment, draw_bar, draw_log
+from keeplast.cli.rows import new_table, time_text
+from keeplast.cli.sizes import format_bytes, format_count
+from keeplast.engine.stages import StageCounts, Stages
+from keeplast.engine.status import LogStatus
+from keeplast.model.duration import duration_text
+from keeplast.service.status import DirectoryStatus, ErasedBy, PartitionStatus, State
+
+BAR_WIDTH = 16
+DETAILS_MAX = 3
+"""So many partitions are told of in full without being asked."""
+
+
+def render_status(
+    status: DirectoryStatus, *, limit: int | None, has_details: bool
+) -> list[RenderableType]:
+    """Return what a person is shown; ``limit`` None shows all partitions."""
+    shown = status.partitions if limit is None else status.partitions[:limit]
+    parts: list[RenderableType] = [Text(printable(_summary(status)))]
+    if status.is_locked:
+        parts.append(
+            "A broker or another keeplast holds the directory: what is read may change meanwhile."
+        )
+    parts += ["", _table(shown, status.now_ms), ""]
+    left = len(status.partitions) - len(shown)
+    if left:
+        parts += [f"… and {format_count(left)} less urgent; --all or --limit shows more", ""]
+    for each in shown:
+        parts.append(Text(printable(f"{each.partition}: {each.reason}")))
+        if has_details or len(shown) <= DETAILS_MAX:
+            parts += [Text(printable(f"  {line}")) for line in _details(each, status.now_ms)]
+    if len(shown) == 1 and shown[0].log is not None:
+        parts += ["", Text(_picture(shown[0].log))]
+    return parts
+
+
+def status_document(status: DirectoryStatus) -> dict[str, Any]:
+    """Return the document that ``--json`` prints."""
+    return {
+        "version": JSON_VERSION,
+        "path": str(status.root),
+        "now_ms": status.now_ms,
+        "is_locked": status.is_locked,
+        "states": {state.value: len(status.in_state(state)) for state in State},
+        "partitions": [_document(each) for each in status.partitions],
+    }
+
+
+def _summary(status: DirectoryStatus) -> str:
+    counts = [
+        f"{format_count(count)} {state.value}"
+        for state in State
+        if (count := len(status.in_state(state)))
+    ]
+    logs = [each.log for each in status.partitions if each.log is not None]
+    clean = sum(log.cleanable.clean_bytes for log in logs)
+    cleanable = sum(log.cleanable.cleanable_bytes for log in logs)
+    rest = sum(log.uncleanable_bytes for log in logs)
+    plural = "" if len(status.partitions) == 1 else "s"
+    return (
+        f"{status.root}: {format_count(len(status.partitions))} partition{plural} "
+        f"({', '.join(counts)}); {format_bytes(clean)} clean, {format_bytes(cleanable)} "
+        f"cleanable, {format_bytes(rest)} not cleanable yet"
+    )
+
+
+def _table(shown: Sequence[PartitionStatus], now_ms: int) -> Table:
+    table = new_table(
+        "partition", "state", "log", ">clean", ">cleanable", ">not yet", ">ratio", ">first dirty",
+        "deadline", "erased by",
+    )  # fmt: skip
+    for each in shown:
+        log = each.log
+        cells = [""] * 6
+        deadline = ""
+        if log is not None:
+            found = log.cleanable
+            cells = [
+                draw_bar(
+                    found.clean_bytes, found.cleanable_bytes, log.uncleanable_bytes, BAR_WIDTH
+                ),
+                format_bytes(found.clean_bytes),
+                format_bytes(found.cleanable_bytes),
+                format_bytes(log.uncleanable_bytes),
+                f"{found.ratio:.3f}",
+                str(log.first_dirty),
+            ]
+            deadline = "" if log.deadline_ms is None else _relative(log.deadline_ms, now_ms)
+        table.add_row(
+            Text(printable(str(each.partition))), each.state.value, *cells, deadline,
+            _erased_cell(each.erased_by, now_ms),
+        )  # fmt: skip
+    return table
+
+
+def _details(each: PartitionStatus, now_ms: int) -> list[str]:
+    lines = []
+    log = each.log
+    if each.set_aside is not None:
+        mark = each.set_aside
+        lines.append(f"set aside since {time_text(mark.since_ms)}: {mark.error_class}")
+    if log is not None:
+        # Where there is nothing to clean, the bound's note says the same as the reason.
+        repeats = "not cleaned past" if not log.cleanable.cleanable_bytes else each.reason
+        lines += [
+            note for note in log.notes if note != each.reason and not note.startswith(repeats)
+        ]
+        if log.deadline_ms is not None:
+            lines.append(
+                f"deadline of max.compaction.lag.ms: {_moment(log.deadline_ms, now_ms)}"
+                + (
+                    f", overdue for {duration_text(log.compaction_delay_ms)}"
+                    if log.compaction_delay_ms
+                    else ""
+                )
+            )
+        if log.stages is not None:
+            lines += _stage_lines(log.stages, now_ms)
+        if log.leftover_bytes:
+            lines.append(f"{format_bytes(log.leftover_bytes)} in files that a crash left")
+    if each.last_round is not None:
+        last = each.last_round
+        lines.append(
+            f"last round {_moment(last.at_ms, now_ms)}: {format_bytes(last.bytes_read)} -> "
+            f"{format_bytes(last.bytes_written)}, {format_count(last.records_read)} -> "
+            f"{format_count(last.records_written)} records, offsets {last.first_dirty} to "
+            f"{last.end_offset}, {last.seconds:.1f} s"
+        )
+    if each.erased_by is not None:
+        lines.append(f"erased by: {_erased_sentence(each.erased_by, now_ms)}")
+    return lines
+
+
+def _stage_lines(stages: Stages, now_ms: int) -> list[str]:
+    is_exact = stages.counts_records
+    return [
+        _stage_line("tombstones" if is_exact else "batches with tombstones", stages.tombstones,
+                    now_ms),
+        _stage_line("transaction markers", stages.markers, now_ms),
+    ]  # fmt: skip
+
+
+def _stage_line(what: str, counts: StageCounts, now_ms: int) -> str:
+    words = [
+        "? without a horizon (--tombstones records counts them)"
+        if counts.unstamped is None
+        else f"{format_count(counts.unstamped)} without a horizon"
+    ]
+    waiting = f"{format_count(counts.waiting)} waiting"
+    if counts.first_ms is not None and counts.last_ms is not None:
+        waiting += f" until {_moment(counts.first_ms, now_ms)}"
+        if counts.last_ms != counts.first_ms:
+            waiting += f" to {_moment(counts.last_ms, now_ms)}"
+    return f"{what}: {', '.join([*words, waiting])}, {format_count(counts.removable)} removable"
+
+
+def _erased_sentence(erased: ErasedBy, now_ms: int) -> str:
+    if erased.is_gone or erased.by_ms is None or erased.eligible_by_ms is None:
+        return erased.why
+    waits = duration_text(erased.by_ms - erased.eligible_by_ms)
+    return (
+        f"{_moment(erased.by_ms, now_ms)}: due {_moment(erased.eligible_by_ms, now_ms)} "
+        f"({erased.why}), then {waits} at most for its turn and the round, while keeplast run goes"
+    )
+
+
+def _erased_cell(erased: ErasedBy | None, now_ms: int) -> str:
+    if erased is None:
+        return ""
+    if erased.is_gone:
+        return "nothing left"
+    return "no bound" if erased.by_ms is None else _relative(erased.by_ms, now_ms)
+
+
+def _relative(at_ms: int, now_ms: int) -> str:
+    if at_ms > now_ms:
+        return f"in {duration_text(at_ms - now_ms)}"
+    return "now" if at_ms == now_ms else f"{duration_text(now_ms - at_ms)} ago"
+
+
+def _moment(at_ms: int, now_ms: int) -> str:
+    return f"{time_text(at_ms)[:19]} ({_relative(at_ms, now_ms)})"
+
+
+def _picture(log: LogStatus) -> str:
+    ends = [*(segment.base_offset for segment in log.segments[1:]), log.log_end]
+    return draw_log(
+        [
+            PicturedSegment(segment.base_offset, end, segment.size_bytes)
+            for segment, end in zip(log.segments, ends, strict=True)
+        ],
+        log_start=log.log_start,
+        first_dirty=log.first_dirty,
+    )
+
+
+def _document(each: PartitionStatus) -> dict[str, Any]:
+    return {
+        "topic": each.partition.topic,
+        "partition": each.partition.partition,
+        "state": each.state.value,
+        "reason": each.reason,
+        **_log_document(each.log),
+        "set_aside": None
+        if each.set_aside is None
+        else {
+            "reason": each.set_aside.reason,
+            "class": each.set_aside.error_class,
+            "path": each.set_aside.path,
+            "position": each.set_aside.position,
+            "since_ms": each.set_aside.since_ms,
+        },
+        "last_round": None
+        if each.last_round is None
+        else {
+            "now_ms": each.last_round.at_ms,
+            "first_dirty": each.last_round.first_dirty,
+            "end_offset": each.last_round.end_offset,
+            "bytes_read": each.last_round.bytes_read,
+            "bytes_written": each.last_round.bytes_written,
+            "messages_read": each.last_round.records_read,
+            "messages_written": each.last_round.records_written,
+            "seconds": each.last_round.seconds,
+        },
+        "erased_by": None
+        if each.erased_by is None
+        else {
+            "by_ms": each.erased_by.by_ms,
+            "eligible_by_ms": each.erased_by.eligible_by_ms,
+            "is_gone": each.erased_by.is_gone,
+            "why": each.erased_by.why,
+        },
+        "error": None
+        if each.error is None
+        else {"class": type(each.error).__name__, "message": error_text(each.error)},
+    }
+
+
+_LOG_FIELDS = (
+    "log_start", "log_end", "first_dirty", "bound", "clean_bytes", "cleanable_bytes",
+    "uncleanable_bytes", "ratio", "compaction_delay_ms", "deadline_ms", "leftover_bytes", "notes",
+    "tombstones", "markers",
+)  # fmt: skip
+
+
+def _log_document(log: LogStatus | None) -> dict[str, Any]:
+    if log is None:
+        return dict.fromkeys(_LOG_FIELDS)
+    stages = log.stages
+    values = (
+        log.log_start, log.log_end, log.first_dirty, log.cleanable.bound,
+        log.cleanable.clean_bytes, log.cleanable.cleanable_bytes, log.uncleanable_bytes,
+        log.cleanable.ratio, log.compaction_delay_ms, log.deadline_ms, log.leftover_bytes,
+        list(log.notes),
+        None if stages is None else _stage_document(stages.tombstones, stages),
+        None if stages is None else _stage_document(stages.markers, stages),
+    )  # fmt: skip
+    return dict(zip(_LOG_FIELDS, values, strict=True))
+
+
+def _stage_document(counts: StageCounts, stages: Stages) -> dict[str, Any]:
+    return {
+        "unit": "records" if stages.counts_records else "batches",
+        "without_horizon": counts.unstamped,
+        "waiting": counts.waiting,
+        "removable": counts.removable,
+        "first_horizon_ms": counts.first_ms,
+        "last_horizon_ms": counts.last_ms,
+    }

@@ -1,0 +1,278 @@
+"""The status of a data directory: every partition, what needs attention first, and until when.
+
+Joins what each log says (:mod:`keeplast.engine.status`) with what only the directory knows: which
+partitions are set aside, what the last rounds did, and how many logs share the daemon, which bounds
+how long a log can have to wait for its turn. Reads without the lock and writes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from keeplast.cleaner.erasure import Pace, find_wait_ms
+from keeplast.cleaner.explanation import eligible_sentence
+from keeplast.config.definitions import BY_KEY
+from keeplast.config.settings import Settings
+from keeplast.engine.receipt_book import RoundReceipt, read_receipts
+from keeplast.engine.report import PartitionReport, describe_error
+from keeplast.engine.request import PartitionRequest
+from keeplast.engine.status import LogStatus
+from keeplast.format.filename import LOG, parse_segment_file
+from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory
+from keeplast.log.files import FileSystem
+from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import CleanerConfig
+from keeplast.service.receipts import FILE_NAME, PREVIOUS_NAME
+from keeplast.service.set_aside import SetAside, fingerprint
+
+ROUND_BYTES_PER_SECOND = 32 << 20
+"""Bytes of a log that a worker gets through in a second, at the least: both passes over compressed
+batches, and the writing, on one slow disk."""
+ROUND_MS_MIN = 2000
+
+
+class State(StrEnum):
+    """Where a partition stands; what needs somebody's attention comes first."""
+
+    SET_ASIDE = "set aside"
+    UNREADABLE = "unreadable"
+    OVERDUE = "overdue"
+    ELIGIBLE = "eligible"
+    EXPIRED = "expired"
+    WAITING = "waiting"
+    CLEAN = "clean"
+    REFUSED = "refused"
+    NOT_COMPACTED = "not compacted"
+
+
+_URGENCY = {state: rank for rank, state in enumerate(State)}
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedBy:
+    """By when every value that is overwritten or deleted in the log now is gone from the disk.
+
+    ``by_ms`` None means that there is no bound, ``is_gone`` that there is nothing left to go;
+    ``why`` says so, or what the bound rests on. ``eligible_by_ms`` is when the round is due, and
+    the rest of the time is what it may have to wait and take.
+    """
+
+    by_ms: int | None
+    eligible_by_ms: int | None
+    why: str
+    is_gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LastRound:
+    """The newest round of a partition that left a receipt."""
+
+    at_ms: int
+    first_dirty: int
+    end_offset: int
+    bytes_read: int
+    bytes_written: int
+    records_read: int
+    records_written: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One partition; ``log`` is None where it was not or could not be looked at.
+
+    ``reason`` is a sentence: why it is in its state.
+    """
+
+    partition: TopicPartition
+    state: State
+    reason: str
+    log: LogStatus | None = None
+    error: Exception | None = None
+    set_aside: SetAside | None = None
+    last_round: LastRound | None = None
+    erased_by: ErasedBy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryStatus:
+    """All partitions that were asked for, the most urgent first, as of ``now_ms``.
+
+    ``is_locked`` says that a broker or another keeplast holds the directory, so that what was read
+    may have changed meanwhile.
+    """
+
+    root: Path
+    now_ms: int
+    is_locked: bool
+    pace: Pace
+    partitions: tuple[PartitionStatus, ...]
+
+    def in_state(self, state: State) -> list[PartitionStatus]:
+        """Return the partitions in one state."""
+        return [each for each in self.partitions if each.state is state]
+
+
+def join_status(
+    found: Sequence[tuple[PartitionRequest, LogStatus | Exception]],
+    decided: Sequence[PartitionReport],
+    *,
+    root: Path,
+    files: FileSystem,
+    now_ms: int,
+    is_locked: bool,
+    pace: Pace,
+    marks: Mapping[TopicPartition, SetAside],
+    receipts: Sequence[RoundReceipt],
+    sizes: Sequence[int],
+) -> DirectoryStatus:
+    """Return the status of the directory from what was found of each log.
+
+    ``decided`` are partitions that their settings keep from being looked at. ``sizes`` are the
+    bytes of all logs that share the daemon, those included that nobody asked for.
+    """
+    last = {each.partition: _last_round(each) for each in receipts}
+    statuses = [_decided(report) for report in decided]
+    for request, log in found:
+        partition = request.partition
+        mark = marks.get(partition)
+        if mark is not None and mark.fingerprint != fingerprint(files, request.path):
+            mark = None  # other files by now: the daemon tries them again
+        status = _looked_at(request, log) if mark is None else _set_aside(partition, mark, log)
+        statuses.append(
+            replace(
+                status,
+                last_round=last.get(partition),
+                erased_by=_erased_by(status, sizes, pace, now_ms),
+            )
+        )
+    return DirectoryStatus(root, now_ms, is_locked, pace, tuple(sorted(statuses, key=_urgency)))
+
+
+def read_round_receipts(
+    files: FileSystem, root: Path, given: Path | None
+) -> tuple[RoundReceipt, ...]:
+    """Return the receipts in ``given``, else those that the daemon keeps in ``root``, in order."""
+    if given is not None:
+        return read_receipts(given, files)
+    paths = [root / name for name in (PREVIOUS_NAME, FILE_NAME)]
+    return tuple(
+        receipt
+        for path in paths
+        if files.exists(path) and files.stat(path).size_bytes
+        for receipt in read_receipts(path, files)
+    )
+
+
+def find_sizes(directory: DataDirectory, files: FileSystem) -> list[int]:
+    """Return the bytes of every log in the directory that a daemon may have to clean."""
+    return [
+        sum(
+            files.stat(entry.path / name).size_bytes
+            for name in files.listdir(entry.path)
+            if (parsed := parse_segment_file(name)) and parsed.kind == LOG and not parsed.stage
+        )
+        for entry in directory.partitions
+        if entry.mark is None and entry.partition.topic != METADATA_TOPIC
+    ]
+
+
+def daemon_pace(cleaner: CleanerConfig, round_seconds: float | None) -> Pace:
+    """Return how fast a daemon is taken to be: one round at a time, each on a slow disk.
+
+    ``round_seconds`` is the longest that a round may last, when somebody knows; otherwise it
+    follows from the size of the log, and from the limit on bytes a second: a round reads a log
+    twice and writes it once at most.
+    """
+    if round_seconds is not None:
+        return Pace(math.inf, round(round_seconds * 1000), 1, cleaner.backoff_ms)
+    limit = cleaner.io_limit
+    rate = ROUND_BYTES_PER_SECOND if limit is None else min(ROUND_BYTES_PER_SECOND, limit / 3)
+    return Pace(rate, ROUND_MS_MIN, 1, cleaner.backoff_ms)
+
+
+def find_timestamp_ahead_max(settings: Settings, topic: str) -> int:
+    """Return how far ahead of the clock a broker lets records of ``topic`` be dated."""
+    if settings.effective(BY_KEY["message.timestamp.type"], topic).value == "LogAppendTime":
+        return 0
+    keys = ("message.timestamp.after.max.ms", "message.timestamp.difference.max.ms")
+    limits = [int(settings.effective(BY_KEY[key], topic).number) for key in keys]
+    return min(*limits, INT64_MAX)
+
+
+def _urgency(status: PartitionStatus) -> tuple[int, int, float, TopicPartition]:
+    log = status.log
+    delay = 0 if log is None else log.compaction_delay_ms
+    ratio = 0.0 if log is None else log.cleanable.ratio
+    return _URGENCY[status.state], -delay, -ratio, status.partition
+
+
+def _decided(report: PartitionReport) -> PartitionStatus:
+    partition = TopicPartition(report.topic, report.partition)
+    last = report.rounds[-1]
+    if last.failure is not None:
+        return PartitionStatus(partition, State.REFUSED, str(last.failure), error=last.failure)
+    return PartitionStatus(partition, State.NOT_COMPACTED, last.reason or "not compacted")
+
+
+def _looked_at(request: PartitionRequest, log: LogStatus | Exception) -> PartitionStatus:
+    partition = request.partition
+    if isinstance(log, Exception):
+        return PartitionStatus(partition, State.UNREADABLE, describe_error(log).message, error=log)
+    if log.reason is not None:
+        state = State.CLEAN if log.first_dirty >= log.log_end else State.WAITING
+        return PartitionStatus(partition, state, log.reason, log)
+    if log.is_expired_round:
+        return PartitionStatus(partition, State.EXPIRED, log.notes[0], log)
+    state = State.OVERDUE if log.compaction_delay_ms else State.ELIGIBLE
+    reason = eligible_sentence(
+        ratio=log.cleanable.ratio,
+        threshold=request.topic.min_cleanable_dirty_ratio,
+        delay_ms=log.compaction_delay_ms,
+        max_compaction_lag_ms=request.topic.max_compaction_lag_ms,
+    )
+    return PartitionStatus(partition, state, reason, log)
+
+
+def _set_aside(
+    partition: TopicPartition, mark: SetAside, log: LogStatus | Exception
+) -> PartitionStatus:
+    known = log if isinstance(log, LogStatus) else None
+    return PartitionStatus(partition, State.SET_ASIDE, mark.reason, known, set_aside=mark)
+
+
+def _erased_by(
+    status: PartitionStatus, sizes: Sequence[int], pace: Pace, now_ms: int
+) -> ErasedBy | None:
+    if status.state is State.SET_ASIDE:
+        return ErasedBy(None, None, "not bounded because it is set aside")
+    log = status.log
+    if log is None:
+        return ErasedBy(None, None, "not bounded because it cannot be looked at")
+    due = log.eligibility
+    if due.is_clean and not log.leftover_bytes:
+        return ErasedBy(now_ms, now_ms, "nothing overwritten or deleted is left", is_gone=True)
+    if due.by_ms is None:
+        return ErasedBy(None, None, due.why)
+    wait_ms = find_wait_ms(sizes, pace, rounds_max=due.rounds_max)
+    why = "files that a crash left are removed at the next look" if due.is_clean else due.why
+    return ErasedBy(due.by_ms + wait_ms, due.by_ms, why)
+
+
+def _last_round(receipt: RoundReceipt) -> LastRound:
+    stats = receipt.document["round"]["stats"]
+    return LastRound(
+        receipt.now_ms,
+        receipt.first_dirty,
+        receipt.end_offset,
+        int(stats["bytes_read"]),
+        int(stats["bytes_written"]),
+        int(stats["messages_read"]),
+        receipt.messages_written,
+        float(stats["total_seconds"]),
+    )

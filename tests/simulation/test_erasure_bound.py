@@ -1,0 +1,370 @@
+"""KIP-354's bounds, by a manual clock: when a log is eligible, and when an old value is gone.
+
+Random writers date their records anywhere within ``D`` of the clock, stop, and go on; one cleaner
+looks, leaves idle segments, and takes the log that is due, one round at a time, each of a random
+duration. Whatever the seed:
+
+* a record appended at ``t`` is eligible at the latest at ``t + D + M``, so ``D + M + D`` after its
+  own timestamp (the KIP's note 1), in idle partitions too;
+* what was overwritten or deleted when ``status`` said ``erased_by`` is in no file of the directory
+  from then on, files that end in ``.deleted`` included.
+
+Values are unique tokens in uncompressed batches, so that a file's bytes tell.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keeplast.cleaner.erasure import Pace
+from keeplast.cleaner.selection import Candidate, choose
+from keeplast.engine.coordinator import Coordinator
+from keeplast.engine.events import NoEvents
+from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.report import RoundReport
+from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.engine.runner import Progressed
+from keeplast.engine.status import LogStatus, TombstoneReading, find_status
+from keeplast.engine.survey import Checkpoints, load_checkpoints, survey_partition
+from keeplast.engine.task import PartitionTask, TaskResult
+from keeplast.engine.workspace import MEMORY_BYTES_MIN
+from keeplast.log.append import LogAppender, NewRecord
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.service.status import DirectoryStatus, join_status
+from tests.support.log_builder import LogBuilder, text
+from tests.support.manual_clock import ManualClock
+from tests.support.observed_files import UnsyncedFiles
+from tests.support.partition_maker import records_of
+from tests.support.reader import read_partition
+
+START_MS = 1_700_000_000_000
+SECOND_MS = 1000
+HOUR_MS = 3600 * SECOND_MS
+KEYS = 6
+SLOT_BYTES = 24
+
+
+class SlowRunner(LocalRunner):
+    """A local runner whose rounds take a random time, ``round_ms`` at the most."""
+
+    def __init__(self, clock: ManualClock, dice: random.Random, round_ms: int) -> None:
+        super().__init__(1, files=UnsyncedFiles(), clock=clock)
+        self._manual = clock
+        self._dice = dice
+        self._round_ms = round_ms
+
+    def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
+        assert len(tasks) == 1
+        for result in super().run(tasks, progressed):
+            self._manual.advance(self._dice.randint(0, self._round_ms))
+            yield result
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A record in a log: its token, and what the bound counts from."""
+
+    offset: int
+    key: bytes
+    token: bytes | None
+    appended_ms: int
+    timestamp_ms: int
+
+
+@dataclass(slots=True)
+class Log:
+    """One partition and everything that was ever appended to it."""
+
+    request: PartitionRequest
+    records: list[Appended] = field(default_factory=list)
+    passed_over: int = 0
+
+    def overwritten(self) -> set[bytes]:
+        """Return the tokens that a later record of their key has replaced or deleted."""
+        last = {each.key: each.offset for each in self.records}
+        return {
+            each.token
+            for each in self.records
+            if each.token is not None and each.offset < last[each.key]
+        }
+
+    def in_files(self, tokens: set[bytes]) -> set[bytes]:
+        """Return those of ``tokens`` that any file of the partition holds."""
+        data = b"".join(path.read_bytes() for path in self.request.path.iterdir())
+        return {token for token in tokens if token in data}
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What status said: these tokens are in no file of the log after ``by_ms``."""
+
+    log: Log
+    by_ms: int
+    tokens: set[bytes]
+
+
+class Simulation:
+    """A directory of a few partitions, its writers and its cleaner, driven by one seed."""
+
+    def __init__(self, root: Path, seed: int, *, partitions: int = 3) -> None:
+        dice = self.dice = random.Random(seed)
+        self.root = root
+        self.clock = ManualClock(START_MS)
+        self.files = UnsyncedFiles()
+        self.ahead_ms = dice.choice((0, 20, 300)) * SECOND_MS
+        self.lag_ms = dice.choice((30, 120, 600)) * SECOND_MS
+        self.backoff_ms = dice.choice((1, 15)) * SECOND_MS
+        self.round_ms = dice.choice((1, 10, 60)) * SECOND_MS
+        self.topic = TopicConfig(
+            cleanup_policy=frozenset({"compact"}),
+            min_cleanable_dirty_ratio=dice.choice((0.0, 0.5, 1.0)),
+            max_compaction_lag_ms=self.lag_ms,
+            min_compaction_lag_ms=dice.choice((0, 0, self.lag_ms // 4, self.lag_ms)),
+            delete_retention_ms=dice.choice((0, 60)) * SECOND_MS,
+            segment_ms=dice.choice((20, 100_000)) * SECOND_MS,
+            segment_bytes=dice.choice((400, 4000)),
+        )
+        slots = dice.choice((None, None, 6))
+        self.cleaner = CleanerConfig(
+            None if slots is None else slots * SLOT_BYTES, backoff_ms=self.backoff_ms
+        )
+        self.logs = []
+        for number in range(partitions):
+            tp = TopicPartition("t", number)
+            path = root / str(tp)
+            self.logs.append(Log(PartitionRequest(tp, path, self.topic, self.cleaner)))
+        self.tokens = 0
+        self.promises: list[Promise] = []
+        self.kept: list[int] = []
+        runner = SlowRunner(self.clock, dice, self.round_ms)
+        self.coordinator = Coordinator(runner, self.clock, self.files, NoEvents())
+
+    def request(self, *logs: Log) -> CleanRequest:
+        return CleanRequest(
+            tuple(log.request for log in logs), rolls_idle=True, memory_bytes=MEMORY_BYTES_MIN
+        )
+
+    def append(self, log: Log) -> None:
+        """Append a batch of up to three records, some of them tombstones."""
+        now_ms, dice = self.clock.now_ms(), self.dice
+        with LogAppender(
+            log.request.path, self.files, topic=self.topic, clock=self.clock
+        ) as appender:
+            records = []
+            for _ in range(dice.randint(1, 3)):
+                self.tokens += 1
+                token = None if dice.random() < 0.2 else b"<%06d>" % self.tokens
+                stamp = now_ms + dice.randint(-self.ahead_ms, self.ahead_ms)
+                records.append(NewRecord(b"k%d" % dice.randrange(KEYS), token, stamp))
+            base = appender.append(records)
+        for i, each in enumerate(records):
+            assert each.key is not None
+            log.records.append(Appended(base + i, each.key, each.value, now_ms, each.timestamp_ms))
+
+    def status(self) -> DirectoryStatus:
+        """Ask as ``keeplast status`` does."""
+        now_ms, checkpoints = self.clock.now_ms(), load_checkpoints(self.files, self.root)
+        found: list[tuple[PartitionRequest, LogStatus | Exception]] = [
+            (
+                log.request,
+                find_status(
+                    log.request, self.request(log), checkpoints, self.files, now_ms,
+                    timestamp_ahead_max_ms=self.ahead_ms, tombstones=TombstoneReading.SKIP,
+                ),
+            )
+            for log in self.logs
+        ]  # fmt: skip
+        pace = Pace(float("inf"), self.round_ms, 1, self.backoff_ms)
+        return join_status(
+            found, (), root=self.root, files=self.files, now_ms=now_ms, is_locked=False,
+            pace=pace, marks={}, receipts=(), sizes=[1] * len(self.logs),
+        )  # fmt: skip
+
+    def promise(self) -> None:
+        """Take down what status promises now."""
+        by_partition = {each.partition: each for each in self.status().partitions}
+        for log in self.logs:
+            erased = by_partition[log.request.partition].erased_by
+            assert erased is not None
+            assert erased.by_ms is not None, erased.why
+            tokens = log.in_files(log.overwritten())
+            if erased.is_gone:
+                assert tokens == set()
+            self.promises.append(Promise(log, erased.by_ms, tokens))
+
+    def keep_promises(self) -> None:
+        """Let go of promises that are kept; every other one still has time."""
+        now_ms, waiting = self.clock.now_ms(), []
+        for promise in self.promises:
+            left = promise.log.in_files(promise.tokens)
+            assert left == set() or now_ms < promise.by_ms, (now_ms - promise.by_ms, left)
+            if left:
+                waiting.append(promise)
+            elif promise.tokens:
+                # What has just gone went now: not later than was said.
+                assert now_ms <= promise.by_ms, now_ms - promise.by_ms
+                self.kept.append(promise.by_ms - now_ms)
+        self.promises = waiting
+
+    def turn(self) -> bool:
+        """Look at every log and clean the most urgent; False when none is eligible."""
+        now_ms, checkpoints = self.clock.now_ms(), load_checkpoints(self.files, self.root)
+        candidates = []
+        for log in self.logs:
+            survey = survey_partition(
+                log.request, self.request(log), checkpoints, self.files, now_ms, foresees_roll=True
+            )
+            eligible_below = survey.first_dirty.offset
+            if survey.plan is not None:
+                eligible_below = survey.cleanable.bound
+                candidates.append(
+                    Candidate(
+                        log.request.partition, survey.cleanable.ratio,
+                        survey.compaction_delay_ms, False, log.passed_over,
+                    )
+                )  # fmt: skip
+            if self.topic.min_compaction_lag_ms == 0 and self.cleaner.key_map_bytes is None:
+                self.check_eligible(log, eligible_below, now_ms)
+        chosen = {choice.partition for choice in choose(candidates, 1)}
+        eligible = {each.partition for each in candidates}
+        for log in self.logs:
+            tp = log.request.partition
+            log.passed_over = log.passed_over + 1 if tp in eligible - chosen else 0
+            if tp in chosen:
+                report = self.coordinator.clean(self.request(log))
+                failure = report.partitions[0].rounds[-1].failure
+                assert failure is None, failure
+        return bool(chosen)
+
+    def check_eligible(self, log: Log, below: int, now_ms: int) -> None:
+        """Hold the KIP's bound against every record that no round covers yet."""
+        for each in reversed(log.records):
+            if each.offset < below:
+                return
+            assert now_ms <= each.appended_ms + self.ahead_ms + self.lag_ms
+            assert now_ms <= each.timestamp_ms + 2 * self.ahead_ms + self.lag_ms
+
+    def run(self, steps: int) -> None:
+        """Write and clean for so many steps, then only clean until every promise is kept."""
+        for log in self.logs:
+            self.append(log)
+        for step in range(2 * steps):
+            is_writing = step < steps
+            for log in self.logs:
+                if is_writing and self.dice.random() < 0.5:
+                    self.append(log)
+            if is_writing and self.dice.random() < 0.4:
+                self.promise()
+            if not self.turn():
+                self.keep_promises()
+                self.clock.advance(self.backoff_ms)
+            self.keep_promises()
+            if self.dice.random() < 0.1:
+                self.skip()
+        while self.promises:
+            if not self.turn():
+                self.clock.advance(self.backoff_ms)
+            self.keep_promises()
+
+    def skip(self) -> None:
+        """Let the cleaner look more often, and writers less, for a while."""
+        for _ in range(self.dice.randint(1, 10)):
+            if not self.turn():
+                self.clock.advance(self.backoff_ms)
+            self.keep_promises()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_was_overwritten_is_gone_when_status_said(tmp_path: Path, seed: int) -> None:
+    simulation = Simulation(tmp_path, seed)
+    simulation.run(12)
+    assert simulation.kept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 400))
+def test_what_was_overwritten_is_gone_when_status_said_over_many_seeds(
+    tmp_path: Path, seed: int
+) -> None:
+    simulation = Simulation(tmp_path, seed, partitions=1 + seed % 5)
+    simulation.run(30)
+    assert simulation.kept
+
+
+def compacted(**changes: Any) -> TopicConfig:
+    return replace(
+        TopicConfig(cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=1.0), **changes
+    )
+
+
+def is_eligible(request: PartitionRequest, now_ms: int) -> bool:
+    survey = survey_partition(
+        request, CleanRequest((request,), rolls_idle=True), Checkpoints({}, {}, {}),
+        UnsyncedFiles(), now_ms, foresees_roll=True,
+    )  # fmt: skip
+    return survey.plan is not None
+
+
+def test_the_kips_worst_case_is_reached_to_the_millisecond(tmp_path: Path) -> None:
+    """The first record is dated ``D`` ahead, the second ``D`` back, which waits ``D + M + D``."""
+    ahead_ms, lag_ms = 300 * SECOND_MS, 600 * SECOND_MS
+    request = PartitionRequest(
+        TopicPartition("t", 0), tmp_path / "t-0", compacted(max_compaction_lag_ms=lag_ms)
+    )
+    with LogAppender(request.path, UnsyncedFiles(), topic=request.topic) as appender:
+        appender.append([NewRecord(b"a", b"1", START_MS + ahead_ms)])
+        appender.append([NewRecord(b"a", b"2", START_MS - ahead_ms)])
+    due_ms = START_MS - ahead_ms + (ahead_ms + lag_ms + ahead_ms)
+    assert not is_eligible(request, due_ms)
+    assert is_eligible(request, due_ms + 1)
+
+
+def test_ci02_the_greatest_lag_cleans_what_the_ratio_never_would(tmp_path: Path) -> None:
+    """CI02 to CI02c: nothing while the least lag protects, then as far as the greatest asks."""
+    topic = compacted(
+        min_compaction_lag_ms=HOUR_MS, max_compaction_lag_ms=6 * HOUR_MS, segment_bytes=512
+    )
+    directory = tmp_path / str(TopicPartition("t", 0))
+    log = LogBuilder(directory, topic)
+    request = PartitionRequest(TopicPartition("t", 0), directory, topic)
+    clock = ManualClock(log.now_ms)
+    cleaner = Coordinator(LocalRunner(1, clock=clock), clock, UnsyncedFiles(), NoEvents())
+
+    def clean() -> RoundReport:
+        return cleaner.clean(CleanRequest((request,))).partitions[0].rounds[-1]
+
+    def duplicates(passes: int, value: int | None) -> None:
+        log.now_ms = clock.now_ms()
+        for i in range(passes * 100):
+            written = i if value is None else value
+            log.append(NewRecord(text(i % 100), text(written), log.now_ms))
+
+    duplicates(3, None)
+    active_then = log.active_base
+    before = sum(path.stat().st_size for path in directory.glob("*.log"))
+    clock.advance(3 * HOUR_MS)
+    assert clean().skipped
+    assert before == sum(path.stat().st_size for path in directory.glob("*.log"))
+
+    clock.advance(3 * HOUR_MS + 1)
+    duplicates(1, 0)
+    log.roll()
+    report = clean()
+    assert report.end_offset is not None
+    assert report.end_offset >= active_then
+    assert read_partition(directory).final_values() == {text(k): b"0" for k in range(100)}
+    assert {b"0"} != {each.value for each in records_of(directory)}
+
+    clock.advance(6 * HOUR_MS + 1)
+    assert log.active_base == clean().end_offset
+    assert [(text(k), b"0") for k in range(100)] == [
+        (x.key, x.value) for x in records_of(directory)
+    ]
+    log.close()

@@ -1,0 +1,178 @@
+"""``keeplast status``: the table, the document, and every way to ask."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from keeplast.cli.picture import draw_bar
+from keeplast.errors import CorruptError
+from keeplast.format.checkpoint import encode_offsets
+from keeplast.format.filename import CLEANER_CHECKPOINT
+from keeplast.log.files import LocalFiles
+from keeplast.log.lock import locked
+from keeplast.model.partition import TopicPartition
+from keeplast.service.set_aside import set_aside, write_set_aside
+from tests.support.small_log import EPOCH_MS, write_log
+from tests.unit.cli.conftest import Run
+
+Command = Callable[..., Run]
+NOW = ("--now-ms", EPOCH_MS + 90_000_000)
+GOLDEN = Path(__file__).with_name("status_of_a_small_directory.txt")
+SETTINGS = """\
+[cluster]
+"segment.ms" = 315360000000
+[topic."orders"]
+"cleanup.policy" = "compact"
+"max.compaction.lag.ms" = 172800000
+[topic."late"]
+"cleanup.policy" = "compact"
+"max.compaction.lag.ms" = 3600000
+[topic."events"]
+"cleanup.policy" = "delete"
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A clean and a dirty log of one topic, an overdue one, one that is not compacted."""
+    root = tmp_path / "data"
+    pairs = [(b"a", b"1"), (b"b", b"2"), (b"a", None)]
+    write_log(root, "orders-0", {0: pairs, 3: pairs, 6: [(b"c", b"3")]})
+    write_log(root, "orders-1", {0: pairs, 3: []})
+    write_log(root, "late-0", {0: pairs, 3: [(b"c", b"3")]})
+    write_log(root, "events-0", {0: pairs})
+    clean = {TopicPartition("orders", 0): 3, TopicPartition("orders", 1): 3}
+    (root / CLEANER_CHECKPOINT).write_bytes(encode_offsets(clean))
+    (root / "keeplast.toml").write_text(SETTINGS)
+    return root
+
+
+def test_a_small_directory_looks_like_this(keeplast: Command, directory: Path) -> None:
+    run = keeplast("status", directory, *NOW, "--details")
+    assert (0, "") == (run.code, run.err)
+    shown = "\n".join(line.rstrip() for line in run.out.splitlines()) + "\n"
+    assert GOLDEN.read_text(encoding="utf-8") == shown.replace(str(directory), "data")
+
+
+def test_one_partition_is_drawn(keeplast: Command, directory: Path) -> None:
+    run = keeplast("status", directory, *NOW, "--topic", "orders", "--partition", 0)
+    assert "^ first dirty offset 3" in run.out
+    assert "events" not in run.out
+
+
+def test_the_document_says_everything_of_every_partition(
+    keeplast: Command, directory: Path
+) -> None:
+    run = keeplast("status", directory, *NOW, "--limit", 1, "--json")
+    assert (0, "") == (run.code, run.err)
+    document = run.document
+    assert {"overdue": 1, "waiting": 1, "clean": 1, "not compacted": 1} == {
+        state: count for state, count in document["states"].items() if count
+    }
+    assert (1, False, EPOCH_MS + 90_000_000) == (
+        document["version"],
+        document["is_locked"],
+        document["now_ms"],
+    )
+    by_name = {f"{p['topic']}-{p['partition']}": p for p in document["partitions"]}
+    late = by_name["late-0"]
+    assert {
+        "topic", "partition", "state", "reason", "log_start", "log_end", "first_dirty", "bound",
+        "clean_bytes", "cleanable_bytes", "uncleanable_bytes", "ratio", "compaction_delay_ms",
+        "deadline_ms", "leftover_bytes", "notes", "tombstones", "markers", "set_aside",
+        "last_round", "erased_by", "error",
+    } == set(late)  # fmt: skip
+    assert set(late) == set(by_name["events-0"])
+    # 25 hours, of which the lag takes one; the active segment is as old, and is left first.
+    assert 24 * 3_600_000 == late["compaction_delay_ms"]
+    assert EPOCH_MS + 3_600_000 == late["deadline_ms"]
+    assert {
+        "unit": "batches", "without_horizon": None, "waiting": 0, "removable": 0,
+        "first_horizon_ms": None, "last_horizon_ms": None,
+    } == late["tombstones"]  # fmt: skip
+    assert EPOCH_MS + 90_000_000 == late["erased_by"]["eligible_by_ms"]
+    assert by_name["orders-1"]["erased_by"]["is_gone"]
+    assert EPOCH_MS + 6 + 172_800_000 + 1 == by_name["orders-0"]["erased_by"]["eligible_by_ms"]
+    assert by_name["events-0"]["log_end"] is None
+
+
+def test_records_or_nothing_can_be_counted_instead(keeplast: Command, directory: Path) -> None:
+    asked = ("status", directory, *NOW, "--topic", "late", "--json", "--tombstones")
+    found = keeplast(*asked, "records").document["partitions"][0]["tombstones"]
+    assert ("records", 1) == (found["unit"], found["without_horizon"])
+    assert keeplast(*asked, "skip").document["partitions"][0]["tombstones"] is None
+
+
+def test_the_least_urgent_are_left_out_and_that_is_told(keeplast: Command, directory: Path) -> None:
+    run = keeplast("status", directory, *NOW, "--limit", 1)
+    assert "… and 3 less urgent; --all or --limit shows more" in run.out
+    assert "4 partitions (1 overdue, 1 waiting, 1 clean, 1 not compacted)" in run.out
+    assert "less urgent" not in keeplast("status", directory, *NOW, "--all").out
+
+
+def test_a_directory_in_use_is_read_and_that_is_told(keeplast: Command, directory: Path) -> None:
+    with locked(directory):
+        run = keeplast("status", directory, *NOW)
+        assert "holds the directory" in run.out
+        assert keeplast("status", directory, *NOW, "--json").document["is_locked"]
+    assert 0 == run.code
+
+
+def test_a_log_that_cannot_be_read_stops_no_other(keeplast: Command, directory: Path) -> None:
+    path = directory / "late-0" / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[8:12] = bytes(4)  # the size of the first batch
+    path.write_bytes(data)
+    run = keeplast("status", directory, *NOW, "--json")
+    first, *rest = run.document["partitions"]
+    assert (3, "late", "unreadable") == (run.code, first["topic"], first["state"])
+    assert first["error"]["class"] == "CorruptError"
+    assert 3 == len(rest)
+    assert "unreadable" in keeplast("status", directory, *NOW).out
+
+
+def test_what_is_set_aside_is_told_with_its_reason(keeplast: Command, directory: Path) -> None:
+    partition = TopicPartition("orders", 1)
+    error = CorruptError("bad batch", path="f.log", position=7)
+    mark = set_aside(LocalFiles(), partition, directory / "orders-1", error, EPOCH_MS)
+    write_set_aside(LocalFiles(), directory, {partition: mark})
+    first = keeplast("status", directory, *NOW, "--json").document["partitions"][0]
+    assert "set aside" == first["state"]
+    assert ("f.log", 7, EPOCH_MS) == (
+        first["set_aside"]["path"],
+        first["set_aside"]["position"],
+        first["set_aside"]["since_ms"],
+    )
+    (directory / "keeplast-set-aside").write_text("{")
+    run = keeplast("status", directory, *NOW, "--json")
+    assert 0 == run.code
+    assert "damaged" in run.err
+    assert {"set aside": 0} == {
+        state: count
+        for state, count in json.loads(run.out)["states"].items()
+        if state == "set aside"
+    }
+
+
+def test_watching_goes_on_with_the_clock(keeplast: Command, directory: Path) -> None:
+    for other in (NOW, ("--json",)):
+        run = keeplast("status", directory, "--watch", 1, *other)
+        assert 2 == run.code
+        assert "--watch goes on with the clock" in run.err
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((0, 0, 0), "        "),
+        ((1, 0, 0), "████████"),
+        ((1, 10**9, 0), "█▓▓▓▓▓▓▓"),
+        ((2, 1, 1), "████▓▓░░"),
+    ],
+)
+def test_a_log_in_one_line(sizes: tuple[int, int, int], expected: str) -> None:
+    assert expected == draw_bar(*sizes, width=8)

@@ -1,0 +1,226 @@
+"""How the parts of a directory's status are joined: states, order, bounds, marks, receipts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keeplast.cleaner.eligibility import CleanableRange
+from keeplast.cleaner.erasure import Eligibility, Pace, find_wait_ms
+from keeplast.config.layers import flags_layer
+from keeplast.config.settings import Settings
+from keeplast.engine.report import PartitionReport, RoundReport, describe_error
+from keeplast.engine.request import PartitionRequest
+from keeplast.engine.status import LogStatus
+from keeplast.errors import CorruptError, RefusedError
+from keeplast.log.data_directory import open_data_directory
+from keeplast.log.files import LocalFiles
+from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import TopicPartition
+from keeplast.model.segment import SegmentSummary
+from keeplast.model.topic_config import CleanerConfig
+from keeplast.service.set_aside import set_aside
+from keeplast.service.status import (
+    ROUND_BYTES_PER_SECOND,
+    DirectoryStatus,
+    PartitionStatus,
+    State,
+    daemon_pace,
+    find_sizes,
+    find_timestamp_ahead_max,
+    join_status,
+    read_round_receipts,
+)
+from tests.support.partition_maker import (
+    COMPACT,
+    NOW_MS,
+    PARTITION,
+    clean,
+    clean_request,
+    one,
+    write_partition,
+)
+
+PACE = Pace(bytes_per_second=1000, round_ms=10, slots=1, backoff_ms=100)
+SIZES = [100, 200]
+DUE = Eligibility(NOW_MS + 50, "a reason")
+Found = list[tuple[PartitionRequest, LogStatus | Exception]]
+
+
+def request(tmp_path: Path, number: int) -> PartitionRequest:
+    partition = TopicPartition("t", number)
+    path = tmp_path / str(partition)
+    path.mkdir(exist_ok=True)
+    return PartitionRequest(partition, path, COMPACT)
+
+
+def log(tmp_path: Path, number: int, **changes: Any) -> tuple[PartitionRequest, LogStatus]:
+    partition = request(tmp_path, number)
+    found = LogStatus(
+        partition.partition, partition.path, (SegmentSummary(0, 100, 0, -1, 0, 0),), 0, 10, 5,
+        CleanableRange(8, 60, 40), 0, 0, None, "not worth it", (), False, DUE, None, 0,
+    )  # fmt: skip
+    return partition, replace(found, **changes)
+
+
+def joined(
+    tmp_path: Path, found: Found, decided: tuple[PartitionReport, ...] = (), **marks: Any
+) -> DirectoryStatus:
+    return join_status(
+        found, decided, root=tmp_path, files=LocalFiles(), now_ms=NOW_MS, is_locked=False,
+        pace=PACE, marks=marks.get("marks", {}), receipts=marks.get("receipts", ()), sizes=SIZES,
+    )  # fmt: skip
+
+
+def only(status: DirectoryStatus) -> PartitionStatus:
+    (partition,) = status.partitions
+    return partition
+
+
+def test_the_most_urgent_come_first(tmp_path: Path) -> None:
+    damage = CorruptError("bad", path="x", position=3)
+    marked = log(tmp_path, 9)
+    marks = {
+        marked[0].partition: set_aside(
+            LocalFiles(), marked[0].partition, marked[0].path, damage, NOW_MS
+        )
+    }
+    refusal = RefusedError("unknown")
+    decided = (
+        PartitionReport("d", 0, (RoundReport(skipped=True, reason="policy is delete"),)),
+        PartitionReport("r", 0, (RoundReport(error=describe_error(refusal), failure=refusal),)),
+    )
+    found: Found = [
+        log(tmp_path, 0, first_dirty=10),
+        log(tmp_path, 1),
+        log(tmp_path, 2, cleanable=CleanableRange(8, 10, 40)),
+        log(tmp_path, 3, reason=None, is_expired_round=True, notes=("has expired",)),
+        log(tmp_path, 4, reason=None),
+        log(tmp_path, 5, reason=None, compaction_delay_ms=7),
+        log(tmp_path, 6, reason=None, compaction_delay_ms=8),
+        (request(tmp_path, 7), damage),
+        marked,
+    ]
+    status = joined(tmp_path, found, decided, marks=marks)
+    assert [
+        ("t-9", State.SET_ASIDE),
+        ("t-7", State.UNREADABLE),
+        ("t-6", State.OVERDUE),
+        ("t-5", State.OVERDUE),
+        ("t-4", State.ELIGIBLE),
+        ("t-3", State.EXPIRED),
+        ("t-2", State.WAITING),
+        ("t-1", State.WAITING),
+        ("t-0", State.CLEAN),
+        ("r-0", State.REFUSED),
+        ("d-0", State.NOT_COMPACTED),
+    ] == [(str(each.partition), each.state) for each in status.partitions]
+
+
+def test_erased_by_is_when_the_round_is_due_and_what_it_may_wait_and_take(tmp_path: Path) -> None:
+    erased = only(joined(tmp_path, [log(tmp_path, 0)])).erased_by
+    assert erased is not None
+    assert NOW_MS + 50 + find_wait_ms(SIZES, PACE, rounds_max=1) == erased.by_ms
+    assert (NOW_MS + 50, "a reason", False) == (erased.eligible_by_ms, erased.why, erased.is_gone)
+
+
+def test_nothing_dirty_is_gone_but_for_what_a_crash_left(tmp_path: Path) -> None:
+    clean_log = {"eligibility": Eligibility(NOW_MS, "clean", is_clean=True)}
+    erased = only(joined(tmp_path, [log(tmp_path, 0, **clean_log)])).erased_by
+    assert erased is not None
+    assert (NOW_MS, True) == (erased.by_ms, erased.is_gone)
+    erased = only(joined(tmp_path, [log(tmp_path, 0, **clean_log, leftover_bytes=1)])).erased_by
+    assert erased is not None
+    assert (NOW_MS + find_wait_ms(SIZES, PACE, rounds_max=1), False) == (
+        erased.by_ms,
+        erased.is_gone,
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (Eligibility(None, "no bound: M is not set"), "no bound: M is not set"),
+        (CorruptError("bad"), "not bounded because it cannot be looked at"),
+    ],
+)
+def test_without_a_bound_the_reason_is_told(
+    tmp_path: Path, found: Eligibility | Exception, why: str
+) -> None:
+    entry: tuple[PartitionRequest, LogStatus | Exception] = (
+        log(tmp_path, 0, eligibility=found)
+        if isinstance(found, Eligibility)
+        else (request(tmp_path, 0), found)
+    )
+    erased = only(joined(tmp_path, [entry])).erased_by
+    assert erased is not None
+    assert (None, why) == (erased.by_ms, erased.why)
+
+
+def test_a_mark_about_other_files_counts_no_more(tmp_path: Path) -> None:
+    found = log(tmp_path, 0)
+    (found[0].path / f"{0:020d}.log").write_bytes(b"old")
+    mark = set_aside(LocalFiles(), found[0].partition, found[0].path, CorruptError("bad"), NOW_MS)
+    marks = {found[0].partition: mark}
+    status = only(joined(tmp_path, [found], marks=marks))
+    assert (State.SET_ASIDE, "bad", mark) == (status.state, status.reason, status.set_aside)
+    assert status.erased_by is not None
+    assert "not bounded because it is set aside" == status.erased_by.why
+    (found[0].path / f"{0:020d}.log").write_bytes(b"restored")
+    assert State.WAITING is only(joined(tmp_path, [found], marks=marks)).state
+
+
+def test_the_last_round_is_that_of_the_newest_receipt(tmp_path: Path) -> None:
+    directory = write_partition(tmp_path, {0: one(0, b"a") + one(1, b"a"), 2: one(2, b"b")})
+    path = tmp_path / "keeplast-receipts"
+    for now_ms in (NOW_MS, NOW_MS + 1):
+        asked = replace(clean_request(directory), receipt=path, first_dirty_offset=0)
+        report = clean(replace(asked, now_ms=now_ms))
+    receipts = read_round_receipts(LocalFiles(), tmp_path, None)
+    assert 2 == len(receipts)
+    assert receipts == read_round_receipts(LocalFiles(), tmp_path / "none", path)
+    found: Found = [log(tmp_path, PARTITION.partition)]
+    last = only(joined(tmp_path, found, receipts=receipts)).last_round
+    assert last is not None
+    assert report.stats is not None
+    assert (NOW_MS + 1, 0, 2, report.stats.bytes_read, 1) == (
+        last.at_ms,
+        last.first_dirty,
+        last.end_offset,
+        last.bytes_read,
+        last.records_written,
+    )
+    assert () == read_round_receipts(LocalFiles(), tmp_path / "none", None)
+
+
+def test_sizes_are_those_of_all_logs_in_service(tmp_path: Path) -> None:
+    directory = write_partition(tmp_path, {0: one(0, b"a"), 1: one(1, b"b")})
+    (directory / f"{0:020d}.log.deleted").write_bytes(bytes(999))
+    write_partition(tmp_path / "x", {0: one(0, b"a")}).rename(tmp_path / "u-3")
+    one_size = len(one(0, b"a"))
+    found = find_sizes(open_data_directory(tmp_path, LocalFiles()), LocalFiles())
+    assert [2 * one_size, one_size] == found
+
+
+def test_the_pace_is_a_slow_disks_or_the_limits_or_what_is_said() -> None:
+    cleaner = CleanerConfig(backoff_ms=5)
+    assert ROUND_BYTES_PER_SECOND == daemon_pace(cleaner, None).bytes_per_second
+    limited = replace(cleaner, io_bytes_per_second=3000.0)
+    assert 1000 == daemon_pace(limited, None).bytes_per_second
+    assert 1500 == daemon_pace(cleaner, 1.5).duration_ms(10**15)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ((), INT64_MAX),
+        (("message.timestamp.after.max.ms=7",), 7),
+        (("message.timestamp.after.max.ms=7", "message.timestamp.difference.max.ms=5"), 5),
+        (("message.timestamp.type=LogAppendTime",), 0),
+    ],
+)
+def test_how_far_ahead_a_record_may_be_dated(flags: tuple[str, ...], expected: int) -> None:
+    assert expected == find_timestamp_ahead_max(Settings([flags_layer(flags)]), "t")

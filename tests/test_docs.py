@@ -69,7 +69,7 @@ def test_index_reaches_every_page() -> None:
 
 @pytest.mark.parametrize("command", [command.callback for command in app.registered_commands])
 def test_every_command_is_documented(command: object) -> None:
-    name = getattr(command, "__name__", "")
+    name = getattr(command, "__name__", "").replace("_", "-")
     text = (ROOT / "README.md").read_text("utf-8") + (ROOT / "docs/index.md").read_text("utf-8")
     assert f"keeplast {name}" in text
 

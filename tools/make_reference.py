@@ -121,7 +121,7 @@ def cli_page() -> str:
     for prefix, registered in commands:
         callback = registered.callback
         assert callback is not None
-        name = prefix + (registered.name or callback.__name__)
+        name = prefix + (registered.name or callback.__name__.replace("_", "-"))
         parts += [f"\n## `keeplast {name}`\n", inspect.cleandoc(callback.__doc__ or ""), ""]
         parts += _parameter_tables(callback)
     return "\n".join(parts).rstrip() + "\n"

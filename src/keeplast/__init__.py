@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from keeplast.config.log_source import register
     from keeplast.config.mapping import cleaner_config, topic_config
     from keeplast.engine.open_log import OpenLog, Segment, clean, open_log, plan
     from keeplast.engine.open_store import TieredStore, open_store
@@ -65,10 +66,12 @@ __all__ = [
     "open_log",
     "open_store",
     "plan",
+    "register",
     "topic_config",
 ]
 
 _HOMES = {
+    "keeplast.config.log_source": ("register",),
     "keeplast.config.mapping": ("cleaner_config", "topic_config"),
     "keeplast.engine.open_log": ("OpenLog", "Segment", "clean", "open_log", "plan"),
     "keeplast.engine.open_store": ("TieredStore", "open_store"),

@@ -1,0 +1,198 @@
+"""``spark.read.format("kafka-log")``: Kafka-format logs as a DataFrame.
+
+The driver looks at each partition once and hands out ranges of offsets; tasks read the directory
+themselves, so every host must see it at the same path. Records arrive as Arrow batches that
+compiled kernels have filled.
+
+The source itself is made by :mod:`keeplast.config.log_source`, which knows how a directory's
+settings are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from keeplast.engine.log_ranges import Split, Wanted, plan_splits, reaching_into
+from keeplast.errors import InvalidError, RefusedError
+from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import TopicConfig
+from keeplast.pipeline.log_parts import LogPart, Logs, read_part
+from keeplast.pipeline.source_filters import Pushed, push
+from keeplast.pipeline.source_options import Content, SourceOptions, read_options
+from keeplast.pipeline.stream_reader import LogStreamReader
+
+Session = SparkSession
+"""The type of what :func:`register_source` takes, for rooms that do not know pyspark."""
+
+FORMAT = "kafka-log"
+SPARK_MIN = (4, 2)
+"""Since then a stream is told where it stands when it is asked for more."""
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+SCHEMA = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("headers", ArrayType(_HEADER)),
+        StructField("producerId", LongType()),
+        StructField("isTransactional", BooleanType()),
+        StructField("leaderEpoch", IntegerType()),
+    ]
+)
+"""All columns, in order; a query may ask for some of them with ``schema()``."""
+
+
+class LogSource(DataSource):
+    """The data source, without knowledge of where settings come from."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return FORMAT
+
+    def topic_configs(self, root: Path) -> Callable[[str], TopicConfig]:
+        """Return what gives the settings of a topic of the data directory ``root``."""
+        raise NotImplementedError
+
+    def schema(self) -> StructType:
+        """Return all columns; a mistake in an option is told here, before anything runs."""
+        try:
+            read_options(self.options, is_streaming=False)
+        except InvalidError as error:
+            # Batch or stream is not known yet, and a few options are for one of them.
+            try:
+                read_options(self.options, is_streaming=True)
+            except InvalidError:
+                raise error from None
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> LogReader:
+        """Return the reader of a batch query."""
+        options = read_options(self.options, is_streaming=False)
+        reader = PushingLogReader if options.pushes_filters else LogReader
+        return reader(self, options, column_names(schema))
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:
+        """Return the reader of a streaming query."""
+        options = read_options(self.options, is_streaming=True)
+        return LogStreamReader(options, column_names(schema))
+
+
+def column_names(schema: StructType) -> tuple[str, ...]:
+    """Return the columns that a query asks for; InvalidError for one that does not exist."""
+    for field in schema.fields:
+        known = next((each for each in SCHEMA.fields if each.name == field.name), None)
+        if known is None:
+            raise InvalidError(
+                f"no such column; choose from {', '.join(SCHEMA.names)}. column={field.name}"
+            )
+        if known.dataType != field.dataType:
+            raise InvalidError(
+                f"a column has one type; ask for {known.dataType.simpleString()} and cast it. "
+                f"column={field.name} type={field.dataType.simpleString()}"
+            )
+    return tuple(schema.names)
+
+
+def ranked(configured: TopicConfig, options: SourceOptions) -> TopicConfig:
+    """Return how records rank: by the options, else as configured."""
+    header = options.strategy_header or configured.strategy_header
+    strategy = options.strategy or configured.strategy
+    if strategy is Strategy.HEADER and not header:
+        raise InvalidError(
+            "the strategy header needs the header's name; give compaction.strategy.header. "
+            f"compaction.strategy={strategy}"
+        )
+    return replace(configured, strategy=strategy, strategy_header=header)
+
+
+def register_source(spark: SparkSession, source: type[LogSource]) -> None:
+    """Make the format known to a session; RefusedError when its Spark is too old."""
+    version = tuple(int(number) for number in re.findall(r"[0-9]+", spark.version)[:2])
+    if version < SPARK_MIN:
+        raise RefusedError(
+            f"the data source needs Spark {SPARK_MIN[0]}.{SPARK_MIN[1]} or newer; "
+            f"plan, clean and verify run on 4.0. spark={spark.version}"
+        )
+    spark.dataSource.register(source)
+
+
+class LogReader(DataSourceReader):
+    """Plans and reads one batch query."""
+
+    def __init__(self, source: LogSource, options: SourceOptions, names: Sequence[str]) -> None:
+        """Take checked options and the columns that are asked for."""
+        self._source = source
+        self._options = options
+        self._names = tuple(names)
+        self._pushed = Pushed(options.wanted)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return what each task reads."""
+        return [InputPartition(part) for part in self._parts()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches of one task."""
+        # Spark makes a partition of its own out of none.
+        if partition.value is None:
+            return iter(())
+        return read_part(partition.value, self._names, self._options.memory_bytes)
+
+    def _parts(self) -> Iterator[LogPart]:
+        options, pushed = self._options, self._pushed
+        logs = Logs(options)
+        chosen = [entry for entry in logs.entries if pushed.holds(entry.partition)]
+        topic_config = self._source.topic_configs(logs.directory.root)
+        for entry in chosen:
+            view = logs.look(entry)
+            first, end = logs.range_of(view)
+            if first >= end:
+                continue
+            if not options.is_committed:
+                view = replace(view, aborted=())
+            if options.content is Content.ALL:
+                wanted = pushed.wanted.between(first, end)
+                for split in plan_splits(view, wanted, split_bytes=options.split_bytes):
+                    yield LogPart(split)
+                continue
+            whole = Wanted(first, end)
+            aborted = reaching_into(view.aborted, whole)
+            split = Split(entry.partition, entry.path, whole, aborted, 0)
+            configured = topic_config(entry.partition.topic)
+            yield LogPart(split, pushed.wanted, ranked(configured, options))
+
+
+class PushingLogReader(LogReader):
+    """A reader that reads only what the filters of its query can match.
+
+    A class of its own because Spark refuses one that can do it unless its configuration
+    ``spark.sql.python.filterPushdown.enabled`` is set.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Note what filters say; all of them are Spark's to apply."""
+        self._pushed = push(self._pushed, filters)
+        return filters

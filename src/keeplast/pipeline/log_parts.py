@@ -1,0 +1,95 @@
+"""Partitions of a query: what its options choose, and which offsets of it are read.
+
+Used by the driver to plan and by tasks to read. Nothing is written and no lock is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from keeplast.clock import SystemClock
+from keeplast.engine.kernel_cache import load_kernels
+from keeplast.engine.log_ranges import ALL, Split, Wanted
+from keeplast.engine.log_state import read_state
+from keeplast.engine.log_view import LogView, load_reader_checkpoints, look_at_log
+from keeplast.engine.record_source import read_records
+from keeplast.engine.workspace import Workspace
+from keeplast.errors import InvalidError
+from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
+from keeplast.log.files import LocalFiles
+from keeplast.model.topic_config import TopicConfig
+from keeplast.pipeline.arrow_batches import record_batch
+from keeplast.pipeline.source_options import SourceOptions
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """What one task reads: records, or with ``state_of`` the state by that topic's rank.
+
+    ``shown`` narrows the state down after the winners have been found.
+    """
+
+    split: Split
+    shown: Wanted = ALL
+    state_of: TopicConfig | None = None
+
+
+class Logs:
+    """The partitions that the options of a query choose, looked at as they are now."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        """List the data directory; InvalidError when it has nothing to read."""
+        self._options = options
+        self._files = LocalFiles()
+        self._clock = SystemClock()
+        self.directory: DataDirectory = open_data_directory(options.path, self._files)
+        self.entries: Sequence[PartitionEntry] = options.chosen(self.directory)
+        load_kernels(_silent)
+        self._checkpoints = load_reader_checkpoints(self._files, self.directory.root)
+
+    def look(self, entry: PartitionEntry) -> LogView:
+        """Return what readers may see of a partition."""
+        return look_at_log(entry.partition, entry.path, self._checkpoints, self._files, self._clock)
+
+    def range_of(self, view: LogView) -> tuple[int, int]:
+        """Return the offsets [first, end) that the options ask for, within what there is.
+
+        InvalidError when they ask for offsets that the log does not have (any more).
+        """
+        options = self._options
+        latest = view.end_for(committed=options.is_committed, replicated=options.is_replicated)
+        first = options.starting.of(view.partition, earliest=view.log_start, latest=latest)
+        end = options.ending.of(view.partition, earliest=view.log_start, latest=latest)
+        if options.fails_on_loss:
+            check_within(view, "startingOffsets", first)
+            check_within(view, "endingOffsets", end)
+        return max(first, view.log_start), min(end, latest)
+
+
+def check_within(view: LogView, what: str, offset: int) -> None:
+    """Raise InvalidError unless ``offset`` is one that the log has, or its end."""
+    if not view.log_start <= offset <= view.log_end:
+        raise InvalidError(
+            f"the log does not have this offset; it was deleted or never written. Choose one that "
+            f"it has, or set failOnDataLoss=false to read what there is. {what}={offset} "
+            f"partition={view.partition} log_start={view.log_start} log_end={view.log_end}"
+        )
+
+
+def read_part(part: LogPart, names: Sequence[str], memory_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield the columns ``names`` of what one task reads."""
+    load_kernels(_silent)
+    files, clock, workspace = LocalFiles(), SystemClock(), Workspace(memory_bytes)
+    if part.state_of is None:
+        found = read_records(part.split, files, clock, workspace)
+    else:
+        found = read_state(part.split, part.shown, part.state_of, files, clock, workspace)
+    for columns in found:
+        yield record_batch(columns, part.split.partition, names)
+
+
+def _silent(message: str) -> None:
+    """Say nothing: output of a Spark worker is not for people."""

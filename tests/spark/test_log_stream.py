@@ -1,0 +1,92 @@
+"""A stream follows a directory that grows: every record once, in order, restarts included."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from keeplast.log.append import NewRecord
+from keeplast.model.topic_config import TopicConfig
+from tests.support.log_builder import LogBuilder
+from tests.support.partition_maker import NOW_MS
+
+pytestmark = pytest.mark.spark
+
+
+class Following:
+    """One query with a checkpoint, run again and again until it has what is available."""
+
+    def __init__(self, spark: SparkSession, data: Path, target: Path, **options: str) -> None:
+        self._spark = spark
+        self._data = data
+        self._target = target
+        self._options = {"startingOffsets": "earliest", **options}
+
+    def run(self) -> list[str]:
+        """Run, and return the rows that are new, as ``topic-partition@offset``, in file order."""
+        before = self.seen()
+        reader = self._spark.readStream.schema("topic string, partition int, offset long")
+        frame = reader.format("kafka-log").options(**self._options).load(str(self._data))
+        query = (
+            frame.writeStream.format("parquet")
+            .option("checkpointLocation", str(self._target / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(self._target / "rows"))
+        )
+        query.awaitTermination()
+        after = self.seen()
+        assert len(set(after)) == len(after)
+        return [row for row in after if row not in set(before)]
+
+    def seen(self) -> list[str]:
+        """Return everything that the stream has written."""
+        rows = []
+        files = sorted((self._target / "rows").glob("*.parquet"))
+        for path in sorted(files, key=lambda each: (each.stat().st_mtime_ns, each.name)):
+            for row in pq.read_table(path).to_pylist():
+                rows.append(f"{row['topic']}-{row['partition']}@{row['offset']}")
+        return rows
+
+    def offsets(self) -> list[dict[str, dict[str, int]]]:
+        """Return the end offsets of all batches, from the checkpoint."""
+        logs = sorted(
+            (self._target / "checkpoint/offsets").glob("[0-9]*"), key=lambda p: int(p.name)
+        )
+        return [json.loads(path.read_text().splitlines()[-1]) for path in logs]
+
+
+def append(log: LogBuilder, count: int) -> None:
+    for _ in range(count):
+        log.append(NewRecord(b"%d" % (log.log_end % 3), b"v", NOW_MS))
+
+
+def names(topic: str, first: int, end: int) -> list[str]:
+    return [f"{topic}@{offset}" for offset in range(first, end)]
+
+
+def test_a_growing_directory_is_followed(spark: SparkSession, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    log = LogBuilder(data / "t-0", TopicConfig())
+    append(log, 10)
+    stream = Following(spark, data, tmp_path, maxOffsetsPerTrigger="6")
+    assert names("t-0", 0, 10) == stream.run()
+    assert [6, 10] == [each["t"]["0"] for each in stream.offsets()]
+
+    # Rolled, written on, and a partition that was not there before.
+    append(log, 2)
+    log.roll()
+    append(log, 3)
+    other = LogBuilder(data / "t-1", TopicConfig())
+    append(other, 2)
+    assert sorted([*names("t-0", 10, 15), *names("t-1", 0, 2)]) == sorted(stream.run())
+    # Compacted below and above the stream's position: gaps are no loss.
+    append(log, 3)
+    log.append(NewRecord(b"9", b"v", NOW_MS), at=40)
+    log.path(0).write_bytes(b"")
+    assert [*names("t-0", 15, 18), "t-0@40"] == stream.run()
+    log.close()
+    other.close()

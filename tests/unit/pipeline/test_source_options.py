@@ -1,0 +1,86 @@
+"""The options of the data source: what each mistake is answered with."""
+
+from __future__ import annotations
+
+import pytest
+
+from keeplast.errors import InvalidError
+from keeplast.model.partition import TopicPartition
+from keeplast.model.strategy import Strategy
+from keeplast.pipeline.source_options import Content, EndOfLog, Isolation, read_options
+
+MISTAKES = [
+    ({"isolation.level": "serializable"}, "isolation.level='serializable'"),
+    ({"endingOffset": "latest"}, "did you mean endingOffsets"),
+    ({"startingOffsets": '{"u":{"zero":1}}'}, "give earliest, or"),
+    ({"startingOffsets": '{"u":{"0":1.5}}'}, "not a partition and its offset: '0': 1.5"),
+    ({"startingOffsets": '{"u":[0]}'}, "no partitions for topic u"),
+    ({"startingOffsets": "{"}, "not understood"),
+    ({"startingOffsets": "latest"}, "startingOffsets can be earliest"),
+    ({"endingOffsets": "earliest"}, "endingOffsets can be latest"),
+    ({"subscribe": " , "}, "give names with commas between"),
+    ({"subscribe": "u", "assign": '{"u":[0]}'}, "options=assign,subscribe"),
+    ({"subscribePattern": "("}, "not a regular expression"),
+    ({"assign": '{"u":["0"]}'}, "not a list of partitions"),
+    ({"assign": "{}"}, "no partition; give"),
+    ({"maxOffsetsPerTrigger": "10"}, "only a stream has triggers"),
+    ({"compaction.strategy": "timestamp"}, "add state=latest"),
+    ({"state": "newest"}, "give all or latest"),
+    ({"state": "latest", "compaction.strategy": "age"}, "give offset or timestamp or header"),
+    ({"failOnDataLoss": "maybe"}, "give true or false"),
+    ({"maxPartitionBytes": "1g"}, "maxPartitionBytes='1g'"),
+    ({"memoryBytes": "5"}, "memoryBytes='5'"),
+    ({"endOfLog": "now"}, "give log-end or high-watermark"),
+    ({"path": "s3://bucket/data"}, "copy or mount it"),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), MISTAKES)
+def test_a_mistake_is_named_with_its_value_and_the_remedy(
+    given: dict[str, str], expected: str
+) -> None:
+    with pytest.raises(InvalidError) as caught:
+        read_options({"path": "/data", **given}, is_streaming=False)
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"state": "latest"}, "a stream has no state"),
+        ({"endingOffsets": "latest"}, "a stream has no end"),
+        ({"filterPushdown": "true"}, "filters of a stream"),
+        ({"maxOffsetsPerTrigger": "0"}, "not a number from 1"),
+    ],
+)
+def test_a_stream_refuses_what_only_a_batch_has(given: dict[str, str], expected: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        read_options({"path": "/data", **given}, is_streaming=True)
+    assert expected in str(caught.value)
+
+
+def test_a_path_is_needed() -> None:
+    with pytest.raises(InvalidError, match="option=path"):
+        read_options({}, is_streaming=False)
+
+
+def test_defaults_are_what_a_reader_of_files_expects() -> None:
+    batch = read_options({"path": "file:///data"}, is_streaming=False)
+    assert Isolation.COMMITTED is batch.isolation
+    assert EndOfLog.LOG_END is batch.end_of_log
+    assert Content.ALL is batch.content
+    assert "/data" == str(batch.path)
+    partition = TopicPartition("t", 0)
+    assert 3 == batch.starting.of(partition, earliest=3, latest=9)
+    assert 9 == batch.ending.of(partition, earliest=3, latest=9)
+    stream = read_options({"path": "/data"}, is_streaming=True)
+    assert EndOfLog.HIGH_WATERMARK is stream.end_of_log
+    assert 9 == stream.starting.of(partition, earliest=3, latest=9)
+
+
+def test_names_of_options_have_no_case() -> None:
+    options = read_options(
+        {"PATH": "/data", "STATE": "LATEST", "compaction.STRATEGY": "Timestamp"},
+        is_streaming=False,
+    )
+    assert (Content.LATEST, Strategy.TIMESTAMP) == (options.content, options.strategy)

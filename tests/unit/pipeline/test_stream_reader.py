@@ -1,0 +1,162 @@
+"""Where a stream's batches begin and end; the reader is asked as Spark asks it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from keeplast.errors import InvalidError
+from keeplast.format.checkpoint import encode_offsets
+from keeplast.log.append import NewRecord
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import TopicConfig
+from keeplast.pipeline.source_options import read_options
+from keeplast.pipeline.stream_reader import LogStreamReader
+from tests.support.log_builder import LogBuilder
+from tests.support.partition_maker import NOW_MS
+
+PARTITION = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogBuilder:
+    """A log of three records."""
+    log = LogBuilder(tmp_path / "data/t-0", TopicConfig())
+    append(log, 3)
+    return log
+
+
+def append(log: LogBuilder, count: int) -> None:
+    for _ in range(count):
+        log.append(NewRecord(b"k", b"v", NOW_MS + log.log_end))
+
+
+def reader_of(log: LogBuilder, **options: str) -> LogStreamReader:
+    given = {"path": str(log.directory.parent), **options}
+    return LogStreamReader(read_options(given, is_streaming=True), ["topic", "offset"])
+
+
+def latest(reader: LogStreamReader, start: dict[str, Any]) -> dict[str, Any]:
+    return reader.latestOffset(start, reader.getDefaultReadLimit())
+
+
+def read(reader: LogStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    """Return the offsets of the rows of one batch."""
+    return [
+        offset
+        for part in reader.partitions(start, end)
+        for batch in reader.read(part)
+        for offset in batch.column("offset").to_pylist()
+    ]
+
+
+def at(offset: int) -> dict[str, Any]:
+    return {"t": {"0": offset}}
+
+
+def test_a_new_stream_begins_at_the_end_unless_told_otherwise(log: LogBuilder) -> None:
+    assert at(3) == reader_of(log).initialOffset()
+    assert at(0) == reader_of(log, startingOffsets="earliest").initialOffset()
+    assert at(2) == reader_of(log, startingOffsets='{"t":{"0":2}}').initialOffset()
+
+
+def test_a_batch_is_the_range_between_two_offsets(log: LogBuilder) -> None:
+    reader = reader_of(log)
+    assert at(3) == latest(reader, at(1))
+    assert [1, 2] == read(reader, at(1), at(3))
+    assert [] == read(reader, at(3), at(3))
+
+
+def test_what_is_written_after_the_end_was_taken_is_the_next_batchs(log: LogBuilder) -> None:
+    reader = reader_of(log)
+    end = latest(reader, at(0))
+    append(log, 2)
+    assert [0, 1, 2] == read(reader, at(0), end)
+    assert [3, 4] == read(reader, end, latest(reader, end))
+
+
+def test_available_now_ends_where_it_began(log: LogBuilder) -> None:
+    reader = reader_of(log)
+    reader.prepareForTriggerAvailableNow()
+    append(log, 2)
+    assert at(3) == latest(reader, at(0))
+    assert at(5) == reader.reportLatestOffset()
+
+
+def test_a_limit_is_shared_by_partitions_and_given_on(log: LogBuilder) -> None:
+    other = LogBuilder(log.directory.parent / "t-1", TopicConfig())
+    append(other, 9)
+    reader = reader_of(log, maxOffsetsPerTrigger="8")
+    assert ReadMaxRows(8) == reader.getDefaultReadLimit()
+    assert {"t": {"0": 3, "1": 5}} == latest(reader, at(0))
+    assert {"t": {"0": 3, "1": 9}} == reader.latestOffset(at(0), ReadAllAvailable())
+    one = reader_of(log, maxOffsetsPerTrigger="1")
+    assert {"t": {"0": 1, "1": 0}} == latest(one, at(0))
+
+
+def test_a_partition_that_appears_is_read_from_its_start(log: LogBuilder) -> None:
+    reader = reader_of(log, startingOffsets="latest")
+    start = reader.initialOffset()
+    other = LogBuilder(log.directory.parent / "t-1", TopicConfig())
+    append(other, 2)
+    end = latest(reader, start)
+    assert {"t": {"0": 3, "1": 2}} == end
+    assert [0, 1] == read(reader, start, end)
+
+
+def test_open_transactions_are_waited_for(log: LogBuilder) -> None:
+    sender = log.producer(7)
+    sender.send(1, 2)
+    append(log, 1)
+    reader = reader_of(log)
+    assert at(3) == latest(reader, at(3))
+    sender.abort()
+    assert at(7) == latest(reader, at(3))
+    assert [5] == read(reader, at(3), at(7))
+    everything = reader_of(log, **{"isolation.level": "read_uncommitted"})
+    assert [3, 4, 5] == read(everything, at(3), latest(everything, at(3)))
+
+
+def test_what_is_not_replicated_is_waited_for(log: LogBuilder) -> None:
+    checkpoint = log.directory.parent / "replication-offset-checkpoint"
+    checkpoint.write_bytes(encode_offsets({PARTITION: 2}))
+    assert at(2) == latest(reader_of(log), at(0))
+    assert at(3) == latest(reader_of(log, endOfLog="log-end"), at(0))
+    # A checkpoint lags behind; what has been read is not taken back.
+    assert at(3) == latest(reader_of(log), at(3))
+
+
+def test_offsets_that_are_gone_unread_are_an_error_unless_loss_is_accepted(
+    log: LogBuilder,
+) -> None:
+    start = log.directory.parent / "log-start-offset-checkpoint"
+    start.write_bytes(encode_offsets({PARTITION: 2}))
+    with pytest.raises(InvalidError, match="failOnDataLoss=false"):
+        reader_of(log).partitions(at(1), at(3))
+    assert [2] == read(reader_of(log, failOnDataLoss="false"), at(1), at(3))
+
+
+def test_a_log_that_is_shorter_than_what_was_read_is_an_error(log: LogBuilder) -> None:
+    reader = reader_of(log)
+    with pytest.raises(InvalidError, match="failOnDataLoss=false"):
+        reader.partitions(at(7), at(9))
+    with pytest.raises(InvalidError, match="failOnDataLoss=false"):
+        latest(reader, at(7))
+    assert at(7) == latest(reader_of(log, failOnDataLoss="false"), at(7))
+
+
+def test_a_partition_that_is_gone_is_an_error_unless_loss_is_accepted(log: LogBuilder) -> None:
+    other = LogBuilder(log.directory.parent / "t-1", TopicConfig())
+    append(other, 2)
+    end = latest(reader_of(log), at(0))
+    other.close()
+    shutil.rmtree(other.directory)
+    with pytest.raises(InvalidError, match="failOnDataLoss=false"):
+        reader_of(log).partitions(at(0), end)
+    assert [0, 1, 2] == read(reader_of(log, failOnDataLoss="false"), at(0), end)
+    # Its end stays as it was, so that it is not begun again.
+    assert end == latest(reader_of(log), end)

@@ -1,8 +1,8 @@
 """A key map that notes in a ledger how each record stands, while it learns the winners.
 
-The notes are right only while offsets ascend, so that an offset names one record and the later of
-two is the greater; :meth:`NotingKeyMap.forget_notes` when they do not. A map that ranks by more
-than the offset notes in its own way: :mod:`keeplast.columns.ranks`.
+The notes are right only while offsets ascend, so that an offset names one record;
+:meth:`NotingKeyMap.forget_notes` when they do not. A map that ranks by more than the offset notes
+in its own way: :mod:`keeplast.columns.ranks`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,13 @@ def insert_noting(table, block, first, last, first_offset, standings):
             table[s, 0] = block[i, 0]
             table[s, 1] = block[i, 1]
             new += 1
-        elif mark != np.uint64(1):
+        raised = block[i, 2] + np.uint64(2)
+        if raised < mark:
+            note(standings, np.int64(block[i, 2]) - first_offset, LOSES)
+            continue
+        if mark >= np.uint64(2):
             note(standings, np.int64(mark) - 2 - first_offset, LOSES)
-        table[s, 2] = block[i, 2] + np.uint64(2)
+        table[s, 2] = raised
         note(standings, np.int64(block[i, 2]) - first_offset, WINS)
     return new
 

@@ -23,6 +23,7 @@ from keeplast.columns.winners import (
     SHARDS,
     UNKNOWN,
     WINS,
+    find_row,
     find_slot,
     prefetch_home,
 )
@@ -121,6 +122,26 @@ def raise_stored(table, block, first, last, first_offset, standings):
             table[s, 3] = block[i, 3]
 
 
+@kernel("void(uint64[:, ::1], int32[::1], uint8[::1])")
+def mark_best_ranks(block, slots, best):
+    """Set ``best`` of the one row of each key that outranks the key's other rows.
+
+    ``slots`` holds -1s and is larger than the block.
+    """
+    for i in range(block.shape[0]):
+        s = find_row(block, slots, i)
+        other = slots[s]
+        if other < 0:
+            slots[s] = i
+            best[i] = 1
+        elif _outranks(block[i, 2], block[i, 3], block[other, 2], block[other, 3]):
+            best[other] = 0
+            best[i] = 1
+            slots[s] = i
+        else:
+            best[i] = 0
+
+
 @kernel("void(uint64[:, ::1], uint64[:, ::1], int64, int64, int32[::1], uint8[::1])")
 def look_up_ranks(table, block, first, last, rows, standings):
     """Write to ``standings[row]`` how each block row's record stands: UNKNOWN, WINS or LOSES."""
@@ -167,10 +188,10 @@ class RankedKeyMap(NotingKeyMap):
 
     def raise_known(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
         """Take the rows of ``block`` whose key has been put and whose rank is greater."""
-        ledger = self._ledger
         for shard in range(SHARDS):
-            first, last = int(starts[shard]), int(starts[shard + 1])
-            if first < last:
-                raise_stored(
-                    self._tables[shard], block, first, last, ledger.first_offset, ledger.standings
-                )
+            self.raise_shard(shard, block, int(starts[shard]), int(starts[shard + 1]))
+
+    def raise_shard(self, shard: int, block: NDArray[np.uint64], first: int, last: int) -> None:
+        """Do so for rows ``[first, last)``, which are of this shard."""
+        ledger = self._ledger
+        raise_stored(self._tables[shard], block, first, last, ledger.first_offset, ledger.standings)

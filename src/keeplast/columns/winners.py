@@ -97,9 +97,10 @@ def find_slot(table, a, b):
 
 @kernel("int64(uint64[:, ::1], uint64[:, ::1], int64, int64)")
 def insert(table, block, first, last):
-    """Store the offsets of block rows ``[first, last)``; a later row of a key replaces an earlier.
+    """Raise keys to the offsets of block rows ``[first, last)``; the greatest offset of a key wins.
 
-    The table must have room for all of them. Returns how many keys were new.
+    So the order in which rows arrive makes no difference. The table must have room for all of
+    them. Returns how many keys were new.
     """
     new = 0
     for i in range(first, last):
@@ -109,7 +110,9 @@ def insert(table, block, first, last):
             table[s, 0] = block[i, 0]
             table[s, 1] = block[i, 1]
             new += 1
-        table[s, 2] = block[i, 2] + np.uint64(2)
+        raised = block[i, 2] + np.uint64(2)
+        if raised > table[s, 2]:
+            table[s, 2] = raised
     return new
 
 
@@ -176,11 +179,44 @@ def find_overflow(is_new, first, last, room):
     return last
 
 
+@inline
+def find_row(block, slots, i):
+    """Return the slot that names a row with the key of row ``i``, or the empty one for it: -1."""
+    s = home_slot(block[i, 0], slots.shape[0])
+    while slots[s] >= 0 and (
+        block[slots[s], 0] != block[i, 0] or block[slots[s], 1] != block[i, 1]
+    ):
+        s += 1
+        if s == slots.shape[0]:
+            s = 0
+    return s
+
+
+@kernel("void(uint64[:, ::1], int32[::1], uint8[::1])")
+def mark_best(block, slots, best):
+    """Set ``best`` of the one row of each key that has the greatest offset of the key's rows.
+
+    ``slots`` holds -1s and is larger than the block.
+    """
+    for i in range(block.shape[0]):
+        s = find_row(block, slots, i)
+        other = slots[s]
+        if other < 0:
+            slots[s] = i
+            best[i] = 1
+        elif block[i, 2] > block[other, 2]:
+            best[other] = 0
+            best[i] = 1
+            slots[s] = i
+        else:
+            best[i] = 0
+
+
 class KeyMap:
     """Winners of the dirty keys of one partition and round.
 
-    Grows shard by shard, so that no more than one shard exists twice at any time. Not safe for
-    concurrent writers; readers need no lock once :meth:`put` is no longer called.
+    Grows shard by shard, so that no more than one shard exists twice at any time. Two writers must
+    not work on one shard at once; readers need no lock once nothing is put any more.
     """
 
     __slots__ = ("_counts", "_tables")
@@ -243,15 +279,27 @@ class KeyMap:
         return grown
 
     def put(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
-        """Store every row of ``block``; rows of one key must come in the order of the log."""
+        """Raise keys to every row of ``block``, in any order; the greatest rank wins."""
         for shard in range(SHARDS):
-            first, last = int(starts[shard]), int(starts[shard + 1])
-            # In small steps: a step reserves a slot for each of its rows, known keys included.
-            while first < last:
-                step = min(last, first + max(STEP_ROWS_MIN, self._tables[shard].shape[0] // 64))
-                table = self._make_room(shard, step - first)
-                self._counts[shard] += self._insert(table, block, first, step)
-                first = step
+            self.put_shard(shard, block, int(starts[shard]), int(starts[shard + 1]))
+
+    def put_shard(self, shard: int, block: NDArray[np.uint64], first: int, last: int) -> None:
+        """Raise keys to the rows ``[first, last)`` of ``block``, which are of this shard."""
+        # In small steps: a step reserves a slot for each of its rows, known keys included.
+        while first < last:
+            step = min(last, first + max(STEP_ROWS_MIN, self._tables[shard].shape[0] // 64))
+            table = self._make_room(shard, step - first)
+            self._counts[shard] += self._insert(table, block, first, step)
+            first = step
+
+    def to_block(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """Return every key with its rank as one block and its shards' starts, for a shuffle."""
+        parts = [table[table[:, 2] > 1] for table in self._tables]
+        starts = np.zeros(SHARDS + 1, np.int64)
+        np.cumsum([len(part) for part in parts], out=starts[1:])
+        block = np.concatenate(parts)
+        block[:, 2] -= np.uint64(2)
+        return block, starts
 
     def announce(
         self,
@@ -279,3 +327,10 @@ class KeyMap:
             first, last = int(starts[shard]), int(starts[shard + 1])
             if first < last:
                 self._look_up(self._tables[shard], block, first, last, rows, standings)
+
+    def find_shard(self, shard: int, block: NDArray[np.uint64]) -> NDArray[np.uint8]:
+        """Return the standing of each row of ``block``, all of which are of this shard."""
+        standings = np.empty(len(block), np.uint8)
+        rows = np.arange(len(block), dtype=np.int32)
+        self._look_up(self._tables[shard], block, 0, len(block), rows, standings)
+        return standings

@@ -1,7 +1,10 @@
 """Which transactions were aborted, followed through a pass in offset order.
 
 The state at the entry of a group is a fold over everything before it: in sequence it is handed
-from group to group. Kafka: ``CleanedTransactionMetadata``; cleaning.md section 3.5.
+from group to group; in parallel it is computed from the *events* of the segments before it, which
+are what a fold can notice of them. Both folds give the same state.
+
+Kafka: ``CleanedTransactionMetadata``; cleaning.md section 3.5.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from keeplast.columns.kernel import OK
 from keeplast.format.txn_index import AbortedTransaction
 
 SLOTS_MIN = 256
+REPLAYED_AT_ONCE = 4096
+"""Events replayed in one step: each step reserves a slot for each of its events."""
 
 
 class TransactionState:
@@ -31,9 +36,7 @@ class TransactionState:
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         """Start before the first batch."""
         self.aborted = tuple(sorted(set(aborted), key=lambda txn: txn.first_offset))
-        self._keys = np.array(
-            [(txn.first_offset, txn.producer_id) for txn in self.aborted], np.int64
-        ).reshape(-1, 2)
+        self._keys = aborted_keys(self.aborted)
         self._producers = _new_table(max(SLOTS_MIN, 4 * len(self.aborted)))
         self._counters = np.zeros(2, np.int64)
 
@@ -57,11 +60,7 @@ class TransactionState:
         Returns the aborted transactions whose marker was met after their data, in order, and the
         index of a control batch that cannot be read, or None.
         """
-        room = 2 * (int(self._counters[kernels.USED]) + (last - first) + len(self.aborted)) + 2
-        if self._producers.shape[0] < room:
-            grown = _new_table(2 * room)
-            kernels.move_producers(self._producers, grown)
-            self._producers = grown
+        self._make_room(last - first)
         finished = np.empty(last - first, np.int64)
         count, code, bad = kernels.follow(
             data, scratch, table, first, last, self._producers, self._counters, self._keys,
@@ -69,6 +68,97 @@ class TransactionState:
         )  # fmt: skip
         done = tuple(self.aborted[k] for k in finished[:count].tolist())
         return done, None if code == OK else bad
+
+    def at_entry(self, offset: int) -> TransactionState:
+        """Return an independent, small state before the batch that ends at or above ``offset``."""
+        twin = self.copy()
+        twin.replay(np.array([(offset - 1, -1, kernels.OTHER_MARKER)], np.int64))
+        open_ = int((twin._producers[:, 1] > 0).sum())
+        producers = _new_table(2 * open_ + 2)
+        kernels.move_producers(twin._producers, producers)
+        twin._producers = producers
+        twin._counters[kernels.USED] = open_
+        return twin
+
+    def open_transactions(self) -> dict[int, int]:
+        """Return the marks of every producer with a transaction under way; for tests to compare."""
+        rows = self._producers[self._producers[:, 1] > 0]
+        return dict(zip(rows[:, 0].tolist(), rows[:, 1].tolist(), strict=True))
+
+    def aborted_open(self) -> frozenset[int]:
+        """Return the producers whose data counts as aborted now."""
+        is_open = (self._producers[:, 1] > 0) & (self._producers[:, 1] & kernels.ABORTED_OPEN != 0)
+        return frozenset(self._producers[is_open, 0].tolist())
+
+    def replay(self, events: NDArray[np.int64]) -> None:
+        """Advance over the events of segments instead of over their batches."""
+        for first in range(0, len(events), REPLAYED_AT_ONCE):
+            last = min(len(events), first + REPLAYED_AT_ONCE)
+            self._make_room(last - first)
+            kernels.replay(events, first, last, self._producers, self._counters, self._keys)
+
+    def _make_room(self, more: int) -> None:
+        self._producers = _with_room(
+            self._producers, int(self._counters[kernels.USED]) + more + len(self.aborted)
+        )
+
+
+class EventLister:
+    """Lists the events of one segment, or of one range of it, window by window."""
+
+    __slots__ = ("_counters", "_keys", "_parts", "_producers")
+
+    def __init__(self, aborted: NDArray[np.int64]) -> None:
+        """Start at the first batch; ``aborted`` is what :func:`aborted_keys` returns."""
+        self._keys = aborted
+        self._producers = _new_table(SLOTS_MIN)
+        self._counters = np.zeros(2, np.int64)
+        self._parts: list[NDArray[np.int64]] = []
+
+    def add(
+        self,
+        data: NDArray[np.uint8],
+        scratch: NDArray[np.uint8],
+        table: NDArray[np.int64],
+        first: int,
+        last: int,
+    ) -> int | None:
+        """List batches ``[first, last)``; returns a control batch that cannot be read, or None."""
+        used = int(self._counters[kernels.USED])
+        self._producers = _with_room(self._producers, used + (last - first) + len(self._keys))
+        events = np.empty((last - first, kernels.EVENT_COLUMNS), np.int64)
+        count, code, bad = kernels.list_events(
+            data, scratch, table, first, last, self._producers, self._counters, self._keys, events
+        )
+        if count:
+            self._parts.append(events[:count].copy())
+        return None if code == OK else int(bad)
+
+    def events(self) -> NDArray[np.int64]:
+        """Return all events so far, (n, 3): last offset, producer id, kind."""
+        return np.concatenate([no_events(), *self._parts])
+
+
+def no_events() -> NDArray[np.int64]:
+    """Return an empty list of events."""
+    return np.empty((0, kernels.EVENT_COLUMNS), np.int64)
+
+
+def aborted_keys(aborted: Iterable[AbortedTransaction]) -> NDArray[np.int64]:
+    """Return (first offset, producer id) of each, ascending, as the kernels take them."""
+    ordered = sorted(set(aborted), key=lambda txn: txn.first_offset)
+    keys = [(txn.first_offset, txn.producer_id) for txn in ordered]
+    return np.array(keys, np.int64).reshape(-1, 2)
+
+
+def _with_room(producers: NDArray[np.int64], taken: int) -> NDArray[np.int64]:
+    """Return the table, or a larger copy of it, with room for ``taken`` slots."""
+    room = 2 * taken + 2
+    if producers.shape[0] >= room:
+        return producers
+    grown = _new_table(2 * room)
+    kernels.move_producers(producers, grown)
+    return grown
 
 
 def _new_table(slots: int) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from keeplast.columns import batch_table as t
-from keeplast.columns.kernel import BAD_CONTROL, OK, kernel, outline
+from keeplast.columns.kernel import BAD_CONTROL, OK, inline, kernel, outline
 from keeplast.columns.machine import load_be16
 from keeplast.columns.rows import parse_record
 
@@ -29,6 +29,11 @@ USED = 1
 
 ABORT_MARKER = 0
 COMMIT_MARKER = 1
+DATA = 2
+"""Stands among the kinds of an event for transactional data."""
+OTHER_MARKER = 3
+"""Stands for every control record that ends no transaction."""
+EVENT_COLUMNS = 3
 
 
 @outline
@@ -54,6 +59,61 @@ def _marks(producers, state, producer_id):
     return s
 
 
+@inline
+def _advance(offset, producers, state, aborted):
+    """Open the aborted transactions that begin at or below ``offset``."""
+    while state[NEXT_ABORTED] < aborted.shape[0] and aborted[state[NEXT_ABORTED], 0] <= offset:
+        k = state[NEXT_ABORTED]
+        s = _marks(producers, state, aborted[k, 1])
+        # The same transaction may be collected for several segments; the open one stays.
+        if producers[s, 1] & ABORTED_OPEN == 0:
+            producers[s, 1] = (producers[s, 1] & COMMITTED_OPEN) | ABORTED_OPEN
+            producers[s, 2] = k
+        state[NEXT_ABORTED] += 1
+
+
+@inline
+def _see_data(producers, state, producer_id):
+    """Account for transactional data; says whether its transaction was aborted."""
+    s = _marks(producers, state, producer_id)
+    if producers[s, 1] & ABORTED_OPEN != 0:
+        producers[s, 1] |= DATA_SEEN
+        return True
+    producers[s, 1] |= COMMITTED_OPEN
+    return False
+
+
+@inline
+def _see_marker(producers, producer_id, kind):
+    """Account for a marker; returns (is unneeded, aborted transaction that it ends or -1)."""
+    s = _slot(producers, producer_id)
+    marks = producers[s, 1]
+    if kind == ABORT_MARKER:
+        if marks == MARK_EMPTY:
+            return True, np.int64(-1)
+        producers[s, 1] = marks & COMMITTED_OPEN
+        if marks & DATA_SEEN != 0:
+            return False, producers[s, 2]
+        return True, np.int64(-1)
+    if marks != MARK_EMPTY and marks & COMMITTED_OPEN != 0:
+        producers[s, 1] = marks & ~np.int64(COMMITTED_OPEN)
+        return False, np.int64(-1)
+    return True, np.int64(-1)
+
+
+@inline
+def _marker_kind(window, scratch, table, i):
+    """Return the type of the control record of batch ``i``; -1 when it cannot be read."""
+    data = window if table[i, t.PAYLOAD_IN] == 0 else scratch
+    at, _ts, _delta, key_at, key_length, _value, _plain = parse_record(
+        data, table[i, t.PAYLOAD_START], table[i, t.PAYLOAD_END]
+    )
+    if at < 0 or key_length < 4 or load_be16(data, key_at) < 0:
+        return np.int64(-1)
+    kind = load_be16(data, key_at + 2)
+    return np.int64(kind) if kind >= 0 else np.int64(OTHER_MARKER)
+
+
 @kernel(
     "UniTuple(int64, 3)(uint8[::1], uint8[::1], int64[:, ::1], int64, int64, int64[:, ::1],"
     " int64[::1], int64[:, ::1], int64[::1])"
@@ -67,62 +127,101 @@ def follow(window, scratch, table, first, last, producers, state, aborted, finis
     """
     done = 0
     for i in range(first, last):
-        x = table[i, t.LAST_OFFSET]
-        while state[NEXT_ABORTED] < aborted.shape[0] and aborted[state[NEXT_ABORTED], 0] <= x:
-            k = state[NEXT_ABORTED]
-            s = _marks(producers, state, aborted[k, 1])
-            # The same transaction may be collected for several segments; the open one stays.
-            if producers[s, 1] & ABORTED_OPEN == 0:
-                producers[s, 1] = (producers[s, 1] & COMMITTED_OPEN) | ABORTED_OPEN
-                producers[s, 2] = k
-            state[NEXT_ABORTED] += 1
+        _advance(table[i, t.LAST_OFFSET], producers, state, aborted)
         attributes = table[i, t.ATTRIBUTES]
         if table[i, t.MAGIC] < 2:
             continue
-        producer_id = table[i, t.PRODUCER_ID]
         if attributes & t.CONTROL != 0:
             if table[i, t.COUNT] == 0:
                 table[i, t.STATE] = t.UNNEEDED
                 continue
-            data = window if table[i, t.PAYLOAD_IN] == 0 else scratch
-            at, _ts, _delta, key_at, key_length, _value, _plain = parse_record(
-                data, table[i, t.PAYLOAD_START], table[i, t.PAYLOAD_END]
-            )
-            if at < 0 or key_length < 4 or load_be16(data, key_at) < 0:
+            kind = _marker_kind(window, scratch, table, i)
+            if kind < 0:
                 return done, BAD_CONTROL, i
-            kind = load_be16(data, key_at + 2)
-            if kind == ABORT_MARKER:
-                s = _slot(producers, producer_id)
-                marks = producers[s, 1]
-                table[i, t.STATE] = t.UNNEEDED
-                if marks != MARK_EMPTY:
-                    if marks & DATA_SEEN != 0:
-                        table[i, t.STATE] = 0
-                        finished[done] = producers[s, 2]
-                        done += 1
-                    producers[s, 1] = marks & COMMITTED_OPEN
-            elif kind == COMMIT_MARKER:
-                s = _slot(producers, producer_id)
-                marks = producers[s, 1]
-                if marks != MARK_EMPTY and marks & COMMITTED_OPEN != 0:
-                    producers[s, 1] = marks & ~np.int64(COMMITTED_OPEN)
-                else:
-                    table[i, t.STATE] = t.UNNEEDED
+            if kind <= COMMIT_MARKER:
+                unneeded, ended = _see_marker(producers, table[i, t.PRODUCER_ID], kind)
+                table[i, t.STATE] = t.UNNEEDED if unneeded else 0
+                if ended >= 0:
+                    finished[done] = ended
+                    done += 1
+        elif attributes & t.TRANSACTIONAL != 0:
+            is_aborted = _see_data(producers, state, table[i, t.PRODUCER_ID])
+            table[i, t.STATE] = t.ABORTED if is_aborted else 0
+    return done, OK, 0
+
+
+@kernel(
+    "UniTuple(int64, 3)(uint8[::1], uint8[::1], int64[:, ::1], int64, int64, int64[:, ::1],"
+    " int64[::1], int64[:, ::1], int64[:, ::1])"
+)
+def list_events(window, scratch, table, first, last, producers, state, aborted, events):
+    """List what :func:`replay` needs to know of the batches ``[first, last)``.
+
+    ``events`` (n, 3) receives last offset, producer id and kind: a marker's type, or DATA. Data is
+    left out while it can change nothing: since the producer's last data that was listed, no
+    marker of it was met and none of its aborted transactions began. ``producers`` and ``state``
+    are of the lister's own, empty at the first batch of a segment. Returns as :func:`follow` does.
+    """
+    listed = 0
+    for i in range(first, last):
+        offset = table[i, t.LAST_OFFSET]
+        while state[NEXT_ABORTED] < aborted.shape[0] and aborted[state[NEXT_ABORTED], 0] <= offset:
+            s = _marks(producers, state, aborted[state[NEXT_ABORTED], 1])
+            producers[s, 1] = 0
+            state[NEXT_ABORTED] += 1
+        attributes = table[i, t.ATTRIBUTES]
+        if table[i, t.MAGIC] < 2:
+            continue
+        kind = np.int64(OTHER_MARKER)
+        producer_id = table[i, t.PRODUCER_ID]
+        if attributes & t.CONTROL != 0:
+            if table[i, t.COUNT] == 0:
+                continue
+            kind = _marker_kind(window, scratch, table, i)
+            if kind < 0:
+                return listed, BAD_CONTROL, i
+            if kind > COMMIT_MARKER:
+                continue
+            s = _marks(producers, state, producer_id)
+            producers[s, 1] = 0
         elif attributes & t.TRANSACTIONAL != 0:
             s = _marks(producers, state, producer_id)
-            if producers[s, 1] & ABORTED_OPEN != 0:
-                producers[s, 1] |= DATA_SEEN
-                table[i, t.STATE] = t.ABORTED
-            else:
-                producers[s, 1] |= COMMITTED_OPEN
-    return done, OK, 0
+            if producers[s, 1] & DATA_SEEN != 0:
+                continue
+            producers[s, 1] = DATA_SEEN
+            kind = np.int64(DATA)
+        else:
+            continue
+        events[listed, 0] = offset
+        events[listed, 1] = producer_id
+        events[listed, 2] = kind
+        listed += 1
+    return listed, OK, 0
+
+
+@kernel("void(int64[:, ::1], int64, int64, int64[:, ::1], int64[::1], int64[:, ::1])")
+def replay(events, first, last, producers, state, aborted):
+    """Advance over the events ``[first, last)`` as :func:`follow` does over their batches.
+
+    What begins between two events is opened at the later one, which makes no difference.
+    """
+    for i in range(first, last):
+        _advance(events[i, 0], producers, state, aborted)
+        kind = events[i, 2]
+        if kind == DATA:
+            _see_data(producers, state, events[i, 1])
+        elif kind <= COMMIT_MARKER:
+            _see_marker(producers, events[i, 1], kind)
 
 
 @kernel("void(int64[:, ::1], int64[:, ::1])")
 def move_producers(source, target):
-    """Insert every producer of ``source`` into the larger, empty ``target``."""
+    """Insert every producer of ``source`` with a mark into the empty ``target``, which has room.
+
+    A producer without a mark is as good as one that was never met.
+    """
     for i in range(source.shape[0]):
-        if source[i, 1] != MARK_EMPTY:
+        if source[i, 1] > 0:
             s = _slot(target, source[i, 0])
             target[s, 0] = source[i, 0]
             target[s, 1] = source[i, 1]

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.clock import SystemClock
 from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.events import NoEvents
 from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.runner import Runner
+from keeplast.engine.runner import Progressed, Runner
+from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
-from tests.support.cases import Json, RoundSettings, topic_config
+from tests.support.cases import KEY_MAP_BYTES, Json, RoundSettings, topic_config
 from tests.support.replay import Cleaning
 
 COMMAND_TIMEOUT_SECONDS = 300
@@ -27,8 +31,42 @@ FAILED_ON_INPUT = (3, 4)
 """Corrupt input, or refused."""
 
 
-def in_process(runner: Runner) -> Cleaning:
-    """Return a cleaning that calls the coordinator with ``runner``."""
+class Reshaped:
+    """A runner that cuts every round as it is told, whatever the planner chose."""
+
+    def __init__(self, runner: Runner, choice: ShapeChoice) -> None:
+        self._runner = runner
+        self._choice = choice
+        self.staged = 0
+
+    @property
+    def slots(self) -> int:
+        return self._runner.slots
+
+    @property
+    def shares_memory(self) -> bool:
+        return self._runner.shares_memory
+
+    def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
+        reshaped = [
+            replace(task, shape=self._choice) if task.plan.key_capacity is None else task
+            for task in tasks
+        ]
+        self.staged += sum(task.is_staged for task in reshaped)
+        return self._runner.run(reshaped, progressed)
+
+    def __enter__(self) -> Reshaped:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def in_process(runner: Runner, *, is_bounded: bool = True) -> Cleaning:
+    """Return a cleaning that calls the coordinator with ``runner``.
+
+    ``is_bounded`` False frees the key map of a bound that no case reaches by default.
+    """
     coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
 
     def clean(data_directory: Path, partition: TopicPartition, settings: RoundSettings) -> Json:
@@ -40,7 +78,9 @@ def in_process(runner: Runner) -> Cleaning:
                         data_directory / str(partition),
                         topic_config(settings.config),
                         CleanerConfig(
-                            settings.key_map_bytes,
+                            settings.key_map_bytes
+                            if is_bounded or settings.key_map_bytes != KEY_MAP_BYTES
+                            else None,
                             settings.load_factor,
                             settings.producer_id_expiration_ms,
                         ),

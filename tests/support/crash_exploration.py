@@ -84,6 +84,10 @@ class _LateRunner:
     def slots(self) -> int:
         return self._inner.slots
 
+    @property
+    def shares_memory(self) -> bool:
+        return self._inner.shares_memory
+
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
         for result in self._inner.run(tasks, progressed):
             self._write_late(tasks[0], result)

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from keeplast.cleaner.plan import RoundPlan
+from keeplast.cleaner.shapes import Ground, Workload, choose_shapes
 from keeplast.clock import Clock
 from keeplast.engine.commit import (
     commit_in_place,
@@ -39,7 +40,7 @@ from keeplast.engine.horizons import HorizonBook
 from keeplast.engine.kernel_cache import load_kernels
 from keeplast.engine.place import copy_root_files, make_target, target_of
 from keeplast.engine.receipt import append_receipt, expiry_line, receipt_line
-from keeplast.engine.report import CleanReport, ExpiryReport, RoundReport
+from keeplast.engine.report import CleanReport, Estimate, ExpiryReport, RoundReport
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rolling import roll_active, roll_idle
 from keeplast.engine.rounds import (
@@ -53,7 +54,7 @@ from keeplast.engine.rounds import (
     planned_report,
 )
 from keeplast.engine.runner import Runner
-from keeplast.engine.sample import read_sample
+from keeplast.engine.sample import SampleChoice, read_sample
 from keeplast.engine.shield import shielded
 from keeplast.engine.survey import Checkpoints, Survey, load_checkpoints, survey_partition
 from keeplast.engine.task import PartitionTask, TaskResult
@@ -137,6 +138,7 @@ class Coordinator:
                 )
         runs = [PartitionRun(partition) for partition in request.partitions]
         works = [work for run in runs for work in self._begin(run, request, writes=False)]
+        self._shape(works, request)
         if exact:
             self._run_waves(works, request)
         else:
@@ -165,6 +167,7 @@ class Coordinator:
                     break
                 current = request if number == 0 else later
                 works = [work for run in active for work in self._begin(run, current, writes=True)]
+                self._shape(works, current)
                 self._run_waves(in_order(works, current.order), current)
             if request.retention:
                 for run in runs:
@@ -294,20 +297,49 @@ class Coordinator:
             return
         yield run, round_
 
+    def _shape(self, works: list[Work], request: CleanRequest) -> None:
+        """Decide for every round of a call how its work is cut."""
+        rounds = [round_ for _, round_ in works]
+        ground = Ground(
+            self._runner.slots,
+            None if self._runner.shares_memory else request.task_memory_bytes,
+        )
+        workloads = [self._workload(round_, ground) for round_ in rounds]
+        choices = choose_shapes(workloads, ground, asked=request.shape)
+        for round_, choice in zip(rounds, choices, strict=True):
+            round_.task = replace(round_.task, shape=choice)
+
+    def _workload(self, round_: Round, ground: Ground) -> Workload:
+        """Return a round as the planner sees it; a sample is read where keys may be too many."""
+        workload = Workload.at_most(round_.plan)
+        if ground.has_room_for(workload) or round_.survey.sample is None:
+            return workload
+        try:
+            estimate = self._estimate(round_, round_.survey.sample)
+        except (CompactionError, OSError, MemoryError):
+            return workload  # what is damaged will be said by the pass that meets it
+        if estimate is None:
+            return workload
+        return Workload(round_.plan, estimate.messages_read, estimate.distinct_keys)
+
+    def _estimate(self, round_: Round, chosen: SampleChoice) -> Estimate | None:
+        task = round_.task
+        sample = read_sample(
+            chosen, round_.plan, task.path, task.hash_key, self._files, self._clock
+        )
+        return estimate_round(sample, round_.plan)
+
     def _planned(self, round_: Round, request: CleanRequest) -> RoundReport:
         """Return bounds, groups and, from a sample, an estimate; damage found there is a note."""
-        survey, plan, task = round_.survey, round_.plan, round_.task
+        survey, plan = round_.survey, round_.plan
         disk_bytes = disk_needed_bytes(survey, plan, is_in_place=request.target is None)
         estimate, damage = None, None
         if survey.sample is not None:
             try:
-                sample = read_sample(
-                    survey.sample, plan, task.path, task.hash_key, self._files, self._clock
-                )
-                estimate = estimate_round(sample, plan)
+                estimate = self._estimate(round_, survey.sample)
             except (CompactionError, OSError, MemoryError) as error:
                 damage = error
-        return planned_report(survey, plan, disk_bytes, estimate, damage)
+        return round_.with_shape(planned_report(survey, plan, disk_bytes, estimate, damage))
 
     def _task(
         self,

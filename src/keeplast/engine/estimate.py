@@ -21,12 +21,10 @@ from numpy.typing import NDArray
 
 from keeplast.cleaner.distinct import DistinctKeys, fit_distinct
 from keeplast.cleaner.plan import RoundPlan
+from keeplast.cleaner.shapes import MAP_BYTES_PER_KEY
 from keeplast.columns import batch_table as t
 from keeplast.engine.report import Estimate
 from keeplast.engine.sample import Sample, SectionSample
-
-KEY_MAP_BYTES_PER_KEY = 36
-"""A slot has 24 bytes, and tables are between two thirds and five sixths full."""
 
 BYTES_PER_SECOND = 1 << 30
 RECORDS_PER_SECOND = 8_000_000
@@ -197,7 +195,7 @@ def _estimate(
         aborted_records=round(sum(part.sample.aborted * part.scale for part in both)),
         keyless_records=round(sum(part.sample.keyless * part.scale for part in both)),
         distinct_keys=round(distinct),
-        key_map_bytes=round(distinct) * KEY_MAP_BYTES_PER_KEY,
+        key_map_bytes=round(distinct) * MAP_BYTES_PER_KEY,
         seconds=round(seconds, 3),
     )
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.transactions import TransactionState
@@ -23,10 +25,10 @@ from keeplast.columns.scan import HAS_EVENTS
 from keeplast.columns.winners import KeyMap
 from keeplast.engine.ranking import Ranking, VersionCounts, ranking_of
 from keeplast.engine.resolve import raise_over_clean
-from keeplast.engine.task import IndexStats, PartitionTask
+from keeplast.engine.task import IndexStats, PartitionTask, first_pass_start
 from keeplast.engine.transaction_windows import follow_window
 from keeplast.engine.workspace import DecompressedCache, Slice, Workspace
-from keeplast.errors import CorruptError
+from keeplast.errors import CorruptError, invariant
 from keeplast.format.filename import LOG, segment_file
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.windows import Window, read_windows
@@ -76,16 +78,18 @@ def _index(
     *,
     checks_crc: bool,
 ) -> Indexed:
-    ranking = ranking_of(task.plan.topic)
-    indexing = _Indexing(task, workspace, cache, ranking)
-    dirty = task.plan.dirty_segments()
+    plan = task.plan
+    ranking = ranking_of(plan.topic)
+    dirty = plan.dirty_segments()
+    ledger = new_ledger(plan.first_dirty, plan.bound, workspace.ledger_bytes_max)
+    cache.give_up(ledger.standings.nbytes)
+    own = ranking.new_map(ledger)
+    indexing = Indexing(task, workspace, cache, ranking, own, own.forget_notes)
+    indexing.begin(first_pass_start(plan))
     try:
         for number, segment in enumerate(dirty):
             path = task.path / segment_file(segment.base_offset, LOG)
-            # A transaction that ended before the start position may pass for open (F5). By offset
-            # that is Kafka's way and harmless; by version it could hide the record that wins.
-            skips = number == 0 and not ranking.has_versions
-            start = task.plan.start_position if skips else 0
+            start = first_pass_position(plan) if number == 0 else 0
             with reading(files, path) as handle:
                 for window in read_windows(
                     handle, path, workspace.buffers, start=start, end=segment.size_bytes,
@@ -95,26 +99,47 @@ def _index(
                     progressed(window.length)
             following = number + 1 < len(dirty)
             indexing.latest = (dirty[number + 1].base_offset if following else task.plan.bound) - 1
-        indexing.put_held()
+        indexing.end(plan.bound)
     except _Full:
         pass
     counts = indexing.versions
-    if isinstance(indexing.key_map, RankedKeyMap):
+    if isinstance(own, RankedKeyMap):
         counts += raise_over_clean(
-            task, indexing.key_map, ranking, files, workspace, cache, progressed,
+            task, own, ranking, files, workspace, cache, progressed,
             checks_crc=checks_crc,
         )  # fmt: skip
     # A full map also knows keys that it announced and then had no room for.
-    keys = min(len(indexing.key_map), task.plan.key_capacity or len(indexing.key_map))
+    keys = min(len(own), task.plan.key_capacity or len(own))
     stats = IndexStats(
         indexing.messages, indexing.bytes, keys,
         versions_missing=counts.missing, versions_malformed=counts.malformed,
     )  # fmt: skip
-    return Indexed(indexing.key_map, indexing.latest + 1, stats)
+    return Indexed(own, indexing.latest + 1, stats)
 
 
-class _Indexing:
-    """The pass between windows: the map, and how far it reaches."""
+def first_pass_position(plan: RoundPlan) -> int:
+    """Return the byte of the first dirty segment at which the first pass begins.
+
+    A transaction that ended before the start position may pass for open (F5). By offset that is
+    Kafka's way and harmless; by version it could hide the record that wins.
+    """
+    return 0 if ranking_of(plan.topic).has_versions else plan.start_position
+
+
+class KeySink(Protocol):
+    """What the first pass puts keys into, block by block."""
+
+    def put(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
+        """Take every row of a block."""
+        ...
+
+
+class Indexing:
+    """The pass between windows: where the keys go, and how far it reaches.
+
+    A bounded map must be the sink itself; without a bound any sink will do. ``disordered`` is
+    called, once, when offsets do not ascend.
+    """
 
     def __init__(
         self,
@@ -122,27 +147,36 @@ class _Indexing:
         workspace: Workspace,
         cache: DecompressedCache,
         ranking: Ranking,
+        sink: KeySink,
+        disordered: Callable[[], None],
     ) -> None:
+        """Prepare; :meth:`begin` comes before the first window."""
         plan: RoundPlan = task.plan
-        dirty = plan.dirty_segments()
-        first_base = dirty[0].base_offset if dirty else plan.first_dirty
-        self._state = TransactionState(plan.aborted_from(first_base))
         self._first_dirty = plan.first_dirty
-        self._capacity = INT64_MAX if plan.key_capacity is None else plan.key_capacity
+        self._capacity = plan.key_capacity
         self._hash_key = task.hash_key
         self._workspace = workspace
         self._cache = cache
-        ledger = new_ledger(plan.first_dirty, plan.bound, workspace.ledger_bytes_max)
-        cache.give_up(ledger.standings.nbytes)
         self._ranking = ranking
-        self.key_map = ranking.new_map(ledger)
+        self._sink = sink
+        self._disordered = disordered
         self.versions = VersionCounts()
         self._holds = plan.key_capacity is None and not ranking.has_versions
-        workspace.rows_held = 0
-        self._last_offset = -1
         self.latest = -1
         self.messages = 0
         self.bytes = 0
+
+    def begin(self, state: TransactionState, after: int = -1) -> None:
+        """Start before a window, with its transactions; all offsets to come lie above ``after``."""
+        self._state = state
+        self._last_offset = after
+        self._workspace.rows_held = 0
+
+    def end(self, before: int) -> None:
+        """Give away what is held; all offsets should lie below ``before``."""
+        self.put_held()
+        if self._last_offset >= before:
+            self._disordered()
 
     def read(self, window: Window, base_offset: int) -> None:
         """Index one window; raises _Full at the record that does not fit."""
@@ -175,7 +209,7 @@ class _Indexing:
                 part.first_row, part.rows, self._last_offset, self._workspace.offsets
             )
             if self._last_offset == verdicts.DISORDER:
-                self.key_map.forget_notes()
+                self._disordered()
 
     def _hold(self, window: Window, part: Slice) -> None:
         """Leave the rows where they are until there are enough of them for the map."""
@@ -190,7 +224,7 @@ class _Indexing:
         w = self._workspace
         held, w.rows_held = w.rows_held, 0
         if self._mark(held):
-            self.key_map.put(self._ranking.block_of(held, w), w.starts)
+            self._sink.put(self._ranking.block_of(held, w), w.starts)
 
     def _mark(self, rows: int) -> int:
         w = self._workspace
@@ -204,25 +238,31 @@ class _Indexing:
         w = self._workspace
         count = self._mark(part.rows)
         stop = part.rows
-        if len(self.key_map) + count > self._capacity:
-            stop = self._find_room(part)
+        if self._capacity is not None and len(self._key_map) + count > self._capacity:
+            stop = self._find_room(part, self._capacity)
         if count:
             w.marks[stop : part.rows] = 0
             self.versions += self._ranking.read_versions(window, part, w)
-            self.key_map.put(self._ranking.block_of(part.rows, w), w.starts)
+            self._sink.put(self._ranking.block_of(part.rows, w), w.starts)
         if stop < part.rows:
             self._end_inside(window, part, stop)
             raise _Full
         self.messages += verdicts.count_messages(window.table, part.first, part.last)
 
-    def _find_room(self, part: Slice) -> int:
+    @property
+    def _key_map(self) -> KeyMap:
+        """Return the sink of a pass that has a bound."""
+        invariant(isinstance(self._sink, KeyMap), "only a key map of the pass's own has a bound")
+        return cast(KeyMap, self._sink)
+
+    def _find_room(self, part: Slice, capacity: int) -> int:
         """Return the first row of the slice that does not fit, or its number of rows."""
         w = self._workspace
-        room = self._capacity - len(self.key_map)
+        room = capacity - len(self._key_map)
         block = self._ranking.block_of(part.rows, w)
         wanted = w.marks[: part.rows].copy()
         is_new = np.zeros(part.rows, np.uint8)
-        self.key_map.announce(block, w.starts, w.block_rows, is_new)
+        self._key_map.announce(block, w.starts, w.block_rows, is_new)
         full_at = winners.find_overflow(is_new, 0, part.rows, room)
         # The row that does not fit is the next one that would have been indexed.
         later = np.flatnonzero(wanted[full_at:])

@@ -1,6 +1,9 @@
-"""Runs waves in threads of this process; kernels release the interpreter lock.
+"""Runs rounds in threads of this process; kernels release the interpreter lock.
 
-The only thread pool below ``service``. One workspace a thread, made once.
+The only thread pool below ``service``. One workspace a thread, made once. The threads of a round
+in stages share its key map. Units of such rounds go before whole partitions, the longest round
+first, so that a giant one starts at once and small ones fill the gaps that its stages leave; whole
+partitions are begun in the order in which they came.
 """
 
 from __future__ import annotations
@@ -8,13 +11,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from keeplast.clock import Clock, SystemClock
+from keeplast.engine.local_jobs import Job, StagedJob, WaveJob
 from keeplast.engine.runner import Progressed
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.engine.wave import run_wave
-from keeplast.engine.workspace import Workspace
+from keeplast.engine.work import Tools
+from keeplast.engine.workspace import DecompressedCache, Workspace
 from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.throttle import Throttle, ThrottledFiles
@@ -45,6 +50,11 @@ class LocalRunner:
         """Return the number of threads."""
         return self._slots
 
+    @property
+    def shares_memory(self) -> bool:
+        """Return True: a key map is made once for all threads."""
+        return True
+
     def __enter__(self) -> LocalRunner:
         """Start the threads."""
         self._pool = ThreadPoolExecutor(self._slots, "keeplast")
@@ -60,26 +70,69 @@ class LocalRunner:
         """Yield results as tasks end; all threads share one limit on their bytes, the least."""
         limits = [x.io_bytes_per_second for x in tasks if x.io_bytes_per_second is not None]
         self._throttle.limit(min(limits, default=None))
-        if len(tasks) == 1 or self._pool is None:
-            for task in tasks:
-                yield self._execute(task, progressed)
+        jobs = self._jobs(tasks, progressed)
+        if self._pool is None or (len(tasks) == 1 and not tasks[0].is_staged):
+            for job in jobs:
+                while (work := job.next()) is not None:
+                    work()
+                yield job.result()
             return
-        futures = [self._pool.submit(self._execute, task, progressed) for task in tasks]
+        running: dict[Future[None], Job] = {}
         try:
-            for future in as_completed(futures):
-                yield future.result()
+            while jobs:
+                while len(running) < self._slots:
+                    jobs.sort(key=lambda job: -job.bytes_left)
+                    work, job = next(
+                        ((work, job) for job in jobs if (work := job.next()) is not None),
+                        (None, jobs[0]),
+                    )
+                    if work is None:
+                        break
+                    running[self._pool.submit(work)] = job
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    job = running.pop(future)
+                    future.result()
+                    if job in jobs and job.is_done:
+                        jobs.remove(job)
+                        yield job.result()
         finally:
-            for future in futures:
+            for future in running:
                 future.cancel()
 
-    def _execute(self, task: PartitionTask, progressed: Progressed) -> TaskResult:
+    def _jobs(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> list[Job]:
+        # A round by itself has the memory of all threads for what it decompresses; beside whole
+        # partitions, which keep their own, it has none to spare.
+        staged = sum(task.is_staged for task in tasks)
+        share = self._slots / staged if staged == len(tasks) else 0.0
+        return [
+            StagedJob(task, self._tools, progressed, self._clock, share)
+            if task.is_staged
+            else WaveJob(task, self._run_wave, progressed)
+            for task in tasks
+        ]
+
+    def _run_wave(self, task: PartitionTask, progressed: Progressed) -> TaskResult:
+        files = self._files_of(task, progressed)
+        return run_wave(task, files, self._clock, self._workspace(task), progressed)
+
+    def _tools(
+        self, task: PartitionTask, cache: DecompressedCache, progressed: Progressed
+    ) -> Tools:
+        files = self._files_of(task, progressed)
+        return Tools(task, files, self._workspace(task), cache, progressed)
+
+    def _files_of(self, task: PartitionTask, progressed: Progressed) -> FileSystem:
+        if task.io_bytes_per_second is None:
+            return self._files
+        # A wait tells that nothing has moved, so that a stop ends it.
+        return ThrottledFiles(self._files, self._throttle, lambda: progressed(0))
+
+    def _workspace(self, task: PartitionTask) -> Workspace:
+        """Return the calling thread's workspace."""
         workspace: Workspace | None = getattr(self._local, "workspace", None)
         if workspace is None or self._local.memory_bytes != task.memory_bytes:
             workspace = Workspace(task.memory_bytes)
             self._local.workspace = workspace
             self._local.memory_bytes = task.memory_bytes
-        files = self._files
-        if task.io_bytes_per_second is not None:
-            # A wait tells that nothing has moved, so that a stop ends it.
-            files = ThrottledFiles(files, self._throttle, lambda: progressed(0))
-        return run_wave(task, files, self._clock, workspace, progressed)
+        return workspace

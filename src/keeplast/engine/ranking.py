@@ -94,6 +94,19 @@ class Ranking:
         )
         return block
 
+    def best_of(self, rows: NDArray[np.uint64]) -> NDArray[np.uint8]:
+        """Mark the one row of each key of a block that outranks the key's other rows."""
+        best = np.zeros(len(rows), np.uint8)
+        slots = np.full(2 * len(rows) + 1, -1, np.int32)
+        mark = ranks.mark_best_ranks if self.has_versions else winners.mark_best
+        mark(rows, slots, best)
+        return best
+
+    def offsets_of(self, rows: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the offsets of a block's rows."""
+        offsets = rows[:, 2].view(np.int64)
+        return offsets >> 1 if self.has_versions else offsets
+
 
 def ranking_of(topic: TopicConfig) -> Ranking:
     """Return how the records of a topic rank."""

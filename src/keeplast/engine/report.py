@@ -125,6 +125,7 @@ class RoundReport:
     first dirty offset; None when nothing was decided. ``notes`` say what limited the round,
     ``dating`` counts the dirty segments whose dates cannot be taken for their age.
     ``is_expired_round``: only what had expired was removed, and the checkpoint stays.
+    ``shape`` is how the work was or would be cut, with ``buckets`` where it has any.
     Only a plan that is not exact has ``estimate`` and ``disk_bytes``, the free space without which
     the round is refused.
     """
@@ -147,6 +148,9 @@ class RoundReport:
     stats: Stats | None = None
     reasons: Reasons | None = None
     groups: tuple[GroupReport, ...] | None = None
+    shape: str | None = None
+    buckets: int | None = None
+    shape_reason: str | None = None
     disk_bytes: int | None = None
     estimate: Estimate | None = None
     notes: tuple[str, ...] = ()

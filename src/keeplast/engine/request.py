@@ -9,11 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keeplast.cleaner.selection import Order
+from keeplast.cleaner.shapes import Shape
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 
 MEMORY_BYTES_DEFAULT = 256 << 20
 """Windows, buffers and decompressed data kept between the passes; the key map comes on top."""
+
+TASK_MEMORY_BYTES_DEFAULT = 1 << 30
+"""What a Spark task may hold of keys; its windows and buffers come on top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,8 @@ class CleanRequest:
     asks for a round also where only tombstones or markers whose time has passed are left to go.
     ``order`` is the order in which partitions are begun. ``retention`` removes
     afterwards the segments that retention and the log start offset let go.
+    ``shape`` None lets the planner choose; ``task_memory_bytes`` is what a task that shares its
+    memory with no other may hold of keys.
     """
 
     partitions: tuple[PartitionRequest, ...]
@@ -56,3 +62,5 @@ class CleanRequest:
     order: Order = Order.OVERDUE_FIRST
     target: Path | None = None
     receipt: Path | None = None
+    shape: Shape | None = None
+    task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT

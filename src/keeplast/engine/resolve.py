@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.columns import verdicts
 from keeplast.columns.ranks import RankedKeyMap
@@ -22,6 +25,7 @@ from keeplast.log.files import FileSystem, reading
 from keeplast.log.windows import read_windows
 
 Progressed = Callable[[int], None]
+RaiseKnown = Callable[[NDArray[np.uint64], NDArray[np.int64]], None]
 
 
 def raise_over_clean(
@@ -36,31 +40,53 @@ def raise_over_clean(
     checks_crc: bool,
 ) -> VersionCounts:
     """Raise the keys of ``key_map`` to their clean winners; returns what had no version."""
-    plan, w = task.plan, workspace
+    plan = task.plan
     clean = [s for s in plan.segments if s.base_offset < plan.first_dirty]
     if not len(key_map) or not clean:
         return VersionCounts()
-    dirty = plan.dirty_segments()
-    shared_base = dirty[0].base_offset if dirty else plan.first_dirty
     state = TransactionState(plan.aborted_from(clean[0].base_offset))
     counts = VersionCounts()
     for segment in clean:
-        path = task.path / segment_file(segment.base_offset, LOG)
-        # The first pass has kept the payloads of the segment that is clean and dirty.
-        keeps = segment.base_offset != shared_base
-        with reading(files, path) as handle:
-            for window in read_windows(
-                handle, path, w.buffers, end=segment.size_bytes, checks_crc=checks_crc
-            ):
-                follow_window(state, window, w)
-                verdicts.select_indexed(window.table, 0, window.batches)
-                for part in w.slices(
-                    window, segment.base_offset, task.hash_key, cache, keeps=keeps
+        counts += raise_over_extent(
+            task, segment.base_offset, 0, segment.size_bytes, state, key_map.raise_known, ranking,
+            files, workspace, cache, progressed, checks_crc=checks_crc,
+        )  # fmt: skip
+    return counts
+
+
+def raise_over_extent(
+    task: PartitionTask,
+    base_offset: int,
+    start: int,
+    end: int,
+    state: TransactionState,
+    raise_known: RaiseKnown,
+    ranking: Ranking,
+    files: FileSystem,
+    w: Workspace,
+    cache: DecompressedCache,
+    progressed: Progressed,
+    *,
+    checks_crc: bool,
+) -> VersionCounts:
+    """Give the clean records in the bytes ``[start, end)`` of a segment to ``raise_known``."""
+    plan = task.plan
+    dirty = plan.dirty_segments()
+    # The first pass has kept the payloads of the segment that is clean and dirty.
+    keeps = base_offset != (dirty[0].base_offset if dirty else plan.first_dirty)
+    path = task.path / segment_file(base_offset, LOG)
+    counts = VersionCounts()
+    with reading(files, path) as handle:
+        for window in read_windows(
+            handle, path, w.buffers, start=start, end=end, checks_crc=checks_crc
+        ):
+            follow_window(state, window, w)
+            verdicts.select_indexed(window.table, 0, window.batches)
+            for part in w.slices(window, base_offset, task.hash_key, cache, keeps=keeps):
+                if verdicts.mark_indexed(
+                    part.rows, 0, plan.first_dirty, w.offsets, w.flags, w.marks
                 ):
-                    if verdicts.mark_indexed(
-                        part.rows, 0, plan.first_dirty, w.offsets, w.flags, w.marks
-                    ):
-                        counts += ranking.read_versions(window, part, w)
-                        key_map.raise_known(ranking.block_of(part.rows, w), w.starts)
-                progressed(window.length)
+                    counts += ranking.read_versions(window, part, w)
+                    raise_known(ranking.block_of(part.rows, w), w.starts)
+            progressed(window.length)
     return counts

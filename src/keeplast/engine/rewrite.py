@@ -24,9 +24,9 @@ from keeplast.columns import rebuild, verdicts
 from keeplast.columns.index_entries import final_time_entry, index_batches, new_index_state
 from keeplast.columns.kernel import OK, PROBLEMS
 from keeplast.columns.ledger import NO_LEDGER, Ledger
-from keeplast.columns.scan import HAS_HIDDEN
-from keeplast.columns.winners import KeyMap
+from keeplast.columns.scan import HAS_EVENTS, HAS_HIDDEN
 from keeplast.engine.ranking import Ranking
+from keeplast.engine.standings import Standings
 from keeplast.engine.task import PartitionTask, StagedFile, StagedGroup
 from keeplast.engine.transaction_windows import follow_window
 from keeplast.engine.workspace import CODECS, DecompressedCache, Slice, Workspace
@@ -54,13 +54,20 @@ class IndexFullError(Exception):
         self.sources = sources
 
 
+class EntryNeededError(Exception):
+    """The group has transactions and the state at its entry is not known yet. Nothing is left."""
+
+
 @dataclass(frozen=True, slots=True)
 class PassContext:
-    """What every group of a pass shares."""
+    """What every group of a pass shares.
+
+    ``knows_entry`` False makes a group with transactions end in :class:`EntryNeededError`.
+    """
 
     task: PartitionTask
     end_offset: int
-    key_map: KeyMap
+    standings: Standings
     files: FileSystem
     workspace: Workspace
     cache: DecompressedCache
@@ -69,6 +76,7 @@ class PassContext:
     ranking: Ranking
     source_crcs: dict[int, int] | None = None
     ledger: Ledger = NO_LEDGER
+    knows_entry: bool = True
 
     @property
     def plan(self) -> RoundPlan:
@@ -145,8 +153,11 @@ class _Writing:
         crc = 0
         is_last = number + 1 == len(self._group.sources)
         kept_end = self._next_base() if c.plan.keeps_group_ends and is_last else c.plan.bound
+        self._finder = c.standings.of_segment(source.base_offset)
         with reading(c.files, path) as handle:
             for window in read_windows(handle, path, c.workspace.buffers, end=source.size_bytes):
+                if not c.knows_entry and window.marks & HAS_EVENTS:
+                    raise EntryNeededError
                 self._aborted.extend(follow_window(self._transactions, window, c.workspace))
                 verdicts.judge_batches(
                     window.table, 0, window.batches, c.plan.now_ms, kept_end,
@@ -179,7 +190,7 @@ class _Writing:
         ):
             c.ranking.read_versions(window, part, w)
             block = c.ranking.block_of(part.rows, w)
-            c.key_map.find(block, w.starts, w.block_rows, w.standings)
+            self._finder.find(block, w.starts, w.block_rows, w.standings)
         keep = w.marks
         changed, packed = verdicts.judge_rows(
             table, first, last, map_latest, c.plan.now_ms, c.plan.horizon_ms, keeps_old,

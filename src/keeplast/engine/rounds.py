@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups
 from keeplast.cleaner.selection import Candidate, Order, choose
+from keeplast.cleaner.shapes import Shape, ShapeChoice
 from keeplast.columns import verdicts
 from keeplast.engine.report import (
     CleanReport,
@@ -55,6 +56,18 @@ class Round:
         groups = plan_groups(self.plan, self.plan.bound) if carry is None else carry.groups
         return sum(group.size_bytes for group in groups)
 
+    def with_shape(self, report: RoundReport) -> RoundReport:
+        """Return the report with how the round's work is cut, and why."""
+        choice = self.task.shape
+        if choice.shape is not Shape.PARTITION and not self.task.is_staged:
+            choice = ShapeChoice(Shape.PARTITION, why="the disk has room for waves only")
+        return replace(
+            report,
+            shape=choice.shape.value,
+            buckets=choice.buckets or None,
+            shape_reason=choice.why or None,
+        )
+
     def report(self, finished: float) -> RoundReport:
         """Return the report of a round whose last wave is committed."""
         last = self.results[-1]
@@ -87,7 +100,7 @@ class Round:
         )
         base = base_report(self.survey)
         groups = tuple(group for result in self.results for group in result.groups)
-        return replace(
+        report = replace(
             base,
             notes=(*base.notes, *_version_notes(stats, self.plan.topic.strategy_header)),
             end_offset=last.end_offset,
@@ -95,6 +108,7 @@ class Round:
             reasons=reasons_of(counters),
             groups=group_reports(groups),
         )
+        return self.with_shape(report)
 
 
 @dataclass(slots=True)

@@ -1,5 +1,6 @@
-"""The port of whatever executes waves: threads here, Spark in ``pipeline``.
+"""The port of whatever executes tasks: threads here, Spark in ``pipeline``.
 
+A task is one wave, or a whole round in stages (:mod:`keeplast.engine.staged_round`).
 A runner commits nothing and decides nothing. It may run a task on any host and more than once;
 only the result that it yields counts, and it yields exactly one for every task, in any order.
 """
@@ -20,6 +21,11 @@ class Runner(Protocol):
     @property
     def slots(self) -> int:
         """Return how many tasks run at once; memory is shared out by it."""
+        ...
+
+    @property
+    def shares_memory(self) -> bool:
+        """Say whether all tasks share one memory, so that a key map is made once for all."""
         ...
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import GroupPlan, RoundPlan
+from keeplast.cleaner.shapes import WHOLE, Shape, ShapeChoice
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.columns import rules, verdicts
 from keeplast.columns.winners import KeyMap
@@ -56,6 +57,7 @@ class PartitionTask:
     ``wave_bytes_max`` bounds the sources of a wave; at least one group is always done.
     ``takes_crcs`` asks for checksums of whole files, for a receipt. ``io_bytes_per_second`` is what
     all workers together may read and write; a runner gives each its share.
+    ``shape`` says how the work is cut; what must run in waves is always one task.
     """
 
     number: int
@@ -70,6 +72,20 @@ class PartitionTask:
     carry: Carry | None = None
     takes_crcs: bool = False
     io_bytes_per_second: float | None = None
+    shape: ShapeChoice = WHOLE
+
+    @property
+    def is_staged(self) -> bool:
+        """Say whether the round is done in stages rather than by one task."""
+        in_waves = self.carry is not None or self.wave_bytes_max is not None
+        return self.shape.shape is not Shape.PARTITION and not in_waves
+
+    @property
+    def cost_bytes(self) -> int:
+        """Return about how much there is to read, for tasks to be ordered by."""
+        plan = self.plan
+        read = sum(s.size_bytes for s in plan.segments if s.base_offset < plan.bound)
+        return read + sum(s.size_bytes for s in plan.dirty_segments())
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +136,17 @@ class TaskResult:
     error: Exception | None = None
     source_crcs: Mapping[int, int] = field(default_factory=dict)
     output_crcs: Mapping[int, int] = field(default_factory=dict)
+
+
+def first_pass_start(plan: RoundPlan) -> TransactionState:
+    """Return the transactions before the first batch that the first pass reads."""
+    dirty = plan.dirty_segments()
+    return TransactionState(plan.aborted_from(dirty[0].base_offset if dirty else plan.first_dirty))
+
+
+def second_pass_start(plan: RoundPlan) -> TransactionState:
+    """Return the transactions before the first batch of the log."""
+    return TransactionState(plan.aborted_from(plan.segments[0].base_offset))
 
 
 def reasons_of(counters: NDArray[np.int64]) -> Reasons:

@@ -7,6 +7,7 @@ An array grows only for a single batch that does not fit, and stays grown.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -69,15 +70,19 @@ class Slice:
 
 
 class DecompressedCache:
-    """Payloads of compressed batches, kept from the first pass for the second, up to a limit."""
+    """Payloads of compressed batches, kept from the first pass for the second, up to a limit.
 
-    __slots__ = ("_bytes_max", "_bytes_used", "_payloads")
+    The threads that share a round share it.
+    """
+
+    __slots__ = ("_bytes_max", "_bytes_used", "_lock", "_payloads")
 
     def __init__(self, bytes_max: int) -> None:
         """Keep at most ``bytes_max`` bytes."""
         self._bytes_max = bytes_max
         self._bytes_used = 0
         self._payloads: dict[tuple[int, int], NDArray[np.uint8]] = {}
+        self._lock = threading.Lock()
 
     def give_up(self, size: int) -> None:
         """Leave ``size`` bytes to something else."""
@@ -85,9 +90,10 @@ class DecompressedCache:
 
     def keep(self, base_offset: int, position: int, payload: NDArray[np.uint8]) -> None:
         """Remember the payload of the batch at ``position`` of a segment, if there is room."""
-        if self._bytes_used + payload.nbytes <= self._bytes_max:
-            self._payloads[base_offset, position] = payload
-            self._bytes_used += payload.nbytes
+        with self._lock:
+            if self._bytes_used + payload.nbytes <= self._bytes_max:
+                self._payloads[base_offset, position] = payload
+                self._bytes_used += payload.nbytes
 
     def keep_copy(
         self, base_offset: int, position: int, data: NDArray[np.uint8], start: int, end: int
@@ -98,10 +104,25 @@ class DecompressedCache:
 
     def take(self, base_offset: int, position: int) -> NDArray[np.uint8] | None:
         """Return a remembered payload and forget it."""
-        payload = self._payloads.pop((base_offset, position), None)
-        if payload is not None:
-            self._bytes_used -= payload.nbytes
+        with self._lock:
+            payload = self._payloads.pop((base_offset, position), None)
+            if payload is not None:
+                self._bytes_used -= payload.nbytes
         return payload
+
+
+def cache_bytes_of(memory_bytes: int) -> int:
+    """Return what is left for decompressed batches in a workspace of this size."""
+    arrays_bytes = ARRAYS_PER_WINDOW * _window_bytes(memory_bytes)
+    return max(0, memory_bytes - arrays_bytes - ROW_BYTES * _row_count(memory_bytes))
+
+
+def _window_bytes(memory_bytes: int) -> int:
+    return min(memory_bytes // WINDOW_SHARE, WINDOW_BYTES_DEFAULT)
+
+
+def _row_count(memory_bytes: int) -> int:
+    return min(memory_bytes // ROWS_SHARE, ROWS_MAX)
 
 
 class Workspace:
@@ -114,17 +135,16 @@ class Workspace:
                 f"memory is less than a worker can work in; give at least 32m. "
                 f"memory_bytes={memory_bytes}"
             )
-        window_bytes = min(memory_bytes // WINDOW_SHARE, WINDOW_BYTES_DEFAULT)
+        window_bytes = _window_bytes(memory_bytes)
         self.buffers = WindowBuffers(window_bytes)
         self.scratch = np.empty(SCRATCH_WINDOWS * window_bytes, np.uint8)
         self.starts = np.zeros(winners.SHARDS + 1, np.int64)
-        self._make_rows(min(memory_bytes // ROWS_SHARE, ROWS_MAX))
+        self._make_rows(_row_count(memory_bytes))
         self.rows_held = 0
         self.out = np.empty(window_bytes, np.uint8)
         self._zstd = ZstdWriter()
         self._zstd_reader = ZstdReader()
-        arrays_bytes = ARRAYS_PER_WINDOW * window_bytes + ROW_BYTES * len(self.offsets)
-        self.cache_bytes = max(0, memory_bytes - arrays_bytes)
+        self.cache_bytes = cache_bytes_of(memory_bytes)
         self.ledger_bytes_max = self.cache_bytes // LEDGER_SHARE
 
     @property

@@ -47,6 +47,11 @@ class SparkRunner:
         return max(1, int(self._session.sparkContext.defaultParallelism))
 
     @property
+    def shares_memory(self) -> bool:
+        """Return False: every task is a process."""
+        return False
+
+    @property
     def _session(self) -> SparkSession:
         if self._spark is None:
             self._spark = start_session(self._master, self._cores)

@@ -234,6 +234,7 @@ class ChangedMeanwhile:
         self._inner = LocalRunner(cores=1)
 
     slots = 1
+    shares_memory = True
 
     def run(self, tasks: list[PartitionTask], progressed: Progressed) -> list[TaskResult]:
         results = list(self._inner.run(tasks, progressed))

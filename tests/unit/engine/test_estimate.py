@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from keeplast.cleaner.shapes import MAP_BYTES_PER_KEY
 from keeplast.clock import SystemClock
 from keeplast.engine import sample
-from keeplast.engine.estimate import KEY_MAP_BYTES_PER_KEY
 from keeplast.engine.report import Estimate, Reasons, Stats, round_to_json
 from keeplast.engine.request import CleanRequest
 from keeplast.format.batch import encode_batch
@@ -154,7 +154,7 @@ def assert_counts(stats: Stats, reasons: Reasons, estimate: Estimate, factor: fl
     if stats.messages_written >= 200:
         assert_near(stats.bytes_written, estimate.bytes_written, factor)
     assert estimate.distinct_keys is not None
-    assert estimate.distinct_keys * KEY_MAP_BYTES_PER_KEY == estimate.key_map_bytes
+    assert estimate.distinct_keys * MAP_BYTES_PER_KEY == estimate.key_map_bytes
 
 
 def zipf(keys: int, power: float) -> Draw:

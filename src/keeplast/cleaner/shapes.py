@@ -1,0 +1,158 @@
+"""Chooses how the work of one partition's round is cut: its *shape*.
+
+    partition   one task does everything; nothing travels. Right for many partitions of one size.
+    broadcast   every segment is indexed and every group rewritten by a task of its own; the key map
+                is made once and every task has it. Right while the map fits a task.
+    bucket      as broadcast, but keys travel to hash buckets and standings back, so that no task
+                ever holds all keys. No ceiling on keys; costs two shuffles.
+
+All give the same bytes. Cutting costs something, so a partition is cut only when it would keep
+others waiting, or when its key map fits no task. Source: architecture, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from keeplast.cleaner.plan import RoundPlan, plan_groups
+
+
+class Shape(StrEnum):
+    """How a round is cut into tasks."""
+
+    PARTITION = "partition"
+    BROADCAST = "broadcast"
+    BUCKET = "bucket"
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeChoice:
+    """A shape, the number of hash buckets where it has any, and why, in words."""
+
+    shape: Shape
+    buckets: int = 0
+    why: str = ""
+
+
+WHOLE = ShapeChoice(Shape.PARTITION)
+
+MAP_BYTES_PER_KEY = 36
+"""A slot has 24 bytes, and tables are between two thirds and five sixths full."""
+
+BUCKET_BYTES_PER_ROW = 64
+"""A row of a bucket: 24 bytes, twice while they arrive, and its answer."""
+
+RECORD_BYTES_MIN = 16
+"""Hardly a record with a key takes less, headers of batches included; compressed ones may."""
+
+BUCKETS_MAX = 1 << 14
+SMALLEST_CUT_BYTES = 64 << 20
+"""Below this the stages cost more than their parallelism brings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is known of a round before it runs.
+
+    ``rows`` is how many records its segments may hold and ``dirty_keys`` how many distinct keys
+    its dirty section may; both are estimates and may be None.
+    """
+
+    plan: RoundPlan
+    rows: int | None = None
+    dirty_keys: int | None = None
+
+    @classmethod
+    def at_most(cls, plan: RoundPlan) -> Workload:
+        """Return a round with as many records and keys as its bytes can hold uncompressed."""
+        below = sum(s.size_bytes for s in plan.segments if s.base_offset < plan.bound)
+        dirty = sum(s.size_bytes for s in plan.dirty_segments())
+        return cls(plan, below // RECORD_BYTES_MIN, dirty // RECORD_BYTES_MIN)
+
+    @property
+    def map_bytes(self) -> int | None:
+        """Return what the key map takes."""
+        return None if self.dirty_keys is None else self.dirty_keys * MAP_BYTES_PER_KEY
+
+    @property
+    def cost_bytes(self) -> int:
+        """Return the bytes that both passes read."""
+        plan = self.plan
+        below = sum(s.size_bytes for s in plan.segments if s.base_offset < plan.bound)
+        return below + sum(s.size_bytes for s in plan.dirty_segments())
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What there is to run on.
+
+    ``slots`` tasks run at once. ``task_memory_bytes`` is what one of them may hold beside its
+    windows and buffers; None where all share one memory, so that nothing is gained by buckets.
+    """
+
+    slots: int
+    task_memory_bytes: int | None
+
+    def has_room_for(self, workload: Workload) -> bool:
+        """Say whether one task can hold the key map; False also when nobody knows."""
+        if self.task_memory_bytes is None or workload.plan.key_capacity is not None:
+            return True
+        needed = workload.map_bytes
+        return needed is not None and needed <= self.task_memory_bytes
+
+
+def choose_shapes(
+    workloads: Sequence[Workload], ground: Ground, *, asked: Shape | None = None
+) -> tuple[ShapeChoice, ...]:
+    """Return a choice for each workload of a call, mixed as it takes.
+
+    ``asked`` overrides where nothing stands against it.
+    """
+    total = sum(workload.cost_bytes for workload in workloads)
+    share = total // max(ground.slots, 1)
+    return tuple(_choose(workload, share, ground, asked) for workload in workloads)
+
+
+def _choose(workload: Workload, share: int, ground: Ground, asked: Shape | None) -> ShapeChoice:
+    plan = workload.plan
+    if plan.key_capacity is not None:
+        return ShapeChoice(
+            Shape.PARTITION, why="a bounded key map ends the round at the record that fills it"
+        )
+    if plan.is_expired_round or not plan.dirty_segments():
+        return ShapeChoice(Shape.PARTITION, why="nothing to index")
+    buckets = bucket_count(workload, ground.task_memory_bytes)
+    if asked is not None:
+        return ShapeChoice(asked, buckets if asked is Shape.BUCKET else 0, "as asked for")
+    if not ground.has_room_for(workload):
+        about = "unknown size" if workload.map_bytes is None else f"~{_size(workload.map_bytes)}"
+        why = f"a key map of {about} does not fit a task of {_size(ground.task_memory_bytes or 0)}"
+        return ShapeChoice(Shape.BUCKET, buckets, why)
+    groups = len(plan_groups(plan, plan.bound))
+    if ground.slots == 1:
+        return ShapeChoice(Shape.PARTITION, why="one task at a time")
+    if groups == 1:
+        return ShapeChoice(Shape.PARTITION, why="one group, so there is nothing to share out")
+    cost = workload.cost_bytes
+    if cost < SMALLEST_CUT_BYTES or cost <= share:
+        return ShapeChoice(Shape.PARTITION, why="no more than a task's share of the call")
+    return ShapeChoice(
+        Shape.BROADCAST, why=f"more than a task's share of the call, in {groups} groups"
+    )
+
+
+def bucket_count(workload: Workload, task_memory_bytes: int | None) -> int:
+    """Return how many buckets it takes for each to fit a task."""
+    if task_memory_bytes is None or workload.rows is None:
+        return 1
+    keys = workload.rows if workload.dirty_keys is None else workload.dirty_keys
+    needed = workload.rows * BUCKET_BYTES_PER_ROW + keys * MAP_BYTES_PER_KEY
+    # Buckets are not of one size: an eighth more room than the mean takes.
+    buckets = -(-needed * 9 // 8 // max(task_memory_bytes, 1))
+    return min(max(buckets, 1), BUCKETS_MAX)
+
+
+def _size(size: int) -> str:
+    return f"{size / (1 << 20):.0f} MiB"

@@ -1,0 +1,307 @@
+"""One round in stages, seen from whoever drives it: which units come next, and what they gave.
+
+    [scan]  ->  index  ->  [raise or resolve]  ->  [scan]  ->  rewrite  ->  result
+
+A scan is only made where it is needed. Transactions that aborted decide what the first pass
+indexes, so they are followed before it. Without any, the first pass lists the events that it
+meets; the clean section is then scanned only if a group turns out to have transactions. A log
+without transactions is never read a third time.
+
+Runs nothing itself and is not thread-safe. The first error in the order of the log ends the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+
+import numpy as np
+
+from keeplast.cleaner.plan import GroupPlan, plan_groups
+from keeplast.cleaner.shapes import Shape
+from keeplast.cleaner.transactions import TransactionState
+from keeplast.clock import Clock
+from keeplast.columns import verdicts
+from keeplast.engine.index import first_pass_position
+from keeplast.engine.ranking import ranking_of
+from keeplast.engine.standings import bucket_of
+from keeplast.engine.task import (
+    IndexStats,
+    PartitionTask,
+    TaskResult,
+    first_pass_start,
+    second_pass_start,
+)
+from keeplast.engine.units import (
+    Answer,
+    AskUnit,
+    Events,
+    Extent,
+    Failed,
+    Indexed,
+    IndexUnit,
+    KeyChunk,
+    RaiseUnit,
+    Resolved,
+    ResolveUnit,
+    RewriteUnit,
+    Rewritten,
+    Scanned,
+    ScanUnit,
+    Unit,
+    UnitResult,
+)
+from keeplast.engine.wave import failed_result
+from keeplast.errors import invariant
+
+
+class Stage(Enum):
+    """Where a round is."""
+
+    SCAN = "scan"
+    INDEX = "index"
+    RAISE = "raise"
+    RESOLVE = "resolve"
+    SCAN_CLEAN = "scan the clean section"
+    REWRITE = "rewrite"
+    DONE = "done"
+
+
+class StagedRound:
+    """The progress of one task through the stages."""
+
+    def __init__(self, task: PartitionTask, clock: Clock) -> None:
+        """Begin; ``task`` has a shape other than ``partition``."""
+        self.task = task
+        plan = task.plan
+        self._clock = clock
+        self._started = clock.seconds()
+        self._index_seconds = 0.0
+        dirty = plan.dirty_segments()
+        dirty_bases = {s.base_offset for s in dirty}
+        self._extents: list[Extent] = []
+        self._dirty: list[Extent] = []
+        for s in plan.segments:
+            if s.base_offset >= plan.bound:
+                break
+            start = first_pass_position(plan) if s.base_offset == dirty[0].base_offset else 0
+            if start:
+                self._extents.append(Extent(s.base_offset, 0, start))
+            extent = Extent(s.base_offset, start, s.size_bytes)
+            self._extents.append(extent)
+            if s.base_offset in dirty_bases:
+                self._dirty.append(extent)
+        self._ranking = ranking_of(plan.topic)
+        self._groups = plan_groups(plan, plan.bound)
+        self._events: dict[Extent, Events] = {}
+        self._indexed: list[Indexed] = []
+        self._answers: list[Answer] = []
+        self._distinct_keys = 0
+        self._rewritten: dict[int, Rewritten] = {}
+        self._needs_entry: set[int] = set()
+        self._failures: list[Failed] = []
+        self._peak_rss_bytes = 0
+        has_aborted = bool(second_pass_start(plan).aborted)
+        self.stage = Stage.SCAN if has_aborted else Stage.INDEX
+
+    @property
+    def is_done(self) -> bool:
+        """Say whether there is a result."""
+        return self.stage is Stage.DONE
+
+    @property
+    def answers(self) -> Sequence[Answer]:
+        """Return what buckets have answered to units of this process."""
+        return self._answers
+
+    def units(self) -> Iterator[Unit]:
+        """Yield the units of the stage, made one by one: each may hold a state of its own."""
+        number = self.task.number
+        if self.stage in (Stage.SCAN, Stage.SCAN_CLEAN):
+            for extent in self._extents:
+                if extent not in self._events:
+                    yield ScanUnit(number, extent)
+        elif self.stage is Stage.INDEX:
+            is_bucket = self.task.shape.shape is Shape.BUCKET
+            yield from self._ask_units() if is_bucket else self._index_units()
+        elif self.stage is Stage.RAISE:
+            yield from self._raise_units()
+        elif self.stage is Stage.RESOLVE:
+            yield from self._resolve_units()
+        elif self.stage is Stage.REWRITE:
+            yield from self._rewrite_units()
+
+    def take(self, result: UnitResult) -> None:
+        """Take what one unit of the stage gave."""
+        if isinstance(result, Failed):
+            self._failures.append(result)
+            return
+        if isinstance(result, Scanned):
+            self._events[result.extent] = result.events
+            return
+        self._peak_rss_bytes = max(self._peak_rss_bytes, result.peak_rss_bytes)
+        if isinstance(result, Indexed):
+            self._indexed.append(result)
+            if result.events is not None:
+                self._events[result.extent] = result.events
+        elif isinstance(result, Resolved):
+            self._answers.extend(result.answers)
+            self._distinct_keys += result.distinct_keys
+        elif result.groups:
+            self._rewritten[result.base_offset] = result
+            self._needs_entry.discard(result.base_offset)
+        else:
+            self._needs_entry.add(result.base_offset)
+
+    def fail(self, error: Exception) -> None:
+        """End the round with an error that no unit reported."""
+        self._failures.append(Failed((0, 0), error))
+        self.stage = Stage.DONE
+
+    def advance(self, distinct_keys: int | None = None) -> None:
+        """Go to the next stage; everything that the present one yielded has been taken.
+
+        ``distinct_keys`` is the size of a key map that was filled outside of the round.
+        """
+        if distinct_keys is not None:
+            self._distinct_keys = distinct_keys
+        if self._failures:
+            self.stage = Stage.DONE
+        elif self.stage is Stage.SCAN:
+            self.stage = Stage.INDEX
+        elif self.stage is Stage.INDEX and self.task.shape.shape is Shape.BUCKET:
+            self.stage = Stage.RESOLVE
+        elif self.stage is Stage.INDEX and self._ranking.has_versions and self._distinct_keys:
+            self.stage = Stage.RAISE
+        elif self.stage in (Stage.INDEX, Stage.RAISE, Stage.RESOLVE):
+            # Where the dirty section has transactions the clean one most likely has some too.
+            has_some = any(len(events) for events in self._events.values())
+            self.stage = Stage.SCAN_CLEAN if has_some and not self._knows_all else Stage.REWRITE
+        elif self.stage is Stage.SCAN_CLEAN:
+            self.stage = Stage.REWRITE
+        elif self._needs_entry:
+            invariant(not self._knows_all, "a group asks for a state that it was given")
+            self.stage = Stage.SCAN_CLEAN
+        else:
+            self.stage = Stage.DONE
+        if self.stage is Stage.REWRITE and not self._index_seconds:
+            self._index_seconds = self._clock.seconds() - self._started
+        is_optional = self.stage in (Stage.RAISE, Stage.RESOLVE)
+        if is_optional and next(self.units(), None) is None:
+            self.advance()
+
+    @property
+    def _knows_all(self) -> bool:
+        return all(extent in self._events for extent in self._extents)
+
+    def _index_units(self) -> Iterator[Unit]:
+        for extent, entry in self._first_pass():
+            lists = extent not in self._events
+            yield IndexUnit(self.task.number, extent, entry, lists)
+
+    def _raise_units(self) -> Iterator[Unit]:
+        for extent, entry in self._second_pass(self._extents):
+            if extent.base_offset < self.task.plan.first_dirty:
+                yield RaiseUnit(self.task.number, extent, entry)
+
+    def _ask_units(self) -> Iterator[Unit]:
+        number, buckets = self.task.number, self.task.shape.buckets
+        first = dict(self._first_pass())
+        for extent, entry in self._second_pass(self._extents):
+            lists = extent not in self._events
+            own = first.get(extent)
+            agree = own is not None and self._agree(extent, own, entry)
+            yield AskUnit(number, extent, entry, buckets, agree, True, lists)
+            if own is not None and not agree:
+                yield AskUnit(number, extent, own, buckets, True, False, False)
+
+    def _agree(self, extent: Extent, first: TransactionState, second: TransactionState) -> bool:
+        """Say whether both passes take the same data of a dirty extent for aborted.
+
+        The first one does not when it starts inside a segment and transactions aborted before that
+        (finding F5): it takes them for open.
+        """
+        at = self.task.plan.first_dirty + 1 if extent.start else extent.base_offset
+        return first.at_entry(at).aborted_open() == second.at_entry(at).aborted_open()
+
+    def _first_pass(self) -> Iterator[tuple[Extent, TransactionState]]:
+        """Yield each dirty extent with the transactions of the first pass at its entry."""
+        state = first_pass_start(self.task.plan)
+        for extent in self._dirty:
+            yield extent, state.at_entry(extent.base_offset)
+            if extent in self._events:
+                state.replay(self._events[extent])
+
+    def _second_pass(self, extents: Sequence[Extent]) -> Iterator[tuple[Extent, TransactionState]]:
+        """Yield each extent with the transactions of the second pass at its entry."""
+        state = second_pass_start(self.task.plan)
+        for extent in extents:
+            yield extent, state.at_entry(extent.base_offset)
+            if extent in self._events:
+                state.replay(self._events[extent])
+
+    def _resolve_units(self) -> Iterator[Unit]:
+        buckets = self.task.shape.buckets
+        chunks: dict[int, list[KeyChunk]] = {}
+        for indexed in self._indexed:
+            for chunk in indexed.chunks:
+                chunks.setdefault(bucket_of(chunk.cell, buckets), []).append(chunk)
+        for bucket, its in sorted(chunks.items()):
+            yield ResolveUnit(self.task.number, bucket, tuple(its))
+
+    def _rewrite_units(self) -> Iterator[Unit]:
+        waiting: dict[int, GroupPlan] = {
+            group.base_offset: group
+            for group in self._groups
+            if group.base_offset not in self._rewritten
+        }
+        if not self._knows_all:
+            for group in waiting.values():
+                yield RewriteUnit(self.task.number, group, None)
+            return
+        for extent, entry in self._second_pass(self._extents):
+            if extent.start == 0 and extent.base_offset in waiting:
+                yield RewriteUnit(self.task.number, waiting[extent.base_offset], entry)
+
+    def result(self) -> TaskResult:
+        """Return what the round gave, or its first error in the order of the log."""
+        if self._failures:
+            return failed_result(self.task, min(self._failures, key=lambda each: each.at).error)
+        parts = [self._rewritten[group.base_offset] for group in self._groups]
+        counters = np.zeros(verdicts.COUNTERS, np.int64)
+        source_crcs: dict[int, int] = {}
+        output_crcs: dict[int, int] = {}
+        for part in parts:
+            counters += part.counters
+            source_crcs.update(part.source_crcs)
+            output_crcs.update(part.output_crcs)
+        return TaskResult(
+            number=self.task.number,
+            staged=tuple(staged for part in parts for staged in part.staged),
+            end_offset=self.task.plan.bound,
+            groups=tuple(group for part in parts for group in part.groups),
+            counters=counters,
+            index=IndexStats(
+                sum(each.stats.messages_read for each in self._indexed),
+                sum(each.stats.bytes_read for each in self._indexed),
+                self._distinct_keys,
+                self._index_seconds,
+                sum(each.stats.versions_missing for each in self._indexed),
+                sum(each.stats.versions_malformed for each in self._indexed),
+            ),
+            segments_left_alone=sum(part.left_alone for part in parts),
+            copied_bytes=sum(part.copied_bytes for part in parts),
+            clean_seconds=self._clock.seconds() - self._started - self._index_seconds,
+            peak_rss_bytes=self._peak_rss_bytes,
+            source_crcs=source_crcs,
+            output_crcs=output_crcs,
+        )
+
+
+def place_of(unit: Unit) -> tuple[int, int]:
+    """Return where in the log a unit works, for failures to be ordered by."""
+    if isinstance(unit, ResolveUnit):
+        return (0, unit.bucket)
+    if isinstance(unit, RewriteUnit):
+        return (unit.group.base_offset, 0)
+    return (unit.extent.base_offset, unit.extent.start)

@@ -206,7 +206,7 @@ BROKER_TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         ValueType.BOOLEAN,
         False,
         "Stops the copying to remote storage and keeps what is there: no new cost, no more room.",
-        idle="closed segments are not moved to remote storage yet",
+        idle="`clean` and `run` move nothing to remote storage",
     ),
     Definition(
         "remote.log.delete.on.disable",
@@ -214,7 +214,7 @@ BROKER_TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         False,
         "Deletes what is in remote storage when that is switched off: frees the store, loses "
         "the records.",
-        idle="closed segments are not moved to remote storage yet",
+        idle="`clean` and `run` move nothing to remote storage",
     ),
 )
 

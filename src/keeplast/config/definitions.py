@@ -28,7 +28,7 @@ from keeplast.config.definition import (
 )
 from keeplast.model.offsets import INT64_MAX
 
-_TIER = "closed segments are not moved to remote storage yet"
+_TIER = "`clean` and `run` move nothing to remote storage"
 
 TOPIC_DEFINITIONS: tuple[Definition, ...] = (
     Definition(
@@ -222,8 +222,9 @@ CLUSTER_DEFINITIONS: tuple[Definition, ...] = (
         "log.cleaner.dedupe.buffer.size",
         ValueType.LONG,
         134_217_728,
-        "Bounds the key map when it is set here (24 bytes a key): less memory, more rounds; "
-        "unset, the map grows with the keys. `--key-map-bytes` beats it.",
+        "Bounds the key map when it is set here (24 bytes a key, 32 with a strategy other than "
+        "`offset`; above 1 MiB a thread): less memory, more rounds; unset, the map grows with the "
+        "keys. `--key-map-bytes` beats it.",
         scope=Scope.CLUSTER,
         field="key_map_bytes",
     ),
@@ -231,7 +232,8 @@ CLUSTER_DEFINITIONS: tuple[Definition, ...] = (
         "log.cleaner.io.buffer.load.factor",
         ValueType.DOUBLE,
         0.9,
-        "Share of a bounded key map's slots that may be used: more keys a round, more collisions.",
+        "Share (above 0, at most 1) of a bounded key map's slots that may be used: more keys a "
+        "round, more collisions.",
         scope=Scope.CLUSTER,
         field="load_factor",
     ),
@@ -266,8 +268,8 @@ CLUSTER_DEFINITIONS: tuple[Definition, ...] = (
         "log.cleaner.io.max.bytes.per.second",
         ValueType.DOUBLE,
         DOUBLE_MAX,
-        "Limits what all workers together read and write, so that others get their share of the "
-        "disk: lower is gentler and slower.",
+        "Limits (above 0) what all workers together read and write, so that others get their share "
+        "of the disk: lower is gentler and slower.",
         scope=Scope.CLUSTER,
         field="io_bytes_per_second",
     ),

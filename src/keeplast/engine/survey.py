@@ -63,6 +63,7 @@ from keeplast.log.partition_log import (
     PartitionFiles,
     SegmentIndexes,
     Tail,
+    find_offset_from,
     find_tail,
     list_partition,
     load_aborted,
@@ -190,9 +191,9 @@ def survey_partition(
     }
     producers, aborted = replay_producers(listing, tail, log_start, indexes, files, buffers)
     open_from = producers.first_open_transaction()
-    if open_from is not None:
-        # A transaction that DeleteRecords has cut into begins, for readers, at the log start.
-        open_from = max(open_from, log_start)
+    if open_from is not None and open_from < log_start:
+        # A transaction that DeleteRecords has cut into begins with what is left of the log.
+        open_from = find_offset_from(log_start, listing, tail, indexes, files, buffers)
     last_stable = min(bounds.high_watermark, _given(open_from, tail.log_end))
     checkpoint = checkpoints.cleaner.get(tp)
     by_checkpoint = find_first_dirty(checkpoint, log_start=log_start, log_end=tail.log_end)

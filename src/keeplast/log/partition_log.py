@@ -8,6 +8,7 @@ truncation; formats.md sections 2 and 3.2.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -310,6 +311,36 @@ def _before(
         log_end = int(window.table[window.batches - 1, t.LAST_OFFSET]) + 1
         valid = window.position + window.length
     return log_end, valid
+
+
+def find_offset_from(
+    offset: int,
+    listing: PartitionFiles,
+    tail: Tail,
+    indexes: Mapping[int, SegmentIndexes],
+    files: FileSystem,
+    buffers: WindowBuffers,
+) -> int:
+    """Return the first offset at or above ``offset`` that a batch covers, else the log end.
+
+    ``indexes`` are those of the closed segments, as far as they are known.
+    """
+    ends = [*(segment.base_offset for segment in listing.segments[1:]), tail.log_end]
+    for segment, end_offset in zip(listing.segments, ends, strict=True):
+        if end_offset <= offset:
+            continue
+        known = indexes.get(segment.base_offset)
+        start = 0 if known is None else known.position_before(max(offset - segment.base_offset, 0))
+        end = tail.valid_bytes if segment is listing.active else segment.size_bytes
+        if start >= end:
+            continue
+        with reading(files, segment.log_path) as handle:
+            for window in read_windows(handle, segment.log_path, buffers, start=start, end=end):
+                rows = window.table[: window.batches]
+                at = np.flatnonzero(rows[:, t.LAST_OFFSET] >= offset)
+                if len(at):
+                    return max(offset, int(rows[at[0], t.BASE_OFFSET]))
+    return tail.log_end
 
 
 def summarize(

@@ -160,6 +160,25 @@ def test_ul25_an_open_transaction_begins_at_the_log_start_for_readers(
     assert log_start == survey.last_stable
 
 
+def test_where_the_log_start_lies_between_batches_what_follows_counts(tmp_path: Path) -> None:
+    """All that the transaction has before the gap is deleted: its segment may be cleaned."""
+    directory = write_partition(
+        tmp_path,
+        {
+            0: data_batch(0, 7, [b"k%d" % i for i in range(4)]),
+            20: data_batch(20, 7, [b"a"], sequence=4),
+            30: b"",
+        },
+    )
+    write_snapshot(directory, 20, [ProducerEntry(7, 0, 3, 3, 3, NOW_MS, -1, 0)])
+    write_snapshot(directory, 30, [ProducerEntry(7, 0, 4, 20, 0, NOW_MS, -1, 0)])
+    set_log_start(directory, 10)
+    request = clean_request(directory)
+    checkpoints = load_checkpoints(LocalFiles(), tmp_path)
+    survey = survey_partition(request.partitions[0], request, checkpoints, LocalFiles(), NOW_MS)
+    assert (20, 20) == (survey.last_stable, survey.cleanable.bound)
+
+
 def summaries(*sizes: int) -> list[SegmentSummary]:
     return [
         SegmentSummary(i * 10, size, NOW_MS, NOW_MS - DAY_MS, 0, 0) for i, size in enumerate(sizes)

@@ -25,6 +25,27 @@ Retry = Annotated[
         rich_help_panel=options.ROUND,
     ),
 ]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        metavar="N",
+        min=0,
+        max=65535,
+        help="Serve metrics to Prometheus on this port; 0 takes a free one and says which.",
+        rich_help_panel=options.RUN,
+    ),
+]
+MetricsHost = Annotated[
+    str,
+    typer.Option(
+        "--metrics-host",
+        metavar="ADDRESS",
+        help="Where they are served. Nobody is asked for a password.",
+        rich_help_panel=options.RUN,
+    ),
+]
+LOOPBACK = "127.0.0.1"
 
 
 def run(
@@ -41,6 +62,8 @@ def run(
     key_map_bytes: options.KeyMapBytes = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
     as_json: options.Json = False,
 ) -> None:
     """Clean whatever becomes worth it, until SIGTERM or SIGINT, or with --once until nothing is.
@@ -76,10 +99,15 @@ def run(
         receipt=None,
         as_json=as_json,
     )
-    run_guarded(lambda: _ran(values, is_once=once, retries=retry), as_json=as_json)
+    metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    run_guarded(lambda: _ran(values, is_once=once, retries=retry, metrics=metrics), as_json=as_json)
 
 
-def _ran(values: options.RunOptions, *, is_once: bool, retries: bool) -> tuple[int, dict[str, Any]]:
+def _ran(
+    values: options.RunOptions, *, is_once: bool, retries: bool, metrics: tuple[str, int] | None
+) -> tuple[int, dict[str, Any]]:
+    from contextlib import ExitStack
+
     from keeplast.cli import wiring
     from keeplast.cli.call import make_request, select
     from keeplast.cli.exit_codes import DONE, error_exit_code
@@ -89,7 +117,7 @@ def _ran(values: options.RunOptions, *, is_once: bool, retries: bool) -> tuple[i
     from keeplast.clock import SystemClock
     from keeplast.log.files import LocalFiles
     from keeplast.service.daemon import Daemon, DaemonSettings
-    from keeplast.service.snapshot import NoObserver
+    from keeplast.service.gauges import GaugeObserver
 
     memory_bytes = parse_size(values.memory, "--memory")
     wiring.check_runner(values.runner, master=values.master)
@@ -102,15 +130,26 @@ def _ran(values: options.RunOptions, *, is_once: bool, retries: bool) -> tuple[i
         retries=retries,
     )
     clock = SystemClock()
-    with (
-        RunLines(clock) as lines,
-        wiring.open_coordinator(
-            values.runner, master=values.master, cores=values.cores, events=lines
-        ) as coordinator,
-    ):
+    observer = GaugeObserver()
+    with ExitStack() as stack:
+        # Before a Spark session is paid for: a port that is taken is a mistake in an argument.
+        server = None
+        if metrics is not None:
+            from keeplast.service.metrics import CleanerCollector, MetricsServer
+
+            collector = CleanerCollector(observer, clock, str(settings.root))
+            server = stack.enter_context(MetricsServer(collector, host=metrics[0], port=metrics[1]))
+        lines = stack.enter_context(RunLines(clock))
+        coordinator = stack.enter_context(
+            wiring.open_coordinator(
+                values.runner, master=values.master, cores=values.cores, events=lines
+            )
+        )
         lines.started(settings.root, coordinator.slots, process_id=os.getpid())
+        if server is not None:
+            say(f"metrics at {server.address}")
         daemon = Daemon(
-            coordinator, clock, LocalFiles(), settings, narrator=lines, observer=NoObserver()
+            coordinator, clock, LocalFiles(), settings, narrator=lines, observer=observer
         )
         with StopSignals(daemon.stop) as signals:
             report = daemon.run()

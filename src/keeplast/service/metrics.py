@@ -24,8 +24,6 @@ from keeplast.errors import InvalidError
 from keeplast.service.gauges import GAUGES, REMOVAL_REASONS, GaugeObserver, Totals
 from keeplast.service.snapshot import PartitionFacts, PartitionState
 
-HOST_DEFAULT = "127.0.0.1"
-
 
 @dataclass(frozen=True, slots=True)
 class Counter:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import socket
-import urllib.request
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from keeplast.errors import InvalidError
 from keeplast.service.gauges import GAUGES, GaugeObserver
 from keeplast.service.metrics import (
     COUNTERS,
-    HOST_DEFAULT,
     PARTITION_GAUGES,
     PARTITIONS,
     REMOVED_RECORDS,
@@ -21,24 +18,15 @@ from keeplast.service.metrics import (
 )
 from keeplast.service.snapshot import PartitionState
 from tests.support.manual_clock import ManualClock
+from tests.support.scrape import scrape
 from tests.unit.service.test_gauges import NOW_MS, facts, round_of, snapshot
 
-Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+LOOPBACK = "127.0.0.1"
 
 
 def server(observer: GaugeObserver, port: int = 0) -> MetricsServer:
     collector = CleanerCollector(observer, ManualClock(NOW_MS + 5), "/var/kafka")
-    return MetricsServer(collector, host=HOST_DEFAULT, port=port)
-
-
-def scrape(address: str) -> Samples:
-    with urllib.request.urlopen(address, timeout=10) as answer:
-        text = answer.read().decode()
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    return MetricsServer(collector, host=LOOPBACK, port=port)
 
 
 def test_a_scrape_gives_every_gauge_under_its_name() -> None:
@@ -85,7 +73,7 @@ def test_ct01_metrics_are_gone_when_it_is_closed_and_ct02_back_when_it_starts_ag
 
 
 def test_a_port_that_is_taken_is_told() -> None:
-    with socket.create_server((HOST_DEFAULT, 0)) as taken:
+    with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(InvalidError) as caught, server(GaugeObserver(), port):
             raise AssertionError

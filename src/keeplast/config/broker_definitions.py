@@ -18,8 +18,8 @@ from keeplast.config.definition import (
 from keeplast.model.offsets import INT64_MAX
 
 _APPEND = "nothing is appended here"
+_APPENDED_DATES = "nothing is appended here; keeplast status rests its bounds on it"
 _CODEC = "a rebuilt batch keeps its codec, at Kafka's default level"
-_DATED = "batches that exist say it themselves"
 _REPLICAS = "one replica is looked at"
 _FORCED = "every commit is forced to disk"
 
@@ -101,7 +101,7 @@ BROKER_TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "LogAppendTime does not and tells when it arrived.",
         same_key("log.message.timestamp.type"),
         choices=("CreateTime", "LogAppendTime"),
-        idle=_DATED,
+        idle=_APPENDED_DATES,
     ),
     Definition(
         "message.timestamp.before.max.ms",
@@ -121,7 +121,7 @@ BROKER_TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "cleaning back, higher refuses no producer whose clock is fast.",
         same_key("log.message.timestamp.after.max.ms"),
         minimum=0,
-        idle=_APPEND,
+        idle=_APPENDED_DATES,
     ),
     Definition(
         "message.timestamp.difference.max.ms",
@@ -131,7 +131,7 @@ BROKER_TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "newer settings replace it.",
         same_key("log.message.timestamp.difference.max.ms"),
         minimum=0,
-        idle=_APPEND,
+        idle=_APPENDED_DATES,
     ),
     Definition(
         "message.format.version",

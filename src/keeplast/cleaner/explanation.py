@@ -82,13 +82,13 @@ def ratio_sentence(*, ratio: float, threshold: float) -> str:
 def eligible_sentence(
     *, ratio: float, threshold: float, delay_ms: int, max_compaction_lag_ms: int
 ) -> str:
-    """Say why a log is cleaned: it is overdue, dirty enough, or the caller insists."""
+    """Say why a log is worth a round: it is overdue, dirty enough, or the caller insists."""
     if delay_ms > 0:
         lag = duration_text(max_compaction_lag_ms)
-        return f"cleaned because it is {duration_text(delay_ms)} overdue: {MAX_LAG} is {lag}"
+        return f"eligible: {duration_text(delay_ms)} overdue, {MAX_LAG} is {lag}"
     if ratio > threshold:
-        return f"cleaned because dirty ratio {ratio:.3f} is above {MIN_RATIO} {threshold}"
-    return f"cleaned because it was forced: dirty ratio {ratio:.3f}, {MIN_RATIO} {threshold}"
+        return f"eligible: dirty ratio {ratio:.3f} is above {MIN_RATIO} {threshold}"
+    return f"eligible: forced, dirty ratio {ratio:.3f} with {MIN_RATIO} {threshold}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,11 @@ def edited_text(
     values: dict[str, Value] = {}
     removed: dict[str, tuple[str, ...]] = {}
     gone: set[str] = set()
+    chosen = {find_definition(key).key for key in changes}
+    if len(chosen) < len(changes):
+        raise InvalidError(
+            f"two names of the same setting; keep one. keys={','.join(changes)} path={path}"
+        )
     for key, value in changes.items():
         names = {name.key: name for name in _names(key, topic, path)}
         removed[key] = tuple(name for name in names if name != key and name in table)

@@ -119,6 +119,7 @@ def test_values_are_written_with_their_type() -> None:
         ({"log.roll.ms": "5"}, "orders"),
         ({"log.cleaner.threads": "5"}, "orders"),
         ({"segment.ms": "five"}, None),
+        ({"segment.ms": "5", "log.roll.hours": "1"}, None),
     ],
 )
 def test_a_change_that_cannot_be_used_is_refused(

@@ -25,7 +25,7 @@ endef
 export NEEDS_JAVA
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-kafka bench demo docs readme lock bare java clean
+.PHONY: all help setup check test test-kafka bench bench-peers demo docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -63,6 +63,9 @@ test-kafka: setup java  ## Kafka's own cleaner as the referee (fetches its jars 
 
 bench: setup java  ## keeplast beside Kafka's cleaner on the same logs; table and JSON
 	$(BIN)/python -m benchmarks.run $(ARGS)
+
+bench-peers: setup java  ## The same directories by Kafka, keeplast and Spark SQL; ARGS='--scale 0.1' for minutes
+	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 demo: setup  ## Compact a git history and a broker's directory and compare; RUNNER=local needs no Java
 	@test "$(RUNNER)" = local || $(MAKE) --no-print-directory java

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from benchmarks.process_figures import busiest_thread_seconds, thread_seconds
 from benchmarks.workload import FIRST_TIMESTAMP_MS, Workload, WrittenLog
 from tests.kafka.oracle.driver import Oracle
 
@@ -29,7 +30,12 @@ LOAD_FACTOR = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One cleaning of one log. ``held_bytes`` is the peak above the loaded process, if known."""
+    """One cleaning of one log.
+
+    ``held_bytes`` is the peak above the loaded process, ``cpu_seconds`` the processor time of the
+    thread that cleaned, where they are known. On a machine that does other things as well, the
+    latter is the fairer one to compare.
+    """
 
     seconds: float
     index_seconds: float
@@ -38,6 +44,7 @@ class Measure:
     messages_read: int
     messages_written: int
     held_bytes: int | None = None
+    cpu_seconds: float | None = None
 
     @property
     def mib_per_second(self) -> float:
@@ -68,6 +75,7 @@ class KafkaCleaner:
         """Clean the log at ``partition`` where it lies."""
         # Room for every key, so that one round reaches the end on both sides.
         needed = int(log.keys / LOAD_FACTOR * BYTES_PER_KEY * 1.02)
+        before = thread_seconds(self._oracle.process_id)
         answer = self._oracle.demand(
             {
                 "op": "clean",
@@ -82,6 +90,7 @@ class KafkaCleaner:
                 },
             }
         )
+        cpu_seconds = busiest_thread_seconds(before, thread_seconds(self._oracle.process_id))
         done = answer["rounds"][0]
         if "total_seconds" not in done:
             raise RuntimeError(f"kafka did not clean {workload.name}: {done}")
@@ -95,6 +104,7 @@ class KafkaCleaner:
             bytes_written=stats["bytes_written"],
             messages_read=stats["messages_read"],
             messages_written=stats["messages_written"],
+            cpu_seconds=cpu_seconds,
         )
 
 
@@ -133,6 +143,7 @@ class OneCore:
             messages_read=document["messages_read"],
             messages_written=document["messages_written"],
             held_bytes=document["peak_rss_bytes"] - document["rss_before_bytes"],
+            cpu_seconds=document["cpu_seconds"],
         )
 
 

@@ -72,9 +72,11 @@ class _Template:
     value_at: tuple[int, ...]
 
 
-def write_log(workload: Workload, data_directory: Path, *, seed: int = 1) -> WrittenLog:
-    """Write the log of ``workload`` as partition 0 of topic ``bench`` below ``data_directory``."""
-    partition = data_directory / f"{TOPIC}-0"
+def write_log(
+    workload: Workload, data_directory: Path, *, number: int = 0, seed: int = 1
+) -> WrittenLog:
+    """Write a log as partition ``number`` of topic ``bench`` below ``data_directory``."""
+    partition = data_directory / f"{TOPIC}-{number}"
     partition.mkdir(parents=True)
     template = _template(workload)
     random = np.random.default_rng(seed)

@@ -114,6 +114,11 @@ class Oracle:
             text=True,
         )
 
+    @property
+    def process_id(self) -> int:
+        """Return the JVM's process."""
+        return self._process.pid
+
     def ask(self, request: Json) -> Json:
         """Return the answer to ``request``, be it ``ok`` or not."""
         assert self._process.stdin is not None

@@ -1,0 +1,182 @@
+"""One contestant of the peers' benchmark in a process of its own; prints what it took, as JSON.
+
+Everything before the clock starts counts as start-up: interpreter, kernels, Spark's session, and a
+small log of the same kind that is cleaned first. Its seconds are printed apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.workload import FIRST_TIMESTAMP_MS, TOPIC, Workload, write_log
+from keeplast.cleaner.shapes import Shape
+from keeplast.clock import SystemClock
+from keeplast.engine.coordinator import Coordinator
+from keeplast.engine.events import NoEvents
+from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.report import Stats
+from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.engine.runner import Runner
+from keeplast.format.compression import Codec
+from keeplast.log.files import LocalFiles
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import TopicConfig
+
+NOW_MS = FIRST_TIMESTAMP_MS + 10**12
+WARM_UP_BYTES = 1 << 20
+PARQUET = "records.parquet"
+SPARK_MEMORY = "4g"
+
+
+def main() -> None:
+    """Run one contestant; see ``--help``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("contestant", choices=("local", "spark", "sql"))
+    parser.add_argument("data_directory", type=Path)
+    parser.add_argument("--cores", type=int, required=True)
+    parser.add_argument("--memory-bytes", type=int, required=True)
+    parser.add_argument("--shape", type=Shape, help="how to cut the work; the planner's choice")
+    parser.add_argument("--workload", type=json.loads, required=True)
+    arguments = parser.parse_args()
+    started = time.perf_counter()
+    if arguments.contestant == "sql":
+        document = _query(arguments.data_directory, arguments.cores, started)
+    else:
+        with _runner(arguments.contestant, arguments.cores) as runner:
+            document = _clean_all(runner, arguments, started)
+    print(json.dumps(document))
+
+
+@contextmanager
+def _runner(name: str, cores: int) -> Iterator[Runner]:
+    if name == "local":
+        with LocalRunner(cores) as local:
+            yield local
+        return
+    from keeplast.pipeline.runner import SparkRunner
+
+    with SparkRunner(None, cores) as spark:
+        yield spark
+
+
+def _clean_all(runner: Runner, arguments: argparse.Namespace, started: float) -> dict[str, object]:
+    workload: dict[str, int] = arguments.workload
+    small = Workload(
+        "warm-up",
+        workload["value_bytes"],
+        workload["records_per_batch"],
+        Codec(workload["codec"]),
+        WARM_UP_BYTES,
+        segment_bytes=WARM_UP_BYTES // 2,
+    )
+    coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
+    with tempfile.TemporaryDirectory() as scratch:
+        for number in range(arguments.cores):
+            write_log(small, Path(scratch), number=number)
+        _clean(
+            coordinator,
+            Path(scratch),
+            small.segment_bytes,
+            arguments.memory_bytes,
+            arguments.shape,
+        )
+    ready = time.perf_counter()
+    rounds = _clean(
+        coordinator,
+        arguments.data_directory,
+        workload["segment_bytes"],
+        arguments.memory_bytes,
+        arguments.shape,
+    )
+    seconds = time.perf_counter() - ready
+    return {
+        "seconds": seconds,
+        "startup_seconds": ready - started,
+        "bytes_read": sum(s.bytes_read + s.map_bytes_read for stats in rounds for s in stats),
+        "bytes_written": sum(s.bytes_written for stats in rounds for s in stats),
+        "records_left": sum(stats[-1].messages_written for stats in rounds),
+        "rounds": max(len(stats) for stats in rounds),
+    }
+
+
+def _clean(
+    coordinator: Coordinator,
+    data_directory: Path,
+    segment_bytes: int,
+    memory_bytes: int,
+    shape: Shape | None,
+) -> list[list[Stats]]:
+    """Clean every partition until done; returns the rounds of each."""
+    config = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=segment_bytes)
+    requests = tuple(
+        PartitionRequest(TopicPartition(TOPIC, int(path.name.rpartition("-")[2])), path, config)
+        for path in sorted(data_directory.glob(f"{TOPIC}-*"))
+    )
+    report = coordinator.clean(
+        CleanRequest(requests, now_ms=NOW_MS, memory_bytes=memory_bytes, force=True, shape=shape)
+    )
+    found: list[list[Stats]] = []
+    for partition in report.partitions:
+        stats = [done.stats for done in partition.rounds if done.stats is not None]
+        if len(stats) < len(partition.rounds):
+            raise RuntimeError(f"not cleaned: {partition.rounds[-1]}")
+        found.append(stats)
+    return found
+
+
+def _query(directory: Path, cores: int, started: float) -> dict[str, object]:
+    """Keep the last record of every key as users of Spark SQL write it, to Parquet again."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F
+
+    spark = (
+        SparkSession.Builder()
+        .master(f"local[{cores}]")
+        .config("spark.driver.memory", SPARK_MEMORY)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+
+    def last_of_each_key(source: str, target: Path) -> None:
+        records = spark.read.parquet(source)
+        newest = F.max_by(F.struct("offset", "timestamp", "value"), "offset").alias("last")
+        kept = records.groupBy("partition", "key").agg(newest)
+        kept.select("partition", "key", "last.*").where("value is not null").write.mode(
+            "overwrite"
+        ).parquet(str(target))
+
+    with tempfile.TemporaryDirectory(dir=directory) as scratch:
+        target = Path(scratch) / "kept"
+        some = str(sorted(directory.glob(f"*-{PARQUET}"))[0])
+        sample = Path(scratch) / "sample"
+        spark.read.parquet(some).limit(1000).write.parquet(str(sample))
+        last_of_each_key(str(sample), target)
+        ready = time.perf_counter()
+        last_of_each_key(f"{directory}/*-{PARQUET}", target)
+        seconds = time.perf_counter() - ready
+        left = spark.read.parquet(str(target)).count()
+        written = sum(file.stat().st_size for file in target.glob("*.parquet"))
+    read = [file.stat().st_size for file in directory.glob(f"*-{PARQUET}")]
+    spark.stop()
+    return {
+        "seconds": seconds,
+        "startup_seconds": ready - started,
+        "bytes_read": sum(read),
+        "bytes_written": written,
+        "records_left": left,
+        "rounds": 1,
+    }
+
+
+if __name__ == "__main__":
+    main()

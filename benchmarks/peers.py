@@ -1,0 +1,310 @@
+"""``python -m benchmarks.peers``: the same directories cleaned by everything that can do it.
+
+Kafka's own cleaner with one thread and with two, keeplast in one process on one core and on two,
+keeplast on Spark, and Spark SQL as its users write it. Every contestant gets a fresh copy of each
+directory, in turn. Results go to ``results/peers.json`` after each directory, the tables beside it,
+and the bars to ``docs/images/peers.svg``. Start-up (Spark's session, kernels, a warm-up) is apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from benchmarks.contestants import LOAD_FACTOR, MIB, NOW_MS
+from benchmarks.peer_report import Taken, bars, tables
+from benchmarks.peer_worker import PARQUET
+from benchmarks.process_figures import PeakMemory
+from benchmarks.run import RESULTS, processor
+from benchmarks.workload import TOPIC, Workload, WrittenLog, write_log
+from keeplast.cleaner.shapes import Shape
+from keeplast.clock import SystemClock
+from keeplast.engine.kernel_cache import load_kernels
+from keeplast.engine.log_ranges import ALL, plan_splits
+from keeplast.engine.log_view import load_reader_checkpoints, look_at_log
+from keeplast.engine.record_source import read_records
+from keeplast.engine.request import MEMORY_BYTES_DEFAULT
+from keeplast.engine.workspace import Workspace
+from keeplast.format.compression import Codec
+from keeplast.log.files import LocalFiles
+from keeplast.model.partition import TopicPartition
+from keeplast.pipeline.arrow_batches import arrow_schema, record_batch
+from tests.kafka.oracle.driver import KAFKA_VERSION, LIKE_A_BROKER, Oracle
+
+FIGURE = Path(__file__).resolve().parent.parent / "docs" / "images" / "peers.svg"
+GIB = 1 << 30
+KAFKA_MAP_BYTES = 128 * MIB
+"""``log.cleaner.dedupe.buffer.size``: what a broker's cleaner has, and so what it gets here."""
+ROUNDS_MAX = 32
+PARQUET_COLUMNS = ("partition", "key", "offset", "timestamp", "value")
+SPLIT_BYTES = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """Logs to clean: ``partitions`` of one kind that together have the size of the workload."""
+
+    workload: Workload
+    partitions: int
+    memory_bytes: int = MEMORY_BYTES_DEFAULT
+
+
+def directories(scale: float) -> Iterator[Directory]:
+    """Yield what issue and README name, their sizes multiplied by ``scale``."""
+
+    def size(log_bytes: int) -> int:
+        return max(16 * MIB, int(log_bytes * scale))
+
+    none, zstd = Codec.NONE, Codec.ZSTD
+    yield Directory(Workload("100 B, 140 a batch", 100, 140, none, size(GIB), records_per_key=9), 2)
+    yield Directory(
+        Workload("1 KB zstd", 1000, 140, zstd, size(360 * MIB)), 2, memory_bytes=4 * GIB
+    )
+    yield Directory(Workload("100 KB", 100_000, 1, none, size(GIB)), 2)
+    yield Directory(
+        Workload("one record a batch", 100, 1, none, size(GIB // 2), records_per_key=9), 2
+    )
+    count = max(8, int(1000 * scale))
+    many = Workload(f"{count} partitions of 1 MiB", 100, 140, none, count * MIB, records_per_key=9)
+    yield Directory(replace(many, segment_bytes=MIB // 2), count)
+    keys = int(20_000_000 * scale)
+    yield Directory(
+        Workload(f"{keys / 1e6:g} M distinct keys", 20, 140, none, keys * 41, records_per_key=1), 1
+    )
+
+
+def write(directory: Directory, place: Path) -> list[WrittenLog]:
+    """Write the logs, and beside them the same records as Parquet for Spark SQL."""
+    share = replace(
+        directory.workload, log_bytes=directory.workload.log_bytes // directory.partitions
+    )
+    logs = []
+    files, clock = LocalFiles(), SystemClock()
+    workspace = Workspace(64 * MIB)
+    for number in range(directory.partitions):
+        logs.append(write_log(share, place, number=number, seed=number + 1))
+        partition = TopicPartition(TOPIC, number)
+        view = look_at_log(
+            partition, logs[-1].path, load_reader_checkpoints(files, place), files, clock
+        )
+        schema = arrow_schema(PARQUET_COLUMNS)
+        with pq.ParquetWriter(place / f"{number}-{PARQUET}", schema) as writer:
+            for split in plan_splits(view, ALL, split_bytes=SPLIT_BYTES):
+                for columns in read_records(split, files, clock, workspace):
+                    writer.write_batch(record_batch(columns, partition, PARQUET_COLUMNS))
+    return logs
+
+
+def measure_kafka(threads: int, directory: Directory, place: Path) -> dict[str, Any]:
+    """Clean every partition with as many cleaners, a JVM each, that share the partitions."""
+    started = time.perf_counter()
+    oracles = [Oracle(LIKE_A_BROKER) for _ in range(threads)]
+    try:
+        return _kafka(oracles, directory, place, started)
+    finally:
+        for oracle in oracles:
+            oracle.close()
+
+
+def _kafka(
+    oracles: list[Oracle], directory: Directory, place: Path, started: float
+) -> dict[str, Any]:
+    partitions = sorted(place.glob(f"{TOPIC}-*"))
+    warm_up = replace(
+        directory.workload, log_bytes=32 * MIB, segment_bytes=min(
+            directory.workload.segment_bytes, 16 * MIB
+        ),
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
+        for number, oracle in enumerate(oracles):
+            log = write_log(warm_up, Path(scratch), number=number)
+            for turn in range(2):
+                copy = Path(scratch) / f"copy{turn}" / log.path.name
+                shutil.copytree(log.path, copy)
+                _kafka_rounds(oracle, copy, warm_up.segment_bytes)
+    ready = time.perf_counter()
+
+    def work(share: int) -> list[dict[str, Any]]:
+        mine = partitions[share :: len(oracles)]
+        segment_bytes = directory.workload.segment_bytes
+        return [d for path in mine for d in _kafka_rounds(oracles[share], path, segment_bytes)]
+
+    with ThreadPoolExecutor(len(oracles)) as pool:
+        shares = list(pool.map(work, range(len(oracles))))
+    rounds = [done for share in shares for done in share]
+    return {
+        # The slowest thread's own clock: opening logs and talking to us is not cleaning.
+        "seconds": max(sum(done["total_seconds"] for done in share) for share in shares),
+        "startup_seconds": ready - started,
+        "bytes_read": sum(
+            d["stats"]["bytes_read"] + d["stats"]["map_bytes_read"] for d in rounds
+        ),
+        "bytes_written": sum(d["stats"]["bytes_written"] for d in rounds),
+        "records_left": sum(d["stats"]["messages_written"] for d in rounds if d["is_last"]),
+        "rounds": max(d["round"] for d in rounds),
+    }  # fmt: skip
+
+
+def _kafka_rounds(oracle: Oracle, path: Path, segment_bytes: int) -> list[dict[str, Any]]:
+    answer = oracle.demand(
+        {
+            "op": "clean",
+            "out": str(path),
+            "no_digest": True,
+            "params": {
+                "timed": True,
+                "config": {"segment.bytes": segment_bytes},
+                "map_bytes": KAFKA_MAP_BYTES,
+                "load_factor": LOAD_FACTOR,
+                "rounds": [{"now": NOW_MS}] * ROUNDS_MAX,
+            },
+        }
+    )
+    done: list[dict[str, Any]] = []
+    for found in answer["rounds"]:
+        if "total_seconds" not in found:
+            raise RuntimeError(f"kafka did not clean {path}: {found}")
+        is_last = found["end_offset"] == found["bound"]
+        done.append({**found, "round": len(done) + 1, "is_last": is_last})
+        if is_last:
+            return done
+    raise RuntimeError(f"kafka's key map was too small for {path}")
+
+
+def measure_worker(
+    contestant: str, cores: int, directory: Directory, place: Path, shape: Shape | None = None
+) -> dict[str, Any]:
+    """Run :mod:`benchmarks.peer_worker` in a process of its own."""
+    workload = asdict(directory.workload) | {"codec": int(directory.workload.codec)}
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "benchmarks.peer_worker", contestant, str(place)),
+            *("--cores", str(cores), "--memory-bytes", str(directory.memory_bytes)),
+            *("--workload", json.dumps(workload)),
+            *(() if shape is None else ("--shape", shape)),
+        ],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return document
+
+
+def on_spark(shape: Shape, directory: Directory, place: Path) -> dict[str, Any]:
+    """Clean with Spark on two cores, every partition cut alike."""
+    return measure_worker("spark", 2, directory, place, shape)
+
+
+CONTESTANTS = {
+    "Kafka, one thread": lambda d, p: measure_kafka(1, d, p),
+    "Kafka, two threads": lambda d, p: measure_kafka(2, d, p),
+    "keeplast, one core": lambda d, p: measure_worker("local", 1, d, p),
+    "keeplast, two cores": lambda d, p: measure_worker("local", 2, d, p),
+    "keeplast on Spark, shape partition": lambda d, p: on_spark(Shape.PARTITION, d, p),
+    "keeplast on Spark, shape broadcast": lambda d, p: on_spark(Shape.BROADCAST, d, p),
+    "keeplast on Spark, shape bucket": lambda d, p: on_spark(Shape.BUCKET, d, p),
+    "Spark SQL, two cores": lambda d, p: measure_worker("sql", 2, d, p),
+}
+
+
+def run(chosen: list[Directory], names: list[str], scratch: Path) -> Iterator[Taken]:
+    """Measure every contestant on every directory."""
+    for number, directory in enumerate(chosen):
+        place = scratch / f"directory{number}" / "written"
+        place.mkdir(parents=True)
+        logs = write(directory, place)
+        for name in names:
+            copy = place.parent / "copy"
+            is_parquet = name.startswith("Spark SQL")
+            ignored = f"{TOPIC}-*" if is_parquet else f"*-{PARQUET}"
+            shutil.copytree(place, copy, ignore=shutil.ignore_patterns(ignored))
+            os.sync()
+            with PeakMemory(os.getpid()) as memory:
+                own = _own_bytes()
+                document = CONTESTANTS[name](directory, copy)
+            shutil.rmtree(copy)
+            yield Taken(
+                directory=directory.workload.name,
+                contestant=name,
+                log_bytes=sum(log.log_bytes for log in logs),
+                records=sum(log.records for log in logs),
+                keys=sum(log.keys for log in logs),
+                peak_memory_bytes=max(0, memory.peak_bytes - own),
+                **document,
+            )
+        shutil.rmtree(place.parent)
+
+
+def _own_bytes() -> int:
+    """Return what this process holds itself, which is no contestant's."""
+    fields = Path("/proc/self/statm")
+    if not fields.exists():
+        return 0
+    return int(fields.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def document(taken: list[Taken], scale: float) -> dict[str, Any]:
+    """Return the results as they are stored."""
+    return {
+        "version": 1,
+        "scale": scale,
+        "machine": {
+            "cpus": os.cpu_count(),
+            "processor": processor(),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "system": f"{platform.system()} {platform.release()}",
+            "python": platform.python_version(),
+            "load_before": os.getloadavg()[0],
+        },
+        "kafka": {"version": KAFKA_VERSION, "java_options": list(LIKE_A_BROKER),
+                  "map_bytes": KAFKA_MAP_BYTES},
+        "taken": [asdict(one) for one in taken],
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Measure and print; see ``--help``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="multiplies every size")
+    parser.add_argument("--only", default="", help="directories whose name contains this")
+    parser.add_argument("--contestants", default="", help="contestants whose name contains this")
+    parser.add_argument("--scratch", type=Path, help="where logs are written; default: TMPDIR")
+    parser.add_argument("--out", type=Path, default=RESULTS / "peers.json")
+    parser.add_argument("--figure", type=Path, default=FIGURE)
+    arguments = parser.parse_args()
+    chosen = [d for d in directories(arguments.scale) if arguments.only in d.workload.name]
+    names = [name for name in CONTESTANTS if arguments.contestants in name]
+    load_kernels(lambda message: print(message, file=sys.stderr))
+    taken: list[Taken] = []
+    with tempfile.TemporaryDirectory(dir=arguments.scratch, prefix="keeplast-peers-") as scratch:
+        first = document(taken, arguments.scale)
+        for one in run(chosen, names, Path(scratch)):
+            taken.append(one)
+            print(one.line(), flush=True)
+            first["taken"] = [asdict(each) for each in taken]
+            arguments.out.parent.mkdir(parents=True, exist_ok=True)
+            arguments.out.write_text(json.dumps(first, indent=1) + "\n")
+            arguments.out.with_suffix(".md").write_text(tables(taken, first) + "\n")
+            arguments.figure.parent.mkdir(parents=True, exist_ok=True)
+            arguments.figure.write_text(bars(taken))
+    print()
+    print(tables(taken, first))
+
+
+if __name__ == "__main__":
+    main()

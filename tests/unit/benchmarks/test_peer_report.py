@@ -1,0 +1,63 @@
+"""Tables and bars follow from the results alone, and a miss is written as a miss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree
+
+from benchmarks.figure import LABEL_WIDTH, MARGIN, VALUE_WIDTH, WIDTH, Bar, Panel, draw
+from benchmarks.peer_report import MIB, Taken, bars, tables
+
+SVG = "{http://www.w3.org/2000/svg}"
+ONE = Taken(
+    directory="100 B, 140 a batch", contestant="Kafka, one thread", log_bytes=100 * MIB,
+    records=1000, keys=10, seconds=1.0, startup_seconds=0.5, bytes_read=200 * MIB,
+    bytes_written=MIB, records_left=10, rounds=1, peak_memory_bytes=3 * MIB,
+)  # fmt: skip
+DOCUMENT: dict[str, Any] = {
+    "scale": 0.5,
+    "kafka": {"version": "4.3.0"},
+    "machine": {
+        "cpus": 2, "processor": "a processor", "memory_bytes": 1 << 34, "system": "Linux",
+        "load_before": 0.25,
+    },
+}  # fmt: skip
+
+
+def test_a_goal_is_reached_or_missed() -> None:
+    ours = replace(ONE, contestant="keeplast, one core")
+    reached = tables([ONE, replace(ours, seconds=1 / 6)], DOCUMENT)
+    missed = tables([ONE, replace(ours, seconds=1 / 5)], DOCUMENT)
+    assert "| 6x | 6.00x | reached |" in reached
+    assert "| 6x | 5.00x | **missed** |" in missed
+
+
+def test_a_goal_whose_contestants_did_not_run_is_not_mentioned() -> None:
+    assert "goal" not in tables([ONE], DOCUMENT)
+
+
+def test_every_column_of_a_row() -> None:
+    row = "| Kafka, one thread | 100 | 1,000 | 1.00 | 0.5 s | 3 MiB | 200 MiB | 1 MiB | 1 |"
+    assert row in tables([ONE], DOCUMENT)
+    assert "Sizes are 0.5 times the full ones." in tables([ONE], DOCUMENT)
+
+
+def test_bars_are_as_long_as_their_values() -> None:
+    longest = float(WIDTH - LABEL_WIDTH - VALUE_WIDTH - MARGIN)
+    panel = Panel("a < b & c", (Bar("x", 4.0, "4", True), Bar("y", 1.0, "1", False)))
+    root = ElementTree.fromstring(draw([panel, Panel("nothing", ())]))
+    widths = [float(bar.attrib["width"]) for bar in root.iter(f"{SVG}rect")]
+    assert [longest, longest / 4] == widths
+    assert "a < b & c" in [text.text for text in root.iter(f"{SVG}text")]
+    assert 2 == len({bar.attrib["fill"] for bar in root.iter(f"{SVG}rect")})
+
+
+def test_the_same_results_give_the_same_picture() -> None:
+    assert bars([ONE]) == bars([ONE])
+    assert 1 == bars([ONE, replace(ONE, contestant="keeplast, one core")]).count("100 B, 140")
+
+
+def test_values_of_nothing_have_no_length() -> None:
+    root = ElementTree.fromstring(draw([Panel("t", (Bar("x", 0.0, "0", True),))]))
+    assert ["0.0"] == [bar.attrib["width"] for bar in root.iter(f"{SVG}rect")]

@@ -107,7 +107,7 @@ def test_cm02_the_dirtiest_log_is_cleaned_first(tmp_path: Path, order: Order) ->
     assert ["t-2", "t-1"] == told.of("chosen")
 
 
-def test_cm03_a_log_that_is_set_aside_is_not_chosen(world: World) -> None:
+def test_cm03_cm21_a_log_that_is_set_aside_is_not_chosen(world: World) -> None:
     for number in range(2):
         world.log(number, 2 + number)
     damage(world, 1)
@@ -246,7 +246,7 @@ def test_ci01_a_damaged_log_is_set_aside_and_stops_no_other(world: World) -> Non
     assert {"t-1"} == {str(x) for x in set_aside.read_set_aside(world.files, world.root)}
 
 
-def test_x41_what_is_set_aside_stays_so_after_a_restart(world: World) -> None:
+def test_what_is_set_aside_stays_so_after_a_restart(world: World) -> None:
     world.log(0, 2)
     damage(world, 0)
     world.once()
@@ -462,7 +462,7 @@ def snapshot_states(world: World) -> list[dict[bytes, bytes]]:
     return [world.state(number) for number in world.logs]
 
 
-def test_a_stop_at_any_operation_leaves_everything_whole(tmp_path: Path) -> None:
+def test_ct33_x41_a_stop_at_any_operation_leaves_everything_whole(tmp_path: Path) -> None:
     def make(name: str, files: ObservedFiles) -> World:
         world = World(tmp_path / name, files=files)
         for number in range(2):
@@ -572,3 +572,19 @@ def test_x46_a_log_that_is_set_aside_does_not_expire_either(world: World) -> Non
     _, told, _ = world.once()
     assert (["t-0"], []) == (told.of("set aside"), told.of("expired"))
     assert names == sorted(os.listdir(world.path(0)))
+
+
+def test_lm05_a_topic_that_is_compacted_no_more_is_left_alone_from_the_next_turn(
+    world: World,
+) -> None:
+    world.log(0, 2)
+
+    def change(times: int) -> None:
+        if times == 1:
+            world.settings('[topic."t"]\n"cleanup.policy" = "delete"\n')
+            world.fill(0)
+            world.fill(0)
+
+    report, _, published = world.until_idle(2, change)
+    assert (1, 10) == (report.rounds, world.checkpoint(0))
+    assert "cleanup.policy is delete" in published.facts(0).reason

@@ -85,13 +85,29 @@ def command(root: Path, *, runner: str) -> list[str]:
     ]  # fmt: skip
 
 
+def run_command(root: Path, *, runner: str) -> list[str]:
+    """Return the command that runs on ``root``; its settings have to be in the directory."""
+    return [
+        sys.executable, "-m", "keeplast", "run", str(root), "--runner", runner, "--json",
+        "--cores", "1",
+    ]  # fmt: skip
+
+
 def disturb(
-    root: Path, *, runner: str, delay_seconds: float, act: Callable[[int], None]
+    root: Path,
+    *,
+    runner: str,
+    delay_seconds: float,
+    act: Callable[[int], None],
+    line: Sequence[str] | None = None,
 ) -> Disturbed:
-    """Start a clean, wait until it stages its first file, then ``delay_seconds``; act on its id."""
+    """Start a clean, wait until it stages its first file, then ``delay_seconds``; act on its id.
+
+    ``line`` is another command to start.
+    """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("KEEPLAST_")}
     process = subprocess.Popen(
-        command(root, runner=runner),
+        command(root, runner=runner) if line is None else line,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -16,6 +16,7 @@ from keeplast.engine.events import NoEvents
 from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.report import ExpiryReport, RoundReport
 from keeplast.engine.request import CleanRequest
+from keeplast.engine.runner import Runner
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.append import NewRecord
@@ -93,12 +94,20 @@ class Published:
 class World:
     """The directory ``root`` with logs ``t-0``, ``t-1``, ..., and whatever runs on it."""
 
-    def __init__(self, root: Path, *, slots: int = 1, files: FileSystem | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        slots: int = 1,
+        files: FileSystem | None = None,
+        runner: Runner | None = None,
+    ) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self.root = root
         self.clock = ManualClock(START_MS)
         self.files: FileSystem = UnsyncedFiles() if files is None else files
         self.slots = slots
+        self.runner = runner
         self.logs: dict[int, LogBuilder] = {}
         self.settings(SETTINGS)
 
@@ -150,7 +159,9 @@ class World:
         retries: bool = False,
         order: Order = Order.OVERDUE_FIRST,
     ) -> Daemon:
-        runner = LocalRunner(self.slots, files=self.files, clock=self.clock)
+        runner = self.runner
+        if runner is None:
+            runner = LocalRunner(self.slots, files=self.files, clock=self.clock)
         coordinator = Coordinator(runner, self.clock, self.files, told)
         request = CleanRequest(
             (), memory_bytes=MEMORY_BYTES_MIN, order=order, rolls_idle=order is not Order.KAFKA

@@ -1,0 +1,103 @@
+"""The file of what is set aside, and the receipts beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from keeplast.errors import CorruptError, InvalidError, RefusedError
+from keeplast.log.files import LocalFiles
+from keeplast.model.partition import TopicPartition
+from keeplast.service import receipts
+from keeplast.service.set_aside import (
+    FILE_NAME,
+    REASON_LENGTH_MAX,
+    fingerprint,
+    read_set_aside,
+    set_aside,
+    write_set_aside,
+)
+from tests.support.partition_maker import PARTITION, one, write_partition
+
+FILES = LocalFiles()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return write_partition(tmp_path, {0: one(0, b"a"), 1: one(1, b"b")})
+
+
+def test_marks_read_back(directory: Path) -> None:
+    root = directory.parent
+    damage = CorruptError("crc mismatch", path=str(directory / "x.log"), position=7)
+    marks = {
+        PARTITION: set_aside(FILES, PARTITION, directory, damage, 5),
+        TopicPartition("ü", 3): set_aside(
+            FILES, TopicPartition("ü", 3), directory, RefusedError("x" * 9999), 6
+        ),
+    }
+    write_set_aside(FILES, root, marks)
+    assert marks == read_set_aside(FILES, root)
+    assert (str(directory / "x.log"), 7) == (marks[PARTITION].path, marks[PARTITION].position)
+    assert REASON_LENGTH_MAX == len(marks[TopicPartition("ü", 3)].reason)
+    write_set_aside(FILES, root, {})
+    assert not (root / FILE_NAME).exists()
+    assert {} == read_set_aside(FILES, root)
+
+
+def test_other_files_have_another_fingerprint(directory: Path) -> None:
+    log = directory / "00000000000000000000.log"
+    seen = {fingerprint(FILES, directory)}
+    os.utime(log, ns=(0, 1))
+    seen.add(fingerprint(FILES, directory))
+    log.write_bytes(log.read_bytes() * 2)
+    seen.add(fingerprint(FILES, directory))
+    log.unlink()
+    seen.add(fingerprint(FILES, directory))
+    assert 4 == len(seen)
+
+
+def test_what_brokers_and_crashes_leave_beside_changes_no_fingerprint(directory: Path) -> None:
+    before = fingerprint(FILES, directory)
+    (directory / "00000000000000000000.log.abc.deleted").write_bytes(b"x")
+    (directory / "leader-epoch-checkpoint").write_bytes(b"x")
+    (directory / "notes.txt").write_bytes(b"x")
+    assert before == fingerprint(FILES, directory)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"version": 1}',
+        '{"version": 1, "partitions": [7]}',
+        '{"version": 1, "partitions": [{"topic": 1}]}',
+        "[" * 100_000,
+        "\udcff",
+    ],
+)
+def test_a_damaged_file_is_corrupt(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE_NAME).write_text(text, errors="surrogateescape")
+    with pytest.raises(CorruptError, match=FILE_NAME):
+        read_set_aside(FILES, tmp_path)
+
+
+def test_a_newer_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text(json.dumps({"version": 2, "partitions": []}))
+    with pytest.raises(InvalidError, match="newer keeplast"):
+        read_set_aside(FILES, tmp_path)
+
+
+def test_receipts_are_kept_in_two_files_at_most(tmp_path: Path) -> None:
+    for number in range(3):
+        path = receipts.receipts_file(FILES, tmp_path, bytes_max=10)
+        assert tmp_path / receipts.FILE_NAME == path
+        path.write_text(f"{number}" * 12)
+    assert "2" * 12 == path.read_text()
+    assert "1" * 12 == (tmp_path / receipts.PREVIOUS_NAME).read_text()
+    assert 2 == len(list(tmp_path.iterdir()))

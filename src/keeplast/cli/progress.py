@@ -67,15 +67,19 @@ class ProgressEvents:
     def _pause_bar(self) -> None:
         """Take the bar away, so that something else can move there."""
         if self._progress is not None:
-            self._progress.update(self._task, visible=False)
+            self._empty_bar()
             self._progress.stop()
 
     def _resume_bar(self) -> None:
-        """Begin anew with an empty bar."""
+        """Bring it back."""
         if self._progress is not None:
-            self._total = 0
-            self._progress.reset(self._task, total=None, visible=False)
             self._progress.start()
+
+    def _empty_bar(self) -> None:
+        """Begin anew: what is planned next has nothing to do with what went before."""
+        self._total = 0
+        if self._progress is not None:
+            self._progress.reset(self._task, total=None, visible=False)
 
     def planned(self, total_bytes: int) -> None:
         """Lengthen the bar."""

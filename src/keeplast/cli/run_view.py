@@ -60,6 +60,7 @@ class RunLines(ProgressEvents):
     def chosen(self, choices: Sequence[Choice]) -> None:
         """Remember why, for the line that tells how it went."""
         self._end_idle()
+        self._empty_bar()
         self._is_idle = False
         self._why = {choice.partition: choice.why for choice in choices}
 

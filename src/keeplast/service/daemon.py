@@ -167,7 +167,7 @@ class Daemon:
         started, started_ms = self._clock.seconds(), self._clock.now_ms()
         selection = self._settings.select()
         known = _Known(selection, selection.settings.cleaner_config())
-        self._warn(selection.warnings)
+        self._warn(_complaints(selection))
         snapshot = self._snapshot(known, started_ms, ())
         with self._coordinator.holding(self._settings.root):
             self._load_marks()
@@ -210,7 +210,7 @@ class Daemon:
             selection = self._settings.select()
             known.cleaner = selection.settings.cleaner_config()
             known.selection = selection
-            self._warn(selection.warnings)
+            self._warn(_complaints(selection))
         except (CompactionError, OSError) as error:
             self._warn([f"the last good settings stay: {error}"])
         self._schedule.keep(all_partitions(known.selection))
@@ -442,6 +442,12 @@ class Daemon:
             partition: CorruptError(mark.reason) for partition, mark in self._schedule.marks.items()
         }
         failures |= {
+            TopicPartition(each.topic, each.partition): round_.failure
+            for each in known.selection.decided
+            for round_ in each.rounds
+            if round_.failure is not None
+        }
+        failures |= {
             partition: history.failure
             for partition, history in histories.items()
             if history.failure is not None
@@ -460,6 +466,17 @@ class Daemon:
             failures,
             tuple(left),
         )
+
+
+def _complaints(selection: Selection) -> list[str]:
+    """Return what is to be told of settings: warnings, and partitions that they refuse."""
+    refused = [
+        f"{each.topic}-{each.partition}: {round_.error.message}"
+        for each in selection.decided
+        for round_ in each.rounds
+        if round_.error is not None
+    ]
+    return [*selection.warnings, *refused]
 
 
 def _without_progress(round_: RoundReport) -> Exception | None:

@@ -18,6 +18,26 @@ Exact = Annotated[
         rich_help_panel=options.ROUND,
     ),
 ]
+Compare = Annotated[
+    bool,
+    typer.Option(
+        "--compare",
+        help="Say instead which keys would keep another record by the strategy of --config than "
+        "by the one in force, and which records have no usable version.",
+        rich_help_panel=options.ROUND,
+    ),
+]
+First = Annotated[
+    int,
+    typer.Option(
+        "--first",
+        metavar="N",
+        min=0,
+        max=10_000,
+        help="With --compare: how many of those keys to show with both candidates.",
+        rich_help_panel=options.ROUND,
+    ),
+]
 
 
 def plan(
@@ -46,6 +66,8 @@ def plan(
     expired: options.Expired = False,
     receipt: options.Receipt = None,
     exact: Exact = False,
+    compare: Compare = False,
+    first: First = 10,
     as_json: options.Json = False,
 ) -> None:
     """Say what clean would do with the same arguments: exact bounds, estimates marked ~.
@@ -80,7 +102,15 @@ def plan(
         receipt=receipt,
         as_json=as_json,
     )
+    if compare:
+        run_guarded(lambda: _compared(values, first), as_json=as_json)
     run_guarded(lambda: _planned(values, exact=exact), as_json=as_json)
+
+
+def _compared(values: options.RunOptions, first: int) -> tuple[int, dict[str, Any]]:
+    from keeplast.cli.compare import compared
+
+    return compared(values, first=first)
 
 
 def _planned(values: options.RunOptions, *, exact: bool) -> tuple[int, dict[str, Any]]:

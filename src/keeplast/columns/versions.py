@@ -18,7 +18,9 @@ from keeplast.columns.machine import load_be64
 from keeplast.columns.varints import read_varint, read_varlong
 
 HAS_VERSION = 8
-"""Flag of a row, beside those of :mod:`keeplast.columns.rows`."""
+MALFORMED_VERSION = 16
+"""Flags of a row, beside those of :mod:`keeplast.columns.rows`: it has a version; its header is
+there and holds none."""
 
 VERSION_BYTES = 8
 
@@ -81,9 +83,13 @@ def read_header_versions(
                 value_at, found = _find_header(data, at, at + length, name)
                 has_version = found == VERSION_BYTES
                 versions[r] = load_be64(data, value_at) if has_version else 0
-                flags[r] |= HAS_VERSION if has_version else 0
-                missing += found == _ABSENT
-                malformed += found != _ABSENT and not has_version
+                if has_version:
+                    flags[r] |= HAS_VERSION
+                elif found == _ABSENT:
+                    missing += 1
+                else:
+                    flags[r] |= MALFORMED_VERSION
+                    malformed += 1
             at += length
     return missing, malformed
 

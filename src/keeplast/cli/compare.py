@@ -1,0 +1,172 @@
+"""``plan --compare``: what another strategy would keep, for each chosen partition.
+
+The proposed strategy is that of all sources together; the one in force is what remains when the
+strategy's own keys are taken off the command line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from keeplast.cli.call import select
+from keeplast.cli.compare_view import render
+from keeplast.cli.exit_codes import DONE, error_exit_code
+from keeplast.cli.guard import error_document, error_text
+from keeplast.cli.options import RunOptions
+from keeplast.cli.output import print_result, say
+from keeplast.cli.progress import ProgressEvents
+from keeplast.cli.sizes import parse_size
+from keeplast.cli.verdict import report_errors, report_exit_code
+from keeplast.config.sources import read_settings
+from keeplast.engine.preview import READINGS, StrategyPreview, preview_strategy
+from keeplast.engine.report import CleanReport
+from keeplast.engine.request import PartitionRequest
+from keeplast.errors import CompactionError, InvalidError
+from keeplast.format.filename import LOG_START_CHECKPOINT
+from keeplast.log.checkpoints import read_checkpoint
+from keeplast.log.files import LocalFiles
+from keeplast.model.topic_config import TopicConfig
+
+JSON_VERSION = 1
+STRATEGY_KEYS = (
+    "compaction.strategy",
+    "compaction.strategy.header",
+    "log.cleaner.compaction.strategy",
+    "log.cleaner.compaction.strategy.header",
+)
+
+
+def compared(values: RunOptions, *, first: int) -> tuple[int, dict[str, Any]]:
+    """Return exit code and document; the tables are printed unless JSON was asked for."""
+    memory_bytes = parse_size(values.memory, "--memory")
+    selection = select(values)
+    for warning in selection.warnings:
+        say(warning, kind="warning")
+    settings = read_settings(
+        selection.directory.root,
+        LocalFiles(),
+        flags=without_strategy(values.config),
+        config_file=values.config_file,
+        environment=os.environ,
+    )
+    today = {
+        request: settings.topic_config(request.partition.topic) for request in selection.partitions
+    }
+    for request, topic in today.items():
+        _check_differs(request, topic)
+    refused = CleanReport(selection.decided)
+    code = report_exit_code(refused)
+    documents = [
+        {"topic": each["topic"], "partition": each["partition"], "error": each.get("error")}
+        for each in refused.to_json()["partitions"]
+    ]
+    for message in report_errors(refused):
+        say(message, kind="error")
+    with ProgressEvents("comparing") as events:
+        for request in selection.partitions:
+            partition = request.partition
+            head: dict[str, Any] = {"topic": partition.topic, "partition": partition.partition}
+            try:
+                preview = _preview(values, request, today[request], first, memory_bytes, events)
+            except (CompactionError, OSError) as error:
+                say(f"{partition}: {error_text(error)}", kind="error")
+                code = max(code, error_exit_code(error))
+                documents.append({**head, "error": error_document(error)["error"]})
+                continue
+            documents.append({**head, "error": None, **to_json(preview)})
+            if not values.as_json:
+                print_result(*render(preview))
+    documents.sort(key=lambda each: (each["topic"], each["partition"]))
+    return code or DONE, {"version": JSON_VERSION, "partitions": documents}
+
+
+def without_strategy(flags: Sequence[str]) -> list[str]:
+    """Return the ``KEY=VALUE`` texts that say nothing about the strategy."""
+    return [flag for flag in flags if flag.partition("=")[0].strip() not in STRATEGY_KEYS]
+
+
+def _check_differs(request: PartitionRequest, today: TopicConfig) -> None:
+    then = request.topic
+    if (today.strategy, today.strategy_header) == (then.strategy, then.strategy_header):
+        raise InvalidError(
+            f"nothing to compare: the strategy is in force already; name another one with "
+            f"--config compaction.strategy=header or timestamp. topic={request.partition.topic} "
+            f"compaction.strategy={today.strategy}"
+        )
+
+
+def _preview(
+    values: RunOptions,
+    request: PartitionRequest,
+    today: TopicConfig,
+    first: int,
+    memory_bytes: int,
+    events: ProgressEvents,
+) -> StrategyPreview:
+    files = LocalFiles()
+    log_bytes = sum(path.stat().st_size for path in request.path.glob("*.log"))
+    events.planned(READINGS * log_bytes)
+    log_start = values.log_start_offset
+    if log_start is None:
+        stored = read_checkpoint(files, request.path.parent, LOG_START_CHECKPOINT)
+        log_start = stored.get(request.partition, 0)
+    return preview_strategy(
+        request.path,
+        request.partition,
+        files,
+        today=today,
+        then=request.topic,
+        first=first,
+        memory_bytes=memory_bytes,
+        log_start=log_start,
+        progressed=events.progressed,
+    )
+
+
+def to_json(preview: StrategyPreview) -> dict[str, Any]:
+    """Return one partition as the document shows it; keys are hexadecimal."""
+    spread = preview.spread
+    return {
+        "today": preview.today.value,
+        "then": preview.then.value,
+        "header": preview.header,
+        "records": preview.records,
+        "keys": preview.keys,
+        "keys_changed": preview.keys_changed,
+        "keys_back": preview.keys_back,
+        "keys_gone": preview.keys_gone,
+        "changes": [
+            {
+                "key": change.key.hex(),
+                **{
+                    name: {
+                        "offset": each.offset,
+                        "timestamp": each.timestamp,
+                        "version": each.version,
+                        "tombstone": each.is_tombstone,
+                    }
+                    for name, each in (("today", change.today), ("then", change.then))
+                },
+            }
+            for change in preview.changes
+        ],
+        "versions_missing": preview.versions_missing,
+        "versions_malformed": preview.versions_malformed,
+        "tombstones_unversioned": preview.tombstones_unversioned,
+        "versions": {
+            "count": spread.count,
+            "least": spread.least,
+            "usual": spread.usual,
+            "greatest": spread.greatest,
+        },
+        "far_ahead": {
+            "above": spread.limit,
+            "count": spread.far_ahead_count,
+            "first": [
+                {"key": each.key.hex(), "offset": each.offset, "version": each.version}
+                for each in preview.far_ahead
+            ],
+        },
+    }

@@ -11,10 +11,9 @@ checkpoint stays. Another round follows while asked for and while the bound was 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from keeplast.cleaner.plan import RoundPlan
@@ -28,19 +27,13 @@ from keeplast.engine.commit import (
 )
 from keeplast.engine.estimate import estimate_round
 from keeplast.engine.events import Events
-from keeplast.engine.expiry import (
-    ExpirySurvey,
-    expire,
-    expiry_report,
-    failed_expiry,
-    settle,
-    survey_expiry,
-)
+from keeplast.engine.expiry import expire_partition, failed_expiry
 from keeplast.engine.horizons import HorizonBook
 from keeplast.engine.kernel_cache import load_kernels
 from keeplast.engine.place import copy_root_files, make_target, target_of
-from keeplast.engine.receipt import append_receipt, expiry_line, receipt_line
-from keeplast.engine.report import CleanReport, Estimate, ExpiryReport, RoundReport
+from keeplast.engine.receipt import append_receipt, receipt_line
+from keeplast.engine.removal import remove_files
+from keeplast.engine.report import CleanReport, Estimate, RoundReport
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rolling import roll_active, roll_idle
 from keeplast.engine.rounds import (
@@ -235,29 +228,16 @@ class Coordinator:
         """Expire a partition whose rounds went well: an uncleanable log keeps what it has."""
         if run.has_failed:
             return
-        partition, now_ms = run.request, self._now_ms(request)
+        if self._is_stopping:
+            run.expiry = failed_expiry(None, _stopped())
+            return
+        partition = run.request
         if writes:
             partition = replace(partition, path=target_of(partition, request))
-        survey: ExpirySurvey | None = None
-        try:
-            self._check_stop()
-            survey = survey_expiry(partition, request, self._files, now_ms)
-            report = expiry_report(survey)
-            if writes:
-                with shielded():
-                    note = partial(self._note_expiry, partition, request, now_ms, report)
-                    self._remove(expire(self._files, partition, survey, note))
-                    settle(self._files, partition)
-            run.expiry = report
-        except (CompactionError, OSError) as error:
-            run.expiry = failed_expiry(survey, error)
-
-    def _note_expiry(
-        self, partition: PartitionRequest, request: CleanRequest, now_ms: int, report: ExpiryReport
-    ) -> None:
-        if request.receipt is not None:
-            line = expiry_line(partition, now_ms, report)
-            append_receipt(self._files, request.receipt, line)
+        run.expiry = expire_partition(
+            partition, request, self._files, self._now_ms(request),
+            writes=writes, warned=self._events.warned,
+        )  # fmt: skip
 
     def _roll_idle(self, run: PartitionRun, request: CleanRequest) -> None:
         if request.rolls_idle:
@@ -504,7 +484,7 @@ class Coordinator:
         round_.committed.extend(result.staged)
         complete_active(self._files, round_.survey.listing)
         started = self._clock.seconds()
-        self._remove(replaced)
+        remove_files(self._files, replaced, self._events.warned)
         round_.removal_seconds += self._clock.seconds() - started
 
     def _progressed(self, read_bytes: int) -> None:
@@ -527,22 +507,12 @@ class Coordinator:
         if not task.writes or not self._files.exists(task.target):
             return
         names = {name: parse_segment_file(name) for name in self._files.listdir(task.target)}
-        self._remove(
+        ours = [
             task.target / name
             for name, parsed in names.items()
             if parsed is not None and (parsed.attempt or "").startswith(task.attempt)
-        )
-
-    def _remove(self, paths: Iterable[Path]) -> None:
-        """Remove what nobody needs; a disk that refuses is no reason to give a round up."""
-        for path in paths:
-            try:
-                self._files.unlink(path)
-            except OSError as error:
-                self._events.warned(
-                    "a file could not be removed; the next clean, or a broker's start, does. "
-                    f"path={path} error={error}"
-                )
+        ]
+        remove_files(self._files, ours, self._events.warned)
 
     def _fail(
         self, run: PartitionRun, survey: Survey | None, committed: int, error: Exception

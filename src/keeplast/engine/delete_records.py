@@ -16,6 +16,7 @@ from typing import Any
 from keeplast.cleaner.retention import ExpiryRule
 from keeplast.engine.expiry import expire, settle, survey_expiry
 from keeplast.engine.kernel_cache import load_kernels
+from keeplast.engine.removal import remove_files
 from keeplast.engine.report import JSON_VERSION
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.shield import shielded
@@ -188,14 +189,7 @@ def _removed(
     """Take the segments below the log start off the disk, by the rule that rounds go by."""
     rules = frozenset({ExpiryRule.LOG_START})
     survey = survey_expiry(partition, request, files, 0, rules)
-    for path in expire(files, partition, survey, lambda: None):
-        try:
-            files.unlink(path)
-        except OSError as error:
-            warned(
-                "a file could not be removed; the next clean, or a broker's start, does. "
-                f"path={path} error={error}"
-            )
+    remove_files(files, expire(files, partition, survey, lambda: None), warned)
     settle(files, partition)
     return replace(report, removed=True)
 

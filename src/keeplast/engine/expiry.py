@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from keeplast.cleaner.retention import ExpiryPlan, ExpiryRule, plan_expiry
 from keeplast.columns import batch_table as t
 from keeplast.engine.commit import complete_active
+from keeplast.engine.receipt import append_receipt, expiry_line
+from keeplast.engine.removal import remove_files
 from keeplast.engine.report import ExpiredReport, ExpiryReport, describe_error
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rolling import roll_active
+from keeplast.engine.shield import shielded
 from keeplast.engine.survey import LogBounds, find_bounds, load_checkpoints
-from keeplast.errors import RefusedError
+from keeplast.errors import CompactionError, RefusedError
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.format_guard import check_magic, check_understood
 from keeplast.log.log_start import follow_log_start, raise_log_start, retire_below, settle_log_start
@@ -48,6 +52,41 @@ class ExpirySurvey:
     bounds: LogBounds
     plan: ExpiryPlan
     now_ms: int
+
+
+def expire_partition(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    files: FileSystem,
+    now_ms: int,
+    *,
+    writes: bool,
+    warned: Callable[[str], None],
+) -> ExpiryReport:
+    """Expire a partition, or say what would go; errors are in the report."""
+    survey: ExpirySurvey | None = None
+    try:
+        survey = survey_expiry(partition, request, files, now_ms)
+        report = expiry_report(survey)
+        if writes:
+            with shielded():
+                note = partial(_note, partition, request, files, now_ms, report)
+                remove_files(files, expire(files, partition, survey, note), warned)
+                settle(files, partition)
+    except (CompactionError, OSError) as error:
+        return failed_expiry(survey, error)
+    return report
+
+
+def _note(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    files: FileSystem,
+    now_ms: int,
+    report: ExpiryReport,
+) -> None:
+    if request.receipt is not None:
+        append_receipt(files, request.receipt, expiry_line(partition, now_ms, report))
 
 
 def survey_expiry(

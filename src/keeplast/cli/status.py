@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from keeplast.service.status import DirectoryStatus
 
 LIMIT_DEFAULT = 20
+LOOKS_MAX = 3
 SHOW = "What is shown"
 
 
@@ -144,35 +146,48 @@ def status(
 
 def _told(values: StatusOptions, watch: int | None) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.exit_codes import DONE, error_exit_code
-    from keeplast.cli.output import clear_screen, print_result
+    from keeplast.cli.output import print_result
     from keeplast.cli.status_view import render_status, status_document
     from keeplast.clock import SystemClock
 
-    if watch is not None and (values.as_json or values.now_ms is not None):
+    if watch is not None:
+        return _watched(values, watch)
+    found = _look(values, SystemClock().now_ms() if values.now_ms is None else values.now_ms)
+    if not values.as_json:
+        print_result(*render_status(found, limit=values.limit, has_details=values.details))
+    codes = [error_exit_code(each.error) for each in found.partitions if each.error is not None]
+    return max(codes, default=DONE), status_document(found)
+
+
+def _watched(values: StatusOptions, watch: int) -> tuple[int, dict[str, Any]]:
+    """Show the status again and again; Ctrl-C is how that ends, not how it fails."""
+    from keeplast.cli.exit_codes import DONE
+    from keeplast.cli.output import clear_screen, print_result
+    from keeplast.cli.status_view import render_status
+    from keeplast.clock import SystemClock
+
+    if values.as_json or values.now_ms is not None:
         raise InvalidError(
             f"--watch goes on with the clock; leave out --json and --now-ms. --watch={watch}"
         )
     clock = SystemClock()
-    while True:
-        found = _look(values, clock.now_ms() if values.now_ms is None else values.now_ms)
-        if not values.as_json:
-            if watch is not None:
-                clear_screen()
-            parts = render_status(found, limit=values.limit, has_details=values.details)
-            print_result(*parts)
-        if watch is None:
-            errors = [each.error for each in found.partitions if each.error is not None]
-            return max((error_exit_code(each) for each in errors), default=DONE), status_document(
-                found
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            parts = render_status(
+                _look(values, clock.now_ms()), limit=values.limit, has_details=values.details
             )
-        clock.sleep(watch)
+            clear_screen()
+            print_result(*parts)
+            clock.sleep(watch)
+    return DONE, {}
 
 
 def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
     from keeplast.cli.output import say
+    from keeplast.cli.progress import ProgressEvents
     from keeplast.config.selection import select_partitions
     from keeplast.engine.kernel_cache import load_kernels
-    from keeplast.engine.request import CleanRequest
+    from keeplast.engine.request import CleanRequest, PartitionRequest
     from keeplast.engine.status import LogStatus, TombstoneReading, find_status
     from keeplast.engine.survey import load_checkpoints
     from keeplast.errors import CompactionError, CorruptError
@@ -212,17 +227,30 @@ def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
     except CorruptError as error:
         say(f"{error}; nothing counts as set aside", kind="warning")
         marks = {}
-    found: list[tuple[Any, LogStatus | Exception]] = []
-    for each in selection.partitions:
-        try:
-            log: LogStatus | Exception = find_status(
-                each, request, checkpoints, files, now_ms,
-                timestamp_ahead_max_ms=find_timestamp_ahead_max(settings, each.partition.topic),
-                tombstones=TombstoneReading(values.tombstones.value),
-            )  # fmt: skip
-        except (CompactionError, OSError) as error:
-            log = error
-        found.append((each, log))
+    sizes = find_sizes(selection.directory, files)
+    tombstones = TombstoneReading(values.tombstones.value)
+    found: list[tuple[PartitionRequest, LogStatus | Exception]] = []
+    with ProgressEvents("looking") as events:
+        if tombstones is not TombstoneReading.SKIP:
+            events.planned(sum(sizes[each.partition] for each in selection.partitions))
+        for each in selection.partitions:
+            ahead_ms = find_timestamp_ahead_max(settings, each.partition.topic)
+            for look in range(LOOKS_MAX):
+                try:
+                    log: LogStatus | Exception = find_status(
+                        each, request, checkpoints, files, now_ms, timestamp_ahead_max_ms=ahead_ms,
+                        tombstones=tombstones, progressed=events.progressed,
+                    )  # fmt: skip
+                    break
+                except FileNotFoundError as error:
+                    # A round that ends meanwhile takes files away; it is soon over.
+                    log = error
+                    if look + 1 < LOOKS_MAX:
+                        checkpoints = load_checkpoints(files, root)
+                except (CompactionError, OSError) as error:
+                    log = error
+                    break
+            found.append((each, log))
     return join_status(
         found,
         selection.decided,
@@ -233,5 +261,5 @@ def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
         pace=daemon_pace(cleaner, values.round_seconds),
         marks=marks,
         receipts=read_round_receipts(files, root, values.receipt),
-        sizes=find_sizes(selection.directory, files),
+        sizes=[*sizes.values()],
     )

@@ -10,7 +10,7 @@ whether one without a horizon holds any, only its records tell. So there are two
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +23,8 @@ from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, Tail
 from keeplast.model.topic_config import TopicConfig
 
+Progressed = Callable[[int], None]
+"""Hears how many bytes of the log have been gone through since the last call."""
 SEEDS = np.array((3, 5), np.uint64)
 
 
@@ -54,7 +56,7 @@ class Stages:
 
 
 def stages_by_headers(
-    listing: PartitionFiles, tail: Tail, files: FileSystem, now_ms: int
+    listing: PartitionFiles, tail: Tail, files: FileSystem, now_ms: int, progressed: Progressed
 ) -> Stages:
     """Count batches; reads headers alone. CorruptError where a batch's size cannot be right."""
     tombstones: dict[int, int] = {}
@@ -65,12 +67,13 @@ def stages_by_headers(
         _merge(tombstones, found.tombstones)
         _merge(markers, found.markers)
         unstamped += found.unstamped_markers
+        progressed(segment.size_bytes)
     return Stages(
         _counts(None, tombstones, now_ms), _counts(unstamped, markers, now_ms), counts_records=False
     )
 
 
-def stages_by_records(log: VerifiedLog, now_ms: int) -> Stages:
+def stages_by_records(log: VerifiedLog, now_ms: int, progressed: Progressed) -> Stages:
     """Count records; reads and checks the whole log. CorruptError where that is not possible."""
     tombstones: dict[int, int] = {}
     markers: dict[int, int] = {}
@@ -86,6 +89,7 @@ def stages_by_records(log: VerifiedLog, now_ms: int) -> Stages:
                 _merge(horizons, {int(part.table[i, t.BASE_TIMESTAMP]): int(counts[i])})
             else:
                 unstamped[int(is_control[i])] += int(counts[i])
+        progressed(int(part.table[:, t.SIZE].sum()))
     return Stages(
         _counts(unstamped[0], tombstones, now_ms),
         _counts(unstamped[1], markers, now_ms),

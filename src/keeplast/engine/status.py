@@ -16,7 +16,12 @@ from keeplast.cleaner.erasure import DirtyLog, Eligibility, find_deadline, find_
 from keeplast.cleaner.explanation import transaction_limit, watermark_limit
 from keeplast.columns import batch_table as t
 from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.stages import Stages, stages_by_headers, stages_by_records
+from keeplast.engine.stages import (
+    Progressed,
+    Stages,
+    stages_by_headers,
+    stages_by_records,
+)
 from keeplast.engine.survey import Checkpoints, Survey, key_capacity, survey_partition
 from keeplast.engine.verified_log import VerifiedLog
 from keeplast.log.files import FileSystem, reading
@@ -78,11 +83,13 @@ def find_status(
     *,
     timestamp_ahead_max_ms: int,
     tombstones: TombstoneReading = TombstoneReading.HEADERS,
+    progressed: Progressed = lambda _: None,
 ) -> LogStatus:
     """Return the status of one log; CorruptError, RefusedError or OSError when it has none.
 
     ``timestamp_ahead_max_ms`` is how far ahead of the clock a record may be dated that is appended
-    from now on, INT64_MAX when nobody checks.
+    from now on, INT64_MAX when nobody checks. ``progressed`` hears of the bytes that were gone
+    through to count tombstones.
     """
     survey = survey_partition(partition, request, checkpoints, files, now_ms, foresees_roll=True)
     log = _dirty_log(partition, survey, checkpoints, files)
@@ -112,7 +119,7 @@ def find_status(
             key_capacity=key_capacity(partition),
             now_ms=now_ms,
         ),
-        stages=_stages(partition.path, survey, files, now_ms, tombstones),
+        stages=_stages(partition.path, survey, files, now_ms, tombstones, progressed),
         leftover_bytes=sum(
             files.stat(partition.path / name).size_bytes for name in survey.listing.leftovers
         ),
@@ -120,13 +127,18 @@ def find_status(
 
 
 def _stages(
-    path: Path, survey: Survey, files: FileSystem, now_ms: int, tombstones: TombstoneReading
+    path: Path,
+    survey: Survey,
+    files: FileSystem,
+    now_ms: int,
+    tombstones: TombstoneReading,
+    progressed: Progressed,
 ) -> Stages | None:
     if tombstones is TombstoneReading.SKIP:
         return None
     if tombstones is TombstoneReading.RECORDS:
-        return stages_by_records(VerifiedLog(path, files), now_ms)
-    return stages_by_headers(survey.listing, survey.tail, files, now_ms)
+        return stages_by_records(VerifiedLog(path, files), now_ms, progressed)
+    return stages_by_headers(survey.listing, survey.tail, files, now_ms, progressed)
 
 
 def _dirty_log(

@@ -7,6 +7,7 @@ how long a log can have to wait for its turn. Reads without the lock and writes 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -169,17 +170,25 @@ def read_round_receipts(
     )
 
 
-def find_sizes(directory: DataDirectory, files: FileSystem) -> list[int]:
+def find_sizes(directory: DataDirectory, files: FileSystem) -> dict[TopicPartition, int]:
     """Return the bytes of every log in the directory that a daemon may have to clean."""
-    return [
-        sum(
-            files.stat(entry.path / name).size_bytes
-            for name in files.listdir(entry.path)
-            if (parsed := parse_segment_file(name)) and parsed.kind == LOG and not parsed.stage
-        )
+    return {
+        entry.partition: _size_bytes(entry.path, files)
         for entry in directory.partitions
         if entry.mark is None and entry.partition.topic != METADATA_TOPIC
-    ]
+    }
+
+
+def _size_bytes(path: Path, files: FileSystem) -> int:
+    """Return the bytes of the segments in ``path``; what goes meanwhile counts for nothing."""
+    size_bytes = 0
+    with contextlib.suppress(FileNotFoundError):
+        for name in files.listdir(path):
+            parsed = parse_segment_file(name)
+            if parsed is not None and parsed.kind == LOG and not parsed.stage:
+                with contextlib.suppress(FileNotFoundError):
+                    size_bytes += files.stat(path / name).size_bytes
+    return size_bytes
 
 
 def daemon_pace(cleaner: CleanerConfig, round_seconds: float | None) -> Pace:

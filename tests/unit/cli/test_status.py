@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from keeplast.cli.picture import draw_bar
+from keeplast.clock import SystemClock
+from keeplast.engine import status as engine_status
 from keeplast.errors import CorruptError
 from keeplast.format.checkpoint import encode_offsets
 from keeplast.format.filename import CLEANER_CHECKPOINT
@@ -135,6 +138,29 @@ def test_a_log_that_cannot_be_read_stops_no_other(keeplast: Command, directory: 
     assert "unreadable" in keeplast("status", directory, *NOW).out
 
 
+@pytest.mark.parametrize(("vanishings", "code"), [(2, 0), (3, 5)])
+def test_files_that_a_round_takes_away_meanwhile_are_looked_for_again(
+    keeplast: Command,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    vanishings: int,
+    code: int,
+) -> None:
+    looks: list[str] = []
+    find_status = engine_status.find_status
+
+    def vanishing(*arguments: Any, **more: Any) -> engine_status.LogStatus:
+        looks.append("")
+        if len(looks) <= vanishings:
+            raise FileNotFoundError(2, "No such file or directory", "f.log")
+        return find_status(*arguments, **more)
+
+    monkeypatch.setattr(engine_status, "find_status", vanishing)
+    run = keeplast("status", directory, *NOW, "--topic", "late", "--json")
+    assert code == run.code
+    assert 3 == len(looks)
+
+
 def test_what_is_set_aside_is_told_with_its_reason(keeplast: Command, directory: Path) -> None:
     partition = TopicPartition("orders", 1)
     error = CorruptError("bad batch", path="f.log", position=7)
@@ -163,6 +189,22 @@ def test_watching_goes_on_with_the_clock(keeplast: Command, directory: Path) -> 
         run = keeplast("status", directory, "--watch", 1, *other)
         assert 2 == run.code
         assert "--watch goes on with the clock" in run.err
+
+
+def test_watching_ends_with_ctrl_c_and_that_is_no_failure(
+    keeplast: Command, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def sleep(_: SystemClock, seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(SystemClock, "sleep", sleep)
+    run = keeplast("status", directory, "--watch", 7)
+    assert (0, [7, 7, 7]) == (run.code, waits)
+    assert 3 == run.out.count("4 partitions")
 
 
 @pytest.mark.parametrize(

@@ -27,14 +27,18 @@ def log(tmp_path: Path) -> Iterator[LogBuilder]:
     builder.close()
 
 
+def ignore(_: int) -> None:
+    """Take no notice of progress."""
+
+
 def by_headers(log: LogBuilder, now_ms: int = NOW_MS) -> Stages:
     files = UnsyncedFiles()
     listing = list_partition(log.directory, files)
-    return stages_by_headers(listing, find_tail(listing, files), files, now_ms)
+    return stages_by_headers(listing, find_tail(listing, files), files, now_ms, ignore)
 
 
 def by_records(log: LogBuilder, now_ms: int = NOW_MS) -> Stages:
-    return stages_by_records(VerifiedLog(log.directory, UnsyncedFiles()), now_ms)
+    return stages_by_records(VerifiedLog(log.directory, UnsyncedFiles()), now_ms, ignore)
 
 
 def write_deletions(log: LogBuilder, codec: Codec = Codec.NONE) -> None:
@@ -113,6 +117,17 @@ def test_what_is_torn_off_at_the_end_of_the_active_segment_counts_for_nothing(
         file.write(b"\0" * 30)
     assert 4 == by_records(log).tombstones.unstamped
     assert StageCounts(0, 0, 0) == by_headers(log).markers
+
+
+def test_all_bytes_are_told_of_on_the_way(log: LogBuilder) -> None:
+    write_deletions(log)
+    files, heard = UnsyncedFiles(), list[int]()
+    listing = list_partition(log.directory, files)
+    total = sum(segment.size_bytes for segment in listing.segments)
+    stages_by_headers(listing, find_tail(listing, files), files, NOW_MS, heard.append)
+    assert total == sum(heard)
+    stages_by_records(VerifiedLog(log.directory, files), NOW_MS, heard.append)
+    assert 2 * total == sum(heard)
 
 
 def test_records_are_checked_and_headers_are_not(log: LogBuilder) -> None:

@@ -588,3 +588,28 @@ def test_lm05_a_topic_that_is_compacted_no_more_is_left_alone_from_the_next_turn
     report, _, published = world.until_idle(2, change)
     assert (1, 10) == (report.rounds, world.checkpoint(0))
     assert "cleanup.policy is delete" in published.facts(0).reason
+
+
+class CountedFiles(UnsyncedFiles):
+    """Counts how often a partition directory is listed."""
+
+    def __init__(self) -> None:
+        self.listed = 0
+
+    def listdir(self, path: Path) -> list[str]:
+        self.listed += path.name.startswith("t-")
+        return super().listdir(path)
+
+
+def test_many_partitions_are_not_looked_at_for_every_round(tmp_path: Path) -> None:
+    listed = []
+    for count in (10, 20):
+        files = CountedFiles()
+        world = World(tmp_path / str(count), files=files)
+        for number in range(count):
+            world.log(number, 1).close()
+        report, _, _ = world.once()
+        assert count == report.rounds
+        listed.append(files.listed)
+    # Twice the partitions take twice the looks, not four times.
+    assert listed[1] == 2 * listed[0]

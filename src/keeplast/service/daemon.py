@@ -20,13 +20,12 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from keeplast.cleaner.selection import Choice, choose
 from keeplast.clock import Clock
 from keeplast.config.selection import Selection
 from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.report import ExpiryReport, RoundReport
+from keeplast.engine.report import RoundReport
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rounds import candidate_of
 from keeplast.errors import CompactionError, CorruptError, UnavailableError
@@ -41,6 +40,7 @@ from keeplast.service.look import (
     failed_facts,
     look_at,
 )
+from keeplast.service.narrator import Narrator
 from keeplast.service.receipts import receipts_file
 from keeplast.service.schedule import Schedule, is_lasting, is_stop
 from keeplast.service.set_aside import (
@@ -52,36 +52,9 @@ from keeplast.service.set_aside import (
 )
 from keeplast.service.snapshot import Observer, PartitionFacts, PartitionState, Snapshot
 
+LOOK_MS_MIN = 1000
 NAP_SECONDS = 0.25
 """A pause is slept in parts, so that it ends soon when a stop is asked for."""
-
-
-class Narrator(Protocol):
-    """Receiver of what a person wants to follow; rounds themselves are told by ``Events``."""
-
-    def chosen(self, choices: Sequence[Choice]) -> None:
-        """Say which partitions are next, and why."""
-        ...
-
-    def idle(self, snapshot: Snapshot, seconds: float) -> None:
-        """Say that nothing is worth a round, and when the next look is."""
-        ...
-
-    def expired(self, partition: TopicPartition, report: ExpiryReport) -> None:
-        """Say which segments retention or the log start let go."""
-        ...
-
-    def set_aside(self, partition: TopicPartition, reason: str) -> None:
-        """Say that a partition will not be cleaned any more."""
-        ...
-
-    def retrying(self, partition: TopicPartition, reason: str, seconds: float) -> None:
-        """Say that something failed and will be tried again."""
-        ...
-
-    def warned(self, message: str) -> None:
-        """Say something else the user should know."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +92,15 @@ class RunReport:
 
 @dataclass(slots=True)
 class _Known:
-    """What the last look gave, and the settings that count since the last turn."""
+    """What was found, and the settings that count since the last turn.
+
+    ``fresh`` are the findings of this turn's look; the others are of earlier ones.
+    """
 
     selection: Selection
     cleaner: CleanerConfig
-    findings: list[Finding] = field(default_factory=list)
+    findings: dict[TopicPartition, Finding] = field(default_factory=dict)
+    fresh: list[Finding] = field(default_factory=list)
     facts: dict[TopicPartition, PartitionFacts] = field(default_factory=dict)
     looked_ms: int = 0
 
@@ -193,6 +170,7 @@ class Daemon:
                 if self._settings.is_once:
                     break
                 self._idle(known, snapshot)
+                known.findings = {}
         return self._report(known, snapshot, started)
 
     def _load_marks(self) -> None:
@@ -231,7 +209,12 @@ class Daemon:
         )
 
     def _look(self, known: _Known) -> None:
-        """Find out what can be done; what cannot be looked at is set aside or waits."""
+        """Find out what can be done; what cannot be looked at is set aside or waits.
+
+        The lock is ours, so what was found stays true but for the clock: in a busy stretch a
+        partition is looked at again after its round, when its settings change, and when the last
+        look is older than the back-off. Otherwise a thousand partitions would take a million looks.
+        """
         now_ms = known.looked_ms = self._clock.now_ms()
         facts = {
             each.partition: each
@@ -252,10 +235,16 @@ class Daemon:
             else:
                 open_requests.append(request)
         asked = self._request(known, open_requests)
-        known.findings = look_at(
-            open_requests, asked, self._settings.root, self._coordinator, self._files
+        kept = {
+            each.partition: known.findings[each.partition]
+            for each in open_requests
+            if self._is_fresh(known, each, asked, now_ms)
+        }
+        stale = [each for each in open_requests if each.partition not in kept]
+        known.fresh = look_at(
+            stale, asked, self._settings.root, self._coordinator, self._files, now_ms
         )
-        for found in known.findings:
+        for found in known.fresh:
             if found.recovered:
                 self._narrator.warned(
                     f"finished or undid what an earlier run left in {found.partition}: "
@@ -265,8 +254,25 @@ class Daemon:
                 self._failed(known, found.request, found.error)
             elif not found.is_eligible:
                 self._schedule.recovered(found.partition)
-            facts[found.partition] = self._facts(found)
+        found_now = {found.partition: found for found in known.fresh}
+        known.findings = {
+            each.partition: found_now.get(each.partition) or kept[each.partition]
+            for each in open_requests
+        }
+        facts |= {partition: self._facts(found) for partition, found in known.findings.items()}
         known.facts = facts
+
+    def _is_fresh(
+        self, known: _Known, request: PartitionRequest, asked: CleanRequest, now_ms: int
+    ) -> bool:
+        """Say whether a partition need not be looked at again."""
+        found = known.findings.get(request.partition)
+        return (
+            found is not None
+            and found.error is None
+            and (found.request, found.expired) == (request, asked.expired)
+            and now_ms - found.looked_ms < max(known.cleaner.backoff_ms, LOOK_MS_MIN)
+        )
 
     def _facts(self, found: Finding) -> PartitionFacts:
         history = self._schedule.history(found.partition)
@@ -279,7 +285,7 @@ class Daemon:
 
     def _choose(self, known: _Known) -> tuple[Choice, ...]:
         """Return the partitions of the next turn; counts who was passed over."""
-        eligible = [found for found in known.findings if found.is_eligible]
+        eligible = [found for found in known.findings.values() if found.is_eligible]
         candidates = [
             candidate_of(
                 found.survey,
@@ -298,7 +304,7 @@ class Daemon:
     def _clean(self, known: _Known, choices: Sequence[Choice]) -> tuple[TopicPartition, ...]:
         """Do one round of each chosen partition; returns those whose round ended."""
         self._narrator.chosen(choices)
-        requests = {each.request.partition: each.request for each in known.findings}
+        requests = {partition: found.request for partition, found in known.findings.items()}
         chosen = [requests[choice.partition] for choice in choices]
         report = self._coordinator.clean(self._request(known, chosen))
         ended = []
@@ -309,6 +315,7 @@ class Daemon:
                 self._take(known, requests[partition], round_)
             if rounds:
                 ended.append(partition)
+            del known.findings[partition]
         return tuple(ended)
 
     def _take(self, known: _Known, request: PartitionRequest, round_: RoundReport) -> None:
@@ -338,12 +345,13 @@ class Daemon:
     def _expire(self, known: _Known) -> None:
         """Remove what retention and log starts let go, behind the rounds as Kafka does it.
 
+        Of what this turn looked at: that is each partition after a round and every back-off.
         Nothing of what is set aside or waits: an uncleanable log keeps what it has.
         """
         now_ms = self._clock.now_ms()
         requests = {
             found.partition: found.request
-            for found in known.findings
+            for found in known.fresh
             if found.survey is not None
             and found.partition not in self._schedule.marks
             and not self._schedule.is_waiting(found.partition, now_ms)

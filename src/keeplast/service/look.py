@@ -32,9 +32,14 @@ from keeplast.service.snapshot import PartitionFacts, PartitionState
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A partition as found: its survey, or the error in the place of one."""
+    """A partition as found at ``looked_ms``: its survey, or the error in the place of one.
+
+    ``expired`` says whether what has expired was looked for.
+    """
 
     request: PartitionRequest
+    looked_ms: int
+    expired: bool
     survey: Survey | None = None
     error: Exception | None = None
     recovered: int = 0
@@ -56,6 +61,7 @@ def look_at(
     root: Path,
     coordinator: Coordinator,
     files: FileSystem,
+    now_ms: int,
 ) -> list[Finding]:
     """Return a finding for each partition, in the order they were given.
 
@@ -66,7 +72,7 @@ def look_at(
     findings = []
     repairs: dict[TopicPartition, int] = {}
     for each in requests:
-        found = _look_at(each, request, checkpoints, coordinator, files)
+        found = _look_at(each, request, checkpoints, coordinator, files, now_ms)
         findings.append(found)
         if found.survey is not None and found.survey.first_dirty.repairs:
             repairs[each.partition] = found.survey.first_dirty.offset
@@ -81,6 +87,7 @@ def _look_at(
     checkpoints: Checkpoints,
     coordinator: Coordinator,
     files: FileSystem,
+    now_ms: int,
 ) -> Finding:
     try:
         check_understood(partition.path, files)
@@ -88,8 +95,8 @@ def _look_at(
             recovered = len(recover_swap(files, partition.path))
         survey = coordinator.survey(partition, request, checkpoints)
     except (CompactionError, OSError, MemoryError) as error:
-        return Finding(partition, error=error)
-    return Finding(partition, survey, recovered=recovered)
+        return Finding(partition, now_ms, request.expired, error=error)
+    return Finding(partition, now_ms, request.expired, survey, recovered=recovered)
 
 
 def facts_of(finding: Finding, history: History) -> PartitionFacts:

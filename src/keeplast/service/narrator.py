@@ -1,0 +1,42 @@
+"""What the daemon tells a person who follows it; rounds themselves are told by ``Events``.
+
+Calls come from the daemon's thread and must not block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from keeplast.cleaner.selection import Choice
+from keeplast.engine.report import ExpiryReport
+from keeplast.model.partition import TopicPartition
+from keeplast.service.snapshot import Snapshot
+
+
+class Narrator(Protocol):
+    """Receiver of what a person wants to follow; rounds themselves are told by ``Events``."""
+
+    def chosen(self, choices: Sequence[Choice]) -> None:
+        """Say which partitions are next, and why."""
+        ...
+
+    def idle(self, snapshot: Snapshot, seconds: float) -> None:
+        """Say that nothing is worth a round, and when the next look is."""
+        ...
+
+    def expired(self, partition: TopicPartition, report: ExpiryReport) -> None:
+        """Say which segments retention or the log start let go."""
+        ...
+
+    def set_aside(self, partition: TopicPartition, reason: str) -> None:
+        """Say that a partition will not be cleaned any more."""
+        ...
+
+    def retrying(self, partition: TopicPartition, reason: str, seconds: float) -> None:
+        """Say that something failed and will be tried again."""
+        ...
+
+    def warned(self, message: str) -> None:
+        """Say something else the user should know."""
+        ...

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import struct
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from keeplast.cli.main import app
 from keeplast.engine.horizons import HOP_BYTES, Expired, HorizonBook, read_horizons
 from keeplast.engine.report import RoundReport
 from keeplast.engine.request import CleanRequest
@@ -17,6 +21,7 @@ from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.format.record import Record
 from keeplast.log.files import LocalFiles, ReadHandle
 from keeplast.log.partition_log import list_partition
+from keeplast.model.strategy import Strategy
 from tests.support.partition_maker import (
     COMPACT,
     DAY_MS,
@@ -185,3 +190,68 @@ def test_large_batches_are_not_read_for_their_headers(tmp_path: Path, size: int)
     stamped = sum(batch.delete_horizon_ms is not None for batch in batches_of(directory))
     assert {LATER_MS: stamped} == read_horizons(segment, LocalFiles()).tombstones
     assert 67 == stamped
+
+
+def version(number: int) -> tuple[tuple[bytes, bytes], ...]:
+    return ((b"ver", struct.pack(">q", number)),)
+
+
+BY_HEADER = replace(
+    COMPACT, strategy=Strategy.HEADER, strategy_header="ver", min_cleanable_dirty_ratio=0.99
+)
+
+
+def write_versions(root: Path, *, late: bool) -> Path:
+    """A tombstone of version 5 that is clean, and perhaps a value of version 4 behind it."""
+    tombstone = encode_batch([Record(0, NOW_MS, b"a", None, version(5))])
+    closed = {0: tombstone + one(1, b"b"), 2: one(2, b"z")}
+    directory = write_partition(root, closed)
+    request = clean_request(directory, topic=BY_HEADER)
+    clean(request)
+    assert [0, 1, 2] == offsets(directory)
+    if late:
+        value = encode_batch([Record(2, NOW_MS, b"a", b"old", version(4))])
+        (directory / "00000000000000000002.log").unlink()
+        write_partition(root, {2: value, 3: one(3, b"z")})
+    return directory
+
+
+def test_by_version_a_late_record_does_not_outlive_the_tombstone_that_beats_it(
+    tmp_path: Path,
+) -> None:
+    """cleaning.md 9.3, rule 5: what lies behind is indexed before the tombstone may go."""
+    directory = write_versions(tmp_path, late=True)
+    request = expired_request(directory)
+    partition = replace(request.partitions[0], topic=BY_HEADER)
+    request = replace(request, partitions=(partition,))
+    cleaning = coordinator()
+    first = last_round(cleaning.clean(request))
+    assert not first.is_expired_round
+    assert "a round for what has expired" in first.notes[0]
+    assert [0, 1, 3] == offsets(directory)
+    # The key was in the map, so its tombstone waits for the next round.
+    second = last_round(coordinator().clean(request))
+    assert second.is_expired_round
+    assert [1, 3] == offsets(directory)
+
+
+def test_by_version_nothing_has_to_be_indexed_where_nothing_is_dirty(tmp_path: Path) -> None:
+    directory = write_versions(tmp_path, late=False)
+    request = expired_request(directory)
+    partition = replace(request.partitions[0], topic=BY_HEADER)
+    report = clean(replace(request, partitions=(partition,)))
+    assert report.is_expired_round
+    assert [1, 2] == offsets(directory)
+
+
+def test_verify_finds_nothing_wrong_with_such_a_round(directory: Path, tmp_path: Path) -> None:
+    before = tmp_path / "before" / directory.name
+    shutil.copytree(directory, before)
+    receipt = tmp_path / "receipt"
+    clean(replace(expired_request(directory), receipt=receipt))
+    for arguments in ([str(before), str(directory)], ["--receipt", str(receipt), str(directory)]):
+        result = CliRunner().invoke(
+            app,
+            ["verify", *arguments, "--now-ms", str(LATER_MS), "--config", "cleanup.policy=compact"],
+        )
+        assert 0 == result.exit_code, result.output

@@ -17,7 +17,9 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".java", ".xml", ".lock", ".json", ".properties"}
 FOLDERS = ("src", "tests", "docs", "tools", "benchmarks", ".ci")
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
-COMMAND = re.compile(r"\bkeeplast ((?:inspect|plan|clean|demo|verify|receipt show)\b[^\n`|]*)")
+COMMAND = re.compile(
+    r"\bkeeplast ((?:inspect|plan|clean|demo|verify|export|receipt show)\b[^\n`|]*)"
+)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # Directories of a machine, written so that this file does not contain them itself.
 MACHINE_PATH = re.compile(r"(?<![\w./-])/(?:" + "home|root|work|Users" + r")/[\w.]")

@@ -11,6 +11,7 @@ from keeplast.cli.config import config
 from keeplast.cli.delete_records import delete_records
 from keeplast.cli.demo import demo
 from keeplast.cli.exit_codes import INTERRUPTED, TERMINATED
+from keeplast.cli.export import export
 from keeplast.cli.guard import Terminated, terminate_on_signal
 from keeplast.cli.inspect import inspect
 from keeplast.cli.output import claim_stdout
@@ -30,7 +31,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, status, plan, clean, run, delete_records, verify, demo):
+for command in (inspect, status, plan, clean, run, delete_records, verify, export, demo):
     app.command()(command)
 app.add_typer(receipt)
 app.add_typer(config)

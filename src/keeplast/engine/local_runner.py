@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
+from pathlib import Path
+from typing import TypeVar
 
 from keeplast.clock import Clock, SystemClock
 from keeplast.engine.local_jobs import Job, StagedJob, WaveJob
@@ -23,6 +25,9 @@ from keeplast.engine.workspace import DecompressedCache, Workspace
 from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.throttle import Throttle, ThrottledFiles
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 class LocalRunner:
@@ -99,6 +104,31 @@ class LocalRunner:
         finally:
             for future in running:
                 future.cancel()
+
+    def each(
+        self,
+        work: Callable[[_Item, Progressed], _Result],
+        items: Sequence[_Item],
+        progressed: Progressed,
+        roots: Iterable[Path] = (),
+    ) -> Iterator[_Result]:
+        """Yield ``work`` of every item as it ends; for what is not a round.
+
+        ``roots`` are what every host must see, which this one does.
+        """
+        if self._pool is None:
+            for item in items:
+                yield work(item, progressed)
+            return
+        futures = [self._pool.submit(work, item, progressed) for item in items]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+            # Whoever removes what was begun must not meet a thread that still writes.
+            wait(futures)
 
     def _jobs(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> list[Job]:
         # A round by itself has the memory of all threads for what it decompresses; beside whole

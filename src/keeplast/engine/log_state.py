@@ -24,6 +24,7 @@ from keeplast.engine.log_view import outcomes_of
 from keeplast.engine.ranking import Ranking, ranking_of
 from keeplast.engine.record_columns import ColumnCollector, RecordColumns
 from keeplast.engine.record_source import read_wanted, select_batches
+from keeplast.engine.runner import Progressed
 from keeplast.engine.workspace import DecompressedCache, Slice, Workspace
 from keeplast.log.files import FileSystem
 from keeplast.log.windows import Window
@@ -37,13 +38,15 @@ def read_state(
     files: FileSystem,
     clock: Clock,
     workspace: Workspace,
+    progressed: Progressed | None = None,
 ) -> Iterator[RecordColumns]:
     """Yield the winners among the records of ``split`` that have a value, in offset order.
 
     They rank as ``topic`` says. Of those, only what ``shown`` wants; it does not change who wins.
-    Errors as for :func:`keeplast.engine.record_source.read_records`.
+    ``progressed`` hears the bytes of both passes. Errors as for
+    :func:`keeplast.engine.record_source.read_records`.
     """
-    state = _State(split, ranking_of(topic), files, clock, workspace)
+    state = _State(split, ranking_of(topic), files, clock, workspace, progressed)
     first = split.wanted.first_offset
     if not state.ranking.has_versions:
         # What lies below all that is shown cannot win against it.
@@ -61,6 +64,7 @@ class _State:
     files: FileSystem
     clock: Clock
     w: Workspace
+    progressed: Progressed | None = None
     hash_key: tuple[int, int] = field(
         default_factory=lambda: (secrets.randbits(64), secrets.randbits(64))
     )
@@ -101,6 +105,8 @@ class _State:
         cache = DecompressedCache(0)
         split = replace(self.split, wanted=wanted)
         for base_offset, window, piece in read_wanted(split, self.files, self.clock, self.w):
+            if self.progressed is not None:
+                self.progressed(window.length)
             if not select_batches(window, piece, outcomes):
                 continue
             for part in self.w.slices(window, base_offset, self.hash_key, cache, keeps=True):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark import RDD
 from pyspark.sql import SparkSession
@@ -25,6 +25,9 @@ from keeplast.pipeline.stages import execute, own_versions, read_token
 POLL_SECONDS = 0.2
 CANCEL_SECONDS_MAX = 30
 PROBES_PER_SLOT = 4
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 class SparkRunner:
@@ -89,6 +92,30 @@ class SparkRunner:
         job: RDD[TaskResult] = context.parallelize(list(tasks), len(tasks)).map(work)
         yield from _collect(job, read, progressed)
 
+    def each(
+        self,
+        work: Callable[[_Item, Progressed], _Result],
+        items: Sequence[_Item],
+        progressed: Progressed,
+        roots: Iterable[Path] = (),
+    ) -> Iterator[_Result]:
+        """Yield ``work`` of every item when all have ended; for what is not a round.
+
+        Executors must see ``roots``; errors as for :meth:`run`.
+        """
+        if not items:
+            return
+        for root in roots:
+            self._probe(root)
+        context = self._session.sparkContext
+        read = context.accumulator(0)
+
+        def execute_one(item: _Item) -> _Result:
+            return work(item, read.add)
+
+        job: RDD[_Result] = context.parallelize(list(items), len(items)).map(execute_one)
+        yield from _collect(job, read, progressed)
+
     def _probe(self, root: Path) -> None:
         """Make sure that executors see ``root`` as the driver does."""
         if root in self._probed or (self._master or "local").startswith("local"):
@@ -113,9 +140,9 @@ class SparkRunner:
         self._probed.add(root)
 
 
-def _collect(job: RDD[TaskResult], read: Any, progressed: Progressed) -> Iterator[TaskResult]:
+def _collect(job: RDD[_Result], read: Any, progressed: Progressed) -> Iterator[_Result]:
     """Collect in a thread, so that progress can be told meanwhile."""
-    results: list[TaskResult] = []
+    results: list[_Result] = []
     failure: list[Exception] = []
 
     def collect() -> None:

@@ -1,0 +1,164 @@
+"""``keeplast export``: what it writes, what it refuses, and that it leaves no half of anything."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from keeplast.cli.main import app
+from keeplast.log.append import NewRecord
+from keeplast.model.topic_config import TopicConfig
+from keeplast.pipeline import export as export_module
+from tests.support.log_builder import LogBuilder
+from tests.support.mixed_log import write_mixed_log
+from tests.support.partition_maker import NOW_MS
+from tests.support.reader import read_partition
+from tests.support.small_log import write_log
+
+SAMPLE = Path(__file__).parents[3] / "src/keeplast/samples/broker-4.3.0"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Topic ``t`` with a log of everything, topic ``u`` with two small partitions."""
+    root = tmp_path / "data"
+    write_mixed_log(root)
+    write_log(root, "u-0", {0: [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]})
+    write_log(root, "u-1", {0: [(b"c", b"1"), (b"c", None), (None, b"no key")]})
+    return root
+
+
+def run(data: Path, target: Path, *more: str) -> Any:
+    arguments = ["export", str(data), "--to", str(target), "--runner", "local", *more]
+    return CliRunner().invoke(app, arguments)
+
+
+def state(path: Path) -> dict[bytes, bytes]:
+    return {row["key"]: row["value"] for row in pq.read_table(path).to_pylist()}
+
+
+def test_each_topic_is_a_directory_of_partitions(data: Path, tmp_path: Path) -> None:
+    target = tmp_path / "made" / "state"
+    done = run(data, target, "--json")
+    assert 0 == done.exit_code, done.output
+    document = json.loads(done.stdout)
+    offsets = {"t": {"0": 62}, "u": {"0": 3, "1": 3}}
+    assert offsets == document["offsets"] == json.loads((target / "_offsets.json").read_text())
+    files = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
+    assert files == [
+        "_offsets.json",
+        "t/partition=0/part-00000.parquet",
+        "u/partition=0/part-00000.parquet",
+        "u/partition=1/part-00000.parquet",
+    ]
+    assert [2, 0] == [each["records"] for each in document["partitions"] if each["topic"] == "u"]
+    assert {b"a": b"3", b"b": b"2"} == state(target / "u/partition=0")
+    assert {} == state(target / "u/partition=1/part-00000.parquet")
+    final = read_partition(data / "t-0").final_values()
+    assert final == state(target / "t/partition=0/part-00000.parquet")
+    assert [target] == list(target.parent.iterdir())
+
+
+def test_a_partition_is_a_column_again_when_the_topic_is_read(data: Path, tmp_path: Path) -> None:
+    run(data, tmp_path / "state", "--topic", "u")
+    table = pq.read_table(tmp_path / "state/u")
+    assert {0} == set(table.column("partition").to_pylist())
+    assert not (tmp_path / "state/t").exists()
+
+
+def test_the_state_is_by_the_topics_rank(data: Path, tmp_path: Path) -> None:
+    log = LogBuilder(data / "v-0", TopicConfig())
+    log.append(NewRecord(b"a", b"newer", NOW_MS + 1))
+    log.append(NewRecord(b"a", b"later in the log", NOW_MS))
+    log.close()
+    ranks = {"offset": b"later in the log", "timestamp": b"newer"}
+    for strategy, expected in ranks.items():
+        config = ["--topic", "v", "--config", f"compaction.strategy={strategy}"]
+        assert 0 == run(data, tmp_path / strategy, *config).exit_code
+        assert {b"a": expected} == state(tmp_path / strategy / "v/partition=0")
+    broken = run(data, tmp_path / "other", "--topic", "u", "--config", "compaction.strategy=age")
+    assert 2 == broken.exit_code
+    assert "compaction.strategy" in broken.stderr
+
+
+def test_what_is_in_the_way_is_replaced_only_on_request(data: Path, tmp_path: Path) -> None:
+    target = tmp_path / "state"
+    assert 0 == run(data, target).exit_code
+    refused = run(data, target)
+    assert 4 == refused.exit_code
+    assert "--overwrite" in refused.stderr
+    assert 0 == run(data, target, "--overwrite", "--topic", "u").exit_code
+    assert ["_offsets.json", "u"] == sorted(path.name for path in target.iterdir())
+    assert ["data", "state"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+def test_what_is_no_export_is_never_replaced(data: Path, tmp_path: Path) -> None:
+    other = tmp_path / "photos"
+    other.mkdir()
+    (other / "cat.jpg").write_bytes(b"cat")
+    done = run(data, other, "--overwrite")
+    assert 4 == done.exit_code
+    assert "is no export" in done.stderr
+    assert b"cat" == (other / "cat.jpg").read_bytes()
+    assert 4 == run(data, data / "state").exit_code
+    assert 4 == run(data / "t-0", data).exit_code
+
+
+def test_a_failed_export_leaves_nothing_behind(data: Path, tmp_path: Path) -> None:
+    target = tmp_path / "state"
+    assert 0 == run(data, target).exit_code
+    before = json.loads((target / "_offsets.json").read_text())
+    log = data / "t-0" / f"{10:020d}.log"
+    damaged = bytearray(log.read_bytes())
+    damaged[-1] ^= 1
+    log.write_bytes(damaged)
+    done = run(data, target, "--overwrite", "--json")
+    assert 3 == done.exit_code
+    assert str(log) == json.loads(done.stdout)["error"]["path"]
+    assert before == json.loads((target / "_offsets.json").read_text())
+    assert ["data", "state"] == sorted(path.name for path in tmp_path.iterdir())
+    assert 3 == run(data, tmp_path / "new").exit_code
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_export_that_is_stopped_leaves_nothing_behind(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(export_module, "_put_in_place", interrupt)
+    assert 130 == run(data, tmp_path / "state").exit_code
+    assert ["data"] == [path.name for path in tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--topic", "orderz"], "did you mean"),
+        (["--partition", "9"], "no such partition"),
+        (["--memory", "5"], "memory"),
+    ],
+)
+def test_mistakes_are_usage_errors(
+    data: Path, tmp_path: Path, arguments: list[str], expected: str
+) -> None:
+    done = run(data, tmp_path / "state", *arguments)
+    assert 2 == done.exit_code
+    assert expected in done.stderr.lower()
+    assert not (tmp_path / "state").exists()
+
+
+def test_reading_on_from_the_offsets_misses_nothing(tmp_path: Path) -> None:
+    shutil.copytree(SAMPLE, tmp_path / "data")
+    assert 0 == run(tmp_path / "data", tmp_path / "state").exit_code
+    (end,) = json.loads((tmp_path / "state/_offsets.json").read_text())["orders"].values()
+    readable = read_partition(tmp_path / "data/orders-0")
+    assert end == readable.end_offset
+    assert readable.final_values() == state(tmp_path / "state/orders/partition=0")

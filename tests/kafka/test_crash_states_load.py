@@ -1,7 +1,9 @@
 """Kafka's own loader starts on what a crash of ``clean`` leaves, and its readers miss nothing.
 
-A sample of the states of ``tests/simulation/test_crash_states.py`` is written to real directories
-and opened as after a clean and as after an unclean shutdown. ``STATES`` is how many of each log.
+So it does on what a crash of an expiry or of ``delete-records`` leaves. A sample of the states of
+``tests/simulation/test_crash_states.py`` and ``test_crash_expiry.py`` is written to real
+directories and opened as after a clean and as after an unclean shutdown. ``STATES`` is how many of
+each log.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.format.checkpoint import decode_offsets
+from keeplast.format.filename import LOG, LOG_START_CHECKPOINT
 from tests.kafka.oracle.driver import Oracle
+from tests.support.crash_expiry import SCENARIOS, Crashes
 from tests.support.crash_exploration import Bounds, Exploration
 from tests.support.crash_logs import CRASH_LOGS
 from tests.support.crashing_files import Image
@@ -53,3 +58,33 @@ def test_kafka_makes_a_whole_log_of_what_a_crash_leaves(
             loaded = read_partition(work / shutdown / str(PARTITION))
             found = [loaded.final_values(start) for start in exploration.starts]
             assert exploration.expected == found, (number, shutdown)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_kafka_makes_a_log_of_what_a_crash_of_an_expiry_leaves(
+    oracle: Oracle, tmp_path: Path, name: str
+) -> None:
+    """It starts where the checkpoint says, has what lies behind that, and ends where it ended."""
+    root = tmp_path / "root"
+    root.mkdir()
+    crashes = Crashes(SCENARIOS[name], root)
+    crashes.run(limit=5, nested_every=10)
+    sample = random.Random(name).sample(crashes.kept, min(STATES, len(crashes.kept)))
+    for number, state in enumerate(sample):
+        directory = tmp_path / str(number) / str(PARTITION)
+        write_image(state, crashes.directory, directory)
+        lines, _ = state[root].get(LOG_START_CHECKPOINT, (b"", 0))
+        # Without a line the first segment's name says it: before anything happened, or after all.
+        bases = [int(n.removesuffix(LOG)) for n in state[crashes.directory] if n.endswith(LOG)]
+        log_start = decode_offsets(lines).get(PARTITION, min(bases))
+        assert log_start in (crashes.before.log_start, crashes.after.log_start), number
+        work = tmp_path / f"{number}-loaded"
+        answer = oracle.demand(
+            {"op": "accept", "dir": str(directory), "work": str(work), "log_start": log_start}
+        )
+        for shutdown, key in (("clean", "clean"), ("unclean", "recovered")):
+            assert EXPECTED_PROBLEMS >= set(answer[key]["problems"]), (number, answer[key])
+            assert crashes.before.log_end == answer[key]["log_end"], (number, shutdown)
+            batches = read_partition(work / shutdown / str(PARTITION)).batches
+            found = {batch.last_offset for batch in batches}
+            assert {at for at in crashes.before.batches if at >= log_start} <= found, number

@@ -24,8 +24,15 @@ keeplast itself works without it: keeplast demo --runner local, keeplast clean -
 endef
 export NEEDS_JAVA
 
+define NEEDS_GO
+The S3 server of these tests, versitygw, is built with Go 1.24 or newer: install Go, or put a
+versitygw on the PATH.
+endef
+export NEEDS_GO
+GATEWAY := build/bin/versitygw
+
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-kafka bench bench-peers demo docs readme lock bare java clean
+.PHONY: all help setup check test test-kafka test-services bench bench-peers demo docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -56,10 +63,17 @@ check: setup  ## Format, lint, types, floors, generated pages
 	$(BIN)/python tools/fill_scenarios.py --check
 
 test: setup java  ## Everything a user needs to trust the build, Spark in local mode included
-	$(BIN)/pytest -m 'not kafka and not slow' $(ARGS)
+	$(BIN)/pytest -m 'not kafka and not services and not slow' $(ARGS)
 
 test-kafka: setup java  ## Kafka's own cleaner as the referee (fetches its jars with Maven); SEEDS=N for more logs
 	$(BIN)/pytest -m kafka tests/kafka $(ARGS)
+
+$(GATEWAY):
+	@command -v go >/dev/null || { echo "$$NEEDS_GO" >&2; exit 1; }
+	GOBIN=$(CURDIR)/build/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+
+test-services: setup $(GATEWAY)  ## The tier on a real PostgreSQL (package postgresql) and a real S3 server (built with Go)
+	$(BIN)/pytest -m services tests/services $(ARGS)
 
 bench: setup java  ## keeplast beside Kafka's cleaner on the same logs; table and JSON
 	$(BIN)/python -m benchmarks.run $(ARGS)

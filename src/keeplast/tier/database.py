@@ -24,6 +24,7 @@ from keeplast.errors import InvalidError, RefusedError, UnavailableError
 MIGRATIONS = Path(__file__).with_name("migrations")
 BUSY_SECONDS = 30
 POOL_SIZE = 5
+MIGRATION_LOCK = 0x6B65_6570
 
 
 def open_database(url: str) -> Engine:
@@ -35,6 +36,9 @@ def open_database(url: str) -> Engine:
     engine = _create(url)
     try:
         with engine.begin() as connection:
+            if engine.dialect.name == "postgresql":
+                # Of several hosts that open a new store at once, one makes the tables.
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
             script = ScriptDirectory.from_config(_config())
             known = {revision.revision for revision in script.walk_revisions()}
             current = MigrationContext.configure(connection).get_current_revision()

@@ -108,8 +108,10 @@ def open_objects(url: str, options: dict[str, str] | None = None) -> ObjectStore
         path.mkdir(parents=True, exist_ok=True)
         return ObstoreObjects(LocalStore(prefix=path, automatic_cleanup=True), f"file://{path}")
     try:
-        config: Any = options or {}
-        return ObstoreObjects(from_url(url, **config), url)
+        config: Any = dict(options or {})
+        # A server without TLS is one that the user has named so.
+        client: Any = {"allow_http": config.get("endpoint", "").startswith("http://")}
+        return ObstoreObjects(from_url(url, config=config, client_options=client), url)
     except (BaseError, InvalidPathError, ValueError, TypeError) as error:
         raise InvalidError(
             f"not an object store; give file://, s3://, gs:// or az:// with its options. url={url} "

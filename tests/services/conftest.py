@@ -1,0 +1,135 @@
+"""Real servers for the tier: PostgreSQL and an S3 gateway, started here, ended by their own id.
+
+PostgreSQL is the system's (Debian: ``postgresql``); its server refuses to run as root, and runs as
+``postgres`` then. The gateway is versitygw with its posix backend; ``make test-services`` builds
+it into ``build/bin``.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+START_SECONDS_MAX = 60
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with {process.returncode}")
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise RuntimeError("the server did not start")
+
+
+def stop(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    if process.poll() is None:
+        process.send_signal(number)
+        process.wait(START_SECONDS_MAX)
+
+
+def find_postgresql() -> Path:
+    found = shutil.which("initdb")
+    places = [Path(found).resolve().parent] if found else []
+    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    for place in places:
+        if (place / "initdb").exists() and (place / "postgres").exists():
+            return place
+    raise RuntimeError("PostgreSQL is needed: install the package postgresql (Debian, Ubuntu)")
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """A PostgreSQL server of our own; the URL of its maintenance database."""
+    binaries = find_postgresql()
+    directory = Path("/tmp") / f"keeplast-pg-{secrets.token_hex(6)}"
+    directory.mkdir(mode=0o700)
+    user = "postgres" if os.geteuid() == 0 else None
+    if user is not None:
+        shutil.chown(directory, user)
+    data = directory / "data"
+    subprocess.run(
+        [binaries / "initdb", "-D", data, "-U", "keeplast", "-A", "trust", "--no-instructions"],
+        check=True, user=user, capture_output=True, cwd=directory,
+    )  # fmt: skip
+    port = free_port()
+    process = subprocess.Popen(
+        [binaries / "postgres", "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", directory],
+        user=user, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_for(port, process)
+        yield f"postgresql://keeplast@127.0.0.1:{port}/postgres"
+    finally:
+        stop(process, signal.SIGINT)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def database(postgresql: str) -> str:
+    """The URL of a new, empty database."""
+    import psycopg
+
+    name = f"k{secrets.token_hex(6)}"
+    with psycopg.connect(postgresql, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return postgresql.rsplit("/", 1)[0] + f"/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class S3:
+    """An S3 endpoint and a bucket in it."""
+
+    url: str
+    options: dict[str, str]
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    """A versitygw over a directory; ``url`` has no bucket yet."""
+    binary = shutil.which("versitygw") or str(ROOT / "build" / "bin" / "versitygw")
+    if not Path(binary).exists():
+        raise RuntimeError("versitygw is needed: make test-services builds it")
+    directory = tmp_path_factory.mktemp("s3")
+    port, access, secret = free_port(), "keeplast", secrets.token_hex(16)
+    process = subprocess.Popen(
+        [binary, "--port", f"127.0.0.1:{port}", "posix", str(directory)],
+        env={**os.environ, "ROOT_ACCESS_KEY": access, "ROOT_SECRET_KEY": secret},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    options = {
+        "endpoint": f"http://127.0.0.1:{port}", "access_key_id": access,
+        "secret_access_key": secret, "region": "us-east-1",
+    }  # fmt: skip
+    try:
+        wait_for(port, process)
+        (directory / "logs").mkdir(exist_ok=True)
+        yield S3("s3://logs", options)
+    finally:
+        stop(process, signal.SIGTERM)
+
+
+@pytest.fixture
+def s3(s3_server: S3) -> S3:
+    """A prefix of our own in the bucket."""
+    return S3(f"{s3_server.url}/{secrets.token_hex(6)}", s3_server.options)

@@ -1,0 +1,88 @@
+"""The metadata store's contract on a real PostgreSQL, and two owners at once."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+
+import pytest
+
+from keeplast.errors import CompactionError, ConflictError, FencedError
+from keeplast.tier.database import open_database
+from keeplast.tier.metadata import MetadataStore
+from tests.support.manual_clock import ManualClock
+from tests.support.metadata_contract import (
+    GRACE_MS,
+    LINEAGE,
+    NOW_MS,
+    PARTITION,
+    MetadataContract,
+    Opened,
+    segment,
+)
+
+pytestmark = pytest.mark.services
+
+
+class TestPostgreSQL(MetadataContract):
+    """Everything that holds on SQLite holds here."""
+
+    @pytest.fixture
+    def url(self, database: str) -> str:
+        return database
+
+
+def test_of_many_that_take_over_at_one_epoch_one_does(database: str) -> None:
+    Opened(database).store.close()
+    outcomes: list[str] = []
+
+    def race(name: str) -> None:
+        store = MetadataStore(open_database(database), ManualClock(NOW_MS))
+        try:
+            store.take_over(PARTITION, epoch=5, owner=name, lineage=LINEAGE, log_end=0)
+            outcomes.append("owns")
+        except FencedError:
+            outcomes.append("fenced")
+        finally:
+            store.close()
+
+    threads = [threading.Thread(target=race, args=(f"host-{i}",)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(outcomes) == ["fenced"] * 7 + ["owns"]
+
+
+def test_of_two_swaps_of_one_segment_one_happens(database: str) -> None:
+    """ST-7, ST-8: whoever comes second finds that what it read is not live any more."""
+    opened = Opened(database)
+    source = segment(0, 9)
+    opened.copy(source)
+    outcomes: list[str] = []
+    start = threading.Barrier(4, timeout=30)
+
+    def swap(store: MetadataStore) -> None:
+        start.wait()
+        try:
+            store.commit_swap(
+                PARTITION, secrets.token_hex(16), epoch=0, sources=[source.segment_id],
+                outputs=[segment(0, 9)], grace_ms=GRACE_MS,
+            )  # fmt: skip
+            outcomes.append("swapped")
+        except ConflictError:
+            outcomes.append("conflict")
+        except CompactionError as error:
+            outcomes.append(str(error))
+        finally:
+            store.close()
+
+    stores = [MetadataStore(open_database(database), ManualClock(NOW_MS)) for _ in range(4)]
+    threads = [threading.Thread(target=swap, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(outcomes) == ["conflict"] * 3 + ["swapped"]
+    assert len(opened.routes()) == 1
+    opened.store.close()

@@ -1,0 +1,211 @@
+"""What a metadata store does, on whichever database: who may change what, and what is live then.
+
+A test class inherits :class:`MetadataContract` and gives the fixture ``url``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from keeplast.errors import ConflictError, FencedError
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.model.partition import TopicPartition
+from keeplast.tier.database import open_database
+from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.routing import Route
+from keeplast.tier.segment import RemoteFile, RemoteSegment, SegmentKind, SegmentState
+from tests.support.manual_clock import ManualClock
+
+PARTITION = TopicPartition("t", 0)
+TOPIC_ID = "0" * 32
+NOW_MS = 1_700_000_000_000
+LINEAGE = (LeaderEpoch(0, 0),)
+GRACE_MS = 1000
+
+
+def new_id() -> str:
+    return secrets.token_hex(16)
+
+
+def segment(
+    base: int, last: int, *, epoch: int = 0, kind: SegmentKind = SegmentKind.RAW, number: int = 0
+) -> RemoteSegment:
+    return RemoteSegment(
+        new_id(), base, last, (LeaderEpoch(epoch, base),), 100, -1, NOW_MS, kind,
+        epoch, number, {epoch: 0}, {".log": RemoteFile(100, 1)},
+    )  # fmt: skip
+
+
+class Opened:
+    """A store with one partition, owned at epoch 0."""
+
+    def __init__(self, url: str) -> None:
+        self.clock = ManualClock(NOW_MS)
+        self.store = MetadataStore(open_database(url), self.clock)
+        self.store.create(PARTITION, TOPIC_ID, log_start=0, settings={"cleanup.policy": "compact"})
+        self.store.take_over(PARTITION, epoch=0, owner="a", lineage=LINEAGE, log_end=0)
+
+    def copy(self, made: RemoteSegment, *, epoch: int = 0) -> None:
+        self.store.commit_copy(PARTITION, new_id(), epoch=epoch, segment=made, lineage=LINEAGE)
+
+    def routes(self) -> list[tuple[int, int, str]]:
+        return [(r.base_offset, r.last_offset, r.segment_id) for r in self.state().routes]
+
+    def state(self) -> PartitionState:
+        return self.store.load(PARTITION)
+
+
+class MetadataContract:
+    """The contract; not collected by itself."""
+
+    @pytest.fixture
+    def opened(self, url: str) -> Iterator[Opened]:
+        made = Opened(url)
+        yield made
+        made.store.close()
+
+    def test_copied_segments_are_read_in_order(self, opened: Opened) -> None:
+        first, second = segment(0, 9), segment(10, 24)
+        opened.copy(first)
+        opened.copy(second)
+        assert [(0, 9, first.segment_id), (10, 24, second.segment_id)] == opened.routes()
+        state = opened.state()
+        assert state.segments[first.segment_id] == first
+        assert (25, 200, 0) == (state.remote_end, state.remote_bytes, state.first_dirty())
+
+    def test_a_hole_is_refused_and_nothing_changes(self, opened: Opened) -> None:
+        opened.copy(segment(0, 9))
+        before = opened.state()
+        late = segment(11, 20)
+        with pytest.raises(ConflictError):
+            opened.store.commit_copy(PARTITION, new_id(), epoch=0, segment=late, lineage=LINEAGE)
+        assert before.routes == opened.state().routes
+
+    def test_an_older_leader_changes_nothing(self, opened: Opened) -> None:
+        """ST-3, ST-4, ST-5, I-19: by epoch, never by who it is."""
+        opened.copy(segment(0, 9))
+        opened.store.take_over(PARTITION, epoch=3, owner="b", lineage=LINEAGE, log_end=10)
+        before = opened.state()
+        late = segment(10, 20)
+        with pytest.raises(FencedError):
+            opened.copy(late)
+        with pytest.raises(FencedError):
+            opened.store.publish(PARTITION, new_id(), epoch=0, cleaned_to=10)
+        with pytest.raises(FencedError):
+            opened.store.start_delete(PARTITION, epoch=0, segment_id=before.routes[0].segment_id)
+        with pytest.raises(FencedError):
+            opened.store.take_over(PARTITION, epoch=2, owner="a", lineage=LINEAGE, log_end=10)
+        with pytest.raises(FencedError):
+            opened.store.take_over(PARTITION, epoch=3, owner="a", lineage=LINEAGE, log_end=10)
+        assert before == opened.state()
+        opened.store.take_over(PARTITION, epoch=5, owner="a", lineage=LINEAGE, log_end=10)
+        with pytest.raises(FencedError):
+            opened.store.publish(PARTITION, new_id(), epoch=0, cleaned_to=10)
+
+    def test_swap_replaces_and_the_sources_wait_out_the_grace(self, opened: Opened) -> None:
+        sources = [segment(0, 9), segment(10, 19), segment(20, 29)]
+        for made in sources:
+            opened.copy(made)
+        output = segment(0, 19, kind=SegmentKind.CLEANED, number=1)
+        opened.store.commit_swap(
+            PARTITION, new_id(), epoch=0, sources=[s.segment_id for s in sources[:2]],
+            outputs=[output], grace_ms=GRACE_MS,
+        )  # fmt: skip
+        assert [(0, 19, output.segment_id), (20, 29, sources[2].segment_id)] == opened.routes()
+        gone = sources[0].segment_id
+        assert {s.segment_id for s in sources[:2]} == {
+            orphan.segment.segment_id for orphan in opened.store.orphans(PARTITION)
+        }
+        assert not opened.store.start_delete(PARTITION, epoch=0, segment_id=gone)
+        opened.clock.advance(GRACE_MS)
+        assert opened.store.start_delete(PARTITION, epoch=0, segment_id=gone)
+        opened.store.finish_delete(PARTITION, epoch=0, segment_id=gone)
+        assert opened.store.known_ids(PARTITION)[gone] == SegmentState.DELETED
+        assert not opened.store.start_delete(PARTITION, epoch=0, segment_id=output.segment_id)
+
+    @pytest.mark.parametrize(
+        ("base", "last", "sources"),
+        [(0, 18, [0, 1]), (1, 19, [0, 1]), (0, 29, [0, 2]), (0, 9, [0, 0, 1])],
+    )
+    def test_outputs_that_do_not_cover_their_sources_are_refused(
+        self, opened: Opened, base: int, last: int, sources: list[int]
+    ) -> None:
+        """ST-7: what the decision rested on must still be there."""
+        made = [segment(0, 9), segment(10, 19), segment(20, 29)]
+        for each in made:
+            opened.copy(each)
+        before = opened.state()
+        output = segment(base, last, kind=SegmentKind.CLEANED)
+        with pytest.raises(ConflictError):
+            opened.store.commit_swap(
+                PARTITION, new_id(), epoch=0, sources=[made[i].segment_id for i in sources],
+                outputs=[output], grace_ms=GRACE_MS,
+            )  # fmt: skip
+        assert before.routes == opened.state().routes
+
+    def test_a_commit_happens_once_and_can_be_looked_up(self, opened: Opened) -> None:
+        """ST-8: an answer that was lost is found by the id, and the commit is not repeated."""
+        made = segment(0, 9)
+        commit = new_id()
+        assert opened.store.find_commit(commit) is None
+        opened.store.commit_copy(PARTITION, commit, epoch=0, segment=made, lineage=LINEAGE)
+        version = opened.store.find_commit(commit)
+        assert version == opened.state().version
+        with pytest.raises(ConflictError):
+            opened.store.commit_copy(PARTITION, commit, epoch=0, segment=made, lineage=LINEAGE)
+        assert version == opened.state().version
+
+    def test_copy_below_the_first_dirty_offset_is_clipped(self, opened: Opened) -> None:
+        opened.copy(segment(0, 9))
+        opened.store.publish(PARTITION, new_id(), epoch=0, cleaned_to=10)
+        again = segment(5, 14)
+        opened.copy(again)
+        assert (10, 14, again.segment_id) == opened.routes()[-1]
+
+    def test_expiry_moves_the_log_start_and_frees_what_lies_below(self, opened: Opened) -> None:
+        made = [segment(0, 9), segment(10, 19)]
+        for each in made:
+            opened.copy(each)
+        with pytest.raises(ConflictError):
+            opened.store.commit_expiry(
+                PARTITION, new_id(), epoch=0, log_start=9, segments=[made[0].segment_id],
+                grace_ms=GRACE_MS,
+            )  # fmt: skip
+        opened.store.commit_expiry(
+            PARTITION, new_id(), epoch=0, log_start=12, segments=[made[0].segment_id],
+            grace_ms=GRACE_MS,
+        )  # fmt: skip
+        state = opened.state()
+        assert (12, (Route(10, 19, made[1].segment_id),)) == (state.log_start, state.routes)
+        assert (12, 100) == (state.first_dirty(), state.remote_bytes)
+
+    def test_an_id_is_used_once(self, opened: Opened) -> None:
+        """I-9, also when the segment is long gone."""
+        first, second = segment(0, 9), segment(10, 19)
+        opened.copy(first)
+        with pytest.raises(ConflictError):
+            opened.copy(replace(second, segment_id=first.segment_id))
+        opened.store.commit_expiry(
+            PARTITION, new_id(), epoch=0, log_start=10, segments=[first.segment_id], grace_ms=0
+        )
+        assert opened.store.start_delete(PARTITION, epoch=0, segment_id=first.segment_id)
+        opened.store.finish_delete(PARTITION, epoch=0, segment_id=first.segment_id)
+        with pytest.raises(ConflictError):
+            opened.copy(replace(second, segment_id=first.segment_id))
+
+    def test_new_leader_goes_on_where_the_old_one_was(self, opened: Opened) -> None:
+        opened.copy(segment(0, 99))
+        opened.store.publish(PARTITION, new_id(), epoch=0, cleaned_to=60)
+        opened.store.publish(PARTITION, new_id(), epoch=0, cleaned_to=80)
+        lineage = (LeaderEpoch(0, 0), LeaderEpoch(2, 100))
+        state = opened.store.take_over(PARTITION, epoch=2, owner="b", lineage=lineage, log_end=100)
+        assert state.first_dirty() == 80
+        assert [dict(p.offsets) for p in state.publications] == [{0: 0}, {0: 80}, {0: 80, 2: 80}]
+
+    def test_one_fact_is_made_once(self, opened: Opened) -> None:
+        assert opened.store.fact("k", lambda: "first") == "first"
+        assert opened.store.fact("k", lambda: "second") == "first"

@@ -18,11 +18,14 @@ from hypothesis import strategies as st
 from keeplast.columns import batch_table as t
 from keeplast.engine import record_columns
 from keeplast.engine.log_ranges import ALL, Wanted
+from keeplast.engine.open_log import open_log
 from keeplast.engine.record_columns import ColumnCollector, RecordColumns
 from keeplast.format.compression import Codec
 from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.log.append import NewRecord
+from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import TopicConfig
 from tests.support.drawn_batches import Drawn, drawn_batches
 from tests.support.kernel_window import windows_of, workspace
 from tests.support.log_builder import LogBuilder
@@ -96,7 +99,13 @@ def write_steps(directory: Path, steps: list[tuple[int, int]]) -> None:
     producers = [log.producer(7 + i) for i in range(3)]
     is_open = [False] * 3
     for number, (step, who) in enumerate(steps):
-        new = NewRecord(b"%d" % (number % 5), b"%d" % number if number % 4 else None, NOW_MS)
+        version = (number * 7919 % 11).to_bytes(8, "big")
+        new = NewRecord(
+            b"%d" % (number % 5),
+            b"%d" % number if number % 4 else None,
+            NOW_MS + number * 7919 % 13,
+            ((b"version", version),) if number % 3 else (),
+        )
         if step == SEND:
             producers[who].send_records(new, new, codec=list(Codec)[number % 5])
             is_open[who] = True
@@ -148,6 +157,22 @@ def test_committed_rows_are_those_of_a_read_committed_consumer(
             row for row in everything if row.offset in visible and row.offset < view.last_stable
         ]
         assert expected == read_log(directory, split_bytes=split_bytes)
+
+
+@given(steps=STEPS, strategy=st.sampled_from(Strategy))
+@settings(deadline=None, max_examples=40)
+def test_state_is_what_the_library_says_by_every_rank(
+    steps: list[tuple[int, int]], strategy: Strategy
+) -> None:
+    header = "version" if strategy is Strategy.HEADER else None
+    topic = TopicConfig(strategy=strategy, strategy_header=header)
+    with tempfile.TemporaryDirectory() as root:
+        directory = Path(root) / "t-0"
+        write_steps(directory, steps)
+        state = open_log(directory).state(topic).values()
+        expected = sorted((record.offset, record.key, record.value) for record in state)
+        rows = read_log_state(directory, topic=topic)
+        assert expected == [(row.offset, row.key, row.value) for row in rows]
 
 
 @given(steps=STEPS)

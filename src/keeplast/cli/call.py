@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from keeplast.cleaner.selection import Order
+from keeplast.cleaner.shapes import Shape
 from keeplast.cli import wiring
 from keeplast.cli.options import RunOptions, SelectionName
 from keeplast.cli.output import say
@@ -92,4 +93,6 @@ def make_request(options: RunOptions, selection: Selection, memory_bytes: int) -
         order=Order(options.selection),
         target=options.to,
         receipt=options.receipt,
+        shape=None if options.shape is None else Shape(options.shape),
+        task_memory_bytes=parse_size(options.task_memory, "--task-memory"),
     )

@@ -30,6 +30,8 @@ def clean(
     uncleanable_offset: options.UncleanableOffset = None,
     key_map_bytes: options.KeyMapBytes = None,
     memory: options.Memory = options.MEMORY_DEFAULT,
+    shape: options.Shape = None,
+    task_memory: options.TaskMemory = options.TASK_MEMORY_DEFAULT,
     rounds: options.Rounds = None,
     until_done: options.UntilDone = False,
     roll_active: options.RollActive = False,
@@ -71,6 +73,8 @@ def clean(
         expired=expired,
         receipt=receipt,
         as_json=as_json,
+        shape=shape,
+        task_memory=task_memory,
     )
     run_guarded(lambda: _cleaned(values), as_json=as_json)
 

@@ -169,6 +169,36 @@ Memory = Annotated[
         rich_help_panel=RUN,
     ),
 ]
+
+
+class ShapeName(StrEnum):
+    """How the work of a partition is cut; the engine's Shape says what each means."""
+
+    PARTITION = "partition"
+    BROADCAST = "broadcast"
+    BUCKET = "bucket"
+
+
+Shape = Annotated[
+    ShapeName | None,
+    typer.Option(
+        "--shape",
+        help="How the work of a partition is cut. Default: each partition as it needs; plan says "
+        "how and why.",
+        show_default=False,
+        rich_help_panel=RUN,
+    ),
+]
+TaskMemory = Annotated[
+    str,
+    typer.Option(
+        "--task-memory",
+        metavar="SIZE",
+        help="Keys that one Spark task may hold, in bytes; what has more is cut into buckets. "
+        "--memory comes on top.",
+        rich_help_panel=RUN,
+    ),
+]
 Rounds = Annotated[
     int | None,
     typer.Option(
@@ -238,6 +268,7 @@ Receipt = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 MEMORY_DEFAULT = "256m"
+TASK_MEMORY_DEFAULT = "1g"
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,3 +300,5 @@ class RunOptions:
     expired: bool
     receipt: Path | None
     as_json: bool
+    shape: ShapeName | None = None
+    task_memory: str = TASK_MEMORY_DEFAULT

@@ -57,6 +57,8 @@ def plan(
     uncleanable_offset: options.UncleanableOffset = None,
     key_map_bytes: options.KeyMapBytes = None,
     memory: options.Memory = options.MEMORY_DEFAULT,
+    shape: options.Shape = None,
+    task_memory: options.TaskMemory = options.TASK_MEMORY_DEFAULT,
     rounds: options.Rounds = None,
     until_done: options.UntilDone = False,
     roll_active: options.RollActive = False,
@@ -101,6 +103,8 @@ def plan(
         expired=expired,
         receipt=receipt,
         as_json=as_json,
+        shape=shape,
+        task_memory=task_memory,
     )
     if compare:
         run_guarded(lambda: _compared(values, first), as_json=as_json)

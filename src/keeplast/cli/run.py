@@ -59,6 +59,8 @@ def run(
     master: options.Master = None,
     cores: options.Cores = None,
     memory: options.Memory = options.MEMORY_DEFAULT,
+    shape: options.Shape = None,
+    task_memory: options.TaskMemory = options.TASK_MEMORY_DEFAULT,
     key_map_bytes: options.KeyMapBytes = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
@@ -98,6 +100,8 @@ def run(
         expired=False,
         receipt=None,
         as_json=as_json,
+        shape=shape,
+        task_memory=task_memory,
     )
     metrics = None if metrics_port is None else (metrics_host, metrics_port)
     run_guarded(lambda: _ran(values, is_once=once, retries=retry, metrics=metrics), as_json=as_json)

@@ -57,7 +57,7 @@ def bounds_table(report: CleanReport) -> Table:
     """Return a row per partition: what would be read, from where to where; all of it exact."""
     table = new_table(
         "partition", ">log", ">first dirty", ">bound", ">clean", ">cleanable", ">ratio",
-        ">groups",
+        ">groups", "shape",
     )  # fmt: skip
     for partition in report.partitions:
         last = partition.rounds[-1] if partition.rounds else RoundReport()
@@ -70,6 +70,7 @@ def bounds_table(report: CleanReport) -> Table:
             "" if last.cleanable_bytes is None else format_bytes(last.cleanable_bytes),
             "" if last.ratio is None else f"{last.ratio:.3f}",
             "" if last.groups is None else str(len(last.groups)),
+            _shape(last),
         )
     return table
 
@@ -166,6 +167,14 @@ def _about(words: Callable[[int], str], count: int | None) -> str:
 
 def _name(partition: PartitionReport) -> str:
     return printable(f"{partition.topic}-{partition.partition}")
+
+
+def _shape(last: RoundReport) -> str:
+    """Return how the work is cut, and why."""
+    if last.shape is None:
+        return ""
+    buckets = f", {last.buckets} buckets" if last.buckets else ""
+    return f"{last.shape}{buckets}" + (f": {last.shape_reason}" if last.shape_reason else "")
 
 
 def _offset(offset: int | None) -> str:

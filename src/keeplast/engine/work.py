@@ -210,8 +210,11 @@ def _stats(messages: int, size: int, counts: VersionCounts) -> IndexStats:
     )
 
 
-def ask(unit: AskUnit, tools: Tools, emit: Emit) -> Indexed:
-    """Send the keys of an extent to ``emit``, in chunks of bounded size."""
+def ask_in_steps(unit: AskUnit, tools: Tools, emit: Emit) -> Iterator[Indexed | None]:
+    """Send the keys of an extent to ``emit``, in chunks of bounded size.
+
+    Yields None after every window, so that chunks can be taken away, and last what was read.
+    """
     asking = _Asking(unit, tools, emit)
     lister = tools.lister() if unit.lists_events else None
     # A chunk cannot be taken back, so what does not parse is read a second time for its message.
@@ -222,13 +225,14 @@ def ask(unit: AskUnit, tools: Tools, emit: Emit) -> Indexed:
                     list_window(lister, window, tools.workspace)
                 asking.read(window)
                 tools.progressed(window.length if unit.indexes or asking.has_versions else 0)
+                yield None
     except CorruptError:
         with tools.windows(unit.extent, checks_crc=True) as windows:
             for _ in windows:
                 pass
         raise
     asking.flush()
-    return Indexed(
+    yield Indexed(
         unit.extent,
         None if lister is None else lister.events(),
         _stats(asking.messages, asking.bytes, asking.versions),
@@ -239,8 +243,8 @@ def ask(unit: AskUnit, tools: Tools, emit: Emit) -> Indexed:
 def ask_to_chunks(unit: AskUnit, tools: Tools) -> Indexed:
     """Ask about an extent; the result carries the chunks."""
     chunks: list[KeyChunk] = []
-    found = ask(unit, tools, chunks.append)
-    return replace(found, chunks=tuple(chunks))
+    found = [step for step in ask_in_steps(unit, tools, chunks.append) if step is not None]
+    return replace(found[-1], chunks=tuple(chunks))
 
 
 class _Asking:

@@ -1,4 +1,4 @@
-"""Spark as a Runner: one task does a whole partition's wave (shape ``partition``).
+"""Spark as a Runner. :mod:`keeplast.pipeline.jobs` has the jobs that it runs.
 
 The driver bounds and commits; executors read the data directory themselves, so every host must see
 it at the same path. A task that Spark runs twice stages files of two names; only what a result
@@ -8,22 +8,19 @@ that arrived names is committed, and the rest is collected.
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from keeplast.engine.runner import Progressed
 from keeplast.engine.task import PartitionTask, TaskResult
-from keeplast.errors import InvalidError, RefusedError, UnavailableError
+from keeplast.errors import InvalidError, RefusedError
+from keeplast.pipeline.jobs import Jobs, Told
 from keeplast.pipeline.session import start_session
-from keeplast.pipeline.stages import execute, own_versions, read_token
+from keeplast.pipeline.stages import read_token
 
-POLL_SECONDS = 0.2
-CANCEL_SECONDS_MAX = 30
 PROBES_PER_SLOT = 4
 
 _Item = TypeVar("_Item")
@@ -72,7 +69,7 @@ class SparkRunner:
             self._spark = None
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
-        """Run one job over all tasks and yield the results when it has ended.
+        """Run the jobs that the shapes of the tasks need; results come when a job has ended.
 
         UnavailableError when the job fails as a whole; RefusedError when an executor does not
         see the data directory.
@@ -82,15 +79,9 @@ class SparkRunner:
         for root in {task.path.parent for task in tasks} | {task.target.parent for task in tasks}:
             self._probe(root)
         context = self._session.sparkContext
-        read = context.accumulator(0)
-        versions = own_versions()
-        at_once = min(self.slots, len(tasks))
-
-        def work(task: PartitionTask) -> TaskResult:
-            return execute(task, versions, read.add, share=at_once)
-
-        job: RDD[TaskResult] = context.parallelize(list(tasks), len(tasks)).map(work)
-        yield from _collect(job, read, progressed)
+        jobs = Jobs(context, tasks, self.slots, progressed)
+        yield from jobs.whole([task for task in tasks if not task.is_staged])
+        yield from jobs.staged([task for task in tasks if task.is_staged])
 
     def each(
         self,
@@ -108,13 +99,14 @@ class SparkRunner:
         for root in roots:
             self._probe(root)
         context = self._session.sparkContext
-        read = context.accumulator(0)
+        told = Told(context, progressed)
+        add = told.add
 
         def execute_one(item: _Item) -> _Result:
-            return work(item, read.add)
+            return work(item, add)
 
-        job: RDD[_Result] = context.parallelize(list(items), len(items)).map(execute_one)
-        yield from _collect(job, read, progressed)
+        job = context.parallelize(list(items), len(items)).map(execute_one)
+        yield from told.during(job.collect)
 
     def _probe(self, root: Path) -> None:
         """Make sure that executors see ``root`` as the driver does."""
@@ -138,35 +130,3 @@ class SparkRunner:
                 f"host. path={root}"
             )
         self._probed.add(root)
-
-
-def _collect(job: RDD[_Result], read: Any, progressed: Progressed) -> Iterator[_Result]:
-    """Collect in a thread, so that progress can be told meanwhile."""
-    results: list[_Result] = []
-    failure: list[Exception] = []
-
-    def collect() -> None:
-        try:
-            results.extend(job.collect())
-        except Exception as error:  # noqa: BLE001 - handed to the caller's thread below
-            failure.append(error)
-
-    thread = threading.Thread(target=collect, name="keeplast-spark", daemon=True)
-    thread.start()
-    told = 0
-    try:
-        while True:
-            thread.join(POLL_SECONDS)
-            now = int(read.value)
-            # Nothing new is told, too: whoever listens may want the job to end.
-            progressed(now - told)
-            told = now
-            if not thread.is_alive():
-                break
-    finally:
-        if thread.is_alive():
-            job.context.cancelAllJobs()
-            thread.join(CANCEL_SECONDS_MAX)
-    if failure:
-        raise UnavailableError(f"the Spark job failed. error={failure[0]}") from failure[0]
-    yield from results

@@ -1,4 +1,4 @@
-"""What runs inside a Spark task: one wave, on the host's own files.
+"""What runs inside a Spark task: one wave or one unit, on the host's own files.
 
 A worker process keeps its workspace from task to task. It refuses to work when its codecs differ
 from the driver's, because its bytes would too.
@@ -8,20 +8,42 @@ from __future__ import annotations
 
 import importlib.metadata
 import zlib
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
-import numpy as np
 from pyspark import TaskContext
 
 from keeplast.clock import SystemClock
-from keeplast.columns import verdicts
+from keeplast.columns.winners import KeyMap
 from keeplast.engine.kernel_cache import load_kernels
-from keeplast.engine.task import IndexStats, PartitionTask, TaskResult
-from keeplast.engine.wave import run_wave
-from keeplast.engine.workspace import Workspace
-from keeplast.errors import RefusedError
+from keeplast.engine.staged_round import place_of
+from keeplast.engine.standings import MapStandings, Standings
+from keeplast.engine.task import PartitionTask, TaskResult
+from keeplast.engine.units import (
+    AskUnit,
+    Failed,
+    IndexUnit,
+    KeyChunk,
+    RaiseUnit,
+    RewriteUnit,
+    ScanUnit,
+    Unit,
+    UnitResult,
+)
+from keeplast.engine.wave import failed_result, run_wave
+from keeplast.engine.work import (
+    Tools,
+    ask_in_steps,
+    index_to_block,
+    raise_to_block,
+    rewrite,
+    scan,
+)
+from keeplast.engine.workspace import DecompressedCache, Workspace
+from keeplast.errors import CompactionError, RefusedError, invariant
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.throttle import Throttle, ThrottledFiles
 
@@ -48,38 +70,87 @@ def own_versions() -> Versions:
     )
 
 
-def execute(
-    task: PartitionTask, driver: Versions, progressed: Callable[[int], None], *, share: int = 1
-) -> TaskResult:
-    """Run one wave here; the result carries every fault.
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What every task of a job is given: the driver's versions, and how to tell progress.
 
     ``share`` is how many tasks may run at once: of a limit on bytes each keeps to that part.
     """
-    own = own_versions()
-    if own != driver:
-        error = RefusedError(
-            f"the executor's codecs differ from the driver's, so its bytes would; install the "
-            f"same versions. driver={driver} executor={own}"
-        )
-        return TaskResult(
-            task.number, (), task.plan.first_dirty, (), np.zeros(verdicts.COUNTERS, np.int64),
-            IndexStats(), 0, 0, 0.0, 0, None, error,
-        )  # fmt: skip
-    workspace = _workspaces.get(task.memory_bytes)
-    if workspace is None:
-        load_kernels(_silent)
-        _workspaces.clear()
-        workspace = _workspaces[task.memory_bytes] = Workspace(task.memory_bytes)
-    # A retried or speculative attempt may still be writing: no two share a staged name.
-    context = TaskContext.get()
-    number = 0 if context is None else context.taskAttemptId()
-    attempt = replace(task, attempt=f"{task.attempt}x{number}")
-    clock = SystemClock()
-    files: FileSystem = LocalFiles()
-    if task.io_bytes_per_second is not None:
-        throttle = Throttle(clock, task.io_bytes_per_second / share)
-        files = ThrottledFiles(files, throttle, lambda: progressed(0))
-    return run_wave(attempt, files, clock, workspace, progressed)
+
+    versions: Versions
+    progressed: Callable[[int], None]
+    share: int
+
+    def run(self, task: PartitionTask) -> TaskResult:
+        """Run one wave here; the result carries every fault."""
+        try:
+            attempt, workspace, files = self._prepare(task)
+        except RefusedError as error:
+            return failed_result(task, error)
+        return run_wave(attempt, files, SystemClock(), workspace, self.progressed)
+
+    def do(
+        self, task: PartitionTask, unit: Unit, key_map: KeyMap | None, standings: Standings | None
+    ) -> UnitResult:
+        """Do one unit of a round in stages; ``key_map`` is the one that the units before filled."""
+        try:
+            tools = self._tools(task)
+            if isinstance(unit, ScanUnit):
+                return scan(unit, tools)
+            if isinstance(unit, IndexUnit):
+                return index_to_block(unit, tools)
+            if isinstance(unit, RaiseUnit):
+                return raise_to_block(unit, tools, _given(key_map))
+            invariant(isinstance(unit, RewriteUnit), f"no unit of a task. unit={type(unit)}")
+            source = MapStandings(_given(key_map)) if standings is None else standings
+            return rewrite(cast(RewriteUnit, unit), tools, source)
+        except (CompactionError, OSError, MemoryError) as error:
+            return Failed(place_of(unit), error)
+
+    def ask(self, task: PartitionTask, unit: AskUnit) -> Iterator[KeyChunk | UnitResult]:
+        """Yield the chunks of an extent as they fill, and last what was read, or the fault."""
+        waiting: deque[KeyChunk] = deque()
+        try:
+            # A generator cannot be handed a callback that yields; parts of an extent can.
+            for step in ask_in_steps(unit, self._tools(task), waiting.append):
+                while waiting:
+                    yield waiting.popleft()
+                if step is not None:
+                    yield step
+        except (CompactionError, OSError, MemoryError) as error:
+            yield Failed(place_of(unit), error)
+
+    def _tools(self, task: PartitionTask) -> Tools:
+        attempt, workspace, files = self._prepare(task)
+        # Passes are apart here: what one decompresses is gone when the other runs.
+        return Tools(attempt, files, workspace, DecompressedCache(0), self.progressed)
+
+    def _prepare(self, task: PartitionTask) -> tuple[PartitionTask, Workspace, FileSystem]:
+        own = own_versions()
+        if own != self.versions:
+            raise RefusedError(
+                f"the executor's codecs differ from the driver's, so its bytes would; install the "
+                f"same versions. driver={self.versions} executor={own}"
+            )
+        workspace = _workspaces.get(task.memory_bytes)
+        if workspace is None:
+            load_kernels(_silent)
+            _workspaces.clear()
+            workspace = _workspaces[task.memory_bytes] = Workspace(task.memory_bytes)
+        # A retried or speculative attempt may still be writing: no two share a staged name.
+        context = TaskContext.get()
+        number = 0 if context is None else context.taskAttemptId()
+        attempt = replace(task, attempt=f"{task.attempt}x{number}")
+        files: FileSystem = LocalFiles()
+        if task.io_bytes_per_second is not None:
+            throttle = Throttle(SystemClock(), task.io_bytes_per_second / self.share)
+            files = ThrottledFiles(files, throttle, lambda: self.progressed(0))
+        return attempt, workspace, files
+
+
+def _given(key_map: KeyMap | None) -> KeyMap:
+    invariant(key_map is not None, "a unit needs a key map that nobody has sent")
+    return cast(KeyMap, key_map)
 
 
 def read_token(path: str) -> str | None:

@@ -1,0 +1,340 @@
+"""The Spark jobs of one call: whole partitions in one job, and one a stage for rounds in stages.
+
+A stage has one job for all partitions of a call. Keys and standings travel as packed arrays, never
+as rows of a table. With buckets they never pass the driver: one job reads and shuffles keys to
+buckets, another answers, shuffles standings to groups and rewrites; the first job's shuffle files
+are what the second begins with.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from pyspark import RDD, Broadcast, SparkContext
+
+from keeplast.cleaner.shapes import Shape
+from keeplast.clock import SystemClock
+from keeplast.columns.ranks import RankedKeyMap
+from keeplast.columns.winners import KeyMap
+from keeplast.engine.ranking import ranking_of
+from keeplast.engine.runner import Progressed
+from keeplast.engine.staged_round import Stage, StagedRound
+from keeplast.engine.standings import RowStandings, bucket_of, parts_of
+from keeplast.engine.task import PartitionTask, TaskResult
+from keeplast.engine.units import (
+    Answer,
+    AskUnit,
+    Indexed,
+    KeyChunk,
+    Resolved,
+    RewriteUnit,
+    Unit,
+    UnitResult,
+)
+from keeplast.engine.wave import peak_rss_bytes
+from keeplast.engine.work import resolve
+from keeplast.errors import UnavailableError
+from keeplast.pipeline.stages import Worker, own_versions
+
+POLL_SECONDS = 0.2
+CANCEL_SECONDS_MAX = 30
+TASKS_PER_SLOT = 4
+"""Whole partitions are packed into so many Spark tasks a slot, each of about the same size."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Jobs:
+    """Runs the tasks of one call on a cluster."""
+
+    def __init__(
+        self,
+        context: SparkContext,
+        tasks: Sequence[PartitionTask],
+        slots: int,
+        progressed: Progressed,
+    ) -> None:
+        """Make what all jobs of the call share."""
+        self._context = context
+        self._slots = slots
+        self._told = Told(context, progressed)
+        self._worker = Worker(own_versions(), self._told.add, max(1, min(slots, len(tasks))))
+
+    def whole(self, tasks: Sequence[PartitionTask]) -> Iterator[TaskResult]:
+        """Do every task as one wave; small ones share a Spark task."""
+        if not tasks:
+            return
+        packs = packed(tasks, lambda task: task.cost_bytes, self._slots * TASKS_PER_SLOT)
+        worker = self._worker
+
+        def work(pack: list[PartitionTask]) -> list[TaskResult]:
+            return [worker.run(task) for task in pack]
+
+        job = self._context.parallelize(packs, len(packs)).map(work)
+        for results in self._told.during(job.collect):
+            yield from results
+
+    def staged(self, tasks: Sequence[PartitionTask]) -> Iterator[TaskResult]:
+        """Take every round through its stages, side by side."""
+        if not tasks:
+            return
+        rounds = [_Driven(StagedRound(task, SystemClock())) for task in tasks]
+        by_number = {each.task.number: each for each in rounds}
+        known = self._context.broadcast({task.number: task for task in tasks})
+        try:
+            while any(not each.round.is_done for each in rounds):
+                self._do_units(by_number, known)
+                self._do_buckets(by_number, known)
+                for each in rounds:
+                    each.advance(self._context)
+        finally:
+            known.unpersist()
+            for each in rounds:
+                each.forget()
+        for each in rounds:
+            yield each.round.result()
+
+    def _do_units(self, rounds: dict[int, _Driven], known: Broadcast[Any]) -> None:
+        """Do what units are functions of the task and, at most, of a key map."""
+        units = [unit for each in rounds.values() for unit in each.units()]
+        if not units:
+            return
+        packs = packed(units, lambda unit: unit.cost_bytes, len(units))
+        maps = {number: each.sent for number, each in rounds.items() if each.sent is not None}
+        worker = self._worker
+
+        def work(pack: list[Unit]) -> list[tuple[int, UnitResult]]:
+            return [
+                (
+                    unit.number,
+                    worker.do(
+                        known.value[unit.number],
+                        unit,
+                        maps[unit.number].value if unit.number in maps else None,
+                        None,
+                    ),
+                )
+                for unit in pack
+            ]
+
+        job = self._context.parallelize(packs, len(packs)).map(work)
+        for results in self._told.during(job.collect):
+            for number, result in results:
+                rounds[number].take(result)
+
+    def _do_buckets(self, rounds: dict[int, _Driven], known: Broadcast[Any]) -> None:
+        """Ask all buckets, or rewrite with what they answer."""
+        asking = [unit for each in rounds.values() for unit in each.ask_units()]
+        if asking:
+            self._ask(rounds, asking, known)
+        # Rounds that asked together lie in one shuffle.
+        together: dict[int, list[_Driven]] = {}
+        for each in rounds.values():
+            if each.keys is not None and each.is_rewritten_by_rows:
+                together.setdefault(each.keys.shuffled.id(), []).append(each)
+        for some in together.values():
+            self._rewrite({each.task.number: each for each in some}, known)
+
+    def _ask(self, rounds: dict[int, _Driven], units: list[AskUnit], known: Broadcast[Any]) -> None:
+        """Shuffle the keys to buckets; what was read comes back at once."""
+        first: dict[int, int] = {}
+        places = 1
+        for number in sorted({unit.number for unit in units}):
+            first[number] = places
+            places += rounds[number].task.shape.buckets
+        worker = self._worker
+
+        def work(unit: AskUnit) -> Iterator[tuple[int, tuple[int, KeyChunk | UnitResult]]]:
+            for found in worker.ask(known.value[unit.number], unit):
+                place = 0
+                if isinstance(found, KeyChunk):
+                    place = first[unit.number] + bucket_of(found.cell, unit.buckets)
+                yield place, (unit.number, found)
+
+        pairs = self._context.parallelize(units, len(units)).flatMap(work)
+        shuffled: RDD[Any] = pairs.partitionBy(places, _place)
+        read = self._told.during(lambda: self._context.runJob(shuffled, list, [0]))
+        for _, (number, result) in read:
+            rounds[number].take(result)
+        for number, start in first.items():
+            rounds[number].keys = _Keys(shuffled, start)
+
+    def _rewrite(self, rounds: dict[int, _Driven], known: Broadcast[Any]) -> None:
+        """Answer in the buckets, shuffle the answers to groups, and rewrite these."""
+        units = [unit for each in rounds.values() for unit in each.bucket_rewrites()]
+        if not units:
+            return
+        groups: dict[int, dict[int, int]] = {}
+        for place, unit in enumerate(units):
+            for source in unit.group.sources:
+                groups.setdefault(unit.number, {})[source.base_offset] = place
+        starts = {n: each.keys.start for n, each in rounds.items() if each.keys is not None}
+        shuffled = next(each.keys for each in rounds.values() if each.keys is not None).shuffled
+        worker = self._worker
+
+        def answer(index: int, pairs: Iterable[Any]) -> Iterator[tuple[int, Answer | Resolved]]:
+            chunks: dict[int, list[KeyChunk]] = {}
+            for place, (number, chunk) in pairs:
+                if place and number in starts:
+                    chunks.setdefault(number, []).append(chunk)
+            for number, its in chunks.items():
+                task = known.value[number]
+                places = groups[number]
+                for found in resolve(its, task.plan, parts_of(task.shape.buckets)):
+                    if isinstance(found, Answer):
+                        yield places[found.extent.base_offset], found
+                    else:
+                        yield min(places.values()), Resolved((), found, peak_rss_bytes())
+
+        def work(index: int, pairs: Iterable[Any]) -> Iterator[tuple[int, UnitResult]]:
+            unit = units[index]
+            task = known.value[unit.number]
+            answers: list[Answer] = []
+            for _, found in pairs:
+                if isinstance(found, Resolved):
+                    yield unit.number, found
+                else:
+                    answers.append(found)
+            standings = RowStandings(task.shape.buckets, answers)
+            yield unit.number, worker.do(task, unit, None, standings)
+
+        answers = shuffled.mapPartitionsWithIndex(answer).partitionBy(len(units), _place)
+        for number, result in self._told.during(answers.mapPartitionsWithIndex(work).collect):
+            rounds[number].take(result)
+
+
+class Told:
+    """Progress of the jobs of a call, told while the driver waits for them."""
+
+    def __init__(self, context: SparkContext, progressed: Progressed) -> None:
+        """Count from nothing."""
+        self._context = context
+        self._progressed = progressed
+        self._read = context.accumulator(0)
+        self._told = 0
+
+    @property
+    def add(self) -> Callable[[int], None]:
+        """Return what tasks call with bytes that they have read."""
+        return self._read.add
+
+    def during(self, act: Callable[[], list[R]]) -> list[R]:
+        """Act in a thread, so that progress can be told meanwhile.
+
+        UnavailableError when the job fails as a whole.
+        """
+        results: list[R] = []
+        failure: list[Exception] = []
+
+        def run() -> None:
+            try:
+                results.extend(act())
+            except Exception as error:  # noqa: BLE001 - handed to the caller's thread below
+                failure.append(error)
+
+        thread = threading.Thread(target=run, name="keeplast-spark", daemon=True)
+        thread.start()
+        try:
+            while True:
+                thread.join(POLL_SECONDS)
+                now = int(self._read.value)
+                # Nothing new is told, too: whoever listens may want the job to end.
+                self._progressed(now - self._told)
+                self._told = now
+                if not thread.is_alive():
+                    break
+        finally:
+            if thread.is_alive():
+                self._context.cancelAllJobs()
+                thread.join(CANCEL_SECONDS_MAX)
+        if failure:
+            raise UnavailableError(f"the Spark job failed. error={failure[0]}") from failure[0]
+        return results
+
+
+class _Keys:
+    """Where the keys of a round lie after their shuffle: from which partition on."""
+
+    def __init__(self, shuffled: RDD[Any], start: int) -> None:
+        self.shuffled = shuffled
+        self.start = start
+
+
+class _Driven:
+    """A round as the driver holds it: its progress, and its key map or where its keys lie."""
+
+    def __init__(self, staged: StagedRound) -> None:
+        self.round = staged
+        self.task = staged.task
+        self.is_bucket = self.task.shape.shape is Shape.BUCKET
+        self.sent: Broadcast[KeyMap] | None = None
+        self.keys: _Keys | None = None
+        self._key_map = ranking_of(self.task.plan.topic).new_map()
+
+    def units(self) -> Iterator[Unit]:
+        """Yield the units that need no shuffle."""
+        is_shuffled = self.is_bucket and self.round.stage in (Stage.INDEX, Stage.REWRITE)
+        if not is_shuffled:
+            yield from self.round.units()
+
+    def ask_units(self) -> Iterator[AskUnit]:
+        """Yield the units that send keys to buckets."""
+        if self.is_bucket and self.round.stage is Stage.INDEX:
+            yield from (unit for unit in self.round.units() if isinstance(unit, AskUnit))
+
+    @property
+    def is_rewritten_by_rows(self) -> bool:
+        """Say whether the answers of buckets are wanted now."""
+        return self.is_bucket and self.round.stage is Stage.REWRITE
+
+    def bucket_rewrites(self) -> Iterator[RewriteUnit]:
+        """Yield the groups that are rewritten with answers of buckets."""
+        if self.is_rewritten_by_rows:
+            yield from (unit for unit in self.round.units() if isinstance(unit, RewriteUnit))
+
+    def take(self, result: UnitResult) -> None:
+        """Take a result; the keys of a block go into the map, and nowhere else."""
+        self.round.take(result)
+        if isinstance(result, Indexed) and result.block is not None:
+            block, starts = result.block
+            if self.round.stage is Stage.RAISE and isinstance(self._key_map, RankedKeyMap):
+                self._key_map.raise_known(block, starts)
+            else:
+                self._key_map.put(block, starts)
+
+    def advance(self, context: SparkContext) -> None:
+        """Go on; a map that has changed is sent to everybody."""
+        if self.round.is_done:
+            return
+        before = self.round.stage
+        has_map = before is Stage.INDEX and not self.is_bucket
+        self.round.advance(len(self._key_map) if has_map else None)
+        if (has_map or before is Stage.RAISE) and not self.round.is_done:
+            self.forget()
+            self.sent = context.broadcast(self._key_map)
+
+    def forget(self) -> None:
+        """Let executors drop the map."""
+        if self.sent is not None:
+            self.sent.unpersist()
+            self.sent = None
+
+
+def packed(items: Sequence[T], cost: Callable[[T], int], packs: int) -> list[list[T]]:
+    """Return at most ``packs`` lists of about the same cost, the most costly first."""
+    heap = [(0, number) for number in range(max(1, min(packs, len(items))))]
+    found: list[list[T]] = [[] for _ in heap]
+    for item in sorted(items, key=cost, reverse=True):
+        total, number = heapq.heappop(heap)
+        found[number].append(item)
+        heapq.heappush(heap, (total + cost(item), number))
+    return found
+
+
+def _place(key: int) -> int:
+    """Return a key that is the number of its partition."""
+    return key

@@ -1,0 +1,76 @@
+"""Rounds in stages on Spark: the same bytes as threads give, mixed in one call."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keeplast.cleaner.shapes import Shape, ShapeChoice
+from keeplast.clock import SystemClock
+from keeplast.engine.coordinator import Coordinator
+from keeplast.engine.events import NoEvents
+from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.report import Stats
+from keeplast.engine.runner import Runner
+from keeplast.log.files import LocalFiles
+from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import TopicConfig
+from keeplast.pipeline.jobs import packed
+from keeplast.pipeline.runner import SparkRunner
+from tests.support.cleanings import Reshaped
+from tests.support.mixed_log import write_mixed_log
+from tests.support.partition_maker import SMALL_SEGMENTS, clean_request, last_round
+from tests.support.replay import tree
+
+pytestmark = pytest.mark.spark
+
+UNTIMED = {
+    "index_seconds": 0.0, "clean_seconds": 0.0, "total_seconds": 0.0, "removal_seconds": 0.0,
+    "peak_rss_bytes": 0,
+}  # fmt: skip
+BY_TIMESTAMP = replace(SMALL_SEGMENTS, strategy=Strategy.TIMESTAMP)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[SparkRunner]:
+    with SparkRunner(cores=2) as started:
+        yield started
+
+
+def cleaned(runner: Runner, directory: Path, topic: TopicConfig, first_dirty: int) -> Stats:
+    coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
+    request = replace(clean_request(directory, topic=topic), first_dirty_offset=first_dirty)
+    report = last_round(coordinator.clean(request))
+    assert report.error is None, report.error
+    assert report.stats is not None
+    return replace(report.stats, **UNTIMED)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("topic", "first_dirty"), [(SMALL_SEGMENTS, 0), (BY_TIMESTAMP, 33)])
+@pytest.mark.parametrize("choice", [ShapeChoice(Shape.BROADCAST), ShapeChoice(Shape.BUCKET, 5)])
+def test_stages_on_spark_leave_the_bytes_of_one_task(
+    runner: SparkRunner,
+    choice: ShapeChoice,
+    topic: TopicConfig,
+    first_dirty: int,
+    tmp_path: Path,
+) -> None:
+    whole = write_mixed_log(tmp_path / "whole")
+    staged = shutil.copytree(whole.parent, tmp_path / "staged") / whole.name
+    with LocalRunner(cores=1) as local:
+        expected = cleaned(local, whole, topic, first_dirty)
+    reshaped = Reshaped(runner, choice)
+    actual = cleaned(reshaped, staged, topic, first_dirty)
+    assert 1 == reshaped.staged
+    assert tree(whole) == tree(staged)
+    assert replace(expected, copied_bytes=0) == replace(actual, copied_bytes=0)
+
+
+def test_items_are_packed_to_about_the_same_cost_the_greatest_first() -> None:
+    costs = [1, 9, 2, 8, 3, 7, 4, 6]
+    packs = packed(costs, lambda cost: cost, 4)
+    assert [[9, 1], [8, 2], [7, 3], [6, 4]] == packs

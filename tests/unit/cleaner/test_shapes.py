@@ -1,0 +1,100 @@
+"""How the work of each partition of a call is cut, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from keeplast.cleaner.plan import RoundPlan
+from keeplast.cleaner.shapes import (
+    BUCKETS_MAX,
+    MAP_BYTES_PER_KEY,
+    Ground,
+    Shape,
+    Workload,
+    bucket_count,
+    choose_shapes,
+)
+from keeplast.model.partition import TopicPartition
+from keeplast.model.segment import SegmentSummary
+from tests.support.partition_maker import NOW_MS, SMALL_SEGMENTS
+
+MIB = 1 << 20
+GIB = 1 << 30
+THREADS = Ground(2, None)
+CLUSTER = Ground(8, GIB)
+
+
+def plan(segments: int, segment_bytes: int, *, key_capacity: int | None = None) -> RoundPlan:
+    closed = [SegmentSummary(i * 100, segment_bytes, NOW_MS, -1, 0, 0) for i in range(segments)]
+    active = SegmentSummary(segments * 100, 1, NOW_MS, -1, 0, 0)
+    return RoundPlan(
+        partition=TopicPartition("t", 0),
+        topic=SMALL_SEGMENTS,
+        segments=(*closed, active),
+        aborted=(),
+        last_records=np.empty((0, 3), np.int64),
+        log_start=0,
+        first_dirty=0,
+        bound=segments * 100,
+        start_position=0,
+        key_capacity=key_capacity,
+        now_ms=NOW_MS,
+    )
+
+
+GIANT = Workload(plan(100, 100 * MIB), 10**8, 10**6)
+SMALL = Workload(plan(3, MIB), 10**4, 10**3)
+
+
+def shapes(workloads: list[Workload], ground: Ground, asked: Shape | None = None) -> list[Shape]:
+    return [choice.shape for choice in choose_shapes(workloads, ground, asked=asked)]
+
+
+def test_a_giant_among_small_ones_is_cut_and_they_are_not() -> None:
+    expected = [Shape.PARTITION] * 50 + [Shape.BROADCAST] + [Shape.PARTITION] * 50
+    assert expected == shapes([SMALL] * 50 + [GIANT] + [SMALL] * 50, THREADS)
+
+
+def test_many_of_one_size_are_left_whole() -> None:
+    assert [Shape.PARTITION] * 40 == shapes([GIANT] * 40, THREADS)
+
+
+def test_a_key_map_that_fits_no_task_needs_buckets_however_small_the_share() -> None:
+    many_keys = replace(GIANT, dirty_keys=GIB // MAP_BYTES_PER_KEY + 1)
+    assert [Shape.BUCKET] * 40 == shapes([many_keys] * 40, CLUSTER)
+    assert [Shape.BROADCAST] == shapes([many_keys], THREADS)
+
+
+@pytest.mark.parametrize("asked", [None, *Shape])
+def test_a_bounded_map_is_one_task_whatever_is_asked(asked: Shape | None) -> None:
+    bounded = Workload(plan(100, 100 * MIB, key_capacity=10))
+    (choice,) = choose_shapes([bounded], CLUSTER, asked=asked)
+    assert Shape.PARTITION is choice.shape
+    assert "bounded key map" in choice.why
+
+
+@pytest.mark.parametrize("asked", Shape)
+def test_what_is_asked_for_is_given(asked: Shape) -> None:
+    assert [asked, asked] == shapes([GIANT, SMALL], CLUSTER, asked)
+
+
+def test_one_slot_or_one_group_is_not_cut() -> None:
+    assert [Shape.PARTITION] == shapes([GIANT], Ground(1, None))
+    assert [Shape.PARTITION] == shapes([Workload(plan(1, GIB), 10**7, 10**6)], THREADS)
+
+
+def test_buckets_grow_with_rows_and_shrink_with_memory() -> None:
+    assert 1 == bucket_count(GIANT, None)
+    counts = [bucket_count(GIANT, GIB >> i) for i in range(4)]
+    assert counts == sorted(counts)
+    assert 2 <= counts[0] < counts[3]
+    assert BUCKETS_MAX == bucket_count(replace(GIANT, rows=10**15), MIB)
+
+
+def test_every_choice_says_why() -> None:
+    for ground in (THREADS, CLUSTER, Ground(1, None)):
+        for choice in choose_shapes([GIANT, SMALL], ground):
+            assert "" != choice.why

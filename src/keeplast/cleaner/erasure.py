@@ -161,7 +161,7 @@ class Pace:
 
     ``round_ms`` is a floor for the smallest; ``bytes_per_second`` are the bytes of a log that one
     worker gets through, both passes, writing and removal included. ``backoff_ms`` is the pause of
-    a daemon that has found nothing to do.
+    a daemon that has found nothing to do, and the age up to which it goes by what it found.
     """
 
     bytes_per_second: float
@@ -178,9 +178,10 @@ def find_wait_ms(sizes: Sequence[int], pace: Pace, *, rounds_max: int) -> int:
     """Return the longest time from a log's eligibility to the end of its last round.
 
     ``sizes`` are the bytes of every log that the daemon cleans, the log itself included. The
-    daemon may be pausing when the log becomes eligible, and pause again once its active segment
-    was left; a turn of ``slots`` logs may be under way; up to :data:`PASSED_OVER_MAX` more may take
-    others; after those whoever waits longest comes first, so that no log comes twice.
+    daemon may be pausing when the log becomes eligible, or go by what it found before, and pause
+    again once the active segment was left; a turn of ``slots`` logs may be under way; up to
+    :data:`PASSED_OVER_MAX` more may take others; after those whoever waits longest comes first, so
+    that no log comes twice.
     """
     longest = sorted((pace.duration_ms(size) for size in sizes), reverse=True)
     turns = ceil(len(longest) / pace.slots)

@@ -28,6 +28,7 @@ from keeplast.log.files import FileSystem
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
+from keeplast.service.daemon import LOOK_MS_MIN
 from keeplast.service.receipts import FILE_NAME, PREVIOUS_NAME
 from keeplast.service.set_aside import SetAside, fingerprint
 
@@ -198,11 +199,12 @@ def daemon_pace(cleaner: CleanerConfig, round_seconds: float | None) -> Pace:
     follows from the size of the log, and from the limit on bytes a second: a round reads a log
     twice and writes it once at most.
     """
+    pause_ms = max(cleaner.backoff_ms, LOOK_MS_MIN)
     if round_seconds is not None:
-        return Pace(math.inf, round(round_seconds * 1000), 1, cleaner.backoff_ms)
+        return Pace(math.inf, round(round_seconds * 1000), 1, pause_ms)
     limit = cleaner.io_limit
     rate = ROUND_BYTES_PER_SECOND if limit is None else min(ROUND_BYTES_PER_SECOND, limit / 3)
-    return Pace(rate, ROUND_MS_MIN, 1, cleaner.backoff_ms)
+    return Pace(rate, ROUND_MS_MIN, 1, pause_ms)
 
 
 def find_timestamp_ahead_max(settings: Settings, topic: str) -> int:

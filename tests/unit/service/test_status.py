@@ -211,6 +211,12 @@ def test_the_pace_is_a_slow_disks_or_the_limits_or_what_is_said() -> None:
     limited = replace(cleaner, io_bytes_per_second=3000.0)
     assert 1000 == daemon_pace(limited, None).bytes_per_second
     assert 1500 == daemon_pace(cleaner, 1.5).duration_ms(10**15)
+    # A daemon that works looks again after a second at the earliest.
+    assert (1000, 1000) == (
+        daemon_pace(cleaner, None).backoff_ms,
+        daemon_pace(cleaner, 1.5).backoff_ms,
+    )
+    assert 2000 == daemon_pace(replace(cleaner, backoff_ms=2000), None).backoff_ms
 
 
 @pytest.mark.parametrize(

@@ -327,7 +327,7 @@ class _Writing:
         chosen = np.flatnonzero(is_packed) + part.first
         keep = w.marks
         room = rebuild.payload_bytes_max(table, part.first, part.last, w.positions, keep, True)
-        payload = np.empty(room, np.uint8)
+        payload = w.room_for_payload(room)
         rebuild.pack_payloads(
             window.data, w.scratch, table, part.first, part.last, w.offsets, w.positions, w.flags,
             keep, payload,

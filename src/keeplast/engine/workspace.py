@@ -48,7 +48,10 @@ ROW_BYTES = 60
 SCRATCH_WINDOWS = 4
 """Scratch holds this many windows: compressed batches grow about so much."""
 
-ARRAYS_PER_WINDOW = 14
+NEARLY_FULL = 8
+"""Scratch of which less than this part is left takes nothing more whose size is not known."""
+
+ARRAYS_PER_WINDOW = 18
 """All other arrays take about so many windows; the rest of the memory is the cache's."""
 
 LEDGER_SHARE = 4
@@ -142,6 +145,7 @@ class Workspace:
         self._make_rows(_row_count(memory_bytes))
         self.rows_held = 0
         self.out = np.empty(window_bytes, np.uint8)
+        self._payload = np.empty(0, np.uint8)
         self._zstd = ZstdWriter()
         self._zstd_reader = ZstdReader()
         self.cache_bytes = cache_bytes_of(memory_bytes)
@@ -174,6 +178,12 @@ class Workspace:
             block = np.empty((rows, ranks.RANK_WORDS), np.uint64)
             self._ranks = np.empty(rows, np.int64), block
         return self._ranks
+
+    def room_for_payload(self, size: int) -> NDArray[np.uint8]:
+        """Return the array for records to be compressed, at least ``size`` bytes long."""
+        if self._payload.shape[0] < size:
+            self._payload = np.empty(size + (size >> 3), np.uint8)
+        return self._payload
 
     def room_for_output(self, size: int) -> NDArray[np.uint8]:
         """Return the output array, at least ``size`` bytes long."""
@@ -331,6 +341,8 @@ class Workspace:
             filled = decompress_into(codec, data, self.scratch.data[at:])
             if filled is not None:
                 return at + filled
+            if at > 0 and len(self.scratch) - at < len(self.scratch) // NEARLY_FULL:
+                return None  # it would most likely be decompressed in vain
             return self._place(np.frombuffer(decompress(codec, data), np.uint8), at)
         except CorruptError as error:
             raise window.corrupt(i, error.problem, error.expected, error.found) from error

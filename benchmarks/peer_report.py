@@ -20,7 +20,8 @@ class Taken:
     """What one contestant took for one directory. Start-up is not part of ``seconds``.
 
     ``bytes_read`` counts every pass; the speed relates the size of the logs to the time. The
-    memory is the most that all processes of the contestant held at once.
+    memory is the most that all processes of the contestant held at once; ``cpu_seconds`` is known
+    where one process does everything.
     """
 
     directory: str
@@ -35,6 +36,7 @@ class Taken:
     records_left: int
     rounds: int
     peak_memory_bytes: int
+    cpu_seconds: float | None = None
 
     @property
     def mib_per_second(self) -> float:

@@ -86,6 +86,7 @@ def _clean_all(runner: Runner, arguments: argparse.Namespace, started: float) ->
             arguments.memory_bytes,
             arguments.shape,
         )
+    worked = time.process_time()
     ready = time.perf_counter()
     rounds = _clean(
         coordinator,
@@ -97,6 +98,7 @@ def _clean_all(runner: Runner, arguments: argparse.Namespace, started: float) ->
     seconds = time.perf_counter() - ready
     return {
         "seconds": seconds,
+        "cpu_seconds": time.process_time() - worked,
         "startup_seconds": ready - started,
         "bytes_read": sum(s.bytes_read + s.map_bytes_read for stats in rounds for s in stats),
         "bytes_written": sum(s.bytes_written for stats in rounds for s in stats),
@@ -170,6 +172,7 @@ def _query(directory: Path, cores: int, started: float) -> dict[str, object]:
     spark.stop()
     return {
         "seconds": seconds,
+        "cpu_seconds": None,
         "startup_seconds": ready - started,
         "bytes_read": sum(read),
         "bytes_written": written,

@@ -149,6 +149,7 @@ def _kafka(
     return {
         # The slowest thread's own clock: opening logs and talking to us is not cleaning.
         "seconds": max(sum(done["total_seconds"] for done in share) for share in shares),
+        "cpu_seconds": None,
         "startup_seconds": ready - started,
         "bytes_read": sum(
             d["stats"]["bytes_read"] + d["stats"]["map_bytes_read"] for d in rounds

@@ -35,6 +35,8 @@ START_MS = 1_700_000_000_000
 BATCH_RECORDS = 100
 RECORDS_PER_KEY = 4
 MIB = 1 << 20
+WORDS = 5000
+TEXT_WORDS = 2_000_000
 HEADER = "ver"
 BY_OFFSET = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=16 * MIB)
 TOPICS = {
@@ -58,13 +60,21 @@ ROWS = tuple(
 )
 
 
+def _text(random: np.random.Generator) -> bytes:
+    """Return text of made-up words: it packs as real text does, and does not repeat in a batch."""
+    lengths = random.integers(3, 10, WORDS)
+    words = [bytes(random.integers(97, 123, length, np.uint8)) for length in lengths]
+    return b" ".join(words[i] for i in random.zipf(1.3, TEXT_WORDS) % WORDS)
+
+
 def write_log(row: Row, log_bytes: int, data_directory: Path) -> int:
     """Write the log of ``row``; return where its dirty section is to begin."""
     random = np.random.default_rng(1)
     records = log_bytes // (row.value_bytes + 40)
     keys = random.integers(0, records // RECORDS_PER_KEY, records)
     versions = random.integers(0, records, records)
-    words = random.bytes(1 << 16).hex().encode()
+    text = _text(random)
+    places = random.integers(0, len(text) - row.value_bytes, records)
     first_dirty = 0
     with LogAppender(data_directory / str(PARTITION), LocalFiles(), topic=BY_OFFSET) as log:
         for start in range(0, records, BATCH_RECORDS):
@@ -76,7 +86,7 @@ def write_log(row: Row, log_bytes: int, data_directory: Path) -> int:
                 [
                     NewRecord(
                         b"key-%012d" % keys[i],
-                        words[i % 999 : i % 999 + row.value_bytes],
+                        text[places[i] : places[i] + row.value_bytes],
                         START_MS + i,
                         ((HEADER.encode(), int(versions[i]).to_bytes(8, "big")),),
                     )

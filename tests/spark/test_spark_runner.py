@@ -130,8 +130,7 @@ def test_ranked_by_version_both_runners_leave_the_same_bytes(
 ) -> None:
     """Versions travel in the map that one wave hands to the next."""
     log = write_history(tmp_path / "spark", topic, seed=3)
-    copy = log.copy_to(tmp_path / "local")
-    copy.close()
+    copy = write_history(tmp_path / "local", topic, seed=3)
     state = open_log(log.directory).state(topic)
     with LocalRunner(cores=1) as local:
         for chosen, directory in ((runner, log.directory), (local, copy.directory)):

@@ -1,0 +1,56 @@
+"""Where versions rank, every way to cut a round leaves the same bytes and counts the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keeplast.cleaner.shapes import Shape
+from keeplast.clock import SystemClock
+from keeplast.engine.coordinator import Coordinator
+from keeplast.engine.events import NoEvents
+from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.model.topic_config import TopicConfig
+from tests.support.observed_files import UnsyncedFiles
+from tests.support.partition_maker import last_round
+from tests.support.scenario_log import PARTITION, ScenarioLog
+from tests.support.versioned_history import write_history
+from tests.support.versioned_log import BY_HEADER, BY_TIMESTAMP
+
+COUNTED = (
+    "messages_read",
+    "messages_written",
+    "tombstones_written",
+    "distinct_keys",
+    "versions_missing",
+    "versions_malformed",
+)
+
+
+def cleaned(log: ScenarioLog, topic: TopicConfig, shape: Shape, cores: int) -> tuple[int, ...]:
+    files = UnsyncedFiles()
+    with LocalRunner(cores=cores, files=files) as runner:
+        request = CleanRequest(
+            (PartitionRequest(PARTITION, log.directory, topic),), now_ms=log.now_ms, force=True,
+            shape=shape,
+        )  # fmt: skip
+        coordinator = Coordinator(runner, SystemClock(), files, NoEvents())
+        report = last_round(coordinator.clean(request))
+    assert report.failure is None
+    assert report.stats is not None
+    return tuple(getattr(report.stats, name) for name in COUNTED)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("topic", [BY_HEADER, BY_TIMESTAMP], ids=["header", "timestamp"])
+def test_every_shape_leaves_the_same(tmp_path: Path, topic: TopicConfig, seed: int) -> None:
+    topic = replace(topic, segment_bytes=2000)
+    log = write_history(tmp_path / "first", topic, seed=seed)
+    expected = cleaned(log, topic, Shape.PARTITION, 1)
+    for shape in (Shape.BROADCAST, Shape.BUCKET):
+        same = write_history(tmp_path / shape.name, topic, seed=seed)
+        assert expected == cleaned(same, topic, shape, 3), shape
+        assert log.closed_files() == same.closed_files(), shape

@@ -38,8 +38,8 @@ class ShapeChoice:
 
 WHOLE = ShapeChoice(Shape.PARTITION)
 
-MAP_BYTES_PER_KEY = 36
-"""A slot has 24 bytes, and tables are between two thirds and five sixths full."""
+MAP_BYTES_PER_SLOT_BYTE = 1.5
+"""Tables are between two thirds and five sixths full."""
 
 BUCKET_BYTES_PER_ROW = 64
 """A row of a bucket: 24 bytes, twice while they arrive, and its answer."""
@@ -74,7 +74,7 @@ class Workload:
     @property
     def map_bytes(self) -> int | None:
         """Return what the key map takes."""
-        return None if self.dirty_keys is None else self.dirty_keys * MAP_BYTES_PER_KEY
+        return None if self.dirty_keys is None else key_map_bytes(self.plan, self.dirty_keys)
 
     @property
     def cost_bytes(self) -> int:
@@ -143,12 +143,17 @@ def _choose(workload: Workload, share: int, ground: Ground, asked: Shape | None)
     )
 
 
+def key_map_bytes(plan: RoundPlan, keys: int) -> int:
+    """Return about what a key map of so many keys takes."""
+    return round(keys * plan.topic.strategy.slot_bytes * MAP_BYTES_PER_SLOT_BYTE)
+
+
 def bucket_count(workload: Workload, task_memory_bytes: int | None) -> int:
     """Return how many buckets it takes for each to fit a task."""
     if task_memory_bytes is None or workload.rows is None:
         return 1
     keys = workload.rows if workload.dirty_keys is None else workload.dirty_keys
-    needed = workload.rows * BUCKET_BYTES_PER_ROW + keys * MAP_BYTES_PER_KEY
+    needed = workload.rows * BUCKET_BYTES_PER_ROW + key_map_bytes(workload.plan, keys)
     # Buckets are not of one size: an eighth more room than the mean takes.
     buckets = -(-needed * 9 // 8 // max(task_memory_bytes, 1))
     return min(max(buckets, 1), BUCKETS_MAX)

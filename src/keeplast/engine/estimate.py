@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from keeplast.cleaner.distinct import DistinctKeys, fit_distinct
 from keeplast.cleaner.plan import RoundPlan
-from keeplast.cleaner.shapes import MAP_BYTES_PER_KEY
+from keeplast.cleaner.shapes import key_map_bytes
 from keeplast.columns import batch_table as t
 from keeplast.engine.report import Estimate
 from keeplast.engine.sample import Sample, SectionSample
+from keeplast.model.strategy import Strategy
 
 BYTES_PER_SECOND = 1 << 30
 RECORDS_PER_SECOND = 8_000_000
@@ -104,7 +105,7 @@ def estimate_round(sample: Sample, plan: RoundPlan) -> Estimate | None:
     goes = max(keyed * indexed - distinct, 0) / max(keyed * read, 1)
     dirty = _Section(sample.dirty, goes, scale * read)
     clean = _Section(sample.clean, found, _scale(sample.clean))
-    estimate = _estimate(clean, dirty, distinct, indexed, read)
+    estimate = _estimate(plan, clean, dirty, distinct, indexed, read)
     return estimate if curve.is_known(more) else _without_keys(estimate)
 
 
@@ -171,15 +172,25 @@ def _share_found(
 
 
 def _estimate(
-    clean: _Section, dirty: _Section, distinct: float, indexed: float, read: float
+    plan: RoundPlan,
+    clean: _Section,
+    dirty: _Section,
+    distinct: float,
+    indexed: float,
+    read: float,
 ) -> Estimate:
     both = (clean, dirty)
     indexed_bytes = dirty.sample.size_bytes * indexed
     bytes_read = clean.sample.size_bytes + dirty.sample.size_bytes * read
     records = clean.records + dirty.records
+    ranked_records = dirty.records
+    if plan.topic.strategy is not Strategy.OFFSET:
+        # The clean section is read once more, because a clean record can win.
+        indexed_bytes += clean.sample.size_bytes
+        ranked_records += clean.records
     unpacked = sum(part.sample.unpacked_bytes * part.scale for part in both)
     seconds = (bytes_read + indexed_bytes) / BYTES_PER_SECOND
-    seconds += (records + dirty.records) / RECORDS_PER_SECOND
+    seconds += (records + ranked_records) / RECORDS_PER_SECOND
     seconds += unpacked / UNPACKED_BYTES_PER_SECOND
     return Estimate(
         sampled_bytes=sum(part.sample.read_bytes for part in both),
@@ -195,7 +206,7 @@ def _estimate(
         aborted_records=round(sum(part.sample.aborted * part.scale for part in both)),
         keyless_records=round(sum(part.sample.keyless * part.scale for part in both)),
         distinct_keys=round(distinct),
-        key_map_bytes=round(distinct) * MAP_BYTES_PER_KEY,
+        key_map_bytes=key_map_bytes(plan, round(distinct)),
         seconds=round(seconds, 3),
     )
 

@@ -10,12 +10,12 @@ import pytest
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.shapes import (
     BUCKETS_MAX,
-    MAP_BYTES_PER_KEY,
     Ground,
     Shape,
     Workload,
     bucket_count,
     choose_shapes,
+    key_map_bytes,
 )
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
@@ -63,7 +63,8 @@ def test_many_of_one_size_are_left_whole() -> None:
 
 
 def test_a_key_map_that_fits_no_task_needs_buckets_however_small_the_share() -> None:
-    many_keys = replace(GIANT, dirty_keys=GIB // MAP_BYTES_PER_KEY + 1)
+    bytes_per_key = key_map_bytes(GIANT.plan, 1)
+    many_keys = replace(GIANT, dirty_keys=GIB // bytes_per_key + 1)
     assert [Shape.BUCKET] * 40 == shapes([many_keys] * 40, CLUSTER)
     assert [Shape.BROADCAST] == shapes([many_keys], THREADS)
 

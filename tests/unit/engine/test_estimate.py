@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from keeplast.cleaner.shapes import MAP_BYTES_PER_KEY
+from keeplast.cleaner.shapes import MAP_BYTES_PER_SLOT_BYTE
 from keeplast.clock import SystemClock
 from keeplast.engine import sample
 from keeplast.engine.report import Estimate, Reasons, Stats, round_to_json
@@ -21,6 +21,7 @@ from keeplast.format.control import ControlType
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import LocalFiles, ReadHandle
+from keeplast.model.strategy import SLOT_BYTES
 from keeplast.model.topic_config import CleanerConfig
 from tests.support.partition_maker import (
     NOW_MS,
@@ -154,7 +155,8 @@ def assert_counts(stats: Stats, reasons: Reasons, estimate: Estimate, factor: fl
     if stats.messages_written >= 200:
         assert_near(stats.bytes_written, estimate.bytes_written, factor)
     assert estimate.distinct_keys is not None
-    assert estimate.distinct_keys * MAP_BYTES_PER_KEY == estimate.key_map_bytes
+    slots = estimate.distinct_keys * SLOT_BYTES * MAP_BYTES_PER_SLOT_BYTE
+    assert slots == estimate.key_map_bytes
 
 
 def zipf(keys: int, power: float) -> Draw:

@@ -21,7 +21,7 @@ from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.format.record import Record
 from keeplast.log.append import NewRecord
-from keeplast.log.files import ReadHandle
+from keeplast.log.files import ReadHandle, WriteHandle
 from keeplast.log.lock import is_locked
 from keeplast.model.partition import TopicPartition
 from keeplast.service import set_aside
@@ -613,3 +613,41 @@ def test_many_partitions_are_not_looked_at_for_every_round(tmp_path: Path) -> No
         listed.append(files.listed)
     # Twice the partitions take twice the looks, not four times.
     assert listed[1] == 2 * listed[0]
+
+
+class DefectiveFiles(UnsyncedFiles):
+    """Behaves as a defect of ours would, for t-1 alone: when it reads, or when it writes."""
+
+    def __init__(self, *, writes: bool) -> None:
+        self._writes = writes
+
+    def open_read(self, path: Path) -> ReadHandle:
+        if path.parent.name == "t-1" and not self._writes:
+            raise IndexError("a defect")
+        return super().open_read(path)
+
+    def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
+        if path.parent.name == "t-1" and self._writes:
+            raise IndexError("a defect")
+        return super().open_write(path, append=append)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_defect_sets_one_partition_aside_and_stops_no_other(tmp_path: Path, slots: int) -> None:
+    world = World(tmp_path / "data", slots=slots, files=DefectiveFiles(writes=True))
+    for number in range(3):
+        world.log(number, 2)
+    report, told, _ = world.once()
+    assert ["t-1"] == told.of("set aside")
+    assert [10, None, 10] == [world.checkpoint(number) for number in range(3)]
+    assert 1 == len(report.failures)
+    assert [] == [name for name in os.listdir(world.path(0)) if name.endswith(".deleted")]
+
+
+def test_a_defect_while_looking_stops_no_other(tmp_path: Path) -> None:
+    world = World(tmp_path / "data", files=DefectiveFiles(writes=False))
+    for number in range(3):
+        world.log(number, 2)
+    report, _, _ = world.once()
+    assert ["t-1"] == [str(partition) for partition in report.failures]
+    assert [10, None, 10] == [world.checkpoint(number) for number in range(3)]

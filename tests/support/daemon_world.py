@@ -24,7 +24,8 @@ from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.service.daemon import Daemon, DaemonSettings, RunReport
+from keeplast.service.daemon import Daemon, DaemonSettings
+from keeplast.service.run_report import RunReport
 from keeplast.service.snapshot import PartitionFacts, Snapshot
 from tests.support.log_builder import START_MS, LogBuilder, text
 from tests.support.manual_clock import ManualClock

@@ -24,7 +24,7 @@ from keeplast.cli.sizes import format_bytes, format_count
 from keeplast.clock import Clock
 from keeplast.engine.report import ExpiryReport, RoundReport, round_to_json
 from keeplast.model.partition import TopicPartition
-from keeplast.service.daemon import RunReport
+from keeplast.service.run_report import RunReport
 from keeplast.service.snapshot import PartitionFacts, PartitionState, Snapshot
 
 NAME_WIDTH = 20

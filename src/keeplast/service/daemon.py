@@ -25,7 +25,8 @@ from keeplast.cleaner.selection import Choice, choose
 from keeplast.clock import Clock
 from keeplast.config.selection import Selection
 from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.report import RoundReport
+from keeplast.engine.expiry import failed_expiry
+from keeplast.engine.report import CleanReport, PartitionReport, RoundReport, describe_error
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rounds import candidate_of
 from keeplast.errors import CompactionError, CorruptError, UnavailableError
@@ -42,6 +43,7 @@ from keeplast.service.look import (
 )
 from keeplast.service.narrator import Narrator
 from keeplast.service.receipts import receipts_file
+from keeplast.service.run_report import RunReport, run_report
 from keeplast.service.schedule import Schedule, is_lasting, is_stop
 from keeplast.service.set_aside import (
     SetAside,
@@ -71,23 +73,6 @@ class DaemonSettings:
     request: CleanRequest
     is_once: bool = False
     retries: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RunReport:
-    """How a run ended: the last snapshot, and what was done since the start.
-
-    ``failures`` are those that no later round has made good; ``left`` are the partitions that
-    were eligible and had no round any more.
-    """
-
-    snapshot: Snapshot
-    seconds: float
-    rounds: int
-    bytes_read: int
-    bytes_written: int
-    failures: dict[TopicPartition, Exception]
-    left: tuple[TopicPartition, ...]
 
 
 @dataclass(slots=True)
@@ -171,7 +156,9 @@ class Daemon:
                     break
                 self._idle(known, snapshot)
                 known.findings = {}
-        return self._report(known, snapshot, started)
+        return run_report(
+            snapshot, self._schedule, known.selection, self._clock.seconds() - started
+        )
 
     def _load_marks(self) -> None:
         if self._settings.retries:
@@ -306,9 +293,8 @@ class Daemon:
         self._narrator.chosen(choices)
         requests = {partition: found.request for partition, found in known.findings.items()}
         chosen = [requests[choice.partition] for choice in choices]
-        report = self._coordinator.clean(self._request(known, chosen))
         ended = []
-        for each in report.partitions:
+        for each in self._apart(known, chosen, self._coordinator.clean, _failed_clean):
             partition = TopicPartition(each.topic, each.partition)
             rounds = [round_ for round_ in each.rounds if not is_stop(round_.failure)]
             for round_ in rounds:
@@ -317,6 +303,27 @@ class Daemon:
                 ended.append(partition)
             del known.findings[partition]
         return tuple(ended)
+
+    def _apart(
+        self,
+        known: _Known,
+        requests: Sequence[PartitionRequest],
+        act: Callable[[CleanRequest], CleanReport],
+        fail: Callable[[Exception], PartitionReport],
+    ) -> Sequence[PartitionReport]:
+        """Do something to partitions together; a defect of ours is the failure of one of them.
+
+        Which one is found out: what others had staged was removed, and they are done once more.
+        """
+        try:
+            return act(self._request(known, requests)).partitions
+        except (CompactionError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the loop that owns every round
+            if len(requests) == 1:
+                name = requests[0].partition
+                return [replace(fail(error), topic=name.topic, partition=name.partition)]
+        return [report for each in requests for report in self._apart(known, [each], act, fail)]
 
     def _take(self, known: _Known, request: PartitionRequest, round_: RoundReport) -> None:
         """Note how a round ended."""
@@ -358,8 +365,8 @@ class Daemon:
         }
         if not requests or self._is_stopping:
             return
-        report = self._coordinator.expire(self._request(known, list(requests.values())))
-        for each in report.partitions:
+        partitions = list(requests.values())
+        for each in self._apart(known, partitions, self._coordinator.expire, _failed_expiry):
             partition = TopicPartition(each.topic, each.partition)
             if each.expiry is None:
                 continue
@@ -444,36 +451,13 @@ class Daemon:
         self._observer.published(snapshot)
         return snapshot
 
-    def _report(self, known: _Known, snapshot: Snapshot, started: float) -> RunReport:
-        histories = self._schedule.histories
-        failures: dict[TopicPartition, Exception] = {
-            partition: CorruptError(mark.reason) for partition, mark in self._schedule.marks.items()
-        }
-        failures |= {
-            TopicPartition(each.topic, each.partition): round_.failure
-            for each in known.selection.decided
-            for round_ in each.rounds
-            if round_.failure is not None
-        }
-        failures |= {
-            partition: history.failure
-            for partition, history in histories.items()
-            if history.failure is not None
-        }
-        left = [
-            each.partition
-            for each in snapshot.partitions
-            if each.state is PartitionState.ELIGIBLE and each.partition not in snapshot.cleaned
-        ]
-        return RunReport(
-            snapshot,
-            self._clock.seconds() - started,
-            sum(history.rounds for history in histories.values()),
-            sum(history.bytes_read for history in histories.values()),
-            sum(history.bytes_written for history in histories.values()),
-            failures,
-            tuple(left),
-        )
+
+def _failed_clean(error: Exception) -> PartitionReport:
+    return PartitionReport("", 0, (RoundReport(error=describe_error(error), failure=error),))
+
+
+def _failed_expiry(error: Exception) -> PartitionReport:
+    return PartitionReport("", 0, (), failed_expiry(None, error))
 
 
 def _complaints(selection: Selection) -> list[str]:

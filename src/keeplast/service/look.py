@@ -18,7 +18,6 @@ from keeplast.engine.report import PartitionReport
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.shield import shielded
 from keeplast.engine.survey import Checkpoints, Survey, load_checkpoints
-from keeplast.errors import CompactionError
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FileSystem
@@ -94,7 +93,7 @@ def _look_at(
         with shielded():
             recovered = len(recover_swap(files, partition.path))
         survey = coordinator.survey(partition, request, checkpoints)
-    except (CompactionError, OSError, MemoryError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
         return Finding(partition, now_ms, request.expired, error=error)
     return Finding(partition, now_ms, request.expired, survey, recovered=recovered)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keeplast.engine.report import RoundReport
-from keeplast.errors import CorruptError, InvariantError, StoppedError
+from keeplast.errors import CompactionError, CorruptError, InvariantError, StoppedError
 from keeplast.model.partition import TopicPartition
 from keeplast.service.set_aside import SetAside
 
@@ -47,7 +47,8 @@ def is_lasting(error: Exception, directory: Path) -> bool:
     """Say whether trying again would fail again: damage in ``directory``, or our defect."""
     if isinstance(error, CorruptError):
         return error.path is None or Path(error.path).is_relative_to(directory)
-    return isinstance(error, InvariantError)
+    may_pass = isinstance(error, CompactionError | OSError | MemoryError)
+    return isinstance(error, InvariantError) or not may_pass
 
 
 def retry_ms(failures: int, backoff_ms: int) -> int:

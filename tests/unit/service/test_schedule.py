@@ -28,6 +28,7 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
         (CorruptError("crc mismatch"), True),
         (CorruptError("not a checkpoint", path="/data/cleaner-offset-checkpoint"), False),
         (InvariantError("cannot be"), True),
+        (IndexError("a defect"), True),
         (OSError(5, "input/output error"), False),
         (MemoryError(), False),
         (UnavailableError("lost"), False),

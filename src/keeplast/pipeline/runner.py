@@ -110,7 +110,8 @@ class SparkRunner:
 
     def _probe(self, root: Path) -> None:
         """Make sure that executors see ``root`` as the driver does."""
-        if root in self._probed or (self._master or "local").startswith("local"):
+        is_here = str(self._session.sparkContext.master).startswith("local")
+        if root in self._probed or is_here:
             self._probed.add(root)
             return
         token = secrets.token_hex(16)

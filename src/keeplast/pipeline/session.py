@@ -28,11 +28,13 @@ SHOWN_LINES = 15
 def start_session(master: str | None, cores: int | None) -> SparkSession:
     """Return a session; RefusedError without Java, UnavailableError when Spark does not start.
 
-    ``cores`` applies to ``local`` masters only.
+    ``cores`` applies to ``local`` masters only. Without either, what spark-submit was told counts.
     """
     _require_java()
+    # spark-submit has started the JVM already, with the master and all else that it was told.
+    is_submitted = master is None and cores is None and "PYSPARK_GATEWAY_PORT" in os.environ
     chosen = master or f"local[{cores if cores is not None else '*'}]"
-    is_local = chosen.startswith("local")
+    is_local = chosen.startswith("local") and not is_submitted
     if is_local:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -42,13 +44,14 @@ def start_session(master: str | None, cores: int | None) -> SparkSession:
     builder = (
         SparkSession.Builder()
         .appName("keeplast")
-        .master(chosen)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.driver.maxResultSize", "0")
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOG_CONFIGURATION}")
     )
+    if not is_submitted:
+        builder = builder.master(chosen)
     if is_local:
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config(
             "spark.driver.host", "127.0.0.1"

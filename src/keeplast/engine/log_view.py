@@ -2,7 +2,7 @@
 
 Looking takes no lock and changes nothing, so the log may be written, rolled and cleaned meanwhile.
 The rule that follows: a directory in which segments are being swapped is not looked at, since some
-are missing from it for a moment; :func:`settled_partition` waits until that is over.
+are missing from it for a moment; :mod:`keeplast.log.settled` waits until that is over.
 
 Answers to ``UnifiedLog.fetchOffsetSnapshot`` and ``LocalLog.read``.
 """
@@ -19,32 +19,27 @@ from numpy.typing import NDArray
 from keeplast.clock import Clock
 from keeplast.engine.survey import replay_producers
 from keeplast.engine.transaction_outcomes import TransactionOutcomes
-from keeplast.errors import CorruptError, UnavailableError
+from keeplast.errors import CorruptError
 from keeplast.format import offset_index, time_index
 from keeplast.format.filename import (
     INDEX,
     LOG_START_CHECKPOINT,
     REPLICATION_CHECKPOINT,
-    SWAP,
     TIME_INDEX,
     Kind,
-    parse_segment_file,
 )
 from keeplast.format.index_bounds import index_bytes_max
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import (
-    PartitionFiles,
     SegmentFiles,
     SegmentIndexes,
     find_tail,
-    list_partition,
 )
+from keeplast.log.settled import settled_partition
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.partition import TopicPartition
 
-SWAP_SECONDS_MAX = 30.0
-SWAP_POLL_SECONDS = 0.05
 VIEW_WINDOW_BYTES = 1 << 20
 TRIES_MAX = 5
 """A directory that changes under every one of so many looks is not a log that is being read."""
@@ -108,31 +103,6 @@ def load_reader_checkpoints(files: FileSystem, root: Path) -> ReaderCheckpoints:
         read_checkpoint(files, root, LOG_START_CHECKPOINT),
         read_checkpoint(files, root, REPLICATION_CHECKPOINT),
     )
-
-
-def settled_partition(path: Path, files: FileSystem, clock: Clock) -> PartitionFiles:
-    """List a partition while no segments are being swapped; UnavailableError when that goes on."""
-    deadline = clock.seconds() + SWAP_SECONDS_MAX
-    while True:
-        try:
-            listing = list_partition(path, files)
-        except FileNotFoundError:
-            # Between the names and their sizes a segment may go.
-            listing = None
-        if listing is not None and not any(_is_swap(name) for name in listing.leftovers):
-            return listing
-        if clock.seconds() >= deadline:
-            raise UnavailableError(
-                "segments are being replaced and the swap does not end; if nobody is at work in "
-                "the directory, start the broker once or run keeplast clean, which complete it. "
-                f"path={path}"
-            )
-        clock.sleep(SWAP_POLL_SECONDS)
-
-
-def _is_swap(name: str) -> bool:
-    parsed = parse_segment_file(name)
-    return parsed is not None and parsed.stage == SWAP
 
 
 def look_at_log(

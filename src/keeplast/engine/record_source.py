@@ -24,7 +24,6 @@ from keeplast.engine.log_view import (
     SeenSegment,
     outcomes_of,
     see_segment,
-    settled_partition,
 )
 from keeplast.engine.record_columns import ColumnCollector, RecordColumns
 from keeplast.engine.transaction_outcomes import Outcome, TransactionOutcomes
@@ -32,6 +31,7 @@ from keeplast.engine.workspace import Workspace
 from keeplast.errors import CorruptError, UnavailableError
 from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, find_tail
+from keeplast.log.settled import settled_partition
 from keeplast.log.windows import Window, read_windows
 from keeplast.model.offsets import INT64_MAX
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from keeplast.clock import SystemClock
-from keeplast.engine import log_view
 from keeplast.engine.log_ranges import Wanted
 from keeplast.engine.record_source import read_records
 from keeplast.engine.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.errors import CorruptError, UnavailableError
 from keeplast.format.checkpoint import encode_offsets
+from keeplast.log import settled
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles, ReadHandle
 from keeplast.model.partition import TopicPartition
@@ -246,7 +246,7 @@ def test_a_swap_that_never_ends_is_an_error(directory: Path) -> None:
     clock = ManualClock(NOW_MS)
     with pytest.raises(UnavailableError):
         view_of(directory, clock=clock)
-    assert clock.seconds() - NOW_MS / 1000 >= log_view.SWAP_SECONDS_MAX
+    assert clock.seconds() - NOW_MS / 1000 >= settled.SWAP_SECONDS_MAX
 
 
 def test_a_log_that_grows_shows_what_was_there_when_it_was_looked_at(directory: Path) -> None:

@@ -7,7 +7,9 @@ that arrived names is committed, and the rest is collected.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -17,11 +19,14 @@ from pyspark.sql import SparkSession
 from keeplast.engine.runner import Progressed
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.errors import InvalidError, RefusedError
+from keeplast.format.filename import parse_segment_file
+from keeplast.log.files import LocalFiles
 from keeplast.pipeline.jobs import Jobs, Told
 from keeplast.pipeline.session import start_session
-from keeplast.pipeline.stages import read_token
+from keeplast.pipeline.stages import ATTEMPT_MARK, read_token
 
 PROBES_PER_SLOT = 4
+STOP_SECONDS = 3.0
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -38,6 +43,7 @@ class SparkRunner:
         self._cores = cores
         self._spark: SparkSession | None = None
         self._probed: set[Path] = set()
+        self._staged: dict[Path, set[str]] = {}
 
     @property
     def slots(self) -> int:
@@ -63,10 +69,22 @@ class SparkRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the session."""
-        if self._spark is not None:
-            self._spark.stop()
-            self._spark = None
+        """Stop the session, then remove what attempts staged that were still at work.
+
+        The coordinator removes what it finds when a job has ended; an attempt that was cancelled,
+        or that a speculative one had overtaken, may go on a little longer.
+        """
+        if self._spark is None:
+            return
+        is_local = str(self._spark.sparkContext.master).startswith("local")
+        self._spark.stop()
+        self._spark = None
+        if self._staged and not is_local:
+            # Executors are only asked to end, and their Python workers a moment later.
+            threading.Event().wait(STOP_SECONDS)
+        for target, attempts in self._staged.items():
+            _remove_staged(target, attempts)
+        self._staged.clear()
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
         """Run the jobs that the shapes of the tasks need; results come when a job has ended.
@@ -78,6 +96,9 @@ class SparkRunner:
             return
         for root in {task.path.parent for task in tasks} | {task.target.parent for task in tasks}:
             self._probe(root)
+        for task in tasks:
+            if task.writes:
+                self._staged.setdefault(task.target, set()).add(task.attempt)
         context = self._session.sparkContext
         jobs = Jobs(context, tasks, self.slots, progressed)
         yield from jobs.whole([task for task in tasks if not task.is_staged])
@@ -131,3 +152,15 @@ class SparkRunner:
                 f"host. path={root}"
             )
         self._probed.add(root)
+
+
+def _remove_staged(target: Path, attempts: set[str]) -> None:
+    """Remove staged files of these attempts; what was committed bears no attempt any more."""
+    files = LocalFiles()
+    # A disk that refuses hides nothing: a broker and the next clean remove them too.
+    with contextlib.suppress(OSError):
+        for name in files.listdir(target) if files.exists(target) else ():
+            parsed = parse_segment_file(name)
+            attempt = (parsed.attempt or "") if parsed is not None else ""
+            if attempt.partition(ATTEMPT_MARK)[0] in attempts:
+                files.unlink(target / name)

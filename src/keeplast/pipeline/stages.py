@@ -47,6 +47,9 @@ from keeplast.errors import CompactionError, RefusedError, invariant
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.throttle import Throttle, ThrottledFiles
 
+ATTEMPT_MARK = "x"
+"""Stands in a staged name between the attempt of a round and that of a Spark task."""
+
 _workspaces: dict[int, Workspace] = {}
 
 
@@ -140,7 +143,7 @@ class Worker:
         # A retried or speculative attempt may still be writing: no two share a staged name.
         context = TaskContext.get()
         number = 0 if context is None else context.taskAttemptId()
-        attempt = replace(task, attempt=f"{task.attempt}x{number}")
+        attempt = replace(task, attempt=f"{task.attempt}{ATTEMPT_MARK}{number}")
         files: FileSystem = LocalFiles()
         if task.io_bytes_per_second is not None:
             throttle = Throttle(SystemClock(), task.io_bytes_per_second / self.share)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +18,6 @@ from keeplast.engine.events import NoEvents
 from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.open_log import open_log
 from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.runner import Progressed
-from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
 from keeplast.model.topic_config import TopicConfig
@@ -80,38 +78,13 @@ def test_executor_with_other_codecs_is_refused(
 ) -> None:
     before = tree(directory)
     other = replace(own_versions(), cramjam="0.0.1")
-    monkeypatch.setattr("keeplast.pipeline.runner.own_versions", lambda: other)
+    monkeypatch.setattr("keeplast.pipeline.jobs.own_versions", lambda: other)
     coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
     report = last_round(coordinator.clean(clean_request(directory)))
     assert report.error is not None
     assert "RefusedError" == report.error.error_class
     assert "0.0.1" in report.error.message
     assert before == tree(directory)
-
-
-def test_what_late_attempts_stage_is_gone_when_the_session_ends(directory: Path) -> None:
-    """As of a task that was cancelled, or overtaken by a speculative one, and went on."""
-    before = {name for name in tree(directory) if name.endswith(".deleted")}
-    assert set() == before
-    with SparkRunner(cores=1) as late:
-        seen: list[PartitionTask] = []
-        run = late.run
-
-        def overheard(
-            tasks: Sequence[PartitionTask], progressed: Progressed
-        ) -> Iterator[TaskResult]:
-            seen.extend(tasks)
-            return run(tasks, progressed)
-
-        late.run = overheard  # type: ignore[method-assign]
-        coordinator = Coordinator(late, SystemClock(), LocalFiles(), NoEvents())
-        assert last_round(coordinator.clean(clean_request(directory))).error is None
-        ours = directory / f"{0:020d}.log.{seen[0].attempt}x99.deleted"
-        ours.write_bytes(b"late")
-        strangers = directory / f"{0:020d}.log.{'0' * 16}x99.deleted"
-        strangers.write_bytes(b"of somebody else")
-    assert not ours.exists()
-    assert strangers.exists()
 
 
 def test_fewer_than_one_core_is_invalid() -> None:

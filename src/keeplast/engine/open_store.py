@@ -196,9 +196,14 @@ class TieredStore:
         state = self.own(partition, takes_over=takes_over)
         if not state.routes:
             raise InvalidError(f"nothing was copied yet. partition={partition}")
-        request = TierRequest(
-            self._topic_of(state.settings), cleaner, grace_ms, memory_bytes, force=force
-        )
+        topic = self._topic_of(state.settings)
+        if not topic.is_compacted:
+            policy = ",".join(sorted(topic.cleanup_policy))
+            raise RefusedError(
+                "the topic is not compacted: its objects are never rewritten. "
+                f"partition={partition} cleanup.policy={policy}"
+            )
+        request = TierRequest(topic, cleaner, grace_ms, memory_bytes, force=force)
         return clean_remote(
             self._store, self._objects, state, request, runner_for, self._clock, progressed
         )

@@ -108,3 +108,19 @@ def test_a_new_store_wants_to_know_where_its_objects_are(tmp_path: Path, keeplas
     run = keeplast("tier", "status", "--store", f"sqlite:///{tmp_path / 'other.db'}")
     assert 2 == run.code
     assert "say where its objects are (keeplast tier init)" in run.err
+
+
+def test_objects_of_a_topic_that_is_not_compacted_are_never_rewritten(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    shutil.copytree(SAMPLE / "orders-0", tmp_path / "more" / "plain-0")
+    imported = keeplast(
+        "tier", "import", tmp_path / "more", "--store", store,
+        "--topic", "plain", "--config", "cleanup.policy=delete",
+    )  # fmt: skip
+    assert 0 == imported.code
+    before = sorted((tmp_path / "objects").rglob("*"))
+    run = keeplast("tier", "clean", "--store", store, "--topic", "plain", "--force")
+    assert 4 == run.code
+    assert "the topic is not compacted" in run.err
+    assert before == sorted((tmp_path / "objects").rglob("*"))

@@ -299,8 +299,7 @@ def test_what_cannot_be_used_is_a_usage_error_with_a_document(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path, arguments: tuple[str, ...]
 ) -> None:
     run = keeplast("plan", data_dir, *COMPACT, *arguments, "--json")
-    expected = 5 if "--config-file" in arguments else 2
-    assert expected == run.code
+    assert 2 == run.code
     assert [] == run.document["partitions"]
     assert run.document["error"]["class"]
     assert run.err.startswith("error: ")

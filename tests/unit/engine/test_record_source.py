@@ -12,11 +12,12 @@ from keeplast.clock import SystemClock
 from keeplast.engine.log_ranges import Wanted
 from keeplast.engine.record_source import read_records
 from keeplast.engine.workspace import MEMORY_BYTES_MIN, Workspace
-from keeplast.errors import CorruptError, UnavailableError
+from keeplast.errors import CorruptError, RefusedError, UnavailableError
 from keeplast.format.checkpoint import encode_offsets
 from keeplast.log import settled
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles, ReadHandle
+from keeplast.log.lock import locked
 from keeplast.model.partition import TopicPartition
 from tests.support.log_builder import LogBuilder
 from tests.support.manual_clock import ManualClock
@@ -237,16 +238,25 @@ def test_a_swap_is_waited_for(directory: Path) -> None:
             super().sleep(seconds)
             staged.unlink()
 
-    assert SEGMENTS * RECORDS == view_of(directory, clock=EndingClock(NOW_MS)).log_end
+    with locked(directory.parent):
+        assert SEGMENTS * RECORDS == view_of(directory, clock=EndingClock(NOW_MS)).log_end
     assert not staged.exists()
 
 
 def test_a_swap_that_never_ends_is_an_error(directory: Path) -> None:
     shutil.copy(directory / f"{0:020d}.log", directory / f"{0:020d}.log.swap")
     clock = ManualClock(NOW_MS)
-    with pytest.raises(UnavailableError):
+    with locked(directory.parent), pytest.raises(UnavailableError):
         view_of(directory, clock=clock)
     assert clock.seconds() - NOW_MS / 1000 >= settled.SWAP_SECONDS_MAX
+
+
+def test_a_swap_that_was_interrupted_is_not_waited_for(directory: Path) -> None:
+    shutil.copy(directory / f"{0:020d}.log", directory / f"{0:020d}.log.swap")
+    clock = ManualClock(NOW_MS)
+    with pytest.raises(RefusedError, match="keeplast clean"):
+        view_of(directory, clock=clock)
+    assert clock.now_ms() == NOW_MS
 
 
 def test_a_log_that_grows_shows_what_was_there_when_it_was_looked_at(directory: Path) -> None:

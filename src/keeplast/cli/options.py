@@ -261,7 +261,7 @@ Receipt = Annotated[
     typer.Option(
         "--receipt",
         metavar="FILE",
-        help="Write down what was planned, read and written.",
+        help="Append a line a round: what was planned, read and written. plan writes none.",
         rich_help_panel=ROUND,
     ),
 ]

@@ -1,0 +1,25 @@
+"""The command without a command: its version, its help, and what it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keeplast as package
+from tests.unit.cli.conftest import Run
+
+Command = Callable[..., Run]
+
+
+def test_version_is_the_packages(keeplast: Command) -> None:
+    run = keeplast("--version")
+    assert (0, f"keeplast {package.__version__}") == (run.code, run.out.strip())
+
+
+def test_help_says_what_exit_codes_mean(keeplast: Command) -> None:
+    run = keeplast("--help")
+    assert 0 == run.code
+    assert "Exit codes: 0 done, 1 a check failed, 2 usage" in run.out
+
+
+def test_a_command_that_does_not_exist_is_a_usage_error(keeplast: Command) -> None:
+    assert 2 == keeplast("compact").code

@@ -52,8 +52,9 @@ def open_database(url: str) -> Engine:
             command.upgrade(config, "head")
     except DBAPIError as error:
         engine.dispose()
+        shown = make_url(url).render_as_string(hide_password=True)
         raise UnavailableError(
-            f"the metadata store cannot be opened. error={error.orig}"
+            f"the metadata store cannot be opened; correct --store. url={shown} error={error.orig}"
         ) from error
     except RefusedError:
         engine.dispose()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.errors import InvalidError, RefusedError
+from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.tier.database import open_database
 from keeplast.tier.metadata import MetadataStore
 from tests.support.manual_clock import ManualClock
@@ -52,3 +52,11 @@ def test_tables_of_a_newer_version_are_refused(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(RefusedError, match="9999"):
         open_database(url)
+
+
+def test_a_place_that_is_not_there_is_named_and_no_password_is(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="nowhere"):
+        open_database(f"sqlite:///{tmp_path / 'nowhere' / 'meta.db'}")
+    with pytest.raises(UnavailableError) as caught:
+        open_database("postgresql://user:secret@127.0.0.1:1/none")
+    assert "secret" not in str(caught.value)

@@ -124,7 +124,7 @@ def raise_stored(table, block, first, last, first_offset, standings):
 
 @kernel("void(uint64[:, ::1], int32[::1], uint8[::1])")
 def mark_best_ranks(block, slots, best):
-    """Set ``best`` of the one row of each key that outranks the key's other rows.
+    """Set ``best`` of the row of each key that outranks the key's other rows, as ``mark_best``.
 
     ``slots`` holds -1s and is larger than the block.
     """
@@ -139,7 +139,7 @@ def mark_best_ranks(block, slots, best):
             best[i] = 1
             slots[s] = i
         else:
-            best[i] = 0
+            best[i] = not _outranks(block[other, 2], block[other, 3], block[i, 2], block[i, 3])
 
 
 @kernel("void(uint64[:, ::1], uint64[:, ::1], int64, int64, int32[::1], uint8[::1])")

@@ -194,9 +194,10 @@ def find_row(block, slots, i):
 
 @kernel("void(uint64[:, ::1], int32[::1], uint8[::1])")
 def mark_best(block, slots, best):
-    """Set ``best`` of the one row of each key that has the greatest offset of the key's rows.
+    """Set ``best`` of the row of each key that has the greatest offset of the key's rows.
 
-    ``slots`` holds -1s and is larger than the block.
+    ``slots`` holds -1s and is larger than the block. Where a damaged log has an offset twice, both
+    rows may be set, because both stay; a row that is set without need costs a question.
     """
     for i in range(block.shape[0]):
         s = find_row(block, slots, i)
@@ -209,7 +210,7 @@ def mark_best(block, slots, best):
             best[i] = 1
             slots[s] = i
         else:
-            best[i] = 0
+            best[i] = block[i, 2] == block[other, 2]
 
 
 class KeyMap:

@@ -28,7 +28,7 @@ from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.fetch import FETCH_BYTES_DEFAULT, Fetched, fetch, find_offset_for_time
 from keeplast.log.files import FileSystem
-from keeplast.log.log_start import raise_log_start, retire_segments
+from keeplast.log.log_start import retire_segments
 from keeplast.log.partition_log import PartitionFiles, list_partition
 from keeplast.log.truncation import truncate_log
 from keeplast.model.offsets import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
@@ -122,7 +122,6 @@ class PartitionHost:
         offset go, because object storage has them cleaned; ConflictError, and nothing goes, when
         it does not have all of them. The local checkpoint becomes the store's, also downwards.
         """
-        self._log.set_leader_epoch(epoch)
         lineage = self.lineage
         if not lineage or lineage[-1].epoch != epoch:
             lineage = (*lineage, LeaderEpoch(epoch, self.log_end_offset))
@@ -130,6 +129,8 @@ class PartitionHost:
             self.partition, epoch=epoch, owner=self._owner, lineage=lineage,
             log_end=self.log_end_offset,
         )  # fmt: skip
+        # Not earlier: who was fenced goes on as a follower, with the epochs of what it replicates.
+        self._log.set_leader_epoch(epoch)
         self.role, self.epoch = Role.LEADER, epoch
         self._high_watermark = max(self._high_watermark, state.remote_end)
         self._align(state)
@@ -339,11 +340,3 @@ class PartitionHost:
     def _check_leader(self) -> None:
         if self.role is not Role.LEADER:
             raise RefusedError(f"only the leader does this. partition={self.partition}")
-
-    def set_log_start(self, offset: int) -> None:
-        """Take over a log start offset that the leader has moved; local segments below it go."""
-        raise_log_start(
-            self._files, self._directory, self.partition, offset,
-            is_compacted=self._topic.is_compacted,
-        )  # fmt: skip
-        self._drop_local_below(offset)

@@ -136,6 +136,17 @@ def test_follower_takes_over_where_the_leader_was(cluster: Cluster) -> None:
     assert read_all(a) == read_all(b)
 
 
+def test_a_host_that_is_fenced_when_it_takes_over_replicates_as_before(cluster: Cluster) -> None:
+    a, b = cluster.host("a"), cluster.host("b")
+    a.become_leader(1)
+    write(a, 10)
+    cluster.store.take_over(PARTITION, epoch=5, owner="c", lineage=a.lineage, log_end=10)
+    with pytest.raises(FencedError):
+        b.become_leader(3)
+    replicate(a, b)
+    assert a.lineage == b.lineage
+
+
 def test_only_the_leader_appends_and_copies(cluster: Cluster) -> None:
     host = cluster.host("a")
     with pytest.raises(RefusedError):

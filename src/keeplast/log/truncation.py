@@ -1,10 +1,9 @@
-"""Cuts a log off: at an offset, or where its last whole batch ends. The only place that does.
+"""Cuts a log off at an offset. The only place that does.
 
 From the end to the front, so that a crash leaves a longer prefix of the log and never a hole; a
 segment is cut by writing its beginning anew beside it and renaming that over it. Indexes of a cut
 segment, producer snapshots and leader epochs behind the cut go with it. Asked for explicitly only:
-``inspect``, ``plan`` and ``clean`` never get here. Answers to ``UnifiedLog.truncateTo`` and
-``LogSegment.recover``.
+``inspect``, ``plan`` and ``clean`` never get here. Answers to ``UnifiedLog.truncateTo``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from keeplast.format.filename import (
 from keeplast.log.checkpoints import BYTES_MAX
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.log_start import retire_segments
-from keeplast.log.partition_log import PartitionFiles, SegmentFiles, find_tail, list_partition
+from keeplast.log.partition_log import PartitionFiles, SegmentFiles, list_partition
 from keeplast.log.windows import WindowBuffers, read_windows
 
 WINDOW_BYTES = 1 << 20
@@ -50,17 +49,6 @@ def truncate_log(files: FileSystem, directory: Path, offset: int) -> int:
         _cut(files, kept, size)
     _forget_behind(files, listing, end)
     return end
-
-
-def recover_log(files: FileSystem, directory: Path) -> int | None:
-    """Cut a torn tail off the active segment; returns the log end offset, None when it is whole."""
-    listing = list_partition(directory, files)
-    tail = find_tail(listing, files)
-    if tail.torn_at is None:
-        return None
-    _cut(files, listing.active, tail.valid_bytes)
-    _forget_behind(files, listing, tail.log_end)
-    return tail.log_end
 
 
 def _size_below(files: FileSystem, segment: SegmentFiles, offset: int) -> tuple[int, int]:

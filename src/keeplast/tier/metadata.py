@@ -9,7 +9,7 @@ outcome is looked up by that id and never guessed. Source: tiering.md sections 9
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,8 +38,6 @@ from keeplast.tier.segment import (
     is_within_lineage,
 )
 from keeplast.tier.vector import Publication
-
-NEVER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +252,6 @@ class MetadataStore:
 
         ConflictError when a source is not read any more, or is outside of the lineage (I-23).
         """
-        now_ms = self._clock.now_ms()
         with self._committing(partition, commit_id, epoch, "swap") as (connection, row):
             state = _load(connection, row)
             for source in sources:
@@ -273,14 +270,7 @@ class MetadataStore:
             for segment in outputs:
                 self._add(connection, row, segment)
             _write_routes(connection, int(row["id"]), routes)
-            connection.execute(
-                update(schema.SEGMENTS)
-                .where(schema.SEGMENTS.c.id.in_(list(sources)))
-                .values(
-                    state=SegmentState.REPLACED, state_since_ms=now_ms,
-                    not_before_ms=now_ms + grace_ms, replaced_by=commit_id,
-                )
-            )  # fmt: skip
+            self._retire(connection, sources, commit_id, grace_ms)
         return self.load(partition)
 
     def publish(
@@ -298,7 +288,6 @@ class MetadataStore:
         segments: Sequence[str], grace_ms: int,
     ) -> PartitionState:  # fmt: skip
         """Move the log start; ``segments``, a prefix of the routes below it, are read no more."""
-        now_ms = self._clock.now_ms()
         with self._committing(partition, commit_id, epoch, "expire") as (connection, row):
             state = _load(connection, row)
             if log_start < state.log_start or log_start > state.remote_end:
@@ -317,14 +306,7 @@ class MetadataStore:
                 .where(schema.PARTITIONS.c.id == row["id"])
                 .values(log_start=log_start)
             )
-            connection.execute(
-                update(schema.SEGMENTS)
-                .where(schema.SEGMENTS.c.id.in_(list(gone)))
-                .values(
-                    state=SegmentState.REPLACED, state_since_ms=now_ms,
-                    not_before_ms=now_ms + grace_ms, replaced_by=commit_id,
-                )
-            )  # fmt: skip
+            self._retire(connection, gone, commit_id, grace_ms)
         return self.load(partition)
 
     def check_owner(self, partition: TopicPartition, *, epoch: int) -> None:
@@ -442,6 +424,20 @@ class MetadataStore:
             insert(schema.SEGMENTS).values(
                 **_columns(segment), partition_id=row["id"], state=SegmentState.LIVE,
                 state_since_ms=self._clock.now_ms(),
+            )
+        )  # fmt: skip
+
+    def _retire(
+        self, connection: Connection, segment_ids: Iterable[str], commit_id: str, grace_ms: int
+    ) -> None:
+        """Say of segments that are read no more when they may be deleted at the earliest."""
+        now_ms = self._clock.now_ms()
+        connection.execute(
+            update(schema.SEGMENTS)
+            .where(schema.SEGMENTS.c.id.in_(list(segment_ids)))
+            .values(
+                state=SegmentState.REPLACED, state_since_ms=now_ms,
+                not_before_ms=now_ms + grace_ms, replaced_by=commit_id,
             )
         )  # fmt: skip
 

@@ -93,10 +93,6 @@ class RoundFiles:
             place = copy if suffix == LOG else None
             self._found[f"{base:020d}{suffix}"] = Located(key, file.size_bytes, mtime_ns, place)
 
-    def local_bases(self) -> frozenset[int]:
-        """Return the base offsets of the segments that are read from the local disk."""
-        return frozenset(int(name[:20]) for name, at in self._found.items() if at.local is not None)
-
     def _locate(self, path: Path) -> Located:
         name = path.name
         found = self._found.get(name) or self._staged.get(name)

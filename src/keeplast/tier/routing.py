@@ -32,11 +32,6 @@ def check_routes(routes: Sequence[Route]) -> None:
         invariant(route.base_offset <= route.last_offset, f"an empty route. route={route}")
 
 
-def find_route(routes: Sequence[Route], offset: int) -> Route | None:
-    """Return the route that serves ``offset``, or the first one behind it."""
-    return next((route for route in routes if route.last_offset >= offset), None)
-
-
 def append_route(
     routes: Sequence[Route], segment_id: str, base_offset: int, last_offset: int, *, floor: int
 ) -> tuple[Route, ...]:

@@ -42,11 +42,6 @@ class Publication:
             )
 
     @property
-    def is_claim(self) -> bool:
-        """Say whether it is the one with which the leader took over."""
-        return self.number == 0
-
-    @property
     def cleaned_to(self) -> int:
         """Return the first dirty offset that the leader claims for its own epoch, exclusive."""
         return self.offsets[self.epoch]

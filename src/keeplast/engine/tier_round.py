@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from keeplast.clock import Clock
 from keeplast.engine.report import RoundReport
@@ -36,6 +37,8 @@ from keeplast.tier.transfer import EPOCHS, put_small
 ATTEMPT_BYTES = 16
 Progressed = Callable[[int], None]
 RunnerFor = Callable[[FileSystem], Runner]
+Committed = Callable[[tuple[RemoteSegment, ...], tuple[RemoteSegment, ...]], None]
+"""Is told what a commit replaced and by what, after the commit and before the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +61,22 @@ def clean_remote(
     runner_for: RunnerFor,
     clock: Clock,
     progressed: Progressed,
+    *,
+    local: Path | None = None,
+    committed: Committed | None = None,
 ) -> RoundReport:
     """Do one round as the owner of ``state``; the report says what it did or why it did nothing.
+
+    ``local`` is a partition directory whose unchanged copies of segments are read in place of the
+    objects. ``committed`` hears of every group that became live; what it raises ends the round,
+    and the commit stands.
 
     FencedError when a newer leader owns the partition, ConflictError when what it read was replaced
     meanwhile; in both cases nothing but garbage is left behind.
     """
     started = clock.seconds()
     segments = tuple(state.segments[route.segment_id] for route in state.routes)
-    files = RoundFiles(objects, state.partition, state.topic_id, segments)
+    files = RoundFiles(objects, state.partition, state.topic_id, segments, local=local)
     partition = PartitionRequest(state.partition, files.path, request.topic, request.cleaner)
     survey = survey_partition(
         partition,
@@ -93,7 +103,7 @@ def clean_remote(
             wave_bytes_max=request.topic.segment_bytes, writes=True, takes_crcs=True,
             io_bytes_per_second=request.cleaner.io_limit,
         )  # fmt: skip
-        commit = _Commit(store, objects, files, state, request.grace_ms)
+        commit = _Commit(store, objects, files, state, request.grace_ms, committed)
         round_ = Round(survey, plan, task, started)
         while True:
             (result,) = runner.run([round_.task], progressed)
@@ -118,7 +128,9 @@ class _Commit:
         files: RoundFiles,
         state: PartitionState,
         grace_ms: int,
+        committed: Committed | None,
     ) -> None:
+        self._committed = committed
         self._store = store
         self._objects = objects
         self._files = files
@@ -138,6 +150,8 @@ class _Commit:
             sources = [self._sources[base] for base in outputs[0].sources]
             made = self._describe(task, result, outputs, sources)
             self._swap([source.segment_id for source in sources], made)
+            if self._committed is not None:
+                self._committed(tuple(sources), tuple(made))
 
     def publish(self, cleaned_to: int) -> None:
         """Move the first dirty offset."""

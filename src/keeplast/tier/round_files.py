@@ -6,23 +6,34 @@ segment is ever held or stored whole. What a round stages becomes objects under 
 segment; they are nobody's until the metadata store names them, and an attempt that lost leaves
 objects that are collected.
 
-A segment that is still on the local disk, unchanged since it was copied, is read there (KIP-1272).
+A segment that is still on the local disk is read there (KIP-1272), if it is what was copied: size,
+time and, when it is first opened, checksum. A local pass may have cleaned it meanwhile.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keeplast.errors import InvalidError, InvariantError
+from keeplast.format.checksum import crc32c
 from keeplast.format.filename import LOG, SNAPSHOT, parse_segment_file, segment_file
-from keeplast.log.files import Buffer, FileStat, LocalFiles, ReadHandle, WriteHandle
+from keeplast.log.files import (
+    Buffer,
+    FileStat,
+    FileSystem,
+    LocalFiles,
+    ReadHandle,
+    WriteHandle,
+    reading,
+)
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.objects import ID_CHARS, ObjectStore, ObjectWriter, object_key
 from keeplast.tier.segment import RemoteSegment, SegmentKind
 
 ROOT = Path("/remote")
+COMPARED_BYTES = 1 << 20
 FREE_BYTES = 1 << 60
 """An object store is never full."""
 
@@ -34,6 +45,7 @@ class Located:
     key: str
     size_bytes: int
     mtime_ns: int
+    crc: int = 0
     local: Path | None = None
 
 
@@ -64,6 +76,7 @@ class RoundFiles:
         self._partition = partition
         self._topic_id = topic_id
         self._local = LocalFiles()
+        self._compared: dict[str, bool] = {}
         self.path = ROOT / str(partition)
         self._found: dict[str, Located] = {}
         for segment in segments:
@@ -91,7 +104,9 @@ class RoundFiles:
                 self._partition, self._topic_id, segment.segment_id, segment.base_offset, suffix
             )
             place = copy if suffix == LOG else None
-            self._found[f"{base:020d}{suffix}"] = Located(key, file.size_bytes, mtime_ns, place)
+            self._found[f"{base:020d}{suffix}"] = Located(
+                key, file.size_bytes, mtime_ns, file.crc32c, place
+            )
 
     def _locate(self, path: Path) -> Located:
         name = path.name
@@ -130,8 +145,16 @@ class RoundFiles:
             return _Ranges(self._objects, "", 0)
         found = self._locate(path)
         if found.local is not None:
-            return self._local.open_read(found.local)
+            if self._is_same(path.name, found, found.local):
+                return self._local.open_read(found.local)
+            self._found[path.name] = replace(found, local=None)
         return _Ranges(self._objects, found.key, found.size_bytes)
+
+    def _is_same(self, name: str, found: Located, copy: Path) -> bool:
+        """Say whether a local copy has the bytes of the object; they are compared once."""
+        if name not in self._compared:
+            self._compared[name] = _crc_of(self._local, copy) == found.crc
+        return self._compared[name]
 
     def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
         """Start a staged file."""
@@ -213,6 +236,16 @@ class RoundFiles:
     def free_bytes(self, path: Path) -> int:
         """Return plenty."""
         return FREE_BYTES
+
+
+def _crc_of(files: FileSystem, path: Path) -> int:
+    crc = position = 0
+    with reading(files, path) as handle:
+        buffer = memoryview(bytearray(max(1, min(COMPARED_BYTES, handle.size_bytes))))
+        while count := handle.pread_into(buffer, position):
+            crc = crc32c(buffer[:count], crc)
+            position += count
+    return crc
 
 
 class _Ranges:

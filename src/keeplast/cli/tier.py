@@ -16,6 +16,7 @@ import typer
 
 from keeplast.cli import options
 from keeplast.cli.guard import JSON_VERSION, run_guarded
+from keeplast.cli.wiring import RunnerName
 
 if TYPE_CHECKING:
     from keeplast.engine.open_store import TieredStore
@@ -165,22 +166,32 @@ def clean(
     topic: options.Topics = None,
     partition: options.Partitions = None,
     force: options.Force = False,
-    memory: options.Memory = options.MEMORY_DEFAULT,
+    runner: options.Runner = RunnerName.LOCAL,
+    master: options.Master = None,
     cores: options.Cores = None,
+    memory: options.Memory = options.MEMORY_DEFAULT,
+    shape: options.Shape = None,
+    task_memory: options.TaskMemory = options.TASK_MEMORY_DEFAULT,
     grace_ms: GraceMs = None,
     object_option: ObjectOptions = None,
     owner: Owner = None,
     take_over: TakeOver = False,
     as_json: options.Json = False,
 ) -> None:
-    """Do one round for each partition: read and written as streams, no segment on this disk."""
+    """Do one round for each partition: read and written as streams, no segment on this disk.
+
+    On Spark the executors read and write the object store themselves.
+    """
 
     def body() -> Result:
+        from keeplast.cleaner.shapes import Shape
         from keeplast.cli.tier_clean import clean_partitions
 
         with _opened(store, None, object_option, owner) as opened:
             return clean_partitions(
-                opened, _chosen(opened, topic, partition), force=force, memory=memory, cores=cores,
+                opened, _chosen(opened, topic, partition), force=force, memory=memory,
+                runner=runner, master=master, cores=cores,
+                shape=None if shape is None else Shape(shape), task_memory=task_memory,
                 grace_ms=grace_ms, takes_over=take_over, as_json=as_json,
             )  # fmt: skip
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
+from keeplast.cleaner.shapes import Shape
+from keeplast.cli import wiring
 from keeplast.cli.exit_codes import DONE, error_exit_code
 from keeplast.cli.guard import JSON_VERSION, error_text
 from keeplast.cli.output import print_result, say
 from keeplast.cli.progress import ProgressEvents
 from keeplast.cli.sizes import parse_size
 from keeplast.cli.tables import note_lines, reasons_table, summary_table
-from keeplast.engine.local_runner import LocalRunner
+from keeplast.cli.wiring import RunnerName
 from keeplast.engine.open_store import GRACE_MS_DEFAULT, TieredStore
 from keeplast.engine.report import CleanReport, PartitionReport, RoundReport, describe_error
-from keeplast.engine.runner import Runner
 from keeplast.errors import CompactionError
-from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
 
@@ -27,26 +28,34 @@ def clean_partitions(
     *,
     force: bool,
     memory: str,
+    runner: RunnerName,
+    master: str | None,
     cores: int | None,
+    shape: Shape | None,
+    task_memory: str,
     grace_ms: int | None,
     takes_over: bool,
     as_json: bool,
 ) -> tuple[int, dict[str, Any]]:
-    """Do the rounds; a fault of one partition is in its report and stops no other."""
+    """Do the rounds on one runner; a fault of one partition is in its report and stops no other."""
     memory_bytes = parse_size(memory, "--memory")
+    task_memory_bytes = parse_size(task_memory, "--task-memory")
+    wiring.check_runner(runner, master=master)
     code = DONE
     reports: list[PartitionReport] = []
 
-    def runner_for(files: FileSystem) -> Runner:
-        return LocalRunner(cores, files=files)
-
-    with ProgressEvents("cleaning") as events:
+    with (
+        ProgressEvents("cleaning") as events,
+        wiring.open_runner(runner, master=master, cores=cores) as started,
+    ):
         for each in partitions:
             try:
                 report = store.clean(
-                    each, runner_for, cleaner=CleanerConfig(), memory_bytes=memory_bytes,
-                    progressed=events.progressed, force=force, takes_over=takes_over,
+                    each, lambda files: nullcontext(started), cleaner=CleanerConfig(),
+                    memory_bytes=memory_bytes, progressed=events.progressed, force=force,
+                    takes_over=takes_over,
                     grace_ms=GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
+                    shape=shape, task_memory_bytes=task_memory_bytes,
                 )  # fmt: skip
             except (CompactionError, OSError) as error:
                 report = RoundReport(error=describe_error(error), failure=error)

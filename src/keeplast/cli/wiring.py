@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from keeplast.engine.events import Events
     from keeplast.engine.report import CleanReport
     from keeplast.engine.request import CleanRequest
+    from keeplast.engine.runner import Runner
 
 
 class RunnerName(StrEnum):
@@ -54,16 +56,22 @@ def open_coordinator(
     from keeplast.engine.coordinator import Coordinator
     from keeplast.log.files import LocalFiles
 
+    with open_runner(runner, master=master, cores=cores) as started:
+        yield Coordinator(started, SystemClock(), LocalFiles(), events)
+
+
+def open_runner(
+    runner: RunnerName, *, master: str | None, cores: int | None
+) -> AbstractContextManager[Runner]:
+    """Return the chosen runner, which runs inside a ``with`` block."""
+    check_runner(runner, master=master)
     if runner is RunnerName.LOCAL:
         from keeplast.engine.local_runner import LocalRunner
 
-        with LocalRunner(cores) as local:
-            yield Coordinator(local, SystemClock(), LocalFiles(), events)
-        return
+        return LocalRunner(cores)
     from keeplast.pipeline.runner import SparkRunner
 
-    with SparkRunner(master, cores) as spark:
-        yield Coordinator(spark, SystemClock(), LocalFiles(), events)
+    return SparkRunner(master, cores)
 
 
 def check_runner(runner: RunnerName, *, master: str | None) -> None:

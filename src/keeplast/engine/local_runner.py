@@ -17,13 +17,14 @@ from typing import TypeVar
 
 from keeplast.clock import Clock, SystemClock
 from keeplast.engine.local_jobs import Job, StagedJob, WaveJob
+from keeplast.engine.opened_files import OpenedFiles
 from keeplast.engine.runner import Progressed
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.engine.wave import run_wave
 from keeplast.engine.work import Tools
 from keeplast.engine.workspace import DecompressedCache, Workspace
 from keeplast.errors import InvalidError
-from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.log.files import FileSystem
 from keeplast.log.throttle import Throttle, ThrottledFiles
 
 _Item = TypeVar("_Item")
@@ -40,11 +41,15 @@ class LocalRunner:
         files: FileSystem | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Prepare; InvalidError when ``cores`` is less than one."""
+        """Prepare; InvalidError when ``cores`` is less than one.
+
+        ``files`` stands in for what the recipes of tasks would open.
+        """
         self._slots = len(os.sched_getaffinity(0)) if cores is None else cores
         if self._slots < 1:
             raise InvalidError(f"at least one core is needed. cores={cores}")
-        self._files = LocalFiles() if files is None else files
+        self._files = files
+        self._opened = OpenedFiles()
         self._clock = SystemClock() if clock is None else clock
         self._throttle = Throttle(self._clock)
         self._pool: ThreadPoolExecutor | None = None
@@ -153,10 +158,11 @@ class LocalRunner:
         return Tools(task, files, self._workspace(task), cache, progressed)
 
     def _files_of(self, task: PartitionTask, progressed: Progressed) -> FileSystem:
+        files = self._opened.of(task) if self._files is None else self._files
         if task.io_bytes_per_second is None:
-            return self._files
+            return files
         # A wait tells that nothing has moved, so that a stop ends it.
-        return ThrottledFiles(self._files, self._throttle, lambda: progressed(0))
+        return ThrottledFiles(files, self._throttle, lambda: progressed(0))
 
     def _workspace(self, task: PartitionTask) -> Workspace:
         """Return the calling thread's workspace."""

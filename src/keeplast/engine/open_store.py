@@ -18,8 +18,10 @@ from types import TracebackType
 from typing import Self
 
 from keeplast.cleaner.retention import ExpiryPlan
+from keeplast.cleaner.shapes import Shape
 from keeplast.clock import Clock, SystemClock
 from keeplast.engine.report import RoundReport
+from keeplast.engine.request import TASK_MEMORY_BYTES_DEFAULT
 from keeplast.engine.tier_round import RunnerFor, TierRequest, clean_remote
 from keeplast.engine.tier_status import TierStatus, tier_status
 from keeplast.engine.tier_verification import TierFinding, verify_remote
@@ -191,6 +193,8 @@ class TieredStore:
         force: bool = False,
         takes_over: bool = False,
         grace_ms: int = GRACE_MS_DEFAULT,
+        shape: Shape | None = None,
+        task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT,
     ) -> RoundReport:
         """Do one round; the report says what it did, or why it did nothing."""
         state = self.own(partition, takes_over=takes_over)
@@ -203,7 +207,10 @@ class TieredStore:
                 "the topic is not compacted: its objects are never rewritten. "
                 f"partition={partition} cleanup.policy={policy}"
             )
-        request = TierRequest(topic, cleaner, grace_ms, memory_bytes, force=force)
+        request = TierRequest(
+            topic, cleaner, grace_ms, memory_bytes,
+            force=force, shape=shape, task_memory_bytes=task_memory_bytes,
+        )  # fmt: skip
         return clean_remote(
             self._store, self._objects, state, request, runner_for, self._clock, progressed
         )

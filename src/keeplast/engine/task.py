@@ -20,6 +20,7 @@ from keeplast.columns import rules, verdicts
 from keeplast.columns.winners import KeyMap
 from keeplast.engine.report import Reasons
 from keeplast.format.filename import Kind
+from keeplast.log.files import FilesRecipe, LocalRecipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class PartitionTask:
     ``wave_bytes_max`` bounds the sources of a wave; at least one group is always done.
     ``takes_crcs`` asks for checksums of whole files, for a receipt. ``io_bytes_per_second`` is what
     all workers together may read and write; a runner gives each its share.
+    ``files`` is how a worker opens the file system that the paths are in.
     ``shape`` says how the work is cut; what must run in waves is always one task.
     """
 
@@ -73,6 +75,7 @@ class PartitionTask:
     takes_crcs: bool = False
     io_bytes_per_second: float | None = None
     shape: ShapeChoice = WHOLE
+    files: FilesRecipe = field(default_factory=LocalRecipe)
 
     @property
     def is_staged(self) -> bool:

@@ -11,39 +11,45 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from keeplast.cleaner.shapes import Ground, Shape, Workload, choose_shapes
 from keeplast.clock import Clock
 from keeplast.engine.report import RoundReport
-from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.engine.request import TASK_MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 from keeplast.engine.rounds import Round, base_report
 from keeplast.engine.runner import Runner
 from keeplast.engine.survey import Checkpoints, survey_partition
 from keeplast.engine.task import PartitionTask, StagedGroup, TaskResult
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
-from keeplast.errors import CommitUnknownError, ConflictError
+from keeplast.errors import CommitUnknownError, ConflictError, InvariantError
 from keeplast.format import time_index
 from keeplast.format.checksum import crc32c
-from keeplast.format.filename import LOG, SNAPSHOT, TIME_INDEX
+from keeplast.format.filename import LOG, SNAPSHOT, TIME_INDEX, parse_segment_file
 from keeplast.log.files import FileSystem
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.tier.metadata import MetadataStore, PartitionState
 from keeplast.tier.objects import ObjectStore, object_key
-from keeplast.tier.round_files import RoundFiles, new_segment_id
+from keeplast.tier.round_files import RoundFiles, RoundRecipe, new_segment_id
 from keeplast.tier.segment import RemoteFile, RemoteSegment, SegmentKind, merged_epochs
 from keeplast.tier.transfer import EPOCHS, put_small
 
 ATTEMPT_BYTES = 16
 Progressed = Callable[[int], None]
-RunnerFor = Callable[[FileSystem], Runner]
+RunnerFor = Callable[[FileSystem], AbstractContextManager[Runner]]
+"""Gives the runner of a round; one that serves several rounds is not closed by leaving it."""
 Committed = Callable[[tuple[RemoteSegment, ...], tuple[RemoteSegment, ...]], None]
 """Is told what a commit replaced and by what, after the commit and before the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierRequest:
-    """What a round on the tier is asked for; ``bound`` None is the end of what was copied."""
+    """What a round on the tier is asked for; ``bound`` None is the end of what was copied.
+
+    ``shape`` and ``task_memory_bytes`` mean what they mean for a directory.
+    """
 
     topic: TopicConfig
     cleaner: CleanerConfig
@@ -51,6 +57,8 @@ class TierRequest:
     memory_bytes: int
     bound: int | None = None
     force: bool = False
+    shape: Shape | None = None
+    task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT
 
 
 def clean_remote(
@@ -76,7 +84,8 @@ def clean_remote(
     """
     started = clock.seconds()
     segments = tuple(state.segments[route.segment_id] for route in state.routes)
-    files = RoundFiles(objects, state.partition, state.topic_id, segments, local=local)
+    recipe = RoundRecipe(objects, state.partition, state.topic_id, segments, local)
+    files = recipe.open()
     partition = PartitionRequest(state.partition, files.path, request.topic, request.cleaner)
     survey = survey_partition(
         partition,
@@ -101,8 +110,9 @@ def clean_remote(
             hash_key=(secrets.randbits(64), secrets.randbits(64)),
             memory_bytes=max(request.memory_bytes // runner.slots, MEMORY_BYTES_MIN),
             wave_bytes_max=request.topic.segment_bytes, writes=True, takes_crcs=True,
-            io_bytes_per_second=request.cleaner.io_limit,
+            io_bytes_per_second=request.cleaner.io_limit, files=recipe,
         )  # fmt: skip
+        task = _shaped(task, request, runner)
         commit = _Commit(store, objects, files, state, request.grace_ms, committed)
         round_ = Round(survey, plan, task, started)
         while True:
@@ -110,12 +120,21 @@ def clean_remote(
             if result.error is not None:
                 raise result.error
             round_.results.append(result)
-            commit.wave(round_.task, result)
+            commit.wave(result)
             if result.carry is None:
                 break
             round_.task = replace(round_.task, carry=result.carry)
     commit.publish(result.end_offset)
     return round_.report(clock.seconds())
+
+
+def _shaped(task: PartitionTask, request: TierRequest, runner: Runner) -> PartitionTask:
+    """Decide how the round's work is cut; what is cut is done at once, the rest in waves."""
+    ground = Ground(runner.slots, None if runner.shares_memory else request.task_memory_bytes)
+    (choice,) = choose_shapes([Workload.at_most(task.plan)], ground, asked=request.shape)
+    if choice.shape is not Shape.PARTITION:
+        task = replace(task, wave_bytes_max=None)
+    return replace(task, shape=choice)
 
 
 class _Commit:
@@ -142,13 +161,13 @@ class _Commit:
         }
         self._numbers = max((s.number for s in self._sources.values()), default=0)
 
-    def wave(self, task: PartitionTask, result: TaskResult) -> None:
+    def wave(self, result: TaskResult) -> None:
         """Commit every group of a wave that has something to commit."""
         for outputs in _by_group(result.staged):
             if not any(output.files for output in outputs):
                 continue
             sources = [self._sources[base] for base in outputs[0].sources]
-            made = self._describe(task, result, outputs, sources)
+            made = self._describe(result, outputs, sources)
             self._swap([source.segment_id for source in sources], made)
             if self._committed is not None:
                 self._committed(tuple(sources), tuple(made))
@@ -186,7 +205,6 @@ class _Commit:
 
     def _describe(
         self,
-        task: PartitionTask,
         result: TaskResult,
         outputs: Sequence[StagedGroup],
         sources: Sequence[RemoteSegment],
@@ -198,7 +216,7 @@ class _Commit:
         made: list[RemoteSegment] = []
         for output, end in zip(outputs, ends, strict=True):
             self._numbers += 1
-            segment_id = new_segment_id(task.attempt, output.base_offset)
+            segment_id = _segment_id(output)
             stored = self._files_of(output, segment_id, sources[-1], result)
             times = self._small(segment_id, output, TIME_INDEX)
             entries = time_index.decode(times)
@@ -251,6 +269,14 @@ class _Commit:
             state.partition, state.topic_id, segment.segment_id, segment.base_offset, suffix
         )
         return bytes(self._objects.read_range(key, 0, segment.files[suffix].size_bytes))
+
+
+def _segment_id(output: StagedGroup) -> str:
+    """Return the id under which a worker has staged an output: every attempt has its own."""
+    parsed = parse_segment_file(output.files[0].name)
+    if parsed is None or parsed.attempt is None:
+        raise InvariantError(f"a staged file without an attempt. name={output.files[0].name}")
+    return new_segment_id(parsed.attempt, parsed.base_offset)
 
 
 def _by_group(staged: Sequence[StagedGroup]) -> list[list[StagedGroup]]:

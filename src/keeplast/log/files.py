@@ -141,6 +141,18 @@ class FileSystem(Protocol):
         ...
 
 
+class FilesRecipe(Protocol):
+    """How a worker opens the file system of its task, in whatever process it runs.
+
+    A recipe travels with the task, so it holds values only: it pickles, and what it opens elsewhere
+    shows the same files. Secrets in it appear in no ``repr``.
+    """
+
+    def open(self) -> FileSystem:
+        """Return the file system; one that is opened anew knows nothing of what others did."""
+        ...
+
+
 class LocalReadHandle:
     """A file descriptor that is read by position."""
 
@@ -375,6 +387,15 @@ class LocalFiles:
         """Ask the volume."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRecipe:
+    """The disks of the host that the worker runs on."""
+
+    def open(self) -> FileSystem:
+        """Return the operating system's files."""
+        return LocalFiles()
 
 
 @contextlib.contextmanager

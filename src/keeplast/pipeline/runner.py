@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 
 from keeplast.engine.runner import Progressed
 from keeplast.engine.task import PartitionTask, TaskResult
-from keeplast.errors import InvalidError, RefusedError
+from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.format.filename import parse_segment_file
-from keeplast.log.files import LocalFiles
+from keeplast.log.files import LocalRecipe
 from keeplast.pipeline.jobs import Jobs, Told
 from keeplast.pipeline.session import start_session
 from keeplast.pipeline.stages import ATTEMPT_MARK, read_token
@@ -43,7 +43,7 @@ class SparkRunner:
         self._cores = cores
         self._spark: SparkSession | None = None
         self._probed: set[Path] = set()
-        self._staged: dict[Path, set[str]] = {}
+        self._written: dict[str, PartitionTask] = {}
 
     @property
     def slots(self) -> int:
@@ -79,12 +79,12 @@ class SparkRunner:
         is_local = str(self._spark.sparkContext.master).startswith("local")
         self._spark.stop()
         self._spark = None
-        if self._staged and not is_local:
+        if self._written and not is_local:
             # Executors are only asked to end, and their Python workers a moment later.
             threading.Event().wait(STOP_SECONDS)
-        for target, attempts in self._staged.items():
-            _remove_staged(target, attempts)
-        self._staged.clear()
+        for task in self._written.values():
+            _remove_staged(task)
+        self._written.clear()
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
         """Run the jobs that the shapes of the tasks need; results come when a job has ended.
@@ -94,11 +94,12 @@ class SparkRunner:
         """
         if not tasks:
             return
-        for root in {task.path.parent for task in tasks} | {task.target.parent for task in tasks}:
+        on_disk = [task for task in tasks if isinstance(task.files, LocalRecipe)]
+        for root in {place.parent for task in on_disk for place in (task.path, task.target)}:
             self._probe(root)
         for task in tasks:
             if task.writes:
-                self._staged.setdefault(task.target, set()).add(task.attempt)
+                self._written[task.attempt] = task
         context = self._session.sparkContext
         jobs = Jobs(context, tasks, self.slots, progressed)
         yield from jobs.whole([task for task in tasks if not task.is_staged])
@@ -154,13 +155,13 @@ class SparkRunner:
         self._probed.add(root)
 
 
-def _remove_staged(target: Path, attempts: set[str]) -> None:
-    """Remove staged files of these attempts; what was committed bears no attempt any more."""
-    files = LocalFiles()
+def _remove_staged(task: PartitionTask) -> None:
+    """Remove staged files of a round; what was committed bears no attempt any more."""
     # A disk that refuses hides nothing: a broker and the next clean remove them too.
-    with contextlib.suppress(OSError):
-        for name in files.listdir(target) if files.exists(target) else ():
+    with contextlib.suppress(OSError, UnavailableError):
+        files = task.files.open()
+        for name in files.listdir(task.target) if files.exists(task.target) else ():
             parsed = parse_segment_file(name)
             attempt = (parsed.attempt or "") if parsed is not None else ""
-            if attempt.partition(ATTEMPT_MARK)[0] in attempts:
-                files.unlink(target / name)
+            if attempt.partition(ATTEMPT_MARK)[0] == task.attempt:
+                files.unlink(task.target / name)

@@ -1,4 +1,4 @@
-"""What runs inside a Spark task: one wave or one unit, on the host's own files.
+"""What runs inside a Spark task: one wave or one unit, on the files that the task's recipe opens.
 
 A worker process keeps its workspace from task to task. It refuses to work when its codecs differ
 from the driver's, because its bytes would too.
@@ -19,6 +19,7 @@ from pyspark import TaskContext
 from keeplast.clock import SystemClock
 from keeplast.columns.winners import KeyMap
 from keeplast.engine.kernel_cache import load_kernels
+from keeplast.engine.opened_files import OpenedFiles
 from keeplast.engine.staged_round import place_of
 from keeplast.engine.standings import MapStandings, Standings
 from keeplast.engine.task import PartitionTask, TaskResult
@@ -44,13 +45,14 @@ from keeplast.engine.work import (
 )
 from keeplast.engine.workspace import DecompressedCache, Workspace
 from keeplast.errors import CompactionError, RefusedError, invariant
-from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.log.files import FileSystem
 from keeplast.log.throttle import Throttle, ThrottledFiles
 
 ATTEMPT_MARK = "x"
 """Stands in a staged name between the attempt of a round and that of a Spark task."""
 
 _workspaces: dict[int, Workspace] = {}
+_opened = OpenedFiles()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ class Worker:
         context = TaskContext.get()
         number = 0 if context is None else context.taskAttemptId()
         attempt = replace(task, attempt=f"{task.attempt}{ATTEMPT_MARK}{number}")
-        files: FileSystem = LocalFiles()
+        files = _opened.of(task)
         if task.io_bytes_per_second is not None:
             throttle = Throttle(SystemClock(), task.io_bytes_per_second / self.share)
             files = ThrottledFiles(files, throttle, lambda: self.progressed(0))

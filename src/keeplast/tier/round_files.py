@@ -59,6 +59,23 @@ def new_segment_id(attempt: str, base_offset: int) -> str:
     return digest[:ID_CHARS]
 
 
+@dataclass(frozen=True, slots=True)
+class RoundRecipe:
+    """How a worker opens :class:`RoundFiles`: where the objects are, and which of them are live."""
+
+    objects: ObjectStore
+    partition: TopicPartition
+    topic_id: str
+    segments: tuple[RemoteSegment, ...]
+    local: Path | None = None
+
+    def open(self) -> RoundFiles:
+        """Return the files of the round."""
+        return RoundFiles(
+            self.objects, self.partition, self.topic_id, self.segments, local=self.local
+        )
+
+
 class RoundFiles:
     """The :class:`~keeplast.log.files.FileSystem` of one partition's round."""
 

@@ -7,7 +7,8 @@ on is an :class:`~keeplast.errors.UnavailableError`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,31 @@ PART_BYTES = 8 << 20
 """S3 takes parts of 5 MiB or more, 10,000 of an object: enough for the largest segment."""
 PARTS_AT_ONCE = 4
 DELETE_BATCH = 1000
+STORES_KEPT = 8
+"""A worker process keeps connections to so many stores."""
 
 
 class ObstoreObjects:
     """Objects below one URL."""
 
-    def __init__(self, store: Any, url: str) -> None:
+    def __init__(self, store: Any, url: str, options: Mapping[str, str] | None = None) -> None:
         """Take an obstore store; use :func:`open_objects`."""
         self._store = store
         self._url = url
+        self._options = dict(options or {})
+
+    def __repr__(self) -> str:
+        """Return where the objects are; options may be secrets."""
+        return f"ObstoreObjects({self._url!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as URL and options: another process opens the store itself, once."""
+        if isinstance(self._store, MemoryStore):
+            raise InvalidError(
+                "objects in memory are seen by one process only; use --runner local, or another "
+                f"store. url={self._url}"
+            )
+        return _reopened, (self._url, tuple(sorted(self._options.items())))
 
     def read_range(self, key: str, start: int, end: int) -> memoryview:
         """Read a range in one request."""
@@ -111,12 +128,18 @@ def open_objects(url: str, options: dict[str, str] | None = None) -> ObjectStore
         config: Any = dict(options or {})
         # A server without TLS is one that the user has named so.
         client: Any = {"allow_http": config.get("endpoint", "").startswith("http://")}
-        return ObstoreObjects(from_url(url, config=config, client_options=client), url)
+        return ObstoreObjects(from_url(url, config=config, client_options=client), url, config)
     except (BaseError, InvalidPathError, ValueError, TypeError) as error:
         raise InvalidError(
             f"not an object store; give file://, s3://, gs:// or az:// with its options. url={url} "
             f"error={error}"
         ) from error
+
+
+@functools.lru_cache(maxsize=STORES_KEPT)
+def _reopened(url: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
+    """Return this process's store of that URL: its connections serve task after task."""
+    return open_objects(url, dict(options))
 
 
 def _stored(meta: Any) -> StoredObject:

@@ -1,0 +1,120 @@
+"""Rounds on objects by Spark's workers: the objects that a thread of this process would write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from keeplast.cleaner.shapes import Shape
+from keeplast.cli.main import app
+from keeplast.config.mapping import topic_config
+from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.open_store import TieredStore, open_store
+from keeplast.engine.report import RoundReport
+from keeplast.engine.runner import Runner
+from keeplast.engine.workspace import MEMORY_BYTES_MIN
+from keeplast.model.topic_config import CleanerConfig
+from keeplast.pipeline.runner import SparkRunner
+from tests.support.manual_clock import ManualClock
+from tests.support.mixed_log import write_mixed_log
+from tests.support.partition_maker import NOW_MS, PARTITION
+from tests.support.reader import read_partition
+from tests.support.replay import tree
+
+pytestmark = pytest.mark.spark
+
+SETTINGS = {"cleanup.policy": "compact", "segment.bytes": "700"}
+BY_TIMESTAMP = {**SETTINGS, "compaction.strategy": "timestamp"}
+
+
+@pytest.fixture(scope="module")
+def spark_runner() -> Iterator[SparkRunner]:
+    with SparkRunner(cores=2) as started:
+        yield started
+
+
+def opened(root: Path, directory: Path, settings: dict[str, str]) -> TieredStore:
+    """Return a store below ``root`` with the partition of ``directory`` in it."""
+    store = open_store(
+        f"sqlite:///{root}.db", f"file://{root}-objects",
+        owner="a", topic_of=topic_config, clock=ManualClock(NOW_MS),
+    )  # fmt: skip
+    store.import_directory(PARTITION, directory, settings, progressed=lambda count: None)
+    return store
+
+
+def cleaned(store: TieredStore, runner: Runner, shape: Shape | None) -> RoundReport:
+    return store.clean(
+        PARTITION, lambda files: nullcontext(runner), cleaner=CleanerConfig(),
+        memory_bytes=MEMORY_BYTES_MIN, progressed=lambda count: None, force=True, grace_ms=0,
+        shape=shape,
+    )  # fmt: skip
+
+
+def exported(store: TieredStore, directory: Path) -> dict[str, str]:
+    store.export(PARTITION, directory, lambda count: None)
+    return {name: digest for name, (digest, _) in tree(directory).items()}
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, BY_TIMESTAMP], ids=["offset", "timestamp"])
+def test_every_shape_on_spark_leaves_the_objects_of_a_thread(
+    tmp_path: Path, spark_runner: SparkRunner, settings: dict[str, str]
+) -> None:
+    directory = write_mixed_log(tmp_path / "data")
+    with LocalRunner(1) as local, opened(tmp_path / "local", directory, settings) as store:
+        expected_report = cleaned(store, local, None)
+        expected = exported(store, tmp_path / "out" / "local" / directory.name)
+    assert len(expected) > 0
+    for shape in Shape:
+        with opened(tmp_path / shape, directory, settings) as store:
+            report = cleaned(store, spark_runner, shape)
+            actual = exported(store, tmp_path / "out" / shape / directory.name)
+            assert () == store.verify(PARTITION, lambda count: None)
+        assert expected == actual
+        assert shape.value == report.shape
+        assert expected_report.reasons == report.reasons
+
+
+def test_what_a_late_attempt_stages_is_garbage_that_is_collected(
+    tmp_path: Path, spark_runner: SparkRunner
+) -> None:
+    """As of a speculative attempt that ends after the round was committed."""
+    directory = write_mixed_log(tmp_path / "data")
+    with opened(tmp_path / "store", directory, SETTINGS) as store:
+        cleaned(store, spark_runner, Shape.BROADCAST)
+        state = store.state(PARTITION)
+        place = tmp_path / "store-objects" / str(PARTITION) / state.topic_id / ("0" * 32)
+        place.mkdir()
+        late = place / f"{0:020d}.log"
+        late.write_bytes(b"late")
+        before = exported(store, tmp_path / "before" / directory.name)
+        assert () == store.verify(PARTITION, lambda count: None)
+        store.collect(PARTITION, garbage_age_ms=-(10**15))
+        assert not late.exists()
+        assert before == exported(store, tmp_path / "after" / directory.name)
+
+
+def test_the_command_cleans_a_store_on_spark(tmp_path: Path) -> None:
+    directory = write_mixed_log(tmp_path / "data")
+    with opened(tmp_path / "store", directory, SETTINGS):
+        pass
+    values = read_partition(directory).final_values()
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    command = [
+        "tier", "clean", "--store", url, "--runner", "spark", "--cores", "2", "--shape", "bucket",
+        "--force", "--take-over", "--json",
+    ]  # fmt: skip
+    done = CliRunner().invoke(app, command)
+    assert 0 == done.exit_code, done.output
+    (round_,) = json.loads(done.stdout)["partitions"]
+    assert "bucket" == round_["shape"]
+    out = tmp_path / "out"
+    assert (
+        0 == CliRunner().invoke(app, ["tier", "export", "--store", url, "--to", str(out)]).exit_code
+    )
+    assert values == read_partition(out / directory.name).final_values()

@@ -30,6 +30,7 @@ from keeplast.format.checksum import crc32c
 from keeplast.format.filename import LOG, SNAPSHOT, TIME_INDEX, parse_segment_file
 from keeplast.log.files import FileSystem
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.tier.absence import explained
 from keeplast.tier.metadata import MetadataStore, PartitionState
 from keeplast.tier.objects import ObjectStore, object_key
 from keeplast.tier.round_files import RoundFiles, RoundRecipe, new_segment_id
@@ -82,6 +83,23 @@ def clean_remote(
     FencedError when a newer leader owns the partition, ConflictError when what it read was replaced
     meanwhile; in both cases nothing but garbage is left behind.
     """
+    with explained(store, state.partition, epoch=state.leader_epoch):
+        return _clean(
+            store, objects, state, request, runner_for, clock, progressed, local, committed
+        )
+
+
+def _clean(
+    store: MetadataStore,
+    objects: ObjectStore,
+    state: PartitionState,
+    request: TierRequest,
+    runner_for: RunnerFor,
+    clock: Clock,
+    progressed: Progressed,
+    local: Path | None,
+    committed: Committed | None,
+) -> RoundReport:
     started = clock.seconds()
     segments = tuple(state.segments[route.segment_id] for route in state.routes)
     recipe = RoundRecipe(objects, state.partition, state.topic_id, segments, local)

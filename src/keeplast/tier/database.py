@@ -2,8 +2,9 @@
 
 SQLite keeps its changes in a write-ahead log that is flushed at every commit, and a transaction
 takes the write lock when it begins, so that two processes wait for each other instead of failing
-late. PostgreSQL locks the partition's row. Nothing else is supported: a database that does neither
-would let two owners in.
+late. PostgreSQL locks the partition's row, and takes the lock from a host that has gone silent in
+the middle of a transaction. Nothing else is supported: a database that does neither would let two
+owners in.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from keeplast.errors import InvalidError, RefusedError, UnavailableError
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 BUSY_SECONDS = 30
+IDLE_SECONDS = 30
+"""A host that is frozen in the middle of a transaction must not keep the others out for longer."""
+LOCK_SECONDS = 60
 POOL_SIZE = 5
 MIGRATION_LOCK = 0x6B65_6570
 
@@ -52,22 +56,14 @@ def open_database(url: str) -> Engine:
             command.upgrade(config, "head")
     except DBAPIError as error:
         engine.dispose()
+        shown = make_url(url).render_as_string(hide_password=True)
         raise UnavailableError(
-            "the metadata store cannot be opened; correct --store. "
-            f"url={shown_url(url)} error={error.orig}"
+            f"the metadata store cannot be opened; correct --store. url={shown} error={error.orig}"
         ) from error
     except RefusedError:
         engine.dispose()
         raise
     return engine
-
-
-def shown_url(url: str) -> str:
-    """Return a database's URL without its password, for people and files."""
-    try:
-        return make_url(url).render_as_string(hide_password=True)
-    except ArgumentError:
-        return url
 
 
 def _config() -> Config:
@@ -95,9 +91,17 @@ def _create(url: str) -> Engine:
     if parsed.get_backend_name() == "postgresql":
         if parsed.drivername == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
+        # The server ends what its client does not; what the URL says comes later and wins.
+        limits = (
+            f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s "
+            f"-c lock_timeout={LOCK_SECONDS}s -c tcp_keepalives_idle={IDLE_SECONDS}"
+        )
+        for chosen in parsed.normalized_query.get("options", ()):
+            limits += f" {chosen}"
+        parsed = parsed.difference_update_query(["options"])
         return create_engine(
             parsed, pool_size=POOL_SIZE, pool_pre_ping=True, isolation_level="READ COMMITTED",
-            connect_args={"connect_timeout": BUSY_SECONDS},
+            connect_args={"connect_timeout": BUSY_SECONDS, "options": limits},
         )  # fmt: skip
     raise InvalidError(
         "the metadata store is SQLite or PostgreSQL; others do not lock as it needs. "

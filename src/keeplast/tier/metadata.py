@@ -158,10 +158,7 @@ class MetadataStore:
     def find_commit(self, commit_id: str) -> int | None:
         """Return the version that a commit made, None when it never happened."""
         with self._reading() as connection:
-            found = connection.execute(
-                select(schema.COMMITS.c.version).where(schema.COMMITS.c.id == commit_id)
-            ).scalar()
-        return None if found is None else int(found)
+            return _find_commit(connection, commit_id)
 
     def find_fact(self, key: str) -> str | None:
         """Return a fact of the whole store, None when it has not been made."""
@@ -402,6 +399,32 @@ class MetadataStore:
     def _committing(
         self, partition: TopicPartition, commit_id: str, epoch: int, kind: str
     ) -> Iterator[tuple[Connection, RowMapping]]:
+        """One transaction of the owner whose outcome can be looked up, and is if it must be.
+
+        ConflictError when the answer was lost and the commit did not happen; CommitUnknownError
+        only when it could not be looked up either.
+        """
+        try:
+            with self._inserting_commit(partition, commit_id, epoch, kind) as found:
+                yield found
+        except CommitUnknownError as unknown:
+            try:
+                with self._reading() as connection:
+                    # A transaction whose connection was lost in the middle of its COMMIT may still
+                    # be under way in the server; it holds the partition's row until it is over.
+                    _find(connection, partition, locks=True)
+                    happened = _find_commit(connection, commit_id) is not None
+            except UnavailableError:
+                raise unknown from None
+            if not happened:
+                raise ConflictError(
+                    f"the commit did not happen; what it belongs to is done again. id={commit_id}"
+                ) from unknown
+
+    @contextmanager
+    def _inserting_commit(
+        self, partition: TopicPartition, commit_id: str, epoch: int, kind: str
+    ) -> Iterator[tuple[Connection, RowMapping]]:
         with self._owned(partition, epoch) as (connection, row):
             connection.execute(
                 insert(schema.COMMITS).values(
@@ -453,6 +476,13 @@ def _find(connection: Connection, partition: TopicPartition, *, locks: bool = Fa
             f"the partition is not in the store; import or create it. partition={partition}"
         )
     return row
+
+
+def _find_commit(connection: Connection, commit_id: str) -> int | None:
+    found = connection.execute(
+        select(schema.COMMITS.c.version).where(schema.COMMITS.c.id == commit_id)
+    ).scalar()
+    return None if found is None else int(found)
 
 
 def _load(connection: Connection, row: RowMapping) -> PartitionState:

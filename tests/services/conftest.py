@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +74,8 @@ def postgresql() -> Iterator[str]:
     )  # fmt: skip
     port = free_port()
     process = subprocess.Popen(
-        [binaries / "postgres", "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", directory],
+        [binaries / "postgres", "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", directory,
+         "-c", "fsync=off"],
         user=user, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -85,15 +86,24 @@ def postgresql() -> Iterator[str]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.fixture
-def database(postgresql: str) -> str:
-    """The URL of a new, empty database."""
+@pytest.fixture(scope="session")
+def new_database(postgresql: str) -> Callable[[], str]:
+    """Makes an empty database and returns its URL."""
     import psycopg
 
-    name = f"k{secrets.token_hex(6)}"
-    with psycopg.connect(postgresql, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return postgresql.rsplit("/", 1)[0] + f"/{name}"
+    def make() -> str:
+        name = f"k{secrets.token_hex(6)}"
+        with psycopg.connect(postgresql, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return postgresql.rsplit("/", 1)[0] + f"/{name}"
+
+    return make
+
+
+@pytest.fixture
+def database(new_database: Callable[[], str]) -> str:
+    """The URL of a new, empty database."""
+    return new_database()
 
 
 @dataclass(frozen=True, slots=True)

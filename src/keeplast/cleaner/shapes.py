@@ -44,10 +44,8 @@ MAP_BYTES_PER_SLOT_BYTE = 1.5
 BUCKET_BYTES_PER_ROW = 64
 """A row of a bucket: 24 bytes, twice while they arrive, and its answer."""
 
-RECORDS_PER_BYTE_MAX = 4
-"""More records do not fit: a million distinct eight-byte keys that count up, without values, take
-0.46 bytes each as one zstd batch. Only sections full of gaps are bounded by this rather than by
-their offsets."""
+RECORD_BYTES_MIN = 16
+"""Hardly a record with a key takes less, headers of batches included; compressed ones may."""
 
 BUCKETS_MAX = 1 << 14
 SMALLEST_CUT_BYTES = 64 << 20
@@ -68,18 +66,10 @@ class Workload:
 
     @classmethod
     def at_most(cls, plan: RoundPlan) -> Workload:
-        """Return a round with as many records and keys as it can have, however well compressed.
-
-        Every record has an offset of its own, so there are no more than offsets.
-        """
-        start = plan.segments[0].base_offset
+        """Return a round with as many records and keys as its bytes can hold uncompressed."""
         below = sum(s.size_bytes for s in plan.segments if s.base_offset < plan.bound)
         dirty = sum(s.size_bytes for s in plan.dirty_segments())
-        return cls(
-            plan,
-            min(plan.bound - start, below * RECORDS_PER_BYTE_MAX),
-            min(plan.bound - max(plan.first_dirty, start), dirty * RECORDS_PER_BYTE_MAX),
-        )
+        return cls(plan, below // RECORD_BYTES_MIN, dirty // RECORD_BYTES_MIN)
 
     @property
     def map_bytes(self) -> int | None:

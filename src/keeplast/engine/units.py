@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import GroupPlan
 from keeplast.cleaner.transactions import TransactionState
-from keeplast.engine.payloads import NO_PAYLOADS, Payloads
 from keeplast.engine.task import IndexStats, StagedGroup
 
 Events = NDArray[np.int64]
@@ -182,7 +181,6 @@ class Indexed:
     peak_rss_bytes: int
     block: tuple[NDArray[np.uint64], NDArray[np.int64]] | None = None
     chunks: tuple[KeyChunk, ...] = ()
-    payloads: Payloads = NO_PAYLOADS
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +205,6 @@ class Rewritten:
     peak_rss_bytes: int = 0
     source_crcs: Mapping[int, int] = field(default_factory=dict)
     output_crcs: Mapping[int, int] = field(default_factory=dict)
-    payloads: Payloads = NO_PAYLOADS
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,12 @@ DONE = 0
 FAILED_ON_INPUT = (3, 4)
 """Corrupt input, or refused."""
 
+OF_THE_SHAPE = (
+    "copied_bytes", "batches_decompressed", "decompressed_bytes", "batches_reused", "reused_bytes",
+)  # fmt: skip
+"""Counters that say how the work was cut (where windows end, what met in one memory), not what it
+brought."""
+
 
 class Reshaped:
     """A runner that cuts every round as it is told, whatever the planner chose."""

@@ -1,17 +1,28 @@
-"""``keeplast tier import``: from a data directory and its settings to partitions of a store."""
+"""``keeplast tier import`` and ``copy``: from a data directory to partitions of a store.
+
+A fault of one partition is told and stops no other; the greatest exit code counts.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from keeplast.cli.guard import JSON_VERSION
+from keeplast.cli.exit_codes import DONE, error_exit_code
+from keeplast.cli.guard import JSON_VERSION, error_document, error_text
 from keeplast.cli.output import print_result, say
 from keeplast.cli.progress import ProgressEvents
 from keeplast.cli.sizes import format_bytes
 from keeplast.config.selection import select_directory
-from keeplast.engine.open_store import TieredStore
+from keeplast.engine.open_store import Progressed, TieredStore
+from keeplast.errors import CompactionError, InvalidError
+from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles
+from keeplast.model.partition import TopicPartition
+from keeplast.tier.metadata import PartitionState
+
+Act = Callable[[Progressed], PartitionState]
 
 
 def import_directory(
@@ -32,33 +43,94 @@ def import_directory(
     )  # fmt: skip
     for warning in warnings:
         say(warning, kind="warning")
-    documents = []
-    with ProgressEvents("importing") as events:
-        for entry, settings in chosen:
-            before = store.state(entry.partition) if entry.partition in store.partitions() else None
-            size = sum(path.stat().st_size for path in entry.path.glob("*.log"))
-            events.planned(size)
-            state = store.import_directory(
-                entry.partition, entry.path, settings, progressed=events.progressed,
-                takes_over=takes_over,
-            )  # fmt: skip
-            added = len(state.routes) - (0 if before is None else len(before.routes))
-            documents.append(
-                {
-                    "topic": entry.partition.topic,
-                    "partition": entry.partition.partition,
-                    "segments": len(state.routes),
-                    "added": added,
-                    "bytes": state.remote_bytes,
-                    "log_start": state.log_start,
-                    "remote_end": state.remote_end,
-                    "first_dirty": state.first_dirty(),
-                }
+
+    def act_on(partition: TopicPartition, path: Path, settings: dict[str, str]) -> Act:
+        return lambda progressed: store.import_directory(
+            partition, path, settings, progressed=progressed, takes_over=takes_over
+        )
+
+    acts = [
+        (entry.partition, entry.path, act_on(entry.partition, entry.path, settings))
+        for entry, settings in chosen
+    ]
+    return _taken_over(store, acts, "importing", as_json=as_json)
+
+
+def copy_directory(
+    store: TieredStore,
+    data_dir: Path,
+    partitions: Sequence[TopicPartition],
+    *,
+    takes_over: bool,
+    as_json: bool,
+) -> tuple[int, dict[str, Any]]:
+    """Copy what those of ``partitions`` have gained that lie in ``data_dir``."""
+    directory = open_data_directory(data_dir, LocalFiles())
+    found = [(each, directory.find(each)) for each in partitions]
+    here = [(each, entry.path) for each, entry in found if entry is not None]
+    if not here and partitions:
+        raise InvalidError(
+            "none of the store's partitions is in the directory; keeplast tier import takes new "
+            f"ones in. path={data_dir}"
+        )
+
+    def act_on(partition: TopicPartition, path: Path) -> Act:
+        return lambda progressed: store.copy_directory(
+            partition, path, progressed=progressed, takes_over=takes_over
+        )
+
+    acts = [(each, path, act_on(each, path)) for each, path in here]
+    return _taken_over(store, acts, "copying", as_json=as_json)
+
+
+def _taken_over(
+    store: TieredStore,
+    acts: Iterable[tuple[TopicPartition, Path, Act]],
+    what: str,
+    *,
+    as_json: bool,
+) -> tuple[int, dict[str, Any]]:
+    documents, code = [], DONE
+    known = set(store.partitions())
+    for partition, path, act in acts:
+        before = store.state(partition) if partition in known else None
+        place = {"topic": partition.topic, "partition": partition.partition}
+        try:
+            with ProgressEvents(f"{what} {partition}") as events:
+                events.planned(_bytes_to_copy(path, before))
+                state = act(events.progressed)
+        except (CompactionError, OSError) as error:
+            say(f"{partition}: {error_text(error)}", kind="error")
+            code = max(code, error_exit_code(error))
+            documents.append(place | {"error": error_document(error)["error"]})
+            continue
+        added = len(state.routes) - (0 if before is None else len(before.routes))
+        documents.append(
+            place
+            | {
+                "segments": len(state.routes),
+                "added": added,
+                "bytes": state.remote_bytes,
+                "log_start": state.log_start,
+                "remote_end": state.remote_end,
+                "first_dirty": state.first_dirty(),
+            }
+        )
+        if not as_json:
+            print_result(
+                f"{partition}: {added} segments copied, {len(state.routes)} in the "
+                f"store, {format_bytes(state.remote_bytes)}, offsets "
+                f"{state.log_start}..{state.remote_end}"
             )
-            if not as_json:
-                print_result(
-                    f"{entry.partition}: {added} segments copied, {len(state.routes)} in the "
-                    f"store, {format_bytes(state.remote_bytes)}, offsets "
-                    f"{state.log_start}..{state.remote_end}"
-                )
-    return 0, {"version": JSON_VERSION, "partitions": documents}
+    return code, {"version": JSON_VERSION, "partitions": documents}
+
+
+def _bytes_to_copy(path: Path, before: PartitionState | None) -> int:
+    """Return about how much a copy moves: the segments that begin behind what the store has."""
+    start = 0 if before is None else before.remote_end
+    files = LocalFiles()
+    return sum(
+        files.stat(path / name).size_bytes
+        for name in files.listdir(path)
+        if name.endswith(".log") and name[:20].isdigit() and int(name[:20]) >= start
+    )

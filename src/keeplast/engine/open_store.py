@@ -21,22 +21,26 @@ from keeplast.cleaner.retention import ExpiryPlan
 from keeplast.cleaner.shapes import Shape
 from keeplast.clock import Clock, SystemClock
 from keeplast.engine.report import RoundReport
-from keeplast.engine.request import TASK_MEMORY_BYTES_DEFAULT
+from keeplast.engine.request import (
+    TASK_MEMORY_BYTES_DEFAULT,
+    CleanRequest,
+    PartitionRequest,
+)
+from keeplast.engine.survey import load_checkpoints, survey_partition
 from keeplast.engine.tier_round import RunnerFor, TierRequest, clean_remote
 from keeplast.engine.tier_status import TierStatus, tier_status
 from keeplast.engine.tier_verification import TierFinding, verify_remote
 from keeplast.errors import InvalidError, RefusedError
-from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.tier.collection import Collected, collect
-from keeplast.tier.database import open_database
+from keeplast.tier.database import open_database, shown_url
 from keeplast.tier.host import PartitionHost
 from keeplast.tier.importing import (
     export_partition,
     import_segments,
-    read_lineage,
+    lineage_of,
     read_topic_id,
 )
 from keeplast.tier.metadata import MetadataStore, PartitionState
@@ -126,8 +130,9 @@ class TieredStore:
             )
         epoch = state.leader_epoch + 1
         return self._store.take_over(
-            partition, epoch=epoch, owner=self._owner,
-            lineage=next_lineage(state.lineage, epoch, state.remote_end), log_end=state.remote_end,
+            # Who keeps a log writes no records into it: the leaders' epochs stay as they are.
+            partition, epoch=epoch, owner=self._owner, lineage=state.lineage,
+            log_end=state.remote_end,
         )  # fmt: skip
 
     def import_directory(
@@ -144,7 +149,7 @@ class TieredStore:
         All of it counts as dirty. The directory is only read.
         """
         topic = self._topic_of(settings)
-        lineage = read_lineage(self._files, directory)
+        lineage = lineage_of(self._files, directory)
         if partition not in self._store.partitions():
             first = min(
                 (
@@ -161,7 +166,7 @@ class TieredStore:
                 settings=settings,
             )
         state = self._store.load(partition)
-        newest = lineage[-1].epoch if lineage else 0
+        newest = lineage[-1].epoch
         if state.owner in ("", self._owner) and state.leader_epoch < newest:
             state = self._store.take_over(
                 partition,
@@ -174,6 +179,31 @@ class TieredStore:
         return import_segments(
             self._store, self._objects, self._files, directory, state,
             index_interval_bytes=topic.index_interval_bytes, progressed=progressed,
+        )  # fmt: skip
+
+    def copy_directory(
+        self,
+        partition: TopicPartition,
+        directory: Path,
+        *,
+        progressed: Progressed,
+        takes_over: bool = False,
+    ) -> PartitionState:
+        """Copy what a directory whose partition is known has gained: closed segments below its high
+        watermark and its last stable offset.
+
+        The directory is only read, and a broker may be working on it.
+        """
+        state = self.own(partition, takes_over=takes_over)
+        topic = self._topic_of(state.settings)
+        survey = survey_partition(
+            PartitionRequest(partition, directory, topic), CleanRequest(()),
+            load_checkpoints(self._files, directory.parent), self._files, self._clock.now_ms(),
+        )  # fmt: skip
+        return import_segments(
+            self._store, self._objects, self._files, directory, state,
+            index_interval_bytes=topic.index_interval_bytes, progressed=progressed,
+            until=survey.last_stable,
         )  # fmt: skip
 
     def export(self, partition: TopicPartition, directory: Path, progressed: Progressed) -> None:
@@ -281,7 +311,8 @@ def open_store(
     if known is None and objects is None:
         metadata.close()
         raise InvalidError(
-            f"this store is new; say where its objects are (keeplast tier init). store={store}"
+            "this store is new; say where its objects are (keeplast tier init). "
+            f"store={shown_url(store)}"
         )
     if objects is not None:
         known = metadata.fact(OBJECTS, lambda: objects)
@@ -294,11 +325,3 @@ def open_store(
         metadata, open_objects(str(known), dict(options or {})), owner=owner, topic_of=topic_of,
         clock=clock, files=LocalFiles(),
     )  # fmt: skip
-
-
-def next_lineage(
-    lineage: tuple[LeaderEpoch, ...], epoch: int, log_end: int
-) -> tuple[LeaderEpoch, ...]:
-    """Return the lineage with a new leader at its end; one that wrote nothing leaves no trace."""
-    kept = tuple(entry for entry in lineage if entry.start_offset < log_end)
-    return (*kept, LeaderEpoch(epoch, log_end))

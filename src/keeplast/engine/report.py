@@ -43,7 +43,9 @@ class Stats:
     ``versions_malformed`` count the records that the strategy ``header`` ranked without a version,
     by whether the header is there: the dirty ones, and the clean ones where it read them.
     ``buffer_utilization`` is the share of the key map's slots in use at the end of the round, None
-    for a map without bound.
+    for a map without bound. ``batches_decompressed`` counts a batch each time that a pass unpacked
+    it, ``batches_reused`` each time that what an earlier pass had unpacked was still in memory;
+    their bytes are those of the records, uncompressed.
     """
 
     map_messages_read: int = 0
@@ -70,6 +72,10 @@ class Stats:
     peak_rss_bytes: int = 0
     versions_missing: int = 0
     versions_malformed: int = 0
+    batches_decompressed: int = 0
+    decompressed_bytes: int = 0
+    batches_reused: int = 0
+    reused_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups
 from keeplast.cleaner.selection import Candidate, Order, choose
 from keeplast.cleaner.shapes import Shape, ShapeChoice
 from keeplast.columns import verdicts
+from keeplast.engine.payloads import NO_PAYLOADS
 from keeplast.engine.report import (
     CleanReport,
     Estimate,
@@ -72,6 +73,7 @@ class Round:
         """Return the report of a round whose last wave is committed."""
         last = self.results[-1]
         counters, index, slots = last.counters, last.index, self.plan.key_slots
+        payloads = sum((result.payloads for result in self.results), NO_PAYLOADS)
         stats = Stats(
             map_messages_read=index.messages_read,
             map_bytes_read=index.bytes_read,
@@ -97,6 +99,10 @@ class Round:
             peak_rss_bytes=max(result.peak_rss_bytes for result in self.results),
             versions_missing=index.versions_missing,
             versions_malformed=index.versions_malformed,
+            batches_decompressed=payloads.decompressed,
+            decompressed_bytes=payloads.decompressed_bytes,
+            batches_reused=payloads.reused,
+            reused_bytes=payloads.reused_bytes,
         )
         base = base_report(self.survey)
         groups = tuple(group for result in self.results for group in result.groups)

@@ -23,6 +23,7 @@ from keeplast.cleaner.transactions import TransactionState
 from keeplast.clock import Clock
 from keeplast.columns import verdicts
 from keeplast.engine.index import first_pass_position
+from keeplast.engine.payloads import NO_PAYLOADS
 from keeplast.engine.ranking import ranking_of
 from keeplast.engine.standings import bucket_of
 from keeplast.engine.task import (
@@ -271,8 +272,10 @@ class StagedRound:
         counters = np.zeros(verdicts.COUNTERS, np.int64)
         source_crcs: dict[int, int] = {}
         output_crcs: dict[int, int] = {}
+        payloads = sum((each.payloads for each in self._indexed), NO_PAYLOADS)
         for part in parts:
             counters += part.counters
+            payloads += part.payloads
             source_crcs.update(part.source_crcs)
             output_crcs.update(part.output_crcs)
         return TaskResult(
@@ -295,6 +298,7 @@ class StagedRound:
             peak_rss_bytes=self._peak_rss_bytes,
             source_crcs=source_crcs,
             output_crcs=output_crcs,
+            payloads=payloads,
         )
 
 

@@ -18,6 +18,7 @@ from keeplast.cleaner.shapes import WHOLE, Shape, ShapeChoice
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.columns import rules, verdicts
 from keeplast.columns.winners import KeyMap
+from keeplast.engine.payloads import NO_PAYLOADS, Payloads
 from keeplast.engine.report import Reasons
 from keeplast.format.filename import Kind
 from keeplast.log.files import FilesRecipe, LocalRecipe
@@ -139,6 +140,7 @@ class TaskResult:
     error: Exception | None = None
     source_crcs: Mapping[int, int] = field(default_factory=dict)
     output_crcs: Mapping[int, int] = field(default_factory=dict)
+    payloads: Payloads = NO_PAYLOADS
 
 
 def first_pass_start(plan: RoundPlan) -> TransactionState:

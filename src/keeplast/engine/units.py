@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import GroupPlan
 from keeplast.cleaner.transactions import TransactionState
+from keeplast.engine.payloads import NO_PAYLOADS, Payloads
 from keeplast.engine.task import IndexStats, StagedGroup
 
 Events = NDArray[np.int64]
@@ -181,6 +182,7 @@ class Indexed:
     peak_rss_bytes: int
     block: tuple[NDArray[np.uint64], NDArray[np.int64]] | None = None
     chunks: tuple[KeyChunk, ...] = ()
+    payloads: Payloads = NO_PAYLOADS
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,7 @@ class Rewritten:
     peak_rss_bytes: int = 0
     source_crcs: Mapping[int, int] = field(default_factory=dict)
     output_crcs: Mapping[int, int] = field(default_factory=dict)
+    payloads: Payloads = NO_PAYLOADS
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ def _run(
     staged: list[StagedGroup],
 ) -> TaskResult:
     cache = DecompressedCache(workspace.cache_bytes)
+    workspace.take_payloads()
     ranking = ranking_of(task.plan.topic)
     carry = task.carry
     if carry is None:
@@ -113,6 +114,7 @@ def _run(
         carry=rest,
         source_crcs=source_crcs,
         output_crcs=second.output_crcs,
+        payloads=workspace.take_payloads(),
     )
 
 

@@ -141,6 +141,7 @@ def index(unit: IndexUnit, tools: Tools, sink: KeySink, disordered: Callable[[],
     end_offset = next((s.base_offset for s in plan.segments if s.base_offset > base), plan.bound)
 
     def once(*, checks_crc: bool) -> Indexed:
+        tools.workspace.take_payloads()
         indexing = Indexing(tools.task, tools.workspace, tools.cache, ranking, sink, disordered)
         indexing.begin(unit.entry.copy(), base - 1)
         lister = tools.lister() if unit.lists_events else None
@@ -156,6 +157,7 @@ def index(unit: IndexUnit, tools: Tools, sink: KeySink, disordered: Callable[[],
             None if lister is None else lister.events(),
             _stats(indexing.messages, indexing.bytes, indexing.versions),
             peak_rss_bytes(),
+            payloads=tools.workspace.take_payloads(),
         )
 
     # The second pass checks every CRC before anything is committed. What does not parse here most
@@ -178,12 +180,14 @@ def raise_clean(unit: RaiseUnit, tools: Tools, raise_known: RaiseKnown) -> Index
     extent = unit.extent
 
     def once(*, checks_crc: bool) -> Indexed:
+        tools.workspace.take_payloads()
         counts = raise_over_extent(
             tools.task, extent.base_offset, extent.start, extent.end, unit.entry.copy(),
             raise_known, ranking_of(tools.task.plan.topic), tools.files, tools.workspace,
             tools.cache, tools.progressed, checks_crc=checks_crc,
         )  # fmt: skip
-        return Indexed(extent, None, _stats(0, 0, counts), peak_rss_bytes())
+        payloads = tools.workspace.take_payloads()
+        return Indexed(extent, None, _stats(0, 0, counts), peak_rss_bytes(), payloads=payloads)
 
     try:
         return once(checks_crc=False)
@@ -215,6 +219,7 @@ def ask_in_steps(unit: AskUnit, tools: Tools, emit: Emit) -> Iterator[Indexed | 
 
     Yields None after every window, so that chunks can be taken away, and last what was read.
     """
+    tools.workspace.take_payloads()
     asking = _Asking(unit, tools, emit)
     lister = tools.lister() if unit.lists_events else None
     # A chunk cannot be taken back, so what does not parse is read a second time for its message.
@@ -237,6 +242,7 @@ def ask_in_steps(unit: AskUnit, tools: Tools, emit: Emit) -> Iterator[Indexed | 
         None if lister is None else lister.events(),
         _stats(asking.messages, asking.bytes, asking.versions),
         peak_rss_bytes(),
+        payloads=tools.workspace.take_payloads(),
     )
 
 
@@ -363,6 +369,7 @@ def rewrite(
     )  # fmt: skip
     entry = second_pass_start(task.plan) if unit.entry is None else unit.entry.copy()
     second = SecondPass(context, entry, [unit.group], staged=staged)
+    tools.workspace.take_payloads()
     try:
         while second.pending:
             second.step()
@@ -382,4 +389,5 @@ def rewrite(
         peak_rss_bytes(),
         source_crcs,
         second.output_crcs,
+        tools.workspace.take_payloads(),
     )

@@ -19,6 +19,7 @@ from keeplast.columns import legacy, ranks, rows, unpack, winners
 from keeplast.columns.kernel import OK, PROBLEMS, TOO_MANY
 from keeplast.columns.ledger import NO_LEDGER, Ledger
 from keeplast.columns.scan import HAS_HIDDEN
+from keeplast.engine.payloads import Payloads
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.compression import (
     Codec,
@@ -148,6 +149,7 @@ class Workspace:
         self._payload = np.empty(0, np.uint8)
         self._zstd = ZstdWriter()
         self._zstd_reader = ZstdReader()
+        self._payloads = Payloads()
         self.cache_bytes = cache_bytes_of(memory_bytes)
         self.ledger_bytes_max = self.cache_bytes // LEDGER_SHARE
 
@@ -166,6 +168,11 @@ class Workspace:
         self.block = np.empty((count, 3), np.uint64)
         self.block_rows = np.empty(count, np.int32)
         self._ranks: tuple[NDArray[np.int64], NDArray[np.uint64]] | None = None
+
+    def take_payloads(self) -> Payloads:
+        """Return what was decompressed and what was not for it, since this was last called."""
+        taken, self._payloads = self._payloads, Payloads()
+        return taken
 
     def compress(self, codec: Codec, payload: memoryview) -> bytes:
         """Return a batch's records as its codec packs them."""
@@ -263,6 +270,7 @@ class Workspace:
         unpacked = first if len(others) < len(hidden) else window.batches
         facts = table[others][:, [t.POSITION, t.SIZE, t.ATTRIBUTES, t.MAGIC]].tolist()
         spans: list[tuple[int, int]] = []
+        reused: list[int] = []
         full_at = window.batches
         for i, (start, size, attributes, magic) in zip(others.tolist(), facts, strict=True):
             if unpacked < i:
@@ -292,6 +300,8 @@ class Workspace:
                     cache.keep(base_offset, position, payload)
                 full_at = i
                 break
+            if payload is not None:
+                reused.append(end - at)
             if keeps and is_kept:
                 cache.keep_copy(base_offset, position, self.scratch, at, end)
             spans.append((at, end))
@@ -304,7 +314,16 @@ class Workspace:
         found = np.array([span for span in spans if span is not NOT_HERE], np.int64).reshape(-1, 2)
         table[done, t.PAYLOAD_START] = found[:, 0]
         table[done, t.PAYLOAD_END] = found[:, 1]
+        self._tally(table[hidden[hidden < full_at]], reused)
         return full_at
+
+    def _tally(self, uncovered: NDArray[np.int64], reused: list[int]) -> None:
+        """Count batches whose records are in scratch now; ``reused`` are the sizes of some."""
+        rows = uncovered[uncovered[:, t.MAGIC] == 2]
+        size = int((rows[:, t.PAYLOAD_END] - rows[:, t.PAYLOAD_START]).sum())
+        self._payloads += Payloads(
+            len(rows) - len(reused), size - sum(reused), len(reused), sum(reused)
+        )
 
     def _unpack(self, window: Window, first: int, last: int, at: int) -> tuple[int, int]:
         """Decompress the small batches of ``[first, last)`` to scratch.
@@ -373,6 +392,7 @@ class Workspace:
         else:
             position = window.position + int(table[i, t.POSITION])
             inner = None if keeps else cache.take(base_offset, position)
+            is_reused = inner is not None
             if inner is None:
                 inner = self._decompress_set(window, i)
             room = len(inner) + legacy.MESSAGE_GROWTH_MAX * (len(inner) // 26 + 1)
@@ -381,6 +401,8 @@ class Workspace:
                 return None
             if keeps:
                 cache.keep(base_offset, position, inner)
+            size = len(inner)
+            self._payloads += Payloads(0, 0, 1, size) if is_reused else Payloads(1, size)
             end, code = legacy.convert_set(table, i, inner, len(inner), self.scratch, at)
         if code != OK:
             raise window.corrupt(i, PROBLEMS[code], "messages that fill their set", "others")

@@ -56,14 +56,22 @@ def open_database(url: str) -> Engine:
             command.upgrade(config, "head")
     except DBAPIError as error:
         engine.dispose()
-        shown = make_url(url).render_as_string(hide_password=True)
         raise UnavailableError(
-            f"the metadata store cannot be opened; correct --store. url={shown} error={error.orig}"
+            "the metadata store cannot be opened; correct --store. "
+            f"url={shown_url(url)} error={error.orig}"
         ) from error
     except RefusedError:
         engine.dispose()
         raise
     return engine
+
+
+def shown_url(url: str) -> str:
+    """Return a database's URL without its password, for people and files."""
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except ArgumentError:
+        return url
 
 
 def _config() -> Config:

@@ -1,7 +1,9 @@
 """Takes a partition directory of a broker into the store, and writes one out of it again.
 
 An import copies every segment, the active one too, in order, and goes on where an earlier one
-ended; the directory is only read. An export is a directory that a broker serves: the live segments,
+ended, also in the middle of a segment that has grown since or was merged with its neighbours; the
+directory is only read. What it may not continue is another history: leader epochs and the topic's
+id are compared first. An export is a directory that a broker serves: the live segments,
 an empty active one behind them, leader epochs, producers and the cleaner's checkpoint.
 """
 
@@ -50,6 +52,12 @@ def read_lineage(files: FileSystem, directory: Path) -> tuple[LeaderEpoch, ...]:
         raise error.located(str(path)) from error
 
 
+def lineage_of(files: FileSystem, directory: Path) -> tuple[LeaderEpoch, ...]:
+    """Return the leader epochs of a partition directory; epoch 0 for a log from before there were
+    any."""
+    return read_lineage(files, directory) or (LeaderEpoch(0, 0),)
+
+
 def read_topic_id(files: FileSystem, directory: Path) -> str:
     """Return the topic id of a partition directory in hex, zeros when it has none."""
     path = directory / PARTITION_METADATA
@@ -70,28 +78,35 @@ def import_segments(
     *,
     index_interval_bytes: int,
     progressed: Progressed,
+    until: int | None = None,
 ) -> PartitionState:
-    """Copy every segment of ``directory`` that the store does not have; returns what it then has.
+    """Copy what of ``directory`` the store does not have; returns what it then has.
 
-    RefusedError when leftovers of a swap or a torn tail lie in it, ConflictError when it does not
-    continue what is in the store.
+    ``until`` leaves out segments that end above it, and the active one; None leaves out nothing.
+    RefusedError when leftovers of a swap or a torn tail lie in the directory, ConflictError when it
+    does not continue what is in the store.
     """
     listing = list_partition(directory, files)
     tail = find_tail(listing, files)
-    if listing.leftovers or tail.torn_at is not None:
+    if listing.leftovers or (tail.torn_at is not None and until is None):
         raise RefusedError(
             "the directory is not whole: a swap was interrupted or its end is torn; start a broker "
             f"on it once, or clean it in place. path={directory}"
         )
-    lineage = read_lineage(files, directory)
+    lineage = lineage_of(files, directory)
+    _check_same_log(files, directory, state, lineage)
+    segments = listing.segments if until is None else listing.segments[:-1]
     ends = [*(s.base_offset for s in listing.segments[1:]), tail.log_end]
-    for segment, end in zip(listing.segments, ends, strict=True):
+    for segment, end in zip(segments, ends, strict=False):
         if end <= state.remote_end or end == segment.base_offset:
             continue
-        if state.routes and segment.base_offset != state.remote_end:
+        if until is not None and end > until:
+            break
+        if state.routes and segment.base_offset > state.remote_end:
             raise ConflictError(
-                "the directory does not continue what is in the store; export that first. "
-                f"path={segment.log_path} store_end={state.remote_end}"
+                "the directory does not continue what is in the store: what lay between was "
+                f"removed before it was copied. path={segment.log_path} "
+                f"store_end={state.remote_end}"
             )
         made = copy_segment(
             objects, files, segment,
@@ -100,13 +115,43 @@ def import_segments(
             leader_epoch_of_owner=state.leader_epoch, number=0,
             cleaner_offsets=dict(state.publications[-1].offsets),
             index_interval_bytes=index_interval_bytes,
+            from_offset=state.remote_end if state.routes else None,
         )  # fmt: skip
         state = store.commit_copy(
             state.partition, secrets.token_hex(ID_CHARS // 2), epoch=state.leader_epoch,
-            segment=made, lineage=state.lineage,
+            segment=made, lineage=lineage,
         )  # fmt: skip
         progressed(segment.size_bytes)
     return state
+
+
+def _check_same_log(
+    files: FileSystem,
+    directory: Path,
+    state: PartitionState,
+    lineage: tuple[LeaderEpoch, ...],
+) -> None:
+    """ConflictError unless ``directory`` is the log that the store holds the beginning of."""
+    topic_id = read_topic_id(files, directory)
+    if int(topic_id, 16) and int(state.topic_id, 16) and topic_id != state.topic_id:
+        raise ConflictError(
+            "another topic of the same name: it was deleted and made again. "
+            f"path={directory} topic_id={topic_id} store_topic_id={state.topic_id}"
+        )
+    if not state.routes:
+        return
+    # A log start that moved takes older epochs out of a directory: compared behind its first one.
+    first = lineage[0].epoch
+    known, found = (
+        {e for e in entries if e.epoch > first and e.start_offset < state.remote_end}
+        for entries in (state.lineage, lineage)
+    )
+    if known != found:
+        differing = min(known ^ found, key=lambda entry: entry.start_offset)
+        raise ConflictError(
+            "the directory has another history than the store: its leader epochs differ. "
+            f"path={directory} epoch={differing.epoch} from_offset={differing.start_offset}"
+        )
 
 
 def export_partition(

@@ -49,6 +49,22 @@ GIANT = Workload(plan(100, 100 * MIB), 10**8, 10**6)
 SMALL = Workload(plan(3, MIB), 10**4, 10**3)
 
 
+@pytest.mark.parametrize(
+    ("first_dirty", "segment_bytes", "rows", "dirty_keys"),
+    [
+        (0, MIB, 300, 300),
+        (250, MIB, 300, 50),
+        (0, 10, 120, 120),
+        (250, 10, 120, 40),
+    ],
+)
+def test_there_are_no_more_keys_than_offsets_and_no_more_than_fit_the_bytes(
+    first_dirty: int, segment_bytes: int, rows: int, dirty_keys: int
+) -> None:
+    dirty = replace(plan(3, segment_bytes), first_dirty=first_dirty)
+    assert Workload(dirty, rows, dirty_keys) == Workload.at_most(dirty)
+
+
 def shapes(workloads: list[Workload], ground: Ground, asked: Shape | None = None) -> list[Shape]:
     return [choice.shape for choice in choose_shapes(workloads, ground, asked=asked)]
 

@@ -22,7 +22,7 @@ from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from tests.support.cleanings import Reshaped
+from tests.support.cleanings import OF_THE_SHAPE, Reshaped
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import (
     COMPACT,
@@ -60,8 +60,7 @@ def clean(runner: Runner, request: CleanRequest) -> CleanReport:
 def untimed(report: RoundReport) -> object:
     assert report.error is None, report.error
     assert report.stats is not None
-    # What is copied as it is depends on where windows end, the rest on nothing.
-    stats = replace(report.stats, **dict.fromkeys(TIMED, 0), copied_bytes=0)
+    stats = replace(report.stats, **dict.fromkeys((*TIMED, *OF_THE_SHAPE), 0))
     return stats, report.reasons, report.groups, report.end_offset
 
 

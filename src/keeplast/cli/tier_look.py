@@ -1,0 +1,62 @@
+"""``keeplast tier status`` and ``verify``: what a store holds, and whether that is so."""
+
+from __future__ import annotations
+
+from keeplast.cli import options
+from keeplast.cli import tier_options as shared
+from keeplast.cli.guard import JSON_VERSION, run_guarded
+from keeplast.cli.tier_options import Result, store_call
+
+
+def status(
+    store: shared.Store,
+    topic: options.Topics = None,
+    partition: options.Partitions = None,
+    object_option: shared.ObjectOptions = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show each partition: what is cleaned and dirty, who owns it, and what waits to be removed."""
+
+    def body() -> Result:
+        from keeplast.cli.output import print_result
+        from keeplast.cli.tier_view import status_document, status_parts
+
+        call = store_call(store, topic, partition, object_option)
+        with call.opened() as opened:
+            found = [opened.status(each) for each in call.chosen(opened)]
+        if not as_json:
+            print_result(*status_parts(found))
+        return 0, {"version": JSON_VERSION, "partitions": [status_document(s) for s in found]}
+
+    run_guarded(body, as_json=as_json)
+
+
+def verify(
+    store: shared.Store,
+    topic: options.Topics = None,
+    partition: options.Partitions = None,
+    object_option: shared.ObjectOptions = None,
+    as_json: options.Json = False,
+) -> None:
+    """Read every live object and check the store's invariants; changes nothing."""
+
+    def body() -> Result:
+        from keeplast.cli.exit_codes import CHECK_FAILED, DONE
+        from keeplast.cli.output import print_result
+        from keeplast.cli.progress import ProgressEvents
+        from keeplast.cli.tier_view import findings_document, findings_lines
+
+        call = store_call(store, topic, partition, object_option)
+        found = {}
+        with call.opened() as opened:
+            chosen = call.chosen(opened)
+            for each in chosen:
+                with ProgressEvents(f"reading {each}") as events:
+                    events.planned(opened.state(each).effective_bytes())
+                    found[each] = opened.verify(each, events.progressed)
+                if not as_json:
+                    print_result(*findings_lines({each: found[each]}))
+        code = CHECK_FAILED if any(found.values()) else DONE
+        return code, {"version": JSON_VERSION, "partitions": findings_document(found)}
+
+    run_guarded(body, as_json=as_json)

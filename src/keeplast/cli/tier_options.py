@@ -1,0 +1,206 @@
+"""The options that the commands of ``keeplast tier`` share, spelled once, and what they open.
+
+Imports nothing heavy: the database and the object store are opened when a command's body runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keeplast.cli.guard import JSON_VERSION, run_guarded
+
+if TYPE_CHECKING:
+    from keeplast.engine.open_store import TieredStore
+    from keeplast.model.partition import TopicPartition
+
+OWNER = "Who does it"
+
+Store = Annotated[
+    str,
+    typer.Option(
+        "--store", metavar="URL", show_default=False,
+        help="The metadata store: sqlite:///FILE, or postgresql://USER@HOST/DATABASE.",
+    ),
+]  # fmt: skip
+Objects = Annotated[
+    str | None,
+    typer.Option(
+        "--objects", metavar="URL",
+        help="Where the objects are: file://, s3://, gs:// or az://. Remembered by the store.",
+    ),
+]  # fmt: skip
+ObjectOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--object-option", metavar="KEY=VALUE",
+        help="An option of the object store, such as endpoint=http://host:port; repeatable.",
+    ),
+]  # fmt: skip
+Owner = Annotated[
+    str | None,
+    typer.Option(
+        "--owner", metavar="NAME", rich_help_panel=OWNER,
+        help="Who owns what this command changes. Default: the name of this host.",
+    ),
+]  # fmt: skip
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over", rich_help_panel=OWNER,
+        help="Fence another owner. What it does from then on is refused.",
+    ),
+]  # fmt: skip
+GraceMs = Annotated[
+    int | None,
+    typer.Option(
+        "--grace-ms", metavar="MS", min=0,
+        help="How long replaced segments stay for readers that began before. Default: an hour.",
+    ),
+]  # fmt: skip
+GarbageAgeMs = Annotated[
+    int | None,
+    typer.Option(
+        "--garbage-age-ms", metavar="MS", min=0,
+        help="How old an object must be that no row names. Default: a day.",
+    ),
+]  # fmt: skip
+
+
+Result = tuple[int, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCall:
+    """Which store a command opens, as whom, and which of its partitions it is about."""
+
+    store: str
+    object_options: tuple[str, ...] = ()
+    owner: str | None = None
+    topics: tuple[str, ...] = ()
+    partitions: tuple[int, ...] = ()
+
+    @contextlib.contextmanager
+    def opened(self, objects: str | None = None) -> Iterator[TieredStore]:
+        """Open the store; InvalidError says which package or which argument is missing."""
+        from keeplast.config.mapping import topic_config
+        from keeplast.engine.kernel_cache import load_kernels
+
+        load_kernels(_warn)
+        try:
+            from keeplast.engine.open_store import open_store
+        except ModuleNotFoundError as error:
+            from keeplast.errors import InvalidError
+
+            raise InvalidError(
+                "the tier needs more packages; run pip install 'keeplast[tier]'. "
+                f"missing={error.name}"
+            ) from error
+        given = dict(_pair(text) for text in self.object_options)
+        with open_store(
+            self.store, objects, owner=self.owner_name, topic_of=topic_config, options=given
+        ) as opened:
+            yield opened
+
+    @property
+    def owner_name(self) -> str:
+        """Return who owns what the command changes: the host unless somebody says otherwise."""
+        return self.owner or socket.gethostname()
+
+    @property
+    def shown(self) -> str:
+        """Return the store's URL without a password."""
+        from keeplast.tier.database import shown_url
+
+        return shown_url(self.store)
+
+    def is_about(self, partition: TopicPartition) -> bool:
+        """Say whether a partition is one of those that were asked for."""
+        return (not self.topics or partition.topic in self.topics) and (
+            not self.partitions or partition.partition in self.partitions
+        )
+
+    def chosen(self, opened: TieredStore) -> list[TopicPartition]:
+        """Return the chosen partitions; InvalidError when nothing in the store fits."""
+        from keeplast.errors import InvalidError
+
+        known = opened.partitions()
+        found = [each for each in known if self.is_about(each)]
+        if not found and not (self.topics or self.partitions):
+            _warn("the store has no partitions; keeplast tier import takes some in")
+        elif not found:
+            names = ", ".join(str(each) for each in known[:10]) or "none"
+            raise InvalidError(
+                f"no such partition in the store. topics={list(self.topics)} "
+                f"partitions={list(self.partitions)} there={names}"
+            )
+        return found
+
+
+def store_call(
+    store: str,
+    topic: list[str] | None = None,
+    partition: list[int] | None = None,
+    object_option: list[str] | None = None,
+    owner: str | None = None,
+) -> StoreCall:
+    """Return the call that the values of the shared options make."""
+    return StoreCall(
+        store, tuple(object_option or ()), owner, tuple(topic or ()), tuple(partition or ())
+    )
+
+
+def each_partition(
+    call: StoreCall,
+    act: Callable[[TieredStore, TopicPartition], dict[str, Any]],
+    *,
+    as_json: bool,
+) -> None:
+    """Do the same for each chosen partition and show what came of it in a line.
+
+    A fault of one partition is told and stops no other; the greatest exit code counts.
+    """
+
+    def body() -> Result:
+        from keeplast.cli.exit_codes import DONE, error_exit_code
+        from keeplast.cli.guard import error_document, error_text
+        from keeplast.cli.output import print_result, say
+        from keeplast.cli.tier_view import fact_line
+        from keeplast.errors import CompactionError
+
+        documents, code = [], DONE
+        with call.opened() as opened:
+            for each in call.chosen(opened):
+                try:
+                    facts = act(opened, each)
+                except (CompactionError, OSError) as error:
+                    say(f"{each}: {error_text(error)}", kind="error")
+                    code = max(code, error_exit_code(error))
+                    facts = {"error": error_document(error)["error"]}
+                else:
+                    if not as_json:
+                        print_result(fact_line(each, facts))
+                documents.append({"topic": each.topic, "partition": each.partition, **facts})
+        return code, {"version": JSON_VERSION, "partitions": documents}
+
+    run_guarded(body, as_json=as_json)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    from keeplast.errors import InvalidError
+
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise InvalidError(f"give KEY=VALUE. --object-option={text}")
+    return key, value
+
+
+def _warn(message: str) -> None:
+    from keeplast.cli.output import say
+
+    say(message, kind="warning")

@@ -1,0 +1,107 @@
+"""``keeplast tier clean``, ``expire`` and ``collect``: one step of the upkeep of each partition.
+
+``keeplast tier run`` does them in a loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keeplast.cli import options
+from keeplast.cli import tier_options as shared
+from keeplast.cli.guard import run_guarded
+from keeplast.cli.tier_options import Result, each_partition, store_call
+from keeplast.cli.wiring import RunnerName
+
+if TYPE_CHECKING:
+    from keeplast.engine.open_store import TieredStore
+    from keeplast.model.partition import TopicPartition
+
+
+def clean(
+    store: shared.Store,
+    topic: options.Topics = None,
+    partition: options.Partitions = None,
+    force: options.Force = False,
+    runner: options.Runner = RunnerName.LOCAL,
+    master: options.Master = None,
+    cores: options.Cores = None,
+    memory: options.Memory = options.MEMORY_DEFAULT,
+    shape: options.Shape = None,
+    task_memory: options.TaskMemory = options.TASK_MEMORY_DEFAULT,
+    grace_ms: shared.GraceMs = None,
+    object_option: shared.ObjectOptions = None,
+    owner: shared.Owner = None,
+    take_over: shared.TakeOver = False,
+    as_json: options.Json = False,
+) -> None:
+    """Do one round for each partition: read and written as streams, no segment on this disk.
+
+    On Spark the executors read and write the object store themselves. What `run` has set aside is
+    tried too: who asks for a round by hand wants to see how it ends.
+    """
+
+    def body() -> Result:
+        from keeplast.cleaner.shapes import Shape
+        from keeplast.cli.tier_clean import clean_partitions
+
+        call = store_call(store, topic, partition, object_option, owner)
+        with call.opened() as opened:
+            return clean_partitions(
+                opened, call.chosen(opened), force=force, memory=memory,
+                runner=runner, master=master, cores=cores,
+                shape=None if shape is None else Shape(shape), task_memory=task_memory,
+                grace_ms=grace_ms, takes_over=take_over, as_json=as_json,
+            )  # fmt: skip
+
+    run_guarded(body, as_json=as_json)
+
+
+def expire(
+    store: shared.Store,
+    topic: options.Topics = None,
+    partition: options.Partitions = None,
+    grace_ms: shared.GraceMs = None,
+    object_option: shared.ObjectOptions = None,
+    owner: shared.Owner = None,
+    take_over: shared.TakeOver = False,
+    as_json: options.Json = False,
+) -> None:
+    """Let go what retention and the log start offset let go."""
+
+    def act(opened: TieredStore, each: TopicPartition) -> dict[str, Any]:
+        from keeplast.engine.open_store import GRACE_MS_DEFAULT
+
+        grace = GRACE_MS_DEFAULT if grace_ms is None else grace_ms
+        done = opened.expire(each, takes_over=take_over, grace_ms=grace)
+        return {
+            "log_start": done.plan.log_start, "segments": done.segments, "bytes": done.bytes,
+            "notes": list(done.plan.notes),
+        }  # fmt: skip
+
+    each_partition(store_call(store, topic, partition, object_option, owner), act, as_json=as_json)
+
+
+def collect(
+    store: shared.Store,
+    topic: options.Topics = None,
+    partition: options.Partitions = None,
+    garbage_age_ms: shared.GarbageAgeMs = None,
+    object_option: shared.ObjectOptions = None,
+    owner: shared.Owner = None,
+    take_over: shared.TakeOver = False,
+    as_json: options.Json = False,
+) -> None:
+    """Remove replaced segments whose grace has passed, and objects that nobody names."""
+
+    def act(opened: TieredStore, each: TopicPartition) -> dict[str, Any]:
+        from keeplast.engine.open_store import GARBAGE_AGE_MS_DEFAULT
+
+        age = GARBAGE_AGE_MS_DEFAULT if garbage_age_ms is None else garbage_age_ms
+        done = opened.collect(each, takes_over=take_over, garbage_age_ms=age)
+        return {
+            "segments": done.segments, "objects": done.objects, "bytes": done.bytes,
+            "waiting": done.waiting,
+        }  # fmt: skip
+
+    each_partition(store_call(store, topic, partition, object_option, owner), act, as_json=as_json)

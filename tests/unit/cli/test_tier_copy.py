@@ -1,0 +1,159 @@
+"""``keeplast tier copy`` and ``import``: what a directory has gained, and whose log it is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from keeplast.format.leader_epoch import LeaderEpoch, encode
+from keeplast.log.append import NewRecord
+from keeplast.model.topic_config import TopicConfig
+from tests.support.log_builder import LogBuilder, text
+from tests.support.reader import read_partition
+from tests.unit.cli.conftest import Run
+
+Command = Callable[..., Run]
+
+TOPIC = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=1 << 20)
+EPOCHS = "leader-epoch-checkpoint"
+
+
+def fill(log: LogBuilder, segments: int) -> None:
+    """Close so many segments of four records, always of the same keys."""
+    for _ in range(segments):
+        for key in range(4):
+            log.append(NewRecord(text(key), text(log.log_end), log.now_ms))
+        log.roll()
+
+
+def write_epochs(log: LogBuilder, *entries: LeaderEpoch) -> None:
+    (log.directory / EPOCHS).write_bytes(encode(list(entries)))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogBuilder:
+    """A log of three closed segments, in the store's directory-to-be ``data``."""
+    log = LogBuilder(tmp_path / "data" / "t-0", TOPIC)
+    fill(log, 3)
+    return log
+
+
+@pytest.fixture
+def store(tmp_path: Path, keeplast: Command, log: LogBuilder) -> str:
+    """A store that has imported the log once."""
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    keeplast("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
+    taken = keeplast(
+        "tier", "import", log.directory.parent, "--store", url, "--config", "cleanup.policy=compact"
+    )
+    assert 0 == taken.code
+    return url
+
+
+def test_copy_takes_closed_segments_that_the_store_lacks(
+    tmp_path: Path, keeplast: Command, store: str, log: LogBuilder
+) -> None:
+    fill(log, 2)
+    log.record(9, 9)
+    run = keeplast("tier", "copy", tmp_path / "data", "--store", store, "--json")
+    assert 0 == run.code
+    (found,) = run.document["partitions"]
+    assert (2, 20, log.active_base) == (found["added"], found["remote_end"], 20)
+    assert "t-0: holds" in keeplast("tier", "verify", "--store", store).out
+
+
+def test_an_import_goes_on_in_the_middle_of_a_segment_that_has_grown(
+    tmp_path: Path, keeplast: Command, store: str, log: LogBuilder
+) -> None:
+    log.record(7, 1)
+    again = keeplast(
+        "tier", "import", tmp_path / "data", "--store", store, "--config", "cleanup.policy=compact"
+    )
+    assert (0, "t-0: 1 segments copied") == (again.code, again.out[:22])
+    log.record(7, 2)
+    log.roll()
+    run = keeplast("tier", "copy", tmp_path / "data", "--store", store)
+    assert "t-0: 1 segments copied, 5 in the store" in run.out
+    assert 0 == keeplast("tier", "clean", "--store", store, "--force").code
+    assert "t-0: holds" in keeplast("tier", "verify", "--store", store).out
+    assert 0 == keeplast("tier", "export", "--store", store, "--to", tmp_path / "out").code
+    expected = read_partition(log.directory).final_values()
+    assert expected == read_partition(tmp_path / "out" / "t-0").final_values()
+
+
+def test_copy_leaves_what_is_not_replicated_or_not_decided(
+    tmp_path: Path, keeplast: Command, store: str, log: LogBuilder
+) -> None:
+    fill(log, 2)
+    (tmp_path / "data" / "replication-offset-checkpoint").write_text("0\n1\nt 0 17\n")
+    run = keeplast("tier", "copy", tmp_path / "data", "--store", store, "--json")
+    assert 16 == run.document["partitions"][0]["remote_end"]
+
+
+def test_what_was_copied_after_a_takeover_is_cleaned_like_the_rest(
+    tmp_path: Path, keeplast: Command, store: str, log: LogBuilder
+) -> None:
+    fill(log, 1)
+    taken = keeplast(
+        "tier", "copy", tmp_path / "data", "--store", store, "--owner", "b", "--take-over"
+    )
+    assert 0 == taken.code
+    run = keeplast("tier", "clean", "--store", store, "--owner", "b", "--force", "--json")
+    assert (0, 16) == (run.code, run.document["partitions"][0]["end_offset"])
+    assert "t-0: holds" in keeplast("tier", "verify", "--store", store).out
+
+
+def test_a_directory_with_another_history_is_refused(
+    tmp_path: Path, keeplast: Command, log: LogBuilder
+) -> None:
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    write_epochs(log, LeaderEpoch(0, 0), LeaderEpoch(1, 8))
+    keeplast("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
+    keeplast(
+        "tier", "import", tmp_path / "data", "--store", url, "--config", "cleanup.policy=compact"
+    )
+    write_epochs(log, LeaderEpoch(0, 0), LeaderEpoch(2, 4))
+    fill(log, 1)
+    run = keeplast("tier", "copy", tmp_path / "data", "--store", url)
+    assert 5 == run.code
+    assert "the directory has another history than the store" in run.err
+
+
+def test_a_hole_is_not_copied_over(
+    tmp_path: Path, keeplast: Command, store: str, log: LogBuilder
+) -> None:
+    fill(log, 3)
+    for base in (0, 4, 8, 12):
+        for path in log.directory.glob(f"{base:020d}.*"):
+            path.unlink()
+    run = keeplast("tier", "copy", tmp_path / "data", "--store", store)
+    assert 5 == run.code
+    assert "what lay between was removed before it was copied" in run.err
+
+
+def test_copy_of_a_directory_without_known_partitions_says_what_to_do(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    (tmp_path / "other").mkdir()
+    run = keeplast("tier", "copy", tmp_path / "other", "--store", store)
+    assert 2 == run.code
+    assert "keeplast tier import takes new ones in" in run.err
+
+
+def test_one_partition_that_fails_stops_no_other(
+    tmp_path: Path, keeplast: Command, store: str, log: LogBuilder
+) -> None:
+    shutil.copytree(log.directory, tmp_path / "data" / "t-1")
+    keeplast(
+        "tier", "import", tmp_path / "data", "--store", store, "--config", "cleanup.policy=compact"
+    )
+    shutil.copytree(tmp_path / "data" / "t-1", tmp_path / "out" / "t-0")
+    run = keeplast("tier", "export", "--store", store, "--to", tmp_path / "out", "--json")
+    assert 4 == run.code
+    first, second = json.loads(run.out)["partitions"]
+    assert "the target exists" in first["error"]["message"]
+    assert 12 == second["log_end"]

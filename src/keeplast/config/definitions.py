@@ -28,7 +28,7 @@ from keeplast.config.definition import (
 )
 from keeplast.model.offsets import INT64_MAX
 
-_TIER = "`clean` and `run` move nothing to remote storage"
+_TIER = "what is in a store of `keeplast tier` is tiered, and nothing else is"
 
 TOPIC_DEFINITIONS: tuple[Definition, ...] = (
     Definition(
@@ -157,21 +157,48 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         "local.retention.ms",
         ValueType.LONG,
         -2,
-        "Age at which a segment that is in remote storage leaves local disk, -2 as `retention.ms`: "
-        "shorter frees disk, longer spares readers the slower store.",
+        "Age at which a segment that is in a tiered store leaves the local disk of its host, -2 as "
+        "`retention.ms`: shorter frees disk, longer spares readers the slower store.",
         same_key("log.local.retention.ms"),
         minimum=-2,
-        idle=_TIER,
+        field="local_retention_ms",
     ),
     Definition(
         "local.retention.bytes",
         ValueType.LONG,
         -2,
-        "Size above which segments that are in remote storage leave local disk, -2 as "
-        "`retention.bytes`: less disk against more reads from the slower store.",
+        "Size above which segments that are in a tiered store leave the local disk of their host, "
+        "-2 as `retention.bytes`: less disk against more reads from the slower store.",
         same_key("log.local.retention.bytes"),
         minimum=-2,
-        idle=_TIER,
+        field="local_retention_bytes",
+    ),
+    Definition(
+        "local.delete.requires.clean",
+        ValueType.BOOLEAN,
+        False,
+        "Whether a local segment of a compacted, tiered log waits to be cleaned before local "
+        "retention takes it: spares downloads, and a cleaner that falls behind fills the disk up "
+        "to the two limits below. Not in Kafka; one of the two readings of KIP-1272.",
+        field="local_delete_requires_clean",
+    ),
+    Definition(
+        "local.delete.max.extra.ms",
+        ValueType.LONG,
+        86_400_000,
+        "How long `local.delete.requires.clean` keeps a segment at most beyond "
+        "`local.retention.ms`: longer spares more downloads, shorter bounds the disk.",
+        minimum=0,
+        field="local_delete_max_extra_ms",
+    ),
+    Definition(
+        "local.delete.max.extra.bytes",
+        ValueType.LONG,
+        1 << 30,
+        "How much `local.delete.requires.clean` keeps at most beyond `local.retention.bytes`: "
+        "more spares more downloads, less bounds the disk.",
+        minimum=0,
+        field="local_delete_max_extra_bytes",
     ),
     Definition(
         "remote.storage.enable",

@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from keeplast.config.definition import Scope, Value
 from keeplast.errors import InvariantError
 from keeplast.model.duration import duration_text
-
-AS_TOTAL = -2
-"""A local retention that follows the total one."""
-
+from keeplast.model.topic_config import AS_TOTAL
 
 @dataclass(frozen=True, slots=True)
 class Effective:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.strategy import Strategy
 
+AS_TOTAL = -2
+"""A local retention that follows the total one."""
 UNLIMITED = 1.7976931348623157e308
 """The greatest double: how Kafka spells "no limit" of bytes a second."""
 
@@ -21,6 +23,7 @@ class TopicConfig:
 
     ``strategy_header`` is the header that carries versions, used with the strategy ``header``
     alone. ``keep_versioned_tombstones`` never lets a tombstone expire that has a version.
+    ``local_*`` are about the local part of a tiered log; -1 is no limit.
     """
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
@@ -38,6 +41,11 @@ class TopicConfig:
     keep_versioned_tombstones: bool = False
     retention_ms: int = 604_800_000
     retention_bytes: int = -1
+    local_retention_ms: int = AS_TOTAL
+    local_retention_bytes: int = AS_TOTAL
+    local_delete_requires_clean: bool = False
+    local_delete_max_extra_ms: int = 86_400_000
+    local_delete_max_extra_bytes: int = 1 << 30
 
     @property
     def is_compacted(self) -> bool:
@@ -48,6 +56,18 @@ class TopicConfig:
     def expires(self) -> bool:
         """True when the policy contains ``delete``: segments go by size and by time."""
         return "delete" in self.cleanup_policy
+
+    @property
+    def local_age_max_ms(self) -> int:
+        """Return how old a local segment of a tiered log may get, negative without a limit."""
+        own = self.local_retention_ms
+        return self.retention_ms if own == AS_TOTAL else own
+
+    @property
+    def local_bytes_max(self) -> int:
+        """Return how large the local part of a tiered log may get, negative without a limit."""
+        own = self.local_retention_bytes
+        return self.retention_bytes if own == AS_TOTAL else own
 
     @property
     def segment_age_max_ms(self) -> int:

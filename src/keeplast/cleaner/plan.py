@@ -32,7 +32,9 @@ class RoundPlan:
     ``is_expired_round`` says that nothing is indexed and that only what has expired goes; then
     ``first_dirty`` and ``bound`` are the same, and the checkpoint stays where it is.
     ``keeps_group_ends`` keeps the last batch of every output, empty if need be, so that a segment
-    without a directory around it tells where it ends.
+    without a directory around it tells where it ends. ``expires_nothing`` keeps every tombstone and
+    marker whatever its horizon, as a pass must that does not see all of the log: what they delete
+    may lie where it cannot look.
     """
 
     partition: TopicPartition
@@ -49,6 +51,12 @@ class RoundPlan:
     is_expired_round: bool = False
     key_slots: int | None = None
     keeps_group_ends: bool = False
+    expires_nothing: bool = False
+
+    @property
+    def expiry_now_ms(self) -> int:
+        """Return the time up to which horizons have passed: now, or before every one."""
+        return -1 if self.expires_nothing else self.now_ms
 
     @property
     def horizon_ms(self) -> int:
@@ -61,6 +69,8 @@ class RoundPlan:
 
         The last clean segment's mtime less the retention, 0 without a clean segment.
         """
+        if self.expires_nothing:
+            return -1
         clean = [s for s in self.segments if s.base_offset < self.first_dirty]
         return clean[-1].mtime_ms - self.topic.delete_retention_ms if clean else 0
 

@@ -15,6 +15,7 @@ from keeplast.errors import InvariantError
 from keeplast.model.duration import duration_text
 from keeplast.model.topic_config import AS_TOTAL
 
+
 @dataclass(frozen=True, slots=True)
 class Effective:
     """A value and where it came from; ``source`` None means Kafka's default.

@@ -20,10 +20,10 @@ from keeplast.config.definition import (
     Value,
     ValueType,
 )
-from keeplast.config.effective import AS_TOTAL
 from keeplast.errors import InvalidError
 from keeplast.model.duration import DURATION_UNITS, duration_text
 from keeplast.model.offsets import INT64_MAX
+from keeplast.model.topic_config import AS_TOTAL
 
 _SIZE_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 

@@ -20,13 +20,17 @@ from typing import Self
 from keeplast.cleaner.retention import ExpiryPlan
 from keeplast.cleaner.shapes import Shape
 from keeplast.clock import Clock, SystemClock
+from keeplast.engine.partition_host import GRACE_MS_DEFAULT as GRACE_MS_DEFAULT
+from keeplast.engine.partition_host import PartitionHost
 from keeplast.engine.report import RoundReport
 from keeplast.engine.request import (
+    MEMORY_BYTES_DEFAULT,
     TASK_MEMORY_BYTES_DEFAULT,
     CleanRequest,
     PartitionRequest,
 )
 from keeplast.engine.survey import load_checkpoints, survey_partition
+from keeplast.engine.tier_migration import Migration, count_records, new_settings
 from keeplast.engine.tier_round import RunnerFor, TierRequest, clean_remote
 from keeplast.engine.tier_status import TierStatus, tier_status
 from keeplast.engine.tier_verification import TierFinding, verify_remote
@@ -36,7 +40,6 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.tier.collection import Collected, collect
 from keeplast.tier.database import open_database, shown_url
-from keeplast.tier.host import PartitionHost
 from keeplast.tier.importing import (
     export_partition,
     import_segments,
@@ -49,8 +52,6 @@ from keeplast.tier.remote_retention import plan_remote_expiry
 from keeplast.tier.stores import open_objects
 
 OBJECTS = "objects"
-GRACE_MS_DEFAULT = 60 * 60 * 1000
-"""Readers that began before a swap have an hour to end."""
 GARBAGE_AGE_MS_DEFAULT = 24 * 60 * 60 * 1000
 
 Progressed = Callable[[int], None]
@@ -64,6 +65,10 @@ class Expired:
     plan: ExpiryPlan
     segments: int
     bytes: int
+
+
+def _silent(count: int) -> None:
+    """Hear of progress and say nothing."""
 
 
 class TieredStore:
@@ -278,16 +283,79 @@ class TieredStore:
             garbage_age_ms=garbage_age_ms, clock=self._clock,
         )  # fmt: skip
 
+    def plan_settings(
+        self,
+        partition: TopicPartition,
+        changes: Mapping[str, str | None],
+        runner_for: RunnerFor,
+        *,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        progressed: Progressed = _silent,
+    ) -> Migration:
+        """Say what follows from other settings (None takes one out); changes nothing.
+
+        A topic that becomes compacted is read once, for the records without a key that would go.
+        InvalidError for settings that contradict.
+        """
+        state = self._store.load(partition)
+        found = self._migration(state, changes)
+        if not found.becomes_compacted:
+            return found
+        return count_records(
+            self._objects, state, found, runner_for, self._clock, memory_bytes=memory_bytes,
+            progressed=progressed,
+        )  # fmt: skip
+
+    def configure(
+        self,
+        partition: TopicPartition,
+        changes: Mapping[str, str | None],
+        runner_for: RunnerFor | None = None,
+        *,
+        drops_keyless: bool = False,
+        takes_over: bool = False,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        progressed: Progressed = _silent,
+    ) -> Migration:
+        """Change settings of a partition as its owner; None takes one out.
+
+        A topic that becomes compacted loses its records without a key in the next rounds: they are
+        counted by ``runner_for``, and RefusedError names their number unless ``drops_keyless``.
+        """
+        found = self._migration(self._store.load(partition), changes)
+        if found.becomes_compacted and not drops_keyless:
+            if runner_for is None:
+                raise InvalidError(
+                    "a topic that becomes compacted is read first, for records without a key: give "
+                    f"a runner, or confirm that they may go. partition={partition}"
+                )
+            found = self.plan_settings(
+                partition, changes, runner_for, memory_bytes=memory_bytes, progressed=progressed
+            )
+        found.check(drops_keyless=drops_keyless)
+        state = self.own(partition, takes_over=takes_over)
+        self._store.configure(partition, epoch=state.leader_epoch, settings=found.settings)
+        return found
+
+    def _migration(self, state: PartitionState, changes: Mapping[str, str | None]) -> Migration:
+        settings = new_settings(state.settings, changes)
+        return Migration(settings, self._topic_of(state.settings), self._topic_of(settings))
+
     def verify(self, partition: TopicPartition, progressed: Progressed) -> tuple[TierFinding, ...]:
         """Check the invariants of what is live, by reading all of it; changes nothing."""
         state = self._store.load(partition)
         return verify_remote(self._objects, state, progressed)
 
-    def host(self, partition: TopicPartition, root: Path, topic: TopicConfig) -> PartitionHost:
-        """Return this process as a host of a partition with its local log below ``root``."""
+    def host(
+        self, partition: TopicPartition, root: Path, topic: TopicConfig, *, recovers: bool = False
+    ) -> PartitionHost:
+        """Return this process as a host of a partition with its local log below ``root``.
+
+        ``recovers`` deals with what a crash left of the local log; see its ``recovered``.
+        """
         return PartitionHost(
-            self._store, self._objects, partition, root,
-            topic=topic, owner=self._owner, files=self._files, clock=self._clock,
+            self._store, self._objects, partition, root, topic=topic, owner=self._owner,
+            files=self._files, clock=self._clock, recovers=recovers,
         )  # fmt: skip
 
 

@@ -43,7 +43,8 @@ class CleanRequest:
     ``order`` is the order in which partitions are begun. ``retention`` removes
     afterwards the segments that retention and the log start offset let go.
     ``shape`` None lets the planner choose; ``task_memory_bytes`` is what a task that shares its
-    memory with no other may hold of keys.
+    memory with no other may hold of keys. ``expires_nothing`` is for directories that hold a part
+    of a log: tombstones and markers stay, whatever their horizon.
     """
 
     partitions: tuple[PartitionRequest, ...]
@@ -64,3 +65,4 @@ class CleanRequest:
     receipt: Path | None = None
     shape: Shape | None = None
     task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT
+    expires_nothing: bool = False

@@ -160,7 +160,7 @@ class _Writing:
                     raise EntryNeededError
                 self._aborted.extend(follow_window(self._transactions, window, c.workspace))
                 verdicts.judge_batches(
-                    window.table, 0, window.batches, c.plan.now_ms, kept_end,
+                    window.table, 0, window.batches, c.plan.expiry_now_ms, kept_end,
                     c.plan.last_records, c.counters,
                 )  # fmt: skip
                 for part in c.workspace.slices(
@@ -193,8 +193,8 @@ class _Writing:
             self._finder.find(block, w.starts, w.block_rows, w.standings)
         keep = w.marks
         changed, packed = verdicts.judge_rows(
-            table, first, last, map_latest, c.plan.now_ms, c.plan.horizon_ms, keeps_old,
-            c.ranking.expiry, c.tombstones_expire_below,
+            table, first, last, map_latest, c.plan.expiry_now_ms, c.plan.horizon_ms,
+            keeps_old, c.ranking.expiry, c.tombstones_expire_below,
             w.offsets, w.positions, w.flags, w.standings, keep, c.counters,
         )  # fmt: skip
         while (beyond := self._find_beyond(table, first, last)) is not None:

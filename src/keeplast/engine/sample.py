@@ -308,7 +308,7 @@ class _Sampling:
         is_tombstone = has_key & (flags & HAS_VALUE == 0)
         is_old = batches[:, t.MAGIC] < 2
         has_horizon = ~is_old & (batches[:, t.ATTRIBUTES] & t.DELETE_HORIZON != 0)
-        is_expired = has_horizon & (batches[:, t.BASE_TIMESTAMP] <= plan.now_ms)
+        is_expired = has_horizon & (batches[:, t.BASE_TIMESTAMP] <= plan.expiry_now_ms)
         if self._mtimes[piece.base_offset] <= plan.old_format_horizon_ms:
             is_expired |= is_old
         section.records += part.rows

@@ -245,7 +245,7 @@ def survey_partition(
         max_compaction_lag_ms=topic.max_compaction_lag_ms,
     )
     expired = Expired()
-    if reason is not None and request.expired:
+    if reason is not None and request.expired and not request.expires_nothing:
         bound = find_expired_bound(segments, first_dirty=first_dirty.offset, bound=cleanable.bound)
         clean = [each for each in listing.segments[:-1] if each.base_offset < bound]
         book = HorizonBook(files) if book is None else book
@@ -286,6 +286,7 @@ def survey_partition(
             key_slots=key_slots(partition),
             now_ms=now_ms,
             is_expired_round=is_expired_round,
+            expires_nothing=request.expires_nothing,
         )
     return Survey(
         listing, segments, tail, log_start, last_stable, first_dirty, uncleanable, cleanable,

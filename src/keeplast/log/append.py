@@ -232,6 +232,19 @@ class LogAppender:
             )
         self._leader_epoch = epoch
 
+    def restore_epochs(self, epochs: Sequence[LeaderEpoch]) -> None:
+        """Replace the leader epochs by what is known of them elsewhere, durably.
+
+        Of a log that was cleaned before it was replicated, the first record of an epoch may be
+        missing: the batches alone tell too late a start.
+        """
+        if tuple(epochs) == tuple(self._epochs):
+            return
+        self._epochs = list(epochs)
+        self._files.write_durable(
+            self._directory / LEADER_EPOCH_CHECKPOINT, leader_epochs.encode(self._epochs)
+        )
+
     def first_open_transaction(self) -> int | None:
         """Return the first offset of the earliest open transaction, None when all are decided."""
         return self._producers.first_open_transaction()

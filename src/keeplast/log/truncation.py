@@ -8,6 +8,7 @@ segment, producer snapshots and leader epochs behind the cut go with it. Asked f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from keeplast.columns import batch_table as t
@@ -17,18 +18,42 @@ from keeplast.format.filename import (
     DELETED,
     INDEX,
     LEADER_EPOCH_CHECKPOINT,
+    LOG,
     SNAPSHOT,
     TIME_INDEX,
     TXN_INDEX,
     segment_file,
 )
+from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.checkpoints import BYTES_MAX
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.log_start import retire_segments
-from keeplast.log.partition_log import PartitionFiles, SegmentFiles, list_partition
+from keeplast.log.partition_log import PartitionFiles, SegmentFiles, find_tail, list_partition
 from keeplast.log.windows import WindowBuffers, read_windows
 
 WINDOW_BYTES = 1 << 20
+
+
+def find_divergence(
+    own: Sequence[LeaderEpoch], own_end: int, leader: Sequence[LeaderEpoch], leader_end: int
+) -> int:
+    """Return the offset up to which a log has its leader's records, by the epochs of both.
+
+    The newest epoch that both know is the last whose records can be the same: up to where the
+    shorter of the two logs ends in it. Without one all is the leader's only where its log begins.
+    Kafka: ``LeaderEpochFileCache.endOffsetFor`` asked until both agree (KIP-101, KIP-279).
+    """
+    known = {entry.epoch for entry in leader}
+    common = max((entry.epoch for entry in own if entry.epoch in known), default=None)
+    if common is None:
+        first = leader[0].start_offset if leader else 0
+        return min(own_end, first if own else leader_end)
+    return min(_end_of(common, own, own_end), _end_of(common, leader, leader_end))
+
+
+def _end_of(epoch: int, lineage: Sequence[LeaderEpoch], log_end: int) -> int:
+    later = (entry.start_offset for entry in lineage if entry.epoch > epoch)
+    return min(later, default=log_end)
 
 
 def truncate_log(files: FileSystem, directory: Path, offset: int) -> int:
@@ -49,6 +74,44 @@ def truncate_log(files: FileSystem, directory: Path, offset: int) -> int:
         _cut(files, kept, size)
     _forget_behind(files, listing, end)
     return end
+
+
+def cut_torn_tail(files: FileSystem, directory: Path) -> int:
+    """Cut the end of the active segment that cannot be read; returns how many bytes.
+
+    What a crash tears is the last that was written, and nobody was told that it is there.
+    """
+    listing = list_partition(directory, files)
+    tail = find_tail(listing, files)
+    if tail.torn_at is None:
+        return 0
+    _cut(files, listing.active, tail.valid_bytes)
+    _forget_behind(files, listing, tail.log_end)
+    return listing.active.size_bytes - tail.valid_bytes
+
+
+def restart_log(files: FileSystem, directory: Path, offset: int) -> None:
+    """Remove all of a log and let it begin, empty, at ``offset``.
+
+    From the end to the front: a crash leaves a beginning of the old log, or none. Kafka:
+    ``UnifiedLog.truncateFullyAndStartAt``.
+    """
+    listing = list_partition(directory, files)
+    for segment in reversed(listing.segments):
+        for path in retire_segments(files, directory, [segment.base_offset]):
+            files.unlink(path)
+    _forget_behind(files, listing, -1)
+    begin_log(files, directory, offset)
+
+
+def begin_log(files: FileSystem, directory: Path, offset: int) -> None:
+    """Make the first segment, empty, of a log that begins at ``offset``."""
+    handle = files.open_write(directory / segment_file(offset, LOG))
+    try:
+        handle.fsync()
+    finally:
+        handle.close()
+    files.fsync_directory(directory)
 
 
 def _size_below(files: FileSystem, segment: SegmentFiles, offset: int) -> tuple[int, int]:

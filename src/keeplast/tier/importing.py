@@ -15,7 +15,6 @@ from pathlib import Path
 
 from keeplast.errors import ConflictError, CorruptError, RefusedError
 from keeplast.format import leader_epoch, partition_metadata
-from keeplast.format.checksum import crc32c
 from keeplast.format.filename import (
     CLEANER_CHECKPOINT,
     INDEX,
@@ -34,8 +33,7 @@ from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import find_tail, list_partition
 from keeplast.tier.metadata import MetadataStore, PartitionState
 from keeplast.tier.objects import ID_CHARS, ObjectStore, object_key
-from keeplast.tier.segment import RemoteSegment
-from keeplast.tier.transfer import PART_BYTES, copy_segment
+from keeplast.tier.transfer import copy_segment, download_object
 
 SMALL_BYTES_MAX = 1 << 20
 Progressed = Callable[[int], None]
@@ -173,9 +171,13 @@ def export_partition(
         for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
             if suffix in segment.files:
                 base = segment.next_offset if suffix == SNAPSHOT else segment.base_offset
-                _download(
-                    objects, files, state, segment, suffix, directory / f"{base:020d}{suffix}"
+                key = object_key(
+                    state.partition, state.topic_id, segment.segment_id, segment.base_offset, suffix
                 )
+                download_object(
+                    objects, files, key, segment.files[suffix],
+                    directory / f"{base:020d}{suffix}", mtime_ms=segment.mtime_ms,
+                )  # fmt: skip
         progressed(segment.size_bytes)
     active = directory / segment_file(state.remote_end, LOG)
     for suffix in (LOG, INDEX, TIME_INDEX):
@@ -190,34 +192,3 @@ def export_partition(
     files.fsync_directory(directory)
     change = {state.partition: state.first_dirty()}
     update_checkpoint(files, directory.parent, CLEANER_CHECKPOINT, change)
-
-
-def _download(
-    objects: ObjectStore,
-    files: FileSystem,
-    state: PartitionState,
-    segment: RemoteSegment,
-    suffix: str,
-    path: Path,
-) -> None:
-    expected = segment.files[suffix]
-    key = object_key(
-        state.partition, state.topic_id, segment.segment_id, segment.base_offset, suffix
-    )
-    handle = files.open_write(path)
-    crc = 0
-    try:
-        for position in range(0, expected.size_bytes, PART_BYTES):
-            end = min(position + PART_BYTES, expected.size_bytes)
-            data = objects.read_range(key, position, end)
-            handle.write(data)
-            crc = crc32c(data, crc)
-        handle.fsync()
-    finally:
-        handle.close()
-    files.set_mtime(path, segment.mtime_ms * 1_000_000)
-    if crc != expected.crc32c:
-        raise CorruptError(
-            "an object is not what was uploaded", path=key, position=0,
-            expected=expected.crc32c, found=crc,
-        )  # fmt: skip

@@ -284,15 +284,20 @@ class MetadataStore:
         self, partition: TopicPartition, commit_id: str, *, epoch: int, log_start: int,
         segments: Sequence[str], grace_ms: int,
     ) -> PartitionState:  # fmt: skip
-        """Move the log start; ``segments``, a prefix of the routes below it, are read no more."""
+        """Move the log start; ``segments``, a prefix of the routes below it, are read no more.
+
+        It may pass the end of the routes when all of them go: the log is then local alone.
+        """
         with self._committing(partition, commit_id, epoch, "expire") as (connection, row):
             state = _load(connection, row)
-            if log_start < state.log_start or log_start > state.remote_end:
-                raise ConflictError(
-                    f"the log start only grows, up to the remote end. partition={partition} "
-                    f"from={state.log_start} to={log_start} remote_end={state.remote_end}"
-                )
             gone = set(segments)
+            leaves_routes = any(route.segment_id not in gone for route in state.routes)
+            if log_start < state.log_start or (leaves_routes and log_start > state.remote_end):
+                raise ConflictError(
+                    "the log start only grows, up to the remote end while anything is left there. "
+                    f"partition={partition} from={state.log_start} to={log_start} "
+                    f"remote_end={state.remote_end}"
+                )
             prefix = [r.segment_id for r in state.routes if r.last_offset < log_start]
             if not gone <= set(prefix):
                 raise ConflictError(f"a segment to expire is not below the log start. {gone}")
@@ -345,6 +350,17 @@ class MetadataStore:
                     schema.SEGMENTS.c.state == SegmentState.DELETING,
                 )
                 .values(state=SegmentState.DELETED, state_since_ms=self._clock.now_ms())
+            )
+
+    def configure(
+        self, partition: TopicPartition, *, epoch: int, settings: Mapping[str, str]
+    ) -> None:
+        """Replace the settings of a partition, as its owner."""
+        with self._owned(partition, epoch) as (connection, row):
+            connection.execute(
+                update(schema.PARTITIONS)
+                .where(schema.PARTITIONS.c.id == row["id"])
+                .values(settings=_json(settings))
             )
 
     def set_uncleanable(self, partition: TopicPartition, *, epoch: int, reason: str | None) -> None:

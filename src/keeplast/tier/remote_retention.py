@@ -7,14 +7,30 @@ below its log start.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from keeplast.cleaner.retention import ExpiryPlan, plan_expiry
 from keeplast.model.topic_config import TopicConfig
 from keeplast.tier.metadata import PartitionState
 
 
-def plan_remote_expiry(topic: TopicConfig, state: PartitionState, now_ms: int) -> ExpiryPlan:
-    """Return what may go of the live segments of ``state``."""
+def plan_remote_expiry(
+    topic: TopicConfig,
+    state: PartitionState,
+    now_ms: int,
+    *,
+    log_start: int | None = None,
+    local_only_bytes: int = 0,
+) -> ExpiryPlan:
+    """Return what may go of the live segments of ``state``.
+
+    ``log_start`` is where the log is to start, the present one by default. ``local_only_bytes`` lie
+    behind the remote end on the leader's disk: ``retention.bytes`` is about the whole log.
+    """
+    *live, active = state.summaries()
     return plan_expiry(
-        topic, state.summaries(), log_start=state.log_start, log_end=state.remote_end,
+        topic, (*live, replace(active, size_bytes=local_only_bytes)),
+        log_start=state.log_start if log_start is None else log_start,
+        log_end=state.remote_end + (1 if local_only_bytes else 0),
         high_watermark=state.remote_end, now_ms=now_ms,
     )  # fmt: skip

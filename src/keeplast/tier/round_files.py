@@ -17,23 +17,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keeplast.errors import InvalidError, InvariantError
-from keeplast.format.checksum import crc32c
 from keeplast.format.filename import LOG, SNAPSHOT, parse_segment_file, segment_file
 from keeplast.log.files import (
     Buffer,
     FileStat,
-    FileSystem,
     LocalFiles,
     ReadHandle,
     WriteHandle,
-    reading,
 )
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.objects import ID_CHARS, ObjectStore, ObjectWriter, object_key
 from keeplast.tier.segment import RemoteSegment, SegmentKind
+from keeplast.tier.transfer import file_crc
 
 ROOT = Path("/remote")
-COMPARED_BYTES = 1 << 20
 FREE_BYTES = 1 << 60
 """An object store is never full."""
 
@@ -170,7 +167,7 @@ class RoundFiles:
     def _is_same(self, name: str, found: Located, copy: Path) -> bool:
         """Say whether a local copy has the bytes of the object; they are compared once."""
         if name not in self._compared:
-            self._compared[name] = _crc_of(self._local, copy) == found.crc
+            self._compared[name] = file_crc(self._local, copy) == found.crc
         return self._compared[name]
 
     def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
@@ -253,16 +250,6 @@ class RoundFiles:
     def free_bytes(self, path: Path) -> int:
         """Return plenty."""
         return FREE_BYTES
-
-
-def _crc_of(files: FileSystem, path: Path) -> int:
-    crc = position = 0
-    with reading(files, path) as handle:
-        buffer = memoryview(bytearray(max(1, min(COMPARED_BYTES, handle.size_bytes))))
-        while count := handle.pread_into(buffer, position):
-            crc = crc32c(buffer[:count], crc)
-            position += count
-    return crc
 
 
 class _Ranges:

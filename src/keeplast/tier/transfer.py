@@ -189,6 +189,47 @@ def crc_of(objects: ObjectStore, key: str) -> tuple[int, int]:
     return crc, size
 
 
+def download_object(
+    objects: ObjectStore,
+    files: FileSystem,
+    key: str,
+    expected: RemoteFile,
+    path: Path,
+    *,
+    mtime_ms: int,
+) -> None:
+    """Write an object to a local file, flushed; CorruptError, and no file, when it is another."""
+    crc = 0
+    handle = files.open_write(path)
+    try:
+        for position in range(0, expected.size_bytes, PART_BYTES):
+            end = min(position + PART_BYTES, expected.size_bytes)
+            data = objects.read_range(key, position, end)
+            handle.write(data)
+            crc = crc32c(data, crc)
+        handle.fsync()
+    finally:
+        handle.close()
+    if crc != expected.crc32c:
+        files.unlink(path)
+        raise CorruptError(
+            "an object is not what was uploaded", path=key, position=0,
+            expected=expected.crc32c, found=crc,
+        )  # fmt: skip
+    files.set_mtime(path, mtime_ms * 1_000_000)
+
+
+def file_crc(files: FileSystem, path: Path) -> int:
+    """Return the CRC-32C of a local file."""
+    crc = position = 0
+    with reading(files, path) as handle:
+        buffer = memoryview(bytearray(max(1, min(PART_BYTES, handle.size_bytes))))
+        while count := handle.pread_into(buffer, position):
+            crc = crc32c(buffer[:count], crc)
+            position += count
+    return crc
+
+
 def _end_batch(
     files: FileSystem, segment: SegmentFiles, indexes: SegmentIndexes, next_offset: int, epoch: int
 ) -> bytes:

@@ -1,0 +1,413 @@
+"""A partition on one host: leader or follower, its local log and the same log in object storage.
+
+A library object without a network: who embeds it carries batches from leader to follower and says
+who leads at which epoch. What it must never do is decided by the metadata store: whatever an old
+leader does late, it is fenced there. A leader appends, copies closed segments, and is the only one
+that cleans, expires or collects in object storage; a follower replicates and cleans what is local.
+
+Reads below the first dirty offset go to object storage, unless the local copy is known to be the
+same (:mod:`~keeplast.tier.overlap`). KIP-405, KIP-1272; tiering.md section 9.7.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from keeplast.cleaner.retention import ExpiryPlan
+from keeplast.clock import Clock
+from keeplast.engine.coordinator import Coordinator
+from keeplast.engine.events import NoEvents
+from keeplast.engine.report import RoundReport
+from keeplast.engine.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
+from keeplast.engine.tier_round import RunnerFor, TierRequest, clean_remote
+from keeplast.errors import ConflictError, InvalidError, RefusedError
+from keeplast.format.filename import CLEANER_CHECKPOINT
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.log.checkpoints import update_checkpoint
+from keeplast.log.fetch import FETCH_BYTES_DEFAULT, Fetched, fetch, find_offset_for_time
+from keeplast.log.files import FileSystem
+from keeplast.log.partition_log import list_partition, load_indexes, summarize
+from keeplast.log.windows import WindowBuffers
+from keeplast.model.partition import TopicPartition
+from keeplast.model.segment import SegmentSummary
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.tier.local_retention import LocalRetention, plan_local_retention
+from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.objects import ID_CHARS, ObjectStore
+from keeplast.tier.overlap import Overlap
+from keeplast.tier.remote_retention import plan_remote_expiry
+from keeplast.tier.replica import Replica, Role
+from keeplast.tier.round_files import RoundFiles
+from keeplast.tier.segment import is_within_lineage
+from keeplast.tier.transfer import copy_segment
+
+WINDOW_BYTES = 1 << 20
+GRACE_MS_DEFAULT = 60 * 60 * 1000
+"""Readers that began before a swap have an hour to end."""
+
+
+def _silent(count: int) -> None:
+    """Hear of progress and say nothing."""
+
+
+class PartitionHost(Replica):
+    """One partition on this host, in both tiers. Not safe for concurrent calls."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        objects: ObjectStore,
+        partition: TopicPartition,
+        root: Path,
+        *,
+        topic: TopicConfig,
+        owner: str,
+        files: FileSystem,
+        clock: Clock,
+        recovers: bool = False,
+    ) -> None:
+        """Open the local log below ``root``; see :class:`~keeplast.tier.replica.Replica`."""
+        super().__init__(partition, root, topic=topic, files=files, clock=clock, recovers=recovers)
+        self._store = store
+        self._objects = objects
+        self._owner = owner
+        self._overlap = Overlap(self, objects, files)
+
+    def state(self) -> PartitionState:
+        """Return what the metadata store says now."""
+        return self._store.load(self.partition)
+
+    # Leadership.
+
+    def become_leader(self, epoch: int) -> PartitionState:
+        """Take the partition over: fence older leaders, then make the local log agree.
+
+        FencedError when a newer leader has. ConflictError, and nobody is fenced, when object
+        storage has more of the log than this host: see :meth:`catch_up`. Local segments that lie
+        wholly below the first dirty offset go, because object storage has them cleaned; they stay
+        when it does not have all of them. The local checkpoint becomes the store's, also downwards.
+        """
+        known = self.state()
+        self._check_complete(known)
+        written = joined_lineage(self.lineage, known)
+        lineage = written
+        if not written or written[-1].epoch != epoch:
+            lineage = (*written, LeaderEpoch(epoch, self.log_end_offset))
+        state = self._store.take_over(
+            self.partition, epoch=epoch, owner=self._owner, lineage=lineage,
+            log_end=self.log_end_offset,
+        )  # fmt: skip
+        self._check_complete(state)
+        # Not earlier: who was fenced goes on as a follower, with the epochs of what it replicates.
+        self._log.restore_epochs(written)
+        self._log.set_leader_epoch(epoch)
+        self.role, self.epoch = Role.LEADER, epoch
+        self._high_watermark = max(self._high_watermark, state.remote_end)
+        self._overlap.forget()
+        self.follow_log_start(state.log_start)
+        first_dirty = state.first_dirty(self.log_end_offset)
+        self.drop_below(min(first_dirty, covered_to(state)))
+        self._save_checkpoint(first_dirty)
+        return state
+
+    def become_follower(self, epoch: int) -> None:
+        """Step down: appends are refused from here on."""
+        super().become_follower(epoch)
+        self._overlap.forget()
+
+    def catch_up(self) -> int:
+        """Replicate from object storage what this host lacks of it; returns the log end offset.
+
+        For a replica that starts anew, or was left behind when it has to lead.
+        """
+        state = self.state()
+        self.follow_log_start(state.log_start)
+        files = self._remote_files(state)
+        listing = list_partition(files.path, files)
+        while self.log_end_offset < state.remote_end:
+            found = fetch(files, listing, self.log_end_offset, end=state.remote_end)
+            before = self.log_end_offset
+            self.replicate(found.data, high_watermark=state.remote_end)
+            if self.log_end_offset == before:
+                raise ConflictError(
+                    "object storage changed meanwhile; catch up again. "
+                    f"partition={self.partition} at={before} remote_end={state.remote_end}"
+                )
+        return self.log_end_offset
+
+    def _check_complete(self, state: PartitionState) -> None:
+        if self.log_end_offset < state.remote_end:
+            raise ConflictError(
+                "the local log ends below what object storage has; catch up first. "
+                f"partition={self.partition} log_end={self.log_end_offset} "
+                f"remote_end={state.remote_end}"
+            )
+
+    # Into object storage.
+
+    def copy(self) -> int:
+        """Copy every closed segment that object storage lacks; returns how many.
+
+        Only what is decided: segments that end at or below the last stable offset.
+        """
+        self.check_leader()
+        self.flush()
+        state = self.state()
+        copied = 0
+        for segment, end in self.closed_segments():
+            if end > self.last_stable_offset:
+                break
+            if end <= max(state.remote_end, state.first_dirty(), state.log_start):
+                continue
+            made = copy_segment(
+                self._objects, self._files, segment,
+                partition=self.partition, topic_id=state.topic_id,
+                segment_id=secrets.token_hex(ID_CHARS // 2), next_offset=end,
+                lineage=self.lineage, leader_epoch_of_owner=self.epoch, number=0,
+                cleaner_offsets=dict(state.publications[-1].offsets),
+                index_interval_bytes=self.topic.index_interval_bytes,
+                from_offset=max(segment.base_offset, state.remote_end) if state.routes else None,
+            )  # fmt: skip
+            state = self._store.commit_copy(
+                self.partition, secrets.token_hex(ID_CHARS // 2), epoch=self.epoch,
+                segment=made, lineage=self.lineage,
+            )  # fmt: skip
+            copied += 1
+        return copied
+
+    # Rounds.
+
+    def clean(
+        self,
+        runner_for: RunnerFor,
+        *,
+        cleaner: CleanerConfig | None = None,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        progressed: Callable[[int], None] = _silent,
+        force: bool = False,
+        grace_ms: int = GRACE_MS_DEFAULT,
+    ) -> RoundReport:
+        """Do one round: a leader's in both tiers, a follower's on what is local.
+
+        The report says what it did, or why it did nothing. RefusedError for a topic that is not
+        compacted; FencedError when a newer leader owns the partition. OSError behind the commit
+        means that the local copy is not replaced yet: it is read no more, and the next call does.
+        """
+        if not self.topic.is_compacted:
+            policy = ",".join(sorted(self.topic.cleanup_policy))
+            raise RefusedError(
+                "the topic is not compacted: its segments are never rewritten. "
+                f"partition={self.partition} cleanup.policy={policy}"
+            )
+        self.flush()
+        cleaner = CleanerConfig() if cleaner is None else cleaner
+        if self.role is Role.FOLLOWER:
+            return self._clean_local(runner_for, cleaner, memory_bytes, force=force)
+        state = self.state()
+        if not state.routes:
+            return RoundReport(skipped=True, reason="nothing was copied to object storage yet")
+        self._agree(state)
+        request = TierRequest(
+            self.topic, cleaner, grace_ms, memory_bytes,
+            bound=min(state.remote_end, self.last_stable_offset), force=force,
+        )  # fmt: skip
+        report = clean_remote(
+            self._store, self._objects, replace(state, leader_epoch=self.epoch), request,
+            runner_for, self._clock, progressed, local=self.directory,
+        )  # fmt: skip
+        if not report.skipped:
+            self._agree(self.state())
+        return report
+
+    def _agree(self, state: PartitionState) -> None:
+        """Give the local copy of what is clean the bytes of object storage."""
+        self._overlap.replace(state)
+        self._save_checkpoint(state.first_dirty(self.log_end_offset))
+
+    def _clean_local(
+        self, runner_for: RunnerFor, cleaner: CleanerConfig, memory_bytes: int, *, force: bool
+    ) -> RoundReport:
+        """Clean this disk as a follower; no tombstone or marker goes.
+
+        What it deletes may lie in object storage, where only the leader cleans: were it gone here
+        and this host the next leader, the deleted key would come back (ST-23).
+        """
+        partition = PartitionRequest(self.partition, self.directory, self.topic, cleaner)
+        request = CleanRequest(
+            (partition,), high_watermark=self.last_stable_offset, memory_bytes=memory_bytes,
+            force=force, expires_nothing=True,
+        )  # fmt: skip
+        with runner_for(self._files) as runner:
+            found = Coordinator(runner, self._clock, self._files, NoEvents()).clean(request)
+        (report,) = found.partitions[0].rounds
+        if report.failure is not None:
+            raise report.failure
+        return report
+
+    def _save_checkpoint(self, first_dirty: int) -> None:
+        change = {self.partition: max(first_dirty, 0)}
+        update_checkpoint(self._files, self.directory.parent, CLEANER_CHECKPOINT, change)
+
+    # Retention.
+
+    def retain_local(self) -> LocalRetention:
+        """Let local segments go that object storage has, by ``local.retention.*``.
+
+        For leaders and followers; what was not copied, and the active segment, always stay.
+        """
+        state = self.state()
+        listing = self.listing()
+        interval = self.topic.index_interval_bytes
+        buffers = WindowBuffers(WINDOW_BYTES)
+        closed = [
+            summarize(segment, load_indexes(segment, self._files, interval, buffers), None)
+            for segment in listing.segments[:-1]
+        ]
+        active = listing.active
+        plan = plan_local_retention(
+            self.topic,
+            [
+                *closed,
+                SegmentSummary(active.base_offset, active.size_bytes, active.mtime_ms, -1, 0, 0),
+            ],
+            log_end=self.log_end_offset,
+            high_watermark=self.high_watermark,
+            remote_end=min(state.remote_end, covered_to(state)),
+            first_dirty=state.first_dirty(self.log_end_offset),
+            now_ms=self._clock.now_ms(),
+        )
+        if plan.segments:
+            self.drop_below(plan.to)
+        return plan
+
+    def expire(self, *, grace_ms: int = GRACE_MS_DEFAULT) -> ExpiryPlan:
+        """Let go in both tiers what retention and the log start let go, as the leader.
+
+        The metadata first: from there on nobody reads below the log start. What is only local
+        counts towards ``retention.bytes`` and goes when it was copied.
+        """
+        self.check_leader()
+        return self._expire(None, grace_ms)
+
+    def delete_records(self, before: int, *, grace_ms: int = GRACE_MS_DEFAULT) -> int:
+        """Let the log start at ``before``, at most the high watermark; returns the log start.
+
+        For a topic whose policy has ``delete``, as ``DeleteRecords``. Followers hear of it through
+        :meth:`replicate`.
+        """
+        self.check_leader()
+        if not self.topic.expires:
+            raise RefusedError(
+                "cleanup.policy without delete: records go by key alone, write a tombstone. "
+                f"partition={self.partition}"
+            )
+        if not 0 <= before <= self.high_watermark:
+            raise RefusedError(
+                "only what every replica has can be deleted. "
+                f"before={before} high_watermark={self.high_watermark}"
+            )
+        return self._expire(before, grace_ms).log_start
+
+    def _expire(self, before: int | None, grace_ms: int) -> ExpiryPlan:
+        state = self.state()
+        log_start = max(state.log_start, before or 0)
+        only_local = sum(
+            segment.size_bytes
+            for segment in self.listing().segments
+            if segment.base_offset >= state.remote_end
+        )
+        plan = plan_remote_expiry(
+            self.topic, state, self._clock.now_ms(), log_start=log_start,
+            local_only_bytes=only_local,
+        )  # fmt: skip
+        gone = {each.segment.base_offset for each in plan.expired}
+        ids = [route.segment_id for route in state.routes if route.base_offset in gone]
+        if ids or plan.log_start > state.log_start:
+            self._store.commit_expiry(
+                self.partition, secrets.token_hex(ID_CHARS // 2), epoch=self.epoch,
+                log_start=plan.log_start, segments=ids, grace_ms=grace_ms,
+            )  # fmt: skip
+        # Also where an earlier call ended between the two tiers.
+        self.follow_log_start(plan.log_start)
+        return plan
+
+    # Reading both tiers.
+
+    def fetch(
+        self, offset: int, bytes_max: int = FETCH_BYTES_DEFAULT, *, end: int | None = None
+    ) -> Fetched:
+        """Return whole batches from ``offset`` on and below ``end``, from whichever tier has it.
+
+        ``end`` is the log end by default, as replicas read; consumers are given the high watermark
+        or the last stable offset. InvalidError below the log start and above the log end. Below the
+        first dirty offset what is read is the cleaned log, also where a local segment straddles it.
+        """
+        state = self.state()
+        if not state.log_start <= offset <= self.log_end_offset:
+            raise InvalidError(
+                f"offset out of range. partition={self.partition} offset={offset} "
+                f"log_start={state.log_start} log_end={self.log_end_offset}"
+            )
+        limit = self.log_end_offset if end is None else min(end, self.log_end_offset)
+        remote_to = min(self._remote_to(state), limit)
+        if offset < remote_to:
+            files = self._remote_files(state)
+            listing = list_partition(files.path, files)
+            found = fetch(files, listing, offset, end=remote_to, bytes_max=bytes_max)
+            if found.data:
+                return found
+            offset = remote_to
+        return fetch(self._files, self.listing(), offset, end=limit, bytes_max=bytes_max)
+
+    def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Return offset and timestamp of the first record at or after a time, None without one."""
+        state = self.state()
+        remote_to = self._remote_to(state)
+        if remote_to > state.log_start:
+            files = self._remote_files(state)
+            found = find_offset_for_time(
+                files, list_partition(files.path, files), timestamp_ms,
+                start=state.log_start, end=remote_to,
+            )  # fmt: skip
+            if found is not None:
+                return found
+        return find_offset_for_time(
+            self._files, self.listing(), timestamp_ms,
+            start=max(remote_to, state.log_start), end=self.log_end_offset,
+        )  # fmt: skip
+
+    def _remote_to(self, state: PartitionState) -> int:
+        """Return up to where object storage is read: to where the local log begins, or agrees."""
+        floor = max(self._overlap.agreed_from(state), self.local_start)
+        return min(floor, state.remote_end)
+
+    def _remote_files(self, state: PartitionState) -> RoundFiles:
+        segments = tuple(state.segments[route.segment_id] for route in state.routes)
+        return RoundFiles(self._objects, self.partition, state.topic_id, segments)
+
+
+def joined_lineage(own: tuple[LeaderEpoch, ...], state: PartitionState) -> tuple[LeaderEpoch, ...]:
+    """Return the leader epochs of a log that has all of object storage's.
+
+    Up to the remote end the store knows them: of a log that was cleaned before it was replicated,
+    the first record of an epoch, or all of them, may be missing.
+    """
+    known = tuple(entry for entry in state.lineage if entry.start_offset < state.remote_end)
+    newest = known[-1].epoch if known else -1
+    return (*known, *(entry for entry in own if entry.epoch > newest))
+
+
+def covered_to(state: PartitionState) -> int:
+    """Return the offset up to which live segments of the lineage cover the log without a hole."""
+    at = state.log_start
+    for route in state.routes:
+        segment = state.segments[route.segment_id]
+        if route.base_offset > at or not is_within_lineage(
+            segment, state.lineage, state.remote_end
+        ):
+            break
+        at = max(at, route.last_offset + 1)
+    return at

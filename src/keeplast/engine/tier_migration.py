@@ -1,0 +1,126 @@
+"""Changes of a tiered topic's policy, and what the first round behind one would drop.
+
+A topic that becomes compacted is dirty from its log start on, or from where it was compacted last.
+Records without a key belong to no key: rounds drop them. Somebody who turns compaction on by
+accident must not lose them, so they are counted first and dropped only when that was confirmed.
+KIP-1272, "Compatibility, Deprecation, and Migration Plan".
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from keeplast.clock import Clock
+from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.engine.rounds import Round
+from keeplast.engine.survey import Checkpoints, survey_partition
+from keeplast.engine.task import PartitionTask
+from keeplast.engine.tier_round import ATTEMPT_BYTES, RunnerFor
+from keeplast.engine.workspace import MEMORY_BYTES_MIN
+from keeplast.errors import RefusedError
+from keeplast.model.topic_config import TopicConfig
+from keeplast.tier.metadata import PartitionState
+from keeplast.tier.objects import ObjectStore
+from keeplast.tier.round_files import RoundFiles
+
+TIERED = "remote.storage.enable"
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """What follows from new settings.
+
+    ``becomes_compacted`` says that rounds begin; then ``records`` and ``bytes`` are what is in
+    object storage, and of them ``keyless_records`` (``keyless_bytes``) have no key and would go.
+    """
+
+    settings: Mapping[str, str]
+    before: TopicConfig
+    after: TopicConfig
+    records: int = 0
+    bytes: int = 0
+    keyless_records: int = 0
+    keyless_bytes: int = 0
+
+    @property
+    def becomes_compacted(self) -> bool:
+        """Say whether rounds begin that did not happen before."""
+        return self.after.is_compacted and not self.before.is_compacted
+
+    def check(self, *, drops_keyless: bool) -> None:
+        """RefusedError when records without a key would go and nobody has confirmed it."""
+        if self.keyless_records and not drops_keyless:
+            raise RefusedError(
+                "records without a key belong to no key and would be dropped; confirm that they "
+                f"may go. keyless_records={self.keyless_records} "
+                f"keyless_bytes={self.keyless_bytes} records={self.records}"
+            )
+
+
+def new_settings(
+    settings: Mapping[str, str], changes: Mapping[str, str | None]
+) -> Mapping[str, str]:
+    """Return ``settings`` with ``changes``; None takes a key out.
+
+    RefusedError for a change that would take the log out of object storage: export it instead.
+    """
+    if str(changes.get(TIERED, "true")).lower() == "false":
+        raise RefusedError(
+            "what is in this store is tiered; export the partition to have it on a disk. "
+            f"{TIERED}=false"
+        )
+    merged: dict[str, str | None] = {**settings, **changes}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def count_records(
+    objects: ObjectStore,
+    state: PartitionState,
+    migration: Migration,
+    runner_for: RunnerFor,
+    clock: Clock,
+    *,
+    memory_bytes: int,
+    progressed: Callable[[int], None],
+) -> Migration:
+    """Return ``migration`` with what the first round would read and drop; writes nothing."""
+    if not state.routes:
+        return migration
+    segments = tuple(state.segments[route.segment_id] for route in state.routes)
+    files = RoundFiles(objects, state.partition, state.topic_id, segments)
+    topic = replace(migration.after, min_compaction_lag_ms=0)
+    partition = PartitionRequest(state.partition, files.path, topic)
+    survey = survey_partition(
+        partition,
+        CleanRequest(
+            (partition,), first_dirty_offset=state.log_start, log_start_offset=state.log_start,
+            high_watermark=files.end, force=True,
+        ),
+        Checkpoints({}, {}, {}), files, clock.now_ms(),
+    )  # fmt: skip
+    if survey.plan is None:
+        return migration
+    started = clock.seconds()
+    with runner_for(files) as runner:
+        task = PartitionTask(
+            number=0, plan=survey.plan, path=files.path, target=files.path,
+            attempt=secrets.token_hex(ATTEMPT_BYTES),
+            hash_key=(secrets.randbits(64), secrets.randbits(64)),
+            memory_bytes=max(memory_bytes // runner.slots, MEMORY_BYTES_MIN),
+            wave_bytes_max=None, writes=False,
+        )  # fmt: skip
+        (result,) = runner.run([task], progressed)
+    if result.error is not None:
+        raise result.error
+    round_ = Round(survey, survey.plan, task, started)
+    round_.results.append(result)
+    report = round_.report(clock.seconds())
+    if report.stats is None or report.reasons is None:
+        return migration
+    return replace(
+        migration, records=report.stats.messages_read, bytes=report.stats.bytes_read,
+        keyless_records=report.reasons.keyless_records,
+        keyless_bytes=report.reasons.keyless_bytes,
+    )  # fmt: skip

@@ -1,0 +1,64 @@
+"""Where a follower's log leaves its leader's, and how a log is cut or begun anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.log.append import LogAppender, NewRecord
+from keeplast.log.files import LocalFiles
+from keeplast.log.truncation import cut_torn_tail, find_divergence, restart_log
+from tests.support.partition_maker import COMPACT, NOW_MS
+
+Lineage = list[tuple[int, int]]
+
+
+@pytest.mark.parametrize(
+    ("own", "own_end", "leader", "leader_end", "expected"),
+    [
+        pytest.param([(0, 0)], 10, [(0, 0)], 10, 10, id="the same"),
+        pytest.param([(0, 0)], 10, [(0, 0)], 15, 10, id="behind"),
+        pytest.param([(0, 0)], 15, [(0, 0), (1, 10)], 20, 10, id="wrote on after another led"),
+        pytest.param([(0, 0), (2, 10)], 15, [(0, 0), (1, 8), (3, 12)], 20, 8, id="KIP-279"),
+        pytest.param([(0, 0), (1, 10)], 15, [(0, 0)], 8, 8, id="leader lost its end"),
+        pytest.param([], 0, [(0, 0)], 10, 0, id="new replica"),
+        pytest.param([(0, 0)], 10, [(3, 100)], 120, 10, id="leader starts behind our end"),
+        pytest.param([(0, 0), (1, 90)], 110, [(3, 100)], 120, 100, id="nothing in common"),
+    ],
+)
+def test_divergence_follows_from_the_epochs(
+    own: Lineage, own_end: int, leader: Lineage, leader_end: int, expected: int
+) -> None:
+    def entries(lineage: Lineage) -> list[LeaderEpoch]:
+        return [LeaderEpoch(epoch, start) for epoch, start in lineage]
+
+    assert expected == find_divergence(entries(own), own_end, entries(leader), leader_end)
+
+
+def log_of(directory: Path, count: int) -> None:
+    with LogAppender(directory, LocalFiles(), topic=COMPACT) as log:
+        for i in range(count):
+            log.append([NewRecord(b"k%d" % i, b"v", NOW_MS)])
+
+
+def test_a_torn_tail_is_cut_behind_the_last_whole_batch(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    log_of(directory, 5)
+    path = directory / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[:-3])
+    cut = cut_torn_tail(LocalFiles(), directory)
+    assert cut > 0
+    with LogAppender(directory, LocalFiles(), topic=COMPACT) as log:
+        assert log.log_end_offset == 4
+    assert cut_torn_tail(LocalFiles(), directory) == 0
+
+
+def test_a_log_begins_anew_at_an_offset(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    log_of(directory, 5)
+    restart_log(LocalFiles(), directory, 50)
+    with LogAppender(directory, LocalFiles(), topic=COMPACT) as log:
+        assert log.log_end_offset == log.active_base_offset == 50
+    assert [f"{50:020d}.log"] == sorted(p.name for p in directory.glob("*.log"))

@@ -38,7 +38,6 @@ from keeplast.format.message_set import read_batches
 from keeplast.log.append import NewRecord
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.model.topic_config import CleanerConfig
 from keeplast.tier.database import open_database
 from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import ObjectStore, ObjectWriter, StoredObject
@@ -240,15 +239,16 @@ class Member:
         def runner_for(files: FileSystem) -> Runner:
             return LocalRunner(1, files=files)
 
-        report = self.tiered.clean(
-            self.partition, runner_for, cleaner=CleanerConfig(), memory_bytes=MEMORY_BYTES_MIN,
-            progressed=lambda count: None, force=True, grace_ms=0,
-        )  # fmt: skip
+        report = self.host.clean(runner_for, memory_bytes=MEMORY_BYTES_MIN, force=True, grace_ms=0)
         return not report.skipped
 
     def expire(self) -> int:
         """Let go what retention lets go; returns how many segments."""
-        return self.tiered.expire(self.partition, grace_ms=0).segments
+        return len(self.host.expire(grace_ms=0).expired)
+
+    def retain_local(self) -> int:
+        """Let local segments go that are in object storage; returns how many."""
+        return self.host.retain_local().segments
 
     def collect(self, garbage_age_ms: int = 0) -> tuple[int, int, int]:
         """Remove what nobody reads; returns segments, objects and what still waits."""

@@ -11,10 +11,12 @@ same (:mod:`~keeplast.tier.overlap`). KIP-405, KIP-1272; tiering.md section 9.7.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from keeplast.cleaner.retention import ExpiryPlan
 from keeplast.clock import Clock
@@ -34,6 +36,7 @@ from keeplast.log.windows import WindowBuffers
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.tier.absence import explained
 from keeplast.tier.local_retention import LocalRetention, plan_local_retention
 from keeplast.tier.metadata import MetadataStore, PartitionState
 from keeplast.tier.objects import ID_CHARS, ObjectStore
@@ -45,6 +48,9 @@ from keeplast.tier.segment import is_within_lineage
 from keeplast.tier.transfer import copy_segment
 
 WINDOW_BYTES = 1 << 20
+READS_MAX = 5
+"""A reader that is overtaken by swap, grace and collection so often has a grace of next to none."""
+_Read = TypeVar("_Read")
 GRACE_MS_DEFAULT = 60 * 60 * 1000
 """Readers that began before a swap have an hour to end."""
 
@@ -345,7 +351,11 @@ class PartitionHost(Replica):
         or the last stable offset. InvalidError below the log start and above the log end. Below the
         first dirty offset what is read is the cleaned log, also where a local segment straddles it.
         """
-        state = self.state()
+        return self._fresh(lambda state: self._fetch(state, offset, bytes_max, end))
+
+    def _fetch(
+        self, state: PartitionState, offset: int, bytes_max: int, end: int | None
+    ) -> Fetched:
         if not state.log_start <= offset <= self.log_end_offset:
             raise InvalidError(
                 f"offset out of range. partition={self.partition} offset={offset} "
@@ -364,7 +374,9 @@ class PartitionHost(Replica):
 
     def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Return offset and timestamp of the first record at or after a time, None without one."""
-        state = self.state()
+        return self._fresh(lambda state: self._offset_for_time(state, timestamp_ms))
+
+    def _offset_for_time(self, state: PartitionState, timestamp_ms: int) -> tuple[int, int] | None:
         remote_to = self._remote_to(state)
         if remote_to > state.log_start:
             files = self._remote_files(state)
@@ -378,6 +390,17 @@ class PartitionHost(Replica):
             self._files, self.listing(), timestamp_ms,
             start=max(remote_to, state.log_start), end=self.log_end_offset,
         )  # fmt: skip
+
+    def _fresh(self, read: Callable[[PartitionState], _Read]) -> _Read:
+        """Read by what the store says now, and again where that was replaced and removed meanwhile.
+
+        ConflictError when it is so every time; CorruptError when object storage lost an object.
+        """
+        for _ in range(READS_MAX - 1):
+            with contextlib.suppress(ConflictError), explained(self._store, self.partition):
+                return read(self.state())
+        with explained(self._store, self.partition):
+            return read(self.state())
 
     def _remote_to(self, state: PartitionState) -> int:
         """Return up to where object storage is read: to where the local log begins, or agrees."""

@@ -24,7 +24,7 @@ from keeplast.engine.runner import Runner
 from keeplast.engine.survey import Checkpoints, survey_partition
 from keeplast.engine.task import PartitionTask, StagedGroup, TaskResult
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
-from keeplast.errors import CommitUnknownError, ConflictError, InvariantError
+from keeplast.errors import InvariantError
 from keeplast.format import time_index
 from keeplast.format.checksum import crc32c
 from keeplast.format.filename import LOG, SNAPSHOT, TIME_INDEX, parse_segment_file
@@ -192,34 +192,17 @@ class _Commit:
 
     def publish(self, cleaned_to: int) -> None:
         """Move the first dirty offset."""
-        commit_id = secrets.token_hex(ATTEMPT_BYTES)
-        self._surely(
-            commit_id,
-            lambda: self._store.publish(
-                self._state.partition, commit_id, epoch=self._state.leader_epoch,
-                cleaned_to=cleaned_to,
-            ),
+        self._store.publish(
+            self._state.partition, secrets.token_hex(ATTEMPT_BYTES),
+            epoch=self._state.leader_epoch, cleaned_to=cleaned_to,
         )  # fmt: skip
 
     def _swap(self, sources: Sequence[str], outputs: Sequence[RemoteSegment]) -> None:
-        commit_id = secrets.token_hex(ATTEMPT_BYTES)
-        self._surely(
-            commit_id,
-            lambda: self._store.commit_swap(
-                self._state.partition, commit_id, epoch=self._state.leader_epoch,
-                sources=sources, outputs=outputs, grace_ms=self._grace_ms,
-            ),
+        self._store.commit_swap(
+            self._state.partition, secrets.token_hex(ATTEMPT_BYTES),
+            epoch=self._state.leader_epoch, sources=sources, outputs=outputs,
+            grace_ms=self._grace_ms,
         )  # fmt: skip
-
-    def _surely(self, commit_id: str, act: Callable[[], object]) -> None:
-        """Commit, and look the outcome up where the answer was lost; never twice."""
-        try:
-            act()
-        except CommitUnknownError:
-            if self._store.find_commit(commit_id) is None:
-                raise ConflictError(
-                    f"the commit did not happen; the round is done again. commit={commit_id}"
-                ) from None
 
     def _describe(
         self,

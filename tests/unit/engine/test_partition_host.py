@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.errors import FencedError, InvalidError, RefusedError
+from keeplast.errors import CorruptError, FencedError, InvalidError, RefusedError
 from keeplast.format.control import ControlType
 from keeplast.log.append import NewRecord
+from keeplast.tier.collection import collect
+from tests.support.counting_objects import CountingObjects
 from tests.support.hosts import Cluster, read_all, replicate, write
 from tests.support.partition_maker import NOW_MS, PARTITION
 
@@ -126,3 +128,40 @@ def test_offset_for_time_is_found_in_either_tier(cluster: Cluster) -> None:
     for i in range(40):
         assert host.offset_for_time(NOW_MS + i) == (i, NOW_MS + i)
     assert host.offset_for_time(NOW_MS + 40) is None
+
+
+def test_reader_whose_segment_was_replaced_and_removed_meanwhile_reads_the_new_one(
+    tmp_path: Path,
+) -> None:
+    """With a grace of nothing a swap and a collection can fit between metadata and object."""
+    overtaken: list[int] = []
+    made = Cluster(tmp_path)
+
+    class Overtaken(CountingObjects):
+        def read_range(self, key: str, start: int, end: int) -> memoryview:
+            if key.endswith(".log") and overtaken == [0]:
+                overtaken.append(1)
+                made.clean()
+                state = made.store.load(PARTITION)
+                collect(
+                    made.store, self._objects, PARTITION, epoch=state.leader_epoch,
+                    garbage_age_ms=0, clock=made.clock,
+                )  # fmt: skip
+            return super().read_range(key, start, end)
+
+    made.objects = Overtaken(made.objects)
+    host = made.host("a")
+    host.become_leader(0)
+    write(host, 40)
+    host.roll()
+    host.copy()
+    expected = read_all(host)
+    host.drop_below(host.state().remote_end)
+    overtaken.append(0)
+    assert expected == read_all(host)
+    assert [0, 1] == overtaken
+    gone = next(iter(made.objects.list(f"{PARTITION}"))).key
+    made.objects.delete([gone.rsplit(".", 1)[0] + ".log"])
+    with pytest.raises(CorruptError):
+        read_all(host)
+    made.store.close()

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,7 +24,7 @@ from keeplast.engine.events import NoEvents
 from keeplast.engine.report import RoundReport
 from keeplast.engine.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 from keeplast.engine.tier_round import RunnerFor, TierRequest, clean_remote
-from keeplast.errors import ConflictError, InvalidError, RefusedError
+from keeplast.errors import ConflictError, FencedError, InvalidError, RefusedError
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.checkpoints import update_checkpoint
@@ -85,6 +84,17 @@ class PartitionHost(Replica):
     def state(self) -> PartitionState:
         """Return what the metadata store says now."""
         return self._store.load(self.partition)
+
+    def _own_state(self) -> PartitionState:
+        """Return the state as its leader; FencedError when a newer one has taken over."""
+        self.check_leader()
+        state = self.state()
+        if state.leader_epoch != self.epoch:
+            raise FencedError(
+                "a newer leader owns the partition; step down. "
+                f"partition={self.partition} epoch={self.epoch} current={state.leader_epoch}"
+            )
+        return state
 
     # Leadership.
 
@@ -161,7 +171,7 @@ class PartitionHost(Replica):
         """
         self.check_leader()
         self.flush()
-        state = self.state()
+        state = self._own_state()
         copied = 0
         for segment, end in self.closed_segments():
             if end > self.last_stable_offset:
@@ -212,7 +222,7 @@ class PartitionHost(Replica):
         cleaner = CleanerConfig() if cleaner is None else cleaner
         if self.role is Role.FOLLOWER:
             return self._clean_local(runner_for, cleaner, memory_bytes, force=force)
-        state = self.state()
+        state = self._own_state()
         if not state.routes:
             return RoundReport(skipped=True, reason="nothing was copied to object storage yet")
         self._agree(state)
@@ -221,8 +231,8 @@ class PartitionHost(Replica):
             bound=min(state.remote_end, self.last_stable_offset), force=force,
         )  # fmt: skip
         report = clean_remote(
-            self._store, self._objects, replace(state, leader_epoch=self.epoch), request,
-            runner_for, self._clock, progressed, local=self.directory,
+            self._store, self._objects, state, request, runner_for, self._clock, progressed,
+            local=self.directory,
         )  # fmt: skip
         if not report.skipped:
             self._agree(self.state())
@@ -295,7 +305,6 @@ class PartitionHost(Replica):
         The metadata first: from there on nobody reads below the log start. What is only local
         counts towards ``retention.bytes`` and goes when it was copied.
         """
-        self.check_leader()
         return self._expire(None, grace_ms)
 
     def delete_records(self, before: int, *, grace_ms: int = GRACE_MS_DEFAULT) -> int:
@@ -318,7 +327,7 @@ class PartitionHost(Replica):
         return self._expire(before, grace_ms).log_start
 
     def _expire(self, before: int | None, grace_ms: int) -> ExpiryPlan:
-        state = self.state()
+        state = self._own_state()
         log_start = max(state.log_start, before or 0)
         only_local = sum(
             segment.size_bytes

@@ -52,7 +52,7 @@ def draw_log(
     start = segments[0].base_offset if log_start is None else log_start
     dirty = start if first_dirty is None else first_dirty
     has_walls = len(segments) * 2 <= width
-    shares = _cells(segments, width - (len(segments) - 1 if has_walls else 0))
+    shares = share_cells(segments, width - (len(segments) - 1 if has_walls else 0))
     bar: list[str] = []
     edges: list[tuple[int, int, PicturedSegment]] = []
     for index, (segment, cells) in enumerate(zip(segments, shares, strict=True)):
@@ -78,11 +78,11 @@ def draw_bar(clean_bytes: int, dirty_bytes: int, rest_bytes: int, width: int) ->
     marks = [mark for mark, size in parts if size > 0]
     if not segments:
         return " " * width
-    cells = _cells(segments, width)
+    cells = share_cells(segments, width)
     return "".join(mark * count for mark, count in zip(marks, cells, strict=True))
 
 
-def _cells(segments: Sequence[PicturedSegment], room: int) -> list[int]:
+def share_cells(segments: Sequence[PicturedSegment], room: int) -> list[int]:
     """Return how many cells each segment gets; at least one while there is room for all."""
     room = max(room, 1)
     total = sum(segment.size_bytes for segment in segments)

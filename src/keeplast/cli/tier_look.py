@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from keeplast.cli import options
 from keeplast.cli import tier_options as shared
 from keeplast.cli.guard import JSON_VERSION, run_guarded
 from keeplast.cli.tier_options import Result, store_call
+
+Local = Annotated[
+    Path | None,
+    typer.Option(
+        "--local", metavar="DIR", show_default=False,
+        help="The data directory of a host: its local logs are shown too. Only read.",
+    ),
+]  # fmt: skip
 
 
 def status(
     store: shared.Store,
     topic: options.Topics = None,
     partition: options.Partitions = None,
+    local: Local = None,
     object_option: shared.ObjectOptions = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show each partition: what is cleaned and dirty, who owns it, and what waits to be removed."""
+    """Show each partition: what is cleaned and dirty, in which tier, and what waits to be removed.
+
+    With `--local` the local log of a host is shown beside what is in object storage.
+    """
 
     def body() -> Result:
         from keeplast.cli.output import print_result
@@ -23,7 +40,10 @@ def status(
 
         call = store_call(store, topic, partition, object_option)
         with call.opened() as opened:
-            found = [opened.status(each) for each in call.chosen(opened)]
+            found = [
+                opened.status(each, None if local is None else local / str(each))
+                for each in call.chosen(opened)
+            ]
         if not as_json:
             print_result(*status_parts(found))
         return 0, {"version": JSON_VERSION, "partitions": [status_document(s) for s in found]}

@@ -9,9 +9,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from keeplast.cli.escapes import printable
-from keeplast.cli.picture import PicturedSegment, draw_log
 from keeplast.cli.rows import new_table
 from keeplast.cli.sizes import format_bytes
+from keeplast.cli.tier_picture import draw_tiers
 from keeplast.engine.tier_status import TierStatus
 from keeplast.engine.tier_verification import TierFinding
 from keeplast.model.partition import TopicPartition
@@ -25,8 +25,8 @@ def status_parts(found: Sequence[TierStatus]) -> list[RenderableType]:
     if not found:
         return ["no partitions; keeplast tier import takes some in"]
     table = new_table(
-        "partition", "owner", ">epoch", ">log", ">first dirty", ">segments", ">bytes", ">ratio",
-        ">to remove", "notes",
+        "partition", "owner", ">epoch", ">log", ">first dirty", ">segments", ">remote", ">local",
+        ">ratio", ">to remove", "notes",
     )  # fmt: skip
     for s in found:
         notes = [s.uncleanable_reason] if s.uncleanable_reason else []
@@ -34,27 +34,17 @@ def status_parts(found: Sequence[TierStatus]) -> list[RenderableType]:
             notes.append("the cached size has drifted from the sum: run tier verify")
         table.add_row(
             Text(printable(str(s.partition))), Text(printable(s.owner)), str(s.leader_epoch),
-            f"{s.log_start}..{s.remote_end}", str(s.first_dirty), str(len(s.segments)),
-            format_bytes(s.remote_bytes), f"{s.ratio:.3f}",
+            f"{s.log_start}..{s.log_end}", str(s.first_dirty), str(len(s.segments)),
+            format_bytes(s.remote_bytes),
+            "" if s.local_bytes is None else format_bytes(s.local_bytes), f"{s.ratio:.3f}",
             format_bytes(s.orphan_bytes) if s.orphans else "",
             Text(printable("; ".join(notes))),
         )  # fmt: skip
     parts: list[RenderableType] = [table]
     if len(found) <= PICTURES_MAX:
         for s in found:
-            parts += ["", printable(str(s.partition)), _picture(s)]
+            parts += ["", printable(str(s.partition)), draw_tiers(s)]
     return parts
-
-
-def _picture(s: TierStatus) -> str:
-    segments = [PicturedSegment(base, end, size) for base, end, size, _ in s.segments]
-    segments.append(PicturedSegment(s.remote_end, s.remote_end, 0))
-    lines = draw_log(segments, log_start=s.log_start, first_dirty=s.first_dirty).splitlines()
-    regions = ", ".join(
-        f"{r.name} {r.base_offset}..{r.end_offset} ({format_bytes(r.size_bytes)})"
-        for r in s.regions
-    )
-    return "\n".join([*(line for line in lines if "active" not in line), regions])
 
 
 def status_document(s: TierStatus) -> dict[str, Any]:
@@ -62,17 +52,23 @@ def status_document(s: TierStatus) -> dict[str, Any]:
     return {
         "topic": s.partition.topic, "partition": s.partition.partition, "owner": s.owner,
         "leader_epoch": s.leader_epoch, "log_start": s.log_start, "remote_end": s.remote_end,
-        "first_dirty": s.first_dirty, "ratio": s.ratio, "bytes": s.remote_bytes,
+        "log_end": s.log_end, "first_dirty": s.first_dirty, "cleanable_to": s.cleanable_to,
+        "ratio": s.ratio, "kip_ratio": s.kip_ratio, "clean_bytes": s.clean_bytes,
+        "cleanable_bytes": s.cleanable_bytes, "bytes": s.remote_bytes,
+        "local_bytes": s.local_bytes,
         "is_drifted": s.is_drifted, "orphans": s.orphans, "orphan_bytes": s.orphan_bytes,
         "uncleanable_reason": s.uncleanable_reason,
         "regions": [
             {"name": r.name, "base_offset": r.base_offset, "end_offset": r.end_offset,
-             "segments": r.segments, "bytes": r.size_bytes}
+             "segments": r.segments, "bytes": r.size_bytes, "remote_only_bytes": r.remote_bytes,
+             "both_bytes": r.both_bytes, "local_only_bytes": r.local_bytes}
             for r in s.regions
         ],
         "segments": [
-            {"base_offset": base, "end_offset": end, "bytes": size, "kind": kind}
-            for base, end, size, kind in s.segments
+            {"base_offset": each.base_offset, "end_offset": each.end_offset,
+             "bytes": each.size_bytes, "kind": each.kind, "region": each.region,
+             "place": each.place}
+            for each in s.segments
         ],
     }  # fmt: skip
 

@@ -32,7 +32,7 @@ from keeplast.engine.request import (
 from keeplast.engine.survey import load_checkpoints, survey_partition
 from keeplast.engine.tier_migration import Migration, count_records, new_settings
 from keeplast.engine.tier_round import RunnerFor, TierRequest, clean_remote
-from keeplast.engine.tier_status import TierStatus, tier_status
+from keeplast.engine.tier_status import TierStatus, local_log, tier_status
 from keeplast.engine.tier_verification import TierFinding, verify_remote
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import FileSystem, LocalFiles
@@ -41,6 +41,7 @@ from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.tier.collection import Collected, collect
 from keeplast.tier.database import open_database, shown_url
 from keeplast.tier.importing import (
+    adopt_checkpoint,
     export_partition,
     import_segments,
     lineage_of,
@@ -113,12 +114,22 @@ class TieredStore:
         """Return what is known of a partition."""
         return self._store.load(partition)
 
-    def status(self, partition: TopicPartition) -> TierStatus:
-        """Return regions, ratio and what waits."""
+    def status(self, partition: TopicPartition, local: Path | None = None) -> TierStatus:
+        """Return regions, ratio and what waits.
+
+        ``local`` is the partition's directory on a host: what is there is shown beside what is in
+        object storage. It is only read.
+        """
         state = self._store.load(partition)
         orphans = self._store.orphans(partition)
         topic = self._topic_of(state.settings)
-        return tier_status(state, orphans, topic, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        found = None
+        if local is not None:
+            found = local_log(
+                partition, local, topic, self._files, now_ms, remote_end=state.remote_end
+            )
+        return tier_status(state, orphans, topic, now_ms, found)
 
     def own(self, partition: TopicPartition, *, takes_over: bool) -> PartitionState:
         """Return the state as its owner.
@@ -151,7 +162,7 @@ class TieredStore:
     ) -> PartitionState:
         """Take a partition directory in, or what it has gained since the last time.
 
-        All of it counts as dirty. The directory is only read.
+        What a broker's cleaner has cleaned counts as clean. The directory is only read.
         """
         topic = self._topic_of(settings)
         lineage = lineage_of(self._files, directory)
@@ -181,10 +192,11 @@ class TieredStore:
                 log_end=state.remote_end,
             )
         state = self.own(partition, takes_over=takes_over)
-        return import_segments(
+        state = import_segments(
             self._store, self._objects, self._files, directory, state,
             index_interval_bytes=topic.index_interval_bytes, progressed=progressed,
         )  # fmt: skip
+        return adopt_checkpoint(self._store, self._files, directory, state, topic)
 
     def copy_directory(
         self,

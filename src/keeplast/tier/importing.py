@@ -15,6 +15,7 @@ from pathlib import Path
 
 from keeplast.errors import ConflictError, CorruptError, RefusedError
 from keeplast.format import leader_epoch, partition_metadata
+from keeplast.format.batch import encode_batch
 from keeplast.format.filename import (
     CLEANER_CHECKPOINT,
     INDEX,
@@ -28,14 +29,16 @@ from keeplast.format.filename import (
 )
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.partition_metadata import PartitionMetadata
-from keeplast.log.checkpoints import update_checkpoint
+from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import find_tail, list_partition
+from keeplast.model.topic_config import TopicConfig
 from keeplast.tier.metadata import MetadataStore, PartitionState
 from keeplast.tier.objects import ID_CHARS, ObjectStore, object_key
 from keeplast.tier.transfer import copy_segment, download_object
 
 SMALL_BYTES_MAX = 1 << 20
+EMPTY_BATCH = encode_batch([], base_offset=0, last_offset=0)
 Progressed = Callable[[int], None]
 
 
@@ -121,6 +124,39 @@ def import_segments(
         )  # fmt: skip
         progressed(segment.size_bytes)
     return state
+
+
+def adopt_checkpoint(
+    store: MetadataStore,
+    files: FileSystem,
+    directory: Path,
+    state: PartitionState,
+    topic: TopicConfig,
+) -> PartitionState:
+    """Take over how far a broker's cleaner has come, where what was copied is what it cleaned.
+
+    The log then has the ratio it had in its directory. Everything stays dirty when a segment below
+    the checkpoint is not the directory's: it was copied before the cleaner had been there.
+    """
+    checkpoint = read_checkpoint(files, directory.parent, CLEANER_CHECKPOINT).get(state.partition)
+    if checkpoint is None or not topic.is_compacted:
+        return state
+    target = min(checkpoint, state.remote_end)
+    if target <= state.first_dirty():
+        return state
+    local = {segment.base_offset: segment for segment in list_partition(directory, files).segments}
+    for route in state.routes:
+        if route.base_offset >= target:
+            break
+        copied, found = state.segments[route.segment_id], local.get(route.base_offset)
+        # A copy may have got an empty batch at its end.
+        sizes = (copied.size_bytes, copied.size_bytes - len(EMPTY_BATCH))
+        if found is None or found.size_bytes not in sizes or found.mtime_ms != copied.mtime_ms:
+            return state
+    return store.publish(
+        state.partition, secrets.token_hex(ID_CHARS // 2), epoch=state.leader_epoch,
+        cleaned_to=target,
+    )  # fmt: skip
 
 
 def _check_same_log(

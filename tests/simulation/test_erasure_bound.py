@@ -36,7 +36,8 @@ from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.service.daemon import Daemon, DaemonSettings
+from keeplast.service.daemon import Daemon
+from keeplast.service.directory_work import DirectorySettings, DirectoryWork
 from keeplast.service.snapshot import PartitionState, Snapshot
 from keeplast.service.status import (
     DirectoryStatus,
@@ -254,18 +255,18 @@ class Simulation:
             self.append(log)
         told = Told()
         runner = SlowRunner(self.clock, self.dice, self.round_ms)
-        daemon = Daemon(
+        work = DirectoryWork(
             Coordinator(runner, self.clock, self.files, told),
             self.clock,
             self.files,
-            DaemonSettings(
+            DirectorySettings(
                 self.root,
                 self.select,
                 CleanRequest((), memory_bytes=MEMORY_BYTES_MIN, rolls_idle=True),
             ),
             narrator=told,
-            observer=self,
         )
+        daemon = Daemon(work, self.clock, narrator=told, observer=self)
 
         def on_idle() -> None:
             if self.quiet:

@@ -24,7 +24,8 @@ from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.service.daemon import Daemon, DaemonSettings
+from keeplast.service.daemon import Daemon
+from keeplast.service.directory_work import DirectorySettings, DirectoryWork
 from keeplast.service.run_report import RunReport
 from keeplast.service.snapshot import PartitionFacts, Snapshot
 from tests.support.log_builder import START_MS, LogBuilder, text
@@ -167,11 +168,13 @@ class World:
         request = CleanRequest(
             (), memory_bytes=MEMORY_BYTES_MIN, order=order, rolls_idle=order is not Order.KAFKA
         )
-        return Daemon(
+        work = DirectoryWork(
             coordinator, self.clock, self.files,
-            DaemonSettings(self.root, self.select, request, is_once, retries),
-            narrator=told, observer=published,
+            DirectorySettings(self.root, self.select, request, retries), narrator=told,
         )  # fmt: skip
+        return Daemon(
+            work, self.clock, narrator=told, observer=published, order=order, is_once=is_once
+        )
 
     def once(
         self, *, retries: bool = False, order: Order = Order.OVERDUE_FIRST

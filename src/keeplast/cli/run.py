@@ -120,17 +120,17 @@ def _ran(
     from keeplast.cli.sizes import parse_size
     from keeplast.clock import SystemClock
     from keeplast.log.files import LocalFiles
-    from keeplast.service.daemon import Daemon, DaemonSettings
+    from keeplast.service.daemon import Daemon
+    from keeplast.service.directory_work import DirectorySettings, DirectoryWork
     from keeplast.service.gauges import GaugeObserver
 
     memory_bytes = parse_size(values.memory, "--memory")
     wiring.check_runner(values.runner, master=values.master)
     first = select(values)
-    settings = DaemonSettings(
+    settings = DirectorySettings(
         root=first.directory.root,
         select=lambda: select(values),
         request=make_request(values, first, memory_bytes),
-        is_once=is_once,
         retries=retries,
     )
     clock = SystemClock()
@@ -152,8 +152,10 @@ def _ran(
         lines.started(settings.root, coordinator.slots, process_id=os.getpid())
         if server is not None:
             say(f"metrics at {server.address}")
+        work = DirectoryWork(coordinator, clock, LocalFiles(), settings, narrator=lines)
+        order = settings.request.order
         daemon = Daemon(
-            coordinator, clock, LocalFiles(), settings, narrator=lines, observer=observer
+            work, clock, narrator=lines, observer=observer, order=order, is_once=is_once
         )
         with StopSignals(daemon.stop) as signals:
             report = daemon.run()

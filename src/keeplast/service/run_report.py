@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from keeplast.config.selection import Selection
 from keeplast.errors import CorruptError, InvariantError
 from keeplast.model.partition import TopicPartition
 from keeplast.service.schedule import Schedule
@@ -29,9 +29,15 @@ class RunReport:
 
 
 def run_report(
-    snapshot: Snapshot, schedule: Schedule, selection: Selection, seconds: float
+    snapshot: Snapshot,
+    schedule: Schedule,
+    refused: Mapping[TopicPartition, Exception],
+    seconds: float,
 ) -> RunReport:
-    """Return the report of a run whose last snapshot is ``snapshot``."""
+    """Return the report of a run whose last snapshot is ``snapshot``.
+
+    ``refused`` are the partitions that could not be worked on because of how they are set up.
+    """
     histories = schedule.histories
     failures: dict[TopicPartition, Exception] = {
         partition: (
@@ -41,12 +47,7 @@ def run_report(
         )
         for partition, mark in schedule.marks.items()
     }
-    failures |= {
-        TopicPartition(each.topic, each.partition): round_.failure
-        for each in selection.decided
-        for round_ in each.rounds
-        if round_.failure is not None
-    }
+    failures |= refused
     failures |= {
         partition: history.failure
         for partition, history in histories.items()

@@ -28,6 +28,34 @@ class PartitionState(StrEnum):
     """It cannot be cleaned until its files change or somebody says so (Kafka: uncleanable)."""
     REFUSED = "refused"
     """Its settings or its name keep it from being looked at."""
+    ELSEWHERE = "owned elsewhere"
+    """Another host owns it; of a store only."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierFacts:
+    """What only a partition of a store has; ``orphans`` are replaced segments not yet removed."""
+
+    owner: str
+    epoch: int
+    remote_bytes: int
+    orphans: int
+    orphan_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TierTotals:
+    """What was moved to a store and removed from it since the start.
+
+    Expired is what is read no more, collected what is gone from the object store.
+    """
+
+    copied_segments: int = 0
+    copied_bytes: int = 0
+    expired_segments: int = 0
+    expired_bytes: int = 0
+    collected_objects: int = 0
+    collected_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +91,26 @@ class PartitionFacts:
     failures: int = 0
     retry_at_ms: int | None = None
     set_aside_since_ms: int | None = None
+    tier: TierFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All partitions of the data directory, ascending, as of ``looked_ms``.
+    """All partitions of the data directory or store, ascending, as of ``looked_ms``.
 
     ``turn`` counts the daemon's choices since ``started_ms``; ``cleaned`` are the partitions that
     the last of them took, empty when it found nothing to do. ``slots`` is how many workers there
     are. All times are milliseconds since 1970.
     """
 
-    root: Path
+    root: Path | str
     started_ms: int
     looked_ms: int
     turn: int
     slots: int
     partitions: tuple[PartitionFacts, ...]
     cleaned: tuple[TopicPartition, ...] = ()
+    tier: TierTotals | None = None
 
 
 class Observer(Protocol):

@@ -1,0 +1,395 @@
+"""A data directory as what the loop works on. What a reader must not break:
+
+1. The data directory's lock is held from start to end.
+2. Nothing is remembered that the directory does not say: after ``kill -9`` the next start goes on
+   from the files alone. Only the list of what is set aside and the receipts are ours.
+3. Settings are read again before each turn. Those that cannot be used are said once, and the last
+   good ones stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from keeplast.cleaner.selection import Candidate, Choice
+from keeplast.clock import Clock
+from keeplast.config.selection import Selection
+from keeplast.engine.coordinator import Coordinator
+from keeplast.engine.expiry import failed_expiry
+from keeplast.engine.report import CleanReport, PartitionReport, RoundReport, describe_error
+from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.engine.rounds import candidate_of
+from keeplast.errors import CompactionError, CorruptError
+from keeplast.log.files import FileSystem
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import CleanerConfig
+from keeplast.service.daemon import LOOK_MS_MIN
+from keeplast.service.ledger import Ledger
+from keeplast.service.look import (
+    Finding,
+    all_partitions,
+    decided_facts,
+    facts_of,
+    failed_facts,
+    look_at,
+)
+from keeplast.service.narrator import Narrator
+from keeplast.service.receipts import receipts_file
+from keeplast.service.schedule import Schedule, is_lasting, is_stop
+from keeplast.service.set_aside import (
+    SetAside,
+    fingerprint,
+    read_set_aside,
+    set_aside,
+    write_set_aside,
+)
+from keeplast.service.snapshot import PartitionFacts, TierTotals
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorySettings:
+    """What stays the same from start to end.
+
+    ``select`` reads settings and partitions anew. ``request`` is what every round is asked for:
+    memory, order, whether idle segments are rolled. ``retries`` forgets what is set aside.
+    """
+
+    root: Path
+    select: Callable[[], Selection]
+    request: CleanRequest
+    retries: bool = False
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was found, and the settings that count since the last turn.
+
+    ``fresh`` are the findings of this turn's look; the others are of earlier ones.
+    """
+
+    selection: Selection
+    cleaner: CleanerConfig
+    findings: dict[TopicPartition, Finding] = field(default_factory=dict)
+    fresh: list[Finding] = field(default_factory=list)
+
+
+class DirectoryWork:
+    """The partitions of one data directory."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        clock: Clock,
+        files: FileSystem,
+        settings: DirectorySettings,
+        *,
+        narrator: Narrator,
+    ) -> None:
+        """Take the components, and read settings and partitions for the first time.
+
+        What settings can be wrong about raises here only.
+        """
+        self._coordinator = coordinator
+        self._clock = clock
+        self._files = files
+        self._settings = settings
+        selection = settings.select()
+        self._known = _Known(selection, selection.settings.cleaner_config())
+        self._ledger = Ledger(clock, narrator, self._set_aside)
+        self.looked_ms = 0
+
+    @property
+    def place(self) -> Path:
+        """Return the directory."""
+        return self._settings.root
+
+    @property
+    def slots(self) -> int:
+        """Return how many workers there are."""
+        return self._coordinator.slots
+
+    @property
+    def backoff_ms(self) -> int:
+        """Return ``log.cleaner.backoff.ms``."""
+        return self._known.cleaner.backoff_ms
+
+    @property
+    def schedule(self) -> Schedule:
+        """Return what has happened to each partition."""
+        return self._ledger.schedule
+
+    @property
+    def facts(self) -> Mapping[TopicPartition, PartitionFacts]:
+        """Return what is known of each partition."""
+        return self._ledger.facts
+
+    @property
+    def tier_totals(self) -> TierTotals | None:
+        """Return None: nothing is moved anywhere."""
+        return None
+
+    def holding(self) -> AbstractContextManager[object]:
+        """Hold the lock; RefusedError when the directory is in use."""
+        return self._coordinator.holding(self._settings.root)
+
+    def stop(self) -> None:
+        """End rounds at their next safe point."""
+        self._coordinator.stop()
+
+    def forget(self) -> None:
+        """Look at every partition anew."""
+        self._known.findings = {}
+
+    def refused(self) -> Mapping[TopicPartition, Exception]:
+        """Return the partitions whose settings or names are refused."""
+        return {
+            TopicPartition(each.topic, each.partition): round_.failure
+            for each in self._known.selection.decided
+            for round_ in each.rounds
+            if round_.failure is not None
+        }
+
+    def begin(self) -> None:
+        """Read what is set aside, and tell what the settings' sources complain of."""
+        self._ledger.warn(_complaints(self._known.selection))
+        if self._settings.retries:
+            write_set_aside(self._files, self._settings.root, {})
+            return
+        try:
+            self.schedule.marks = read_set_aside(self._files, self._settings.root)
+        except CorruptError as error:
+            self._ledger.narrator.warned(f"{error}; what was set aside is tried again")
+
+    def refresh(self) -> None:
+        """Read settings and list partitions again; bad ones are told once and change nothing."""
+        known = self._known
+        try:
+            selection = self._settings.select()
+            known.cleaner = selection.settings.cleaner_config()
+            known.selection = selection
+            self._ledger.backoff_ms = known.cleaner.backoff_ms
+            self._ledger.warn(_complaints(selection))
+        except (CompactionError, OSError) as error:
+            self._ledger.warn([f"the last good settings stay: {error}"])
+        self.schedule.keep(all_partitions(known.selection))
+
+    def _request(self, partitions: Sequence[PartitionRequest]) -> CleanRequest:
+        return replace(
+            self._settings.request,
+            partitions=tuple(partitions),
+            expired=self._known.cleaner.has_expired_rounds,
+            receipt=receipts_file(self._files, self._settings.root),
+        )
+
+    def look(self) -> None:
+        """Find out what can be done; what cannot be looked at is set aside or waits.
+
+        The lock is ours, so what was found stays true but for the clock: in a busy stretch a
+        partition is looked at again after its round, when its settings change, and when the last
+        look is older than the back-off. Otherwise a thousand partitions would take a million looks.
+        """
+        known, now_ms = self._known, self._clock.now_ms()
+        self.looked_ms = now_ms
+        facts = {
+            each.partition: each
+            for each in (
+                decided_facts(self._settings.root, report) for report in known.selection.decided
+            )
+        }
+        self._clear_marks()
+        open_requests = []
+        for request in known.selection.partitions:
+            history = self.schedule.history(request.partition)
+            mark = self.schedule.marks.get(request.partition)
+            if mark is not None:
+                facts[request.partition] = failed_facts(request, history, mark.reason, mark)
+            elif self.schedule.is_waiting(request.partition, now_ms):
+                reason = str(history.failure)
+                facts[request.partition] = failed_facts(request, history, reason)
+            else:
+                open_requests.append(request)
+        asked = self._request(open_requests)
+        kept = {
+            each.partition: known.findings[each.partition]
+            for each in open_requests
+            if self._is_fresh(each, asked, now_ms)
+        }
+        stale = [each for each in open_requests if each.partition not in kept]
+        known.fresh = look_at(
+            stale, asked, self._settings.root, self._coordinator, self._files, now_ms
+        )
+        for found in known.fresh:
+            if found.recovered:
+                self._ledger.narrator.warned(
+                    f"finished or undid what an earlier run left in {found.partition}: "
+                    f"{found.recovered} files"
+                )
+            if found.error is not None:
+                self._ledger.failed(found.request, found.error)
+            elif not found.is_eligible:
+                self.schedule.recovered(found.partition)
+        found_now = {found.partition: found for found in known.fresh}
+        known.findings = {
+            each.partition: found_now.get(each.partition) or kept[each.partition]
+            for each in open_requests
+        }
+        facts |= {partition: self._facts(found) for partition, found in known.findings.items()}
+        self._ledger.facts = facts
+
+    def _is_fresh(self, request: PartitionRequest, asked: CleanRequest, now_ms: int) -> bool:
+        """Say whether a partition need not be looked at again."""
+        found = self._known.findings.get(request.partition)
+        return (
+            found is not None
+            and found.error is None
+            and (found.request, found.expired) == (request, asked.expired)
+            and now_ms - found.looked_ms < max(self._known.cleaner.backoff_ms, LOOK_MS_MIN)
+        )
+
+    def _facts(self, found: Finding) -> PartitionFacts:
+        history = self.schedule.history(found.partition)
+        mark = self.schedule.marks.get(found.partition)
+        if mark is not None:
+            return failed_facts(found.request, history, mark.reason, mark)
+        if self.schedule.is_waiting(found.partition, self._clock.now_ms()):
+            return failed_facts(found.request, history, str(history.failure))
+        return facts_of(found, history)
+
+    def candidates(self) -> Sequence[Candidate]:
+        """Return the partitions that are worth a round."""
+        return [
+            candidate_of(
+                found.survey,
+                found.partition,
+                passed_over=self.schedule.history(found.partition).passed_over,
+            )
+            for found in self._known.findings.values()
+            if found.is_eligible and found.survey is not None
+        ]
+
+    def clean(self, choices: Sequence[Choice]) -> tuple[TopicPartition, ...]:
+        """Do one round of each chosen partition; returns those whose round ended."""
+        known = self._known
+        requests = {partition: found.request for partition, found in known.findings.items()}
+        chosen = [requests[choice.partition] for choice in choices]
+        ended = []
+        for each in self._apart(chosen, self._coordinator.clean, _failed_clean):
+            partition = TopicPartition(each.topic, each.partition)
+            rounds = [round_ for round_ in each.rounds if not is_stop(round_.failure)]
+            for round_ in rounds:
+                self._ledger.take(requests[partition], round_)
+            if rounds:
+                ended.append(partition)
+            del known.findings[partition]
+        return tuple(ended)
+
+    def _apart(
+        self,
+        requests: Sequence[PartitionRequest],
+        act: Callable[[CleanRequest], CleanReport],
+        fail: Callable[[Exception], PartitionReport],
+    ) -> Sequence[PartitionReport]:
+        """Do something to partitions together; a defect of ours is the failure of one of them.
+
+        Which one is found out: what others had staged was removed, and they are done once more.
+        """
+        try:
+            return act(self._request(requests)).partitions
+        except (CompactionError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the loop that owns every round
+            if len(requests) == 1:
+                name = requests[0].partition
+                return [replace(fail(error), topic=name.topic, partition=name.partition)]
+        return [report for each in requests for report in self._apart([each], act, fail)]
+
+    def settle(self) -> None:
+        """Remove what retention and log starts let go, behind the rounds as Kafka does it.
+
+        Of what this turn looked at: that is each partition after a round and every back-off.
+        Nothing of what is set aside or waits: an uncleanable log keeps what it has.
+        """
+        now_ms = self._clock.now_ms()
+        requests = {
+            found.partition: found.request
+            for found in self._known.fresh
+            if found.survey is not None
+            and found.partition not in self.schedule.marks
+            and not self.schedule.is_waiting(found.partition, now_ms)
+        }
+        if not requests:
+            return
+        partitions = list(requests.values())
+        for each in self._apart(partitions, self._coordinator.expire, _failed_expiry):
+            partition = TopicPartition(each.topic, each.partition)
+            if each.expiry is None:
+                continue
+            failure = each.expiry.failure
+            if failure is not None and not is_stop(failure):
+                self._ledger.failed(requests[partition], failure)
+                self._ledger.show_failure(requests[partition], failure)
+            elif each.expiry.segments:
+                self._ledger.narrator.expired(partition, each.expiry)
+
+    def _set_aside(self, request: PartitionRequest, error: Exception) -> SetAside | None:
+        """Set a partition aside when its failure lasts, and write it down."""
+        if not is_lasting(error, request.path):
+            return None
+        try:
+            mark = set_aside(
+                self._files, request.partition, request.path, error, self._clock.now_ms()
+            )
+        except OSError:
+            return None  # It cannot even be listed, and may come back.
+        self.schedule.marks[request.partition] = mark
+        self._write_marks()
+        return mark
+
+    def _clear_marks(self) -> None:
+        """Forget marks of partitions that are gone, or that are other files by now."""
+        kept: dict[TopicPartition, SetAside] = {}
+        for partition, mark in self.schedule.marks.items():
+            path = self._settings.root / str(partition)
+            try:
+                if not self._files.is_directory(path):
+                    continue
+                if fingerprint(self._files, path) == mark.fingerprint:
+                    kept[partition] = mark
+                else:
+                    self._ledger.narrator.warned(
+                        f"{partition} is other files by now and is tried again"
+                    )
+            except OSError:
+                kept[partition] = mark
+        if kept != self.schedule.marks:
+            self.schedule.marks = kept
+            self._write_marks()
+
+    def _write_marks(self) -> None:
+        try:
+            write_set_aside(self._files, self._settings.root, self.schedule.marks)
+        except OSError as error:
+            # They count all the same; the next change, or the next start's look, writes them.
+            self._ledger.narrator.warned(f"what is set aside could not be written down: {error}")
+
+
+def _failed_clean(error: Exception) -> PartitionReport:
+    return PartitionReport("", 0, (RoundReport(error=describe_error(error), failure=error),))
+
+
+def _failed_expiry(error: Exception) -> PartitionReport:
+    return PartitionReport("", 0, (), failed_expiry(None, error))
+
+
+def _complaints(selection: Selection) -> list[str]:
+    """Return what is to be told of settings: warnings, and partitions that they refuse."""
+    refused = [
+        f"{each.topic}-{each.partition}: {round_.error.message}"
+        for each in selection.decided
+        for round_ in each.rounds
+        if round_.error is not None
+    ]
+    return [*selection.warnings, *refused]

@@ -29,6 +29,8 @@ from keeplast.service.metrics import (
     PARTITIONS_ABOUT,
     REMOVED_ABOUT,
     REMOVED_RECORDS,
+    TIER_COUNTERS,
+    TIER_GAUGES,
 )
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
@@ -86,7 +88,8 @@ METRICS_HEAD = f"""# Metrics
 
 {NOTICE}
 
-What `keeplast run --metrics-port N` serves to Prometheus, and under which of Kafka's names.
+What `keeplast run` and `keeplast tier run` serve to Prometheus with `--metrics-port N`, and under
+which of Kafka's names.
 
 The server listens on the loopback unless `--metrics-host` says otherwise; the path is `/metrics`.
 A scrape tells what the daemon last published: after each look at the partitions, and after the
@@ -146,6 +149,11 @@ def metrics_page() -> str:
         "Labels `topic` and `partition`; a partition that could not be surveyed has none.\n",
         "| name | |\n|---|---|",
         *(f"| `{name}` | {about} |" for name, about in partitions),
+        "\n## Of a store\n",
+        "What `keeplast tier run` serves beside all of the above.\n",
+        "| name | |\n|---|---|",
+        *(f"| `{c.name}_total` | {c.about} |" for c in TIER_COUNTERS),
+        *(f"| `{each.name}` | {each.about} By partition. |" for each in TIER_GAUGES),
     ]
     return "\n".join(parts) + "\n"
 

@@ -265,6 +265,39 @@ Receipt = Annotated[
         rich_help_panel=ROUND,
     ),
 ]
+Once = Annotated[
+    bool,
+    typer.Option("--once", help="End when nothing is eligible any more.", rich_help_panel=ROUND),
+]
+Retry = Annotated[
+    bool,
+    typer.Option(
+        "--retry",
+        help="Forget which partitions were set aside, and try them again.",
+        rich_help_panel=ROUND,
+    ),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        metavar="N",
+        min=0,
+        max=65535,
+        help="Serve metrics to Prometheus on this port; 0 takes a free one and says which.",
+        rich_help_panel=RUN,
+    ),
+]
+MetricsHost = Annotated[
+    str,
+    typer.Option(
+        "--metrics-host",
+        metavar="ADDRESS",
+        help="Where they are served. Nobody is asked for a password.",
+        rich_help_panel=RUN,
+    ),
+]
+LOOPBACK = "127.0.0.1"
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 MEMORY_DEFAULT = "256m"

@@ -3,57 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from keeplast.cli import options
 from keeplast.cli.guard import StopSignals, run_guarded
 from keeplast.cli.wiring import RunnerName
-
-Once = Annotated[
-    bool,
-    typer.Option(
-        "--once", help="End when nothing is eligible any more.", rich_help_panel=options.ROUND
-    ),
-]
-Retry = Annotated[
-    bool,
-    typer.Option(
-        "--retry",
-        help="Forget which partitions were set aside, and try them again.",
-        rich_help_panel=options.ROUND,
-    ),
-]
-MetricsPort = Annotated[
-    int | None,
-    typer.Option(
-        "--metrics-port",
-        metavar="N",
-        min=0,
-        max=65535,
-        help="Serve metrics to Prometheus on this port; 0 takes a free one and says which.",
-        rich_help_panel=options.RUN,
-    ),
-]
-MetricsHost = Annotated[
-    str,
-    typer.Option(
-        "--metrics-host",
-        metavar="ADDRESS",
-        help="Where they are served. Nobody is asked for a password.",
-        rich_help_panel=options.RUN,
-    ),
-]
-LOOPBACK = "127.0.0.1"
 
 
 def run(
     data_dir: options.DataDir,
     topic: options.Topics = None,
     partition: options.Partitions = None,
-    once: Once = False,
-    retry: Retry = False,
+    once: options.Once = False,
+    retry: options.Retry = False,
     selection: options.Selection = options.SelectionName.OVERDUE_FIRST,
     runner: options.Runner = RunnerName.SPARK,
     master: options.Master = None,
@@ -64,8 +26,8 @@ def run(
     key_map_bytes: options.KeyMapBytes = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = LOOPBACK,
+    metrics_port: options.MetricsPort = None,
+    metrics_host: options.MetricsHost = options.LOOPBACK,
     as_json: options.Json = False,
 ) -> None:
     """Clean whatever becomes worth it, until SIGTERM or SIGINT, or with --once until nothing is.

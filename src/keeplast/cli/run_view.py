@@ -7,6 +7,7 @@ elsewhere becoming idle is said once. All of that goes to stderr.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,6 +28,12 @@ from keeplast.model.partition import TopicPartition
 from keeplast.service.run_report import RunReport
 from keeplast.service.snapshot import PartitionFacts, PartitionState, Snapshot
 
+_TOLD_WHEN_IDLE = (
+    PartitionState.RETRYING,
+    PartitionState.SET_ASIDE,
+    PartitionState.REFUSED,
+    PartitionState.ELSEWHERE,
+)
 NAME_WIDTH = 20
 REASON_WIDTH = 22
 
@@ -52,10 +59,10 @@ class RunLines(ProgressEvents):
         self._end_idle()
         super().__exit__(kind, error, trace)
 
-    def started(self, root: Path, slots: int, *, process_id: int) -> None:
+    def started(self, place: Path | str, slots: int, *, process_id: int) -> None:
         """Say what has begun, and how to end it."""
         workers = "1 worker" if slots == 1 else f"{slots} workers"
-        self._line(f"watching {root} with {workers}; SIGTERM or Ctrl-C ends it. pid={process_id}")
+        self._line(f"watching {place} with {workers}; SIGTERM or Ctrl-C ends it. pid={process_id}")
 
     def chosen(self, choices: Sequence[Choice]) -> None:
         """Remember why, for the line that tells how it went."""
@@ -135,7 +142,7 @@ def _idle_words(snapshot: Snapshot) -> str:
     ratios = [each.ratio for each in snapshot.partitions if each.ratio is not None]
     if ratios:
         words += f", at most {100 * max(ratios):.0f} % dirty"
-    for state in (PartitionState.RETRYING, PartitionState.SET_ASIDE, PartitionState.REFUSED):
+    for state in _TOLD_WHEN_IDLE:
         number = sum(each.state is state for each in snapshot.partitions)
         if number:
             words += f", {number} {state}"
@@ -187,6 +194,7 @@ def run_document(report: RunReport, *, is_stopped: bool) -> dict[str, Any]:
         "bytes_read": report.bytes_read,
         "bytes_written": report.bytes_written,
         "left": [str(partition) for partition in report.left],
+        **({} if report.snapshot.tier is None else {"tier": asdict(report.snapshot.tier)}),
         "partitions": [_facts_document(each) for each in report.snapshot.partitions],
     }
 
@@ -212,4 +220,5 @@ def _facts_document(facts: PartitionFacts) -> dict[str, Any]:
         "set_aside_since_ms": facts.set_aside_since_ms,
         "last_round_ms": facts.last_round_ms,
         "last_round": None if facts.last_round is None else round_to_json(facts.last_round),
+        **({} if facts.tier is None else {"tier": asdict(facts.tier)}),
     }

@@ -16,6 +16,7 @@ from keeplast.config.metadata_log import read_metadata
 from keeplast.config.settings import Settings
 from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem
+from keeplast.model.topic_config import CleanerConfig
 
 FILE_NAME = "keeplast.toml"
 FILE_BYTES_MAX = 4 << 20
@@ -48,6 +49,27 @@ def read_settings(
     if file_text is not None:
         layers.append(file_layer(file_text, str(path)))
     return Settings(layers, directory_layer=read_metadata(root, files), key_map_bytes=key_map_bytes)
+
+
+def read_cleaner_config(
+    files: FileSystem,
+    *,
+    flags: Sequence[str] = (),
+    config_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> CleanerConfig:
+    """Return the cleaner's settings where there is no data directory, as they are now.
+
+    Sources and errors are those of :func:`read_settings`; ``config_file`` None means no file.
+    """
+    layers = [
+        flags_layer(flags),
+        environment_layer(os.environ if environment is None else environment),
+    ]
+    if config_file is not None:
+        path = config_file.resolve()
+        layers.append(file_layer(read_text(path, files), str(path)))
+    return Settings(layers).cleaner_config()
 
 
 def settings_path(root: Path, config_file: Path | None) -> Path:

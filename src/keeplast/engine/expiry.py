@@ -174,16 +174,7 @@ def expiry_report(survey: ExpirySurvey) -> ExpiryReport:
         log_start=plan.log_start,
         high_watermark=survey.bounds.high_watermark,
         rolled_active=plan.rolls_active,
-        segments=tuple(
-            ExpiredReport(
-                each.segment.base_offset,
-                each.segment.size_bytes,
-                each.segment.age_timestamp_ms if each.rule is ExpiryRule.TIME else None,
-                each.rule.value,
-                each.why,
-            )
-            for each in plan.expired
-        ),
+        segments=expired_reports(plan),
         notes=plan.notes,
     )
 
@@ -232,3 +223,17 @@ def _summarize_active(
             stamps = window.table[: window.batches, t.MAX_TIMESTAMP]
             largest = max(largest, int(stamps.max()))
     return replace(summarize(whole, indexes, None), largest_timestamp_ms=largest)
+
+
+def expired_reports(plan: ExpiryPlan) -> tuple[ExpiredReport, ...]:
+    """Return what a plan lets go, as it is reported."""
+    return tuple(
+        ExpiredReport(
+            each.segment.base_offset,
+            each.segment.size_bytes,
+            each.segment.age_timestamp_ms if each.rule is ExpiryRule.TIME else None,
+            each.rule.value,
+            each.why,
+        )
+        for each in plan.expired
+    )

@@ -30,6 +30,7 @@ from keeplast.engine.request import (
     PartitionRequest,
 )
 from keeplast.engine.survey import load_checkpoints, survey_partition
+from keeplast.engine.tier_look import FirstTimestamps, RemoteLook, look_at_remote
 from keeplast.engine.tier_migration import Migration, count_records, new_settings
 from keeplast.engine.tier_round import RunnerFor, TierRequest, clean_remote
 from keeplast.engine.tier_status import TierStatus, local_log, tier_status
@@ -92,6 +93,7 @@ class TieredStore:
         self._topic_of = topic_of
         self._clock = clock
         self._files = files
+        self._timestamps = FirstTimestamps(objects)
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -130,6 +132,20 @@ class TieredStore:
                 partition, local, topic, self._files, now_ms, remote_end=state.remote_end
             )
         return tier_status(state, orphans, topic, now_ms, found)
+
+    def look(self, partition: TopicPartition) -> RemoteLook:
+        """Say whether a round is worth it, and what waits to be removed."""
+        state = self._store.load(partition)
+        return look_at_remote(
+            state, self._store.orphans(partition), self._topic_of(state.settings),
+            self._timestamps, self._clock.now_ms(),
+        )  # fmt: skip
+
+    def set_aside(self, partition: TopicPartition, reason: str | None) -> None:
+        """Keep a partition from being cleaned for a reason, or take it up again (None)."""
+        state = self.own(partition, takes_over=False)
+        if state.uncleanable_reason != reason:
+            self._store.set_uncleanable(partition, epoch=state.leader_epoch, reason=reason)
 
     def own(self, partition: TopicPartition, *, takes_over: bool) -> PartitionState:
         """Return the state as its owner.
@@ -258,9 +274,12 @@ class TieredStore:
             topic, cleaner, grace_ms, memory_bytes,
             force=force, shape=shape, task_memory_bytes=task_memory_bytes,
         )  # fmt: skip
-        return clean_remote(
+        report = clean_remote(
             self._store, self._objects, state, request, runner_for, self._clock, progressed
         )
+        if not report.skipped:
+            self.set_aside(partition, None)  # Whatever kept it from being cleaned is over.
+        return report
 
     def expire(
         self,

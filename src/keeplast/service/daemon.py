@@ -102,8 +102,11 @@ class Work(Protocol):
         """Do a round of each chosen partition; returns those whose round ended."""
         ...
 
-    def settle(self) -> None:
-        """Do what follows the rounds: expire, and whatever else is to be removed."""
+    def settle(self) -> bool:
+        """Do what follows the rounds: expire, and whatever else is to be removed.
+
+        Returns whether facts are others by now.
+        """
         ...
 
     def forget(self) -> None:
@@ -163,10 +166,10 @@ class Daemon:
                         self._turn += 1
                         self._narrator.chosen(choices)
                         cleaned = self._work.clean(choices)
-                    if not self._is_stopping:
-                        self._work.settle()
-                    if choices:
+                    has_settled = not self._is_stopping and self._work.settle()
+                    if choices or has_settled:
                         snapshot = self._publish(started_ms, cleaned)
+                    if choices:
                         continue
                 except (OSError, UnavailableError) as error:
                     # Of one partition it would be that one's failure: this is everybody's.

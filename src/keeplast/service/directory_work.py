@@ -306,7 +306,7 @@ class DirectoryWork:
                 return [replace(fail(error), topic=name.topic, partition=name.partition)]
         return [report for each in requests for report in self._apart([each], act, fail)]
 
-    def settle(self) -> None:
+    def settle(self) -> bool:
         """Remove what retention and log starts let go, behind the rounds as Kafka does it.
 
         Of what this turn looked at: that is each partition after a round and every back-off.
@@ -321,7 +321,7 @@ class DirectoryWork:
             and not self.schedule.is_waiting(found.partition, now_ms)
         }
         if not requests:
-            return
+            return False
         partitions = list(requests.values())
         for each in self._apart(partitions, self._coordinator.expire, _failed_expiry):
             partition = TopicPartition(each.topic, each.partition)
@@ -333,6 +333,7 @@ class DirectoryWork:
                 self._ledger.show_failure(requests[partition], failure)
             elif each.expiry.segments:
                 self._ledger.narrator.expired(partition, each.expiry)
+        return False
 
     def _set_aside(self, request: PartitionRequest, error: Exception) -> SetAside | None:
         """Set a partition aside when its failure lasts, and write it down."""

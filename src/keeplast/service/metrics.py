@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError
 from keeplast.service.gauges import GAUGES, REMOVAL_REASONS, GaugeObserver, Totals
-from keeplast.service.snapshot import PartitionFacts, PartitionState
+from keeplast.service.snapshot import PartitionFacts, PartitionState, TierTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,53 @@ PARTITION_GAUGES = (
     ),
 )
 
+
+@dataclass(frozen=True, slots=True)
+class TierCounter:
+    """A sum since the start of what was moved to a store and removed from it."""
+
+    name: str
+    about: str
+    value: Callable[[TierTotals], float]
+
+
+TIER_COUNTERS = (
+    TierCounter("keeplast_tier_copied_bytes", "Bytes copied to it.", lambda t: t.copied_bytes),
+    TierCounter(
+        "keeplast_tier_expired_bytes",
+        "Bytes that retention or the log start let go; they are read no more.",
+        lambda t: t.expired_bytes,
+    ),
+    TierCounter(
+        "keeplast_tier_collected_bytes",
+        "Bytes of objects that were removed from the object store.",
+        lambda t: t.collected_bytes,
+    ),
+)
+
+TIER_GAUGES = (
+    PartitionGauge(
+        "keeplast_tier_remote_bytes",
+        "Bytes of the segments that are read, each once.",
+        lambda p: None if p.tier is None else p.tier.remote_bytes,
+    ),
+    PartitionGauge(
+        "keeplast_tier_orphans",
+        "Replaced segments that wait to be removed.",
+        lambda p: None if p.tier is None else p.tier.orphans,
+    ),
+    PartitionGauge(
+        "keeplast_tier_orphan_bytes",
+        "Bytes of those segments.",
+        lambda p: None if p.tier is None else p.tier.orphan_bytes,
+    ),
+    PartitionGauge(
+        "keeplast_tier_epoch",
+        "The epoch of the partition's owner.",
+        lambda p: None if p.tier is None else p.tier.epoch,
+    ),
+)
+
 PARTITIONS = "keeplast_partitions"
 PARTITIONS_ABOUT = f"Partitions by state: {', '.join(PartitionState)}."
 
@@ -122,7 +169,11 @@ class CleanerCollector(Collector):
         for state in PartitionState:
             states.add_metric([state.value], len(observed.in_state(state)))
         yield states
-        for each in PARTITION_GAUGES:
+        totals = None if observed.snapshot is None else observed.snapshot.tier
+        if totals is not None:
+            for tier in TIER_COUNTERS:
+                yield CounterMetricFamily(tier.name, tier.about, value=tier.value(totals))
+        for each in PARTITION_GAUGES if totals is None else (*PARTITION_GAUGES, *TIER_GAUGES):
             family = GaugeMetricFamily(each.name, each.about, labels=["topic", "partition"])
             for facts in observed.partitions:
                 value = each.value(facts)

@@ -40,3 +40,19 @@ class Narrator(Protocol):
     def warned(self, message: str) -> None:
         """Say something else the user should know."""
         ...
+
+
+class TierNarrator(Narrator, Protocol):
+    """What a person wants to follow of a store, beside the above."""
+
+    def copied(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
+        """Say what a partition has gained."""
+        ...
+
+    def collected(self, partition: TopicPartition, objects: int, size_bytes: int) -> None:
+        """Say what was removed from the object store."""
+        ...
+
+    def left_alone(self, partition: TopicPartition, reason: str) -> None:
+        """Say that another host owns a partition, and that it is left to that one."""
+        ...

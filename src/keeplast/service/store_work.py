@@ -1,0 +1,491 @@
+"""The partitions of a store as what the loop works on: copy, choose, clean, expire, collect.
+
+What a reader must not break:
+
+1. A partition is worked on by its owner only. What nobody owns is claimed; what another owns is
+   taken over once, at the first look, and only when that was asked for. Who is fenced later says so
+   and leaves the partition alone: two that fought would fence each other for ever.
+2. Nothing is remembered that the store does not say: after ``kill -9`` the next start goes on from
+   the metadata alone. What is set aside is written there, by the owner of the newest epoch.
+3. Errors of the object store, the database and the disk pass: they end a round and are tried again.
+   Only damage and what contradicts an invariant sets a partition aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from keeplast.cleaner.explanation import eligible_sentence
+from keeplast.cleaner.selection import Candidate, Choice
+from keeplast.cleaner.shapes import Shape
+from keeplast.clock import Clock
+from keeplast.engine.events import Events
+from keeplast.engine.expiry import expired_reports
+from keeplast.engine.open_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT, TieredStore
+from keeplast.engine.report import ExpiryReport, RoundReport, describe_error
+from keeplast.engine.request import (
+    MEMORY_BYTES_DEFAULT,
+    TASK_MEMORY_BYTES_DEFAULT,
+    PartitionRequest,
+)
+from keeplast.engine.runner import Runner
+from keeplast.engine.tier_look import RemoteLook
+from keeplast.errors import CompactionError, CorruptError, FencedError, StoppedError
+from keeplast.log.data_directory import DataDirectory, open_data_directory
+from keeplast.log.files import FileSystem
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.service.daemon import LOOK_MS_MIN
+from keeplast.service.ledger import Ledger
+from keeplast.service.look import failed_facts
+from keeplast.service.narrator import TierNarrator
+from keeplast.service.schedule import RETRY_MS_MAX, Schedule, is_lasting, is_stop
+from keeplast.service.set_aside import REASON_LENGTH_MAX, SetAside
+from keeplast.service.snapshot import PartitionFacts, PartitionState, TierFacts, TierTotals
+from keeplast.tier.metadata import PartitionState as Stored
+from keeplast.tier.round_files import ROOT
+
+COLLECT_MS = 60 * 60 * 1000
+"""Objects without a row are looked for this often; replaced segments as soon as they may go."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """What stays the same from start to end.
+
+    ``name`` is the store's for people, without a password. ``cleaner`` reads settings anew.
+    ``slots`` is how many rounds are done at once. ``data_dir`` is what partitions gain from, None
+    for nothing. ``takes_over`` fences other owners at the first look; ``retries`` forgets then what
+    is set aside.
+    """
+
+    name: str
+    owner: str
+    is_about: Callable[[TopicPartition], bool]
+    cleaner: Callable[[], CleanerConfig]
+    slots: int = 1
+    data_dir: Path | None = None
+    takes_over: bool = False
+    retries: bool = False
+    memory_bytes: int = MEMORY_BYTES_DEFAULT
+    task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT
+    shape: Shape | None = None
+    grace_ms: int = GRACE_MS_DEFAULT
+    garbage_age_ms: int = GARBAGE_AGE_MS_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """A partition that is ours, as found at ``looked_ms``."""
+
+    request: PartitionRequest
+    looked_ms: int
+    look: RemoteLook
+
+
+class StoreWork:
+    """The partitions of one store that this process owns or may own."""
+
+    def __init__(
+        self,
+        store: TieredStore,
+        runner: Runner,
+        clock: Clock,
+        files: FileSystem,
+        settings: StoreSettings,
+        *,
+        narrator: TierNarrator,
+        events: Events,
+    ) -> None:
+        """Take the components, and read settings for the first time; bad ones raise here only."""
+        self._store = store
+        self._runner = runner
+        self._clock = clock
+        self._files = files
+        self._settings = settings
+        self._narrator = narrator
+        self._events = events
+        self._cleaner = settings.cleaner()
+        self._ledger = Ledger(clock, narrator, self._set_aside, self._cleaner.backoff_ms)
+        self._directory: DataDirectory | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._is_stopping = False
+        self._partitions: tuple[TopicPartition, ...] = ()
+        self._seen: set[TopicPartition] = set()
+        self._elsewhere: dict[TopicPartition, str] = {}
+        self._findings: dict[TopicPartition, _Finding] = {}
+        self._fresh: set[TopicPartition] = set()
+        self._declined: dict[TopicPartition, tuple[int, int, str]] = {}
+        self._collected_ms: dict[TopicPartition, int] = {}
+        self._totals = TierTotals()
+        self.looked_ms = 0
+
+    @property
+    def place(self) -> str:
+        """Return the store's URL, without a password."""
+        return self._settings.name
+
+    @property
+    def slots(self) -> int:
+        """Return how many rounds are done at once."""
+        return self._settings.slots
+
+    @property
+    def backoff_ms(self) -> int:
+        """Return ``log.cleaner.backoff.ms``."""
+        return self._cleaner.backoff_ms
+
+    @property
+    def schedule(self) -> Schedule:
+        """Return what has happened to each partition."""
+        return self._ledger.schedule
+
+    @property
+    def facts(self) -> Mapping[TopicPartition, PartitionFacts]:
+        """Return what is known of each partition."""
+        return self._ledger.facts
+
+    @property
+    def tier_totals(self) -> TierTotals:
+        """Return what was copied and removed since the start."""
+        return self._totals
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Keep the threads that rounds are done in."""
+        if self.slots == 1:
+            yield
+            return
+        with ThreadPoolExecutor(self.slots, "keeplast-round") as pool:
+            self._pool = pool
+            yield
+
+    def stop(self) -> None:
+        """End rounds at their next safe point: what they read tells them."""
+        self._is_stopping = True
+
+    def begin(self) -> None:
+        """Do nothing: what an earlier run left is in the store."""
+
+    def refresh(self) -> None:
+        """Read settings and list partitions again; bad settings are told once."""
+        try:
+            self._cleaner = self._settings.cleaner()
+            self._ledger.backoff_ms = self._cleaner.backoff_ms
+            if self._settings.data_dir is not None:
+                self._directory = open_data_directory(self._settings.data_dir, self._files)
+            self._ledger.warn([])
+        except (CompactionError, OSError) as error:
+            self._ledger.warn([f"what was read last stays: {error}"])
+        known = self._store.partitions()
+        self._partitions = tuple(each for each in known if self._settings.is_about(each))
+        here = set(self._partitions)
+        self.schedule.keep(here)
+        for kept in (self._findings, self._elsewhere, self._declined, self._collected_ms):
+            for gone in kept.keys() - here:
+                del kept[gone]
+
+    def forget(self) -> None:
+        """Look at every partition anew."""
+        self._findings = {}
+
+    def refused(self) -> Mapping[TopicPartition, Exception]:
+        """Return nothing: what another host owns is no failure."""
+        return {}
+
+    # The look.
+
+    def look(self) -> None:
+        """Claim, copy and look, a partition after another; what was found lately still holds."""
+        self.looked_ms = self._clock.now_ms()
+        fresh_ms = max(self.backoff_ms, LOOK_MS_MIN)
+        facts: dict[TopicPartition, PartitionFacts] = {}
+        self._fresh = set()
+        for partition in self._partitions:
+            if self._is_stopping:
+                return
+            found = self._findings.get(partition)
+            if found is None or self.looked_ms - found.looked_ms >= fresh_ms:
+                self._findings.pop(partition, None)
+                self._fresh.add(partition)
+                facts[partition] = self._look_at(partition)
+            else:
+                facts[partition] = self._facts(found)
+        self._ledger.facts = facts
+
+    def _look_at(self, partition: TopicPartition) -> PartitionFacts:
+        state = self._store.state(partition)
+        request = PartitionRequest(partition, ROOT / str(partition), TopicConfig())
+        history = self.schedule.history(partition)
+        try:
+            is_first = partition not in self._seen
+            self._seen.add(partition)
+            reason = self._other_owner(state, takes_over=is_first and self._settings.takes_over)
+            if reason is not None:
+                return self._left_alone(request, state, reason)
+            if is_first and self._settings.retries:
+                self._store.set_aside(partition, None)
+                state = self._store.state(partition)
+            mark = self._mark(partition, state)
+            if self.schedule.is_waiting(partition, self.looked_ms):
+                return failed_facts(request, history, str(history.failure))
+            self._copy(partition)
+            look = self._store.look(partition)
+        except FencedError as error:
+            return self._left_alone(request, self._store.state(partition), str(error))
+        except StoppedError:
+            return failed_facts(request, history, "stopped")
+        except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
+            self._ledger.failed(request, error)
+            self._ledger.show_failure(request, error)
+            return self._ledger.facts[partition]
+        found = _Finding(request, self.looked_ms, look)
+        if mark is not None:
+            return self._with_tier(failed_facts(request, history, mark.reason, mark), look)
+        self._findings[partition] = found
+        if not self._is_eligible(found):
+            self.schedule.recovered(partition)
+        return self._facts(found)
+
+    def _other_owner(self, state: Stored, *, takes_over: bool) -> str | None:
+        """Own the partition, or return why it is left alone. FencedError when another was faster.
+
+        Only the first look takes anything over; see rule 1 above.
+        """
+        if state.owner == self._settings.owner:
+            return None
+        if state.owner and not takes_over:
+            return f"owned by {state.owner} at epoch {state.leader_epoch}"
+        self._store.own(state.partition, takes_over=takes_over)
+        return None
+
+    def _left_alone(self, request: PartitionRequest, state: Stored, reason: str) -> PartitionFacts:
+        partition = request.partition
+        if self._elsewhere.get(partition) != reason:
+            self._elsewhere[partition] = reason
+            self._narrator.left_alone(partition, reason)
+        self.schedule.recovered(partition)
+        self.schedule.marks.pop(partition, None)
+        history = self.schedule.history(partition)
+        return PartitionFacts(
+            partition, request.path, PartitionState.ELSEWHERE, reason,
+            log_start=state.log_start, log_end=state.remote_end,
+            rounds=history.rounds, last_round=history.last_round,
+            last_round_ms=history.last_round_ms,
+            tier=TierFacts(state.owner, state.leader_epoch, state.remote_bytes, 0, 0),
+        )  # fmt: skip
+
+    def _mark(self, partition: TopicPartition, state: Stored) -> SetAside | None:
+        """Return why a partition is set aside, as the store says it now."""
+        if state.uncleanable_reason is None:
+            self.schedule.marks.pop(partition, None)
+            return None
+        name, _, reason = state.uncleanable_reason.partition(": ")
+        mark = SetAside(partition, reason or name, name, self.looked_ms, "")
+        return self.schedule.marks.setdefault(partition, mark)
+
+    def _copy(self, partition: TopicPartition) -> None:
+        """Take over what the partition has gained in the data directory, if it lies there."""
+        entry = None if self._directory is None else self._directory.find(partition)
+        if entry is None:
+            return
+        before = self._store.state(partition)
+        after = self._store.copy_directory(partition, entry.path, progressed=self._progressed)
+        segments = len(after.routes) - len(before.routes)
+        if segments:
+            size = after.remote_bytes - before.remote_bytes
+            self._narrator.copied(partition, segments, size)
+            self._count(copied_segments=segments, copied_bytes=size)
+
+    def _is_eligible(self, found: _Finding) -> bool:
+        """Say whether a round is worth it; one that found nothing to do is not asked for again
+        before the partition has changed, or a long time has passed."""
+        declined = self._declined.get(found.request.partition)
+        if declined is not None:
+            version, until_ms, _ = declined
+            if version == found.look.state.version and self.looked_ms < until_ms:
+                return False
+        return found.look.is_eligible
+
+    def _facts(self, found: _Finding) -> PartitionFacts:
+        partition, look = found.request.partition, found.look
+        history = self.schedule.history(partition)
+        is_eligible = self._is_eligible(found)
+        reason = look.reason
+        if reason is None:
+            reason = eligible_sentence(
+                ratio=look.cleanable.ratio, threshold=look.topic.min_cleanable_dirty_ratio,
+                delay_ms=look.compaction_delay_ms,
+                max_compaction_lag_ms=look.topic.max_compaction_lag_ms,
+            )  # fmt: skip
+            if not is_eligible:
+                reason = self._declined[partition][2]
+        facts = PartitionFacts(
+            partition, found.request.path,
+            PartitionState.ELIGIBLE if is_eligible else PartitionState.WAITING, reason,
+            rounds=history.rounds, last_round=history.last_round,
+            last_round_ms=history.last_round_ms,
+            failures=history.failures, retry_at_ms=history.retry_at_ms,
+        )  # fmt: skip
+        return self._with_tier(facts, look)
+
+    def _with_tier(self, facts: PartitionFacts, look: RemoteLook) -> PartitionFacts:
+        state = look.state
+        return replace(
+            facts,
+            first_dirty=look.first_dirty,
+            bound=look.cleanable.bound,
+            log_start=state.log_start,
+            log_end=state.remote_end,
+            clean_bytes=look.cleanable.clean_bytes,
+            cleanable_bytes=look.cleanable.cleanable_bytes,
+            uncleanable_bytes=look.uncleanable_bytes,
+            ratio=look.cleanable.ratio,
+            compaction_delay_ms=look.compaction_delay_ms,
+            tier=TierFacts(
+                state.owner, state.leader_epoch, state.remote_bytes, len(look.orphans),
+                look.orphan_bytes,
+            ),
+        )  # fmt: skip
+
+    # The rounds.
+
+    def candidates(self) -> Sequence[Candidate]:
+        """Return the partitions that are worth a round."""
+        return [
+            Candidate(
+                partition,
+                found.look.cleanable.ratio,
+                found.look.compaction_delay_ms,
+                passed_over=self.schedule.history(partition).passed_over,
+            )
+            for partition, found in self._findings.items()
+            if self._is_eligible(found)
+        ]
+
+    def clean(self, choices: Sequence[Choice]) -> tuple[TopicPartition, ...]:
+        """Do one round of each chosen partition; returns those whose round ended."""
+        chosen = [self._findings[choice.partition] for choice in choices]
+        for found in chosen:
+            ranges = found.look.cleanable
+            self._events.planned(ranges.clean_bytes + 2 * ranges.cleanable_bytes)
+        if self._pool is None or len(chosen) == 1:
+            reports = [self._round(found) for found in chosen]
+        else:
+            reports = list(self._pool.map(self._round, chosen))
+        ended = []
+        for found, report in zip(chosen, reports, strict=True):
+            partition = found.request.partition
+            del self._findings[partition]
+            if is_stop(report.failure):
+                continue
+            ended.append(partition)
+            self._take(found, report)
+        return tuple(ended)
+
+    def _round(self, found: _Finding) -> RoundReport:
+        """Do a round in whatever thread; nothing raises."""
+        settings = self._settings
+        try:
+            return self._store.clean(
+                found.request.partition, lambda files: nullcontext(self._runner),
+                cleaner=self._cleaner, memory_bytes=settings.memory_bytes,
+                progressed=self._progressed, grace_ms=settings.grace_ms, shape=settings.shape,
+                task_memory_bytes=settings.task_memory_bytes,
+            )  # fmt: skip
+        except Exception as error:  # noqa: BLE001 - the loop that owns every round
+            return RoundReport(error=describe_error(error), failure=error)
+
+    def _take(self, found: _Finding, report: RoundReport) -> None:
+        """Note how a round ended; one that was fenced is left to the next look, which tells."""
+        partition = found.request.partition
+        if isinstance(report.failure, FencedError):
+            self._narrator.warned(f"{partition}: {report.failure}")
+            return
+        self._events.finished(partition, report)
+        self._ledger.take(found.request, report)
+        if report.skipped:
+            until_ms = self._clock.now_ms() + RETRY_MS_MAX
+            version = found.look.state.version
+            self._declined[partition] = (version, until_ms, str(report.reason))
+
+    # What follows.
+
+    def settle(self) -> bool:
+        """Expire and collect what this turn looked at; what had a round comes with the next."""
+        before = self._totals
+        for partition in sorted(self._fresh & self._findings.keys()):
+            if self._is_stopping:
+                break
+            found = self._findings[partition]
+            try:
+                if self._expire(found) | self._collect(found):
+                    found = replace(found, look=self._store.look(partition))
+                    self._findings[partition] = found
+                    self._ledger.facts[partition] = self._facts(found)
+            except FencedError as error:
+                self._narrator.warned(f"{partition}: {error}")
+                del self._findings[partition]
+            except Exception as error:  # noqa: BLE001 - whatever one does, the others go on
+                self._ledger.failed(found.request, error)
+                self._ledger.show_failure(found.request, error)
+                del self._findings[partition]
+        return self._totals != before
+
+    def _expire(self, found: _Finding) -> bool:
+        if not found.look.expires:
+            return False
+        partition = found.request.partition
+        done = self._store.expire(partition, grace_ms=self._settings.grace_ms)
+        if done.segments:
+            plan = done.plan
+            self._count(expired_segments=done.segments, expired_bytes=done.bytes)
+            self._narrator.expired(
+                partition,
+                ExpiryReport(plan.log_start_before, plan.log_start, segments=expired_reports(plan)),
+            )
+        return bool(done.segments)
+
+    def _collect(self, found: _Finding) -> bool:
+        """Remove what may go: at once when a grace has passed, and garbage now and then."""
+        partition, now_ms = found.request.partition, self._clock.now_ms()
+        is_due = any(orphan.not_before_ms <= now_ms for orphan in found.look.orphans)
+        last_ms = self._collected_ms.get(partition)
+        if not is_due and last_ms is not None and now_ms - last_ms < COLLECT_MS:
+            return False
+        self._collected_ms[partition] = now_ms
+        done = self._store.collect(partition, garbage_age_ms=self._settings.garbage_age_ms)
+        if done.objects:
+            self._count(collected_objects=done.objects, collected_bytes=done.bytes)
+            self._narrator.collected(partition, done.objects, done.bytes)
+        return bool(done.objects)
+
+    def _progressed(self, count: int) -> None:
+        if self._is_stopping:
+            raise StoppedError("stopped on request; what is committed stays, run again to go on")
+        self._events.progressed(count)
+
+    def _set_aside(self, request: PartitionRequest, error: Exception) -> SetAside | None:
+        """Write down in the store that a failure lasts; None when it may pass."""
+        partition = request.partition
+        is_damage = isinstance(error, CorruptError)
+        if partition in self.schedule.marks or not (is_damage or is_lasting(error, request.path)):
+            return None
+        name, reason = type(error).__name__, str(error)[:REASON_LENGTH_MAX]
+        mark = SetAside(partition, reason or name, name, self._clock.now_ms(), "")
+        try:
+            self._store.set_aside(partition, f"{name}: {reason}")
+        except (CompactionError, OSError) as problem:
+            # It is found damaged once more; whoever owns the partition now decides.
+            self._narrator.warned(f"{partition} could not be set aside in the store: {problem}")
+            return None
+        self.schedule.marks[partition] = mark
+        return mark
+
+    def _count(self, **added: int) -> None:
+        now = {name: getattr(self._totals, name) + count for name, count in added.items()}
+        self._totals = replace(self._totals, **now)

@@ -1,0 +1,127 @@
+"""A store, the data directory that it gains from, a clock that is moved by hand, and its loop.
+
+One round at a time in this thread; time passes only in pauses and when the test says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from keeplast.config.mapping import topic_config
+from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.open_store import TieredStore, open_store
+from keeplast.engine.runner import Runner
+from keeplast.engine.workspace import MEMORY_BYTES_MIN
+from keeplast.log.append import NewRecord
+from keeplast.log.files import LocalFiles
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.service.daemon import Daemon
+from keeplast.service.run_report import RunReport
+from keeplast.service.store_work import StoreSettings, StoreWork
+from tests.support.daemon_world import Published, Told
+from tests.support.log_builder import START_MS, LogBuilder, text
+from tests.support.manual_clock import ManualClock
+
+TOPIC = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=1 << 20)
+COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(1 << 20)}
+SEGMENT_RECORDS = 5
+
+
+class ToldOfStore(Told):
+    """Remembers what a person would have been told of a store, too."""
+
+    def copied(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
+        self.lines.append(("copied", str(partition), str(segments)))
+
+    def collected(self, partition: TopicPartition, objects: int, size_bytes: int) -> None:
+        self.lines.append(("collected", str(partition), str(objects)))
+
+    def left_alone(self, partition: TopicPartition, reason: str) -> None:
+        self.lines.append(("left alone", str(partition), reason))
+
+
+class StoreWorld:
+    """The store below ``root`` and the logs ``t-0``, ``t-1``, ... of a data directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.data = root / "data"
+        self.data.mkdir(parents=True)
+        self.clock = ManualClock(START_MS)
+        self.logs: dict[int, LogBuilder] = {}
+        self.runner: Runner = LocalRunner(1, clock=self.clock)
+        self.daemon: Daemon | None = None
+        self.wrap: Callable[[TieredStore], TieredStore] = lambda store: store
+
+    def open(self, owner: str = "a") -> TieredStore:
+        return open_store(
+            f"sqlite:///{self.root / 'meta.db'}", f"file://{self.root / 'objects'}",
+            owner=owner, topic_of=topic_config, clock=self.clock,
+        )  # fmt: skip
+
+    def log(
+        self, number: int, segments: int, settings: dict[str, str] | None = None
+    ) -> TopicPartition:
+        """Start a log of so many closed segments, all of the same keys, and import it."""
+        log = self.logs[number] = LogBuilder(self.data / f"t-{number}", TOPIC)
+        for _ in range(segments):
+            self.fill(number)
+        partition = TopicPartition("t", number)
+        with self.open() as store:
+            store.import_directory(
+                partition, log.directory, COMPACTED | (settings or {}), progressed=lambda n: None
+            )
+        return partition
+
+    def fill(self, number: int) -> None:
+        """Append a segment of records, one a batch, dated now, and close it."""
+        log = self.logs[number]
+        log.now_ms = self.clock.now_ms()
+        for key in range(SEGMENT_RECORDS):
+            log.append(NewRecord(text(key), text(log.log_end), self.clock.now_ms()))
+        log.roll()
+
+    def objects(self, number: int) -> list[Path]:
+        """Return the log objects of a partition that are there."""
+        return sorted((self.root / "objects" / f"t-{number}").rglob("*.log"))
+
+    def run(
+        self,
+        *,
+        idles: int | None = None,
+        on_idle: Callable[[int], None] | None = None,
+        owner: str = "a",
+        slots: int = 1,
+        takes_over: bool = False,
+        retries: bool = False,
+        copies: bool = False,
+        grace_ms: int = 0,
+    ) -> tuple[RunReport, ToldOfStore, Published]:
+        """Run until nothing is eligible, or until it was idle ``idles`` times."""
+        told, published = ToldOfStore(), Published()
+        settings = StoreSettings(
+            "the store", owner, lambda partition: True, lambda: CleanerConfig(backoff_ms=15_000),
+            slots=slots, data_dir=self.data if copies else None, takes_over=takes_over,
+            retries=retries, memory_bytes=MEMORY_BYTES_MIN, grace_ms=grace_ms, garbage_age_ms=0,
+        )  # fmt: skip
+        with self.open(owner) as opened, self.runner:
+            work = StoreWork(
+                self.wrap(opened), self.runner, self.clock, LocalFiles(), settings,
+                narrator=told, events=told,
+            )  # fmt: skip
+            daemon = Daemon(
+                work, self.clock, narrator=told, observer=published, is_once=idles is None
+            )
+
+            self.daemon = daemon
+
+            def idle() -> None:
+                if on_idle is not None:
+                    on_idle(len(told.idle_seconds))
+                if idles is not None and len(told.idle_seconds) >= idles:
+                    daemon.stop()
+
+            told.on_idle = idle
+            return daemon.run(), told, published

@@ -1,0 +1,251 @@
+"""The partitions of a store in the loop: whose turn it is, whose they are, and what fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keeplast.engine.open_store import TieredStore
+from keeplast.errors import UnavailableError
+from keeplast.format.control import ControlType
+from keeplast.log.append import NewRecord
+from keeplast.model.partition import TopicPartition
+from keeplast.service.snapshot import PartitionState
+from tests.support.log_builder import Sender, text
+from tests.support.store_world import StoreWorld
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> StoreWorld:
+    return StoreWorld(tmp_path)
+
+
+class Failing(TieredStore):
+    """A store one of whose methods fails as long as ``fails`` says so."""
+
+    def __init__(self, inner: TieredStore, name: str, fails: Callable[[Any], bool]) -> None:
+        self._inner = inner
+        self._name = name
+        self._fails = fails
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("_inner", "_name", "_fails"):
+            return object.__getattribute__(self, name)
+        found = getattr(self._inner, name)
+        if name != self._name:
+            return found
+
+        def act(*arguments: Any, **named: Any) -> Any:
+            if self._fails(arguments[0] if arguments else None):
+                raise UnavailableError("not now")
+            return found(*arguments, **named)
+
+        return act
+
+
+def test_the_dirtiest_comes_first_and_nothing_is_left(world: StoreWorld) -> None:
+    world.log(0, 3)
+    world.run()
+    for _ in range(3):
+        world.fill(0)
+    world.log(1, 3)
+    report, told, _ = world.run(copies=True)
+    assert ["t-1", "t-0"] == told.of("chosen")
+    assert (2, {}, ()) == (report.rounds, report.failures, report.left)
+
+
+def test_what_a_directory_gains_is_copied_and_cleaned(world: StoreWorld) -> None:
+    world.log(0, 2)
+
+    def gain(times: int) -> None:
+        if times == 1:
+            for _ in range(3):
+                world.fill(0)
+
+    report, told, published = world.run(idles=3, on_idle=gain, copies=True)
+    assert [("copied", "t-0", "3")] == [line for line in told.lines if line[0] == "copied"]
+    assert 2 == report.rounds
+    facts = published.facts(0)
+    assert (25, 25, 0.0) == (facts.first_dirty, facts.log_end, facts.ratio)
+    assert report.snapshot.tier is not None
+    assert 3 == report.snapshot.tier.copied_segments
+
+
+def test_replaced_segments_and_garbage_are_collected(world: StoreWorld) -> None:
+    world.log(0, 3)
+    garbage = world.objects(0)[0]
+    lost = garbage.parent.with_name("f" * 32) / garbage.name
+    lost.parent.mkdir()
+    lost.write_bytes(b"left by a crash")
+    os.utime(lost, (1, 1))
+    world.clock.advance(1)
+    _, told, published = world.run()
+    assert ["t-0"] == told.of("collected")
+    assert 1 == len(world.objects(0))
+    tier = published.facts(0).tier
+    assert tier is not None
+    assert (0, "a") == (tier.orphans, tier.owner)
+
+
+def test_retention_lets_segments_go(world: StoreWorld) -> None:
+    world.log(0, 3, {"cleanup.policy": "delete", "retention.ms": "1000"})
+    world.clock.advance(10_000)
+    report, told, _ = world.run()
+    assert [("expired", "t-0", "3")] == [line for line in told.lines if line[0] == "expired"]
+    assert 0 == report.rounds
+
+
+def test_another_hosts_partition_is_left_alone(world: StoreWorld) -> None:
+    world.log(0, 3)
+    report, told, published = world.run(owner="b")
+    assert [("left alone", "t-0", "owned by a at epoch 0")] == told.lines[:1]
+    assert PartitionState.ELSEWHERE is published.facts(0).state
+    assert (0, {}) == (report.rounds, report.failures)
+
+
+def test_a_partition_is_taken_over_when_asked_to(world: StoreWorld) -> None:
+    world.log(0, 3)
+    report, _, published = world.run(owner="b", takes_over=True)
+    tier = published.facts(0).tier
+    assert tier is not None
+    assert (1, "b", 1) == (report.rounds, tier.owner, tier.epoch)
+
+
+def test_who_is_fenced_says_so_and_does_not_fight_back(world: StoreWorld) -> None:
+    world.log(0, 3)
+
+    def fence(times: int) -> None:
+        if times == 1:
+            with world.open("b") as other:
+                other.own(T0, takes_over=True)
+            world.fill(0)
+
+    report, told, published = world.run(idles=4, on_idle=fence, takes_over=True, copies=True)
+    assert ["t-0"] == told.of("left alone")
+    assert PartitionState.ELSEWHERE is published.facts(0).state
+    with world.open() as store:
+        assert "b" == store.state(T0).owner
+    assert (1, {}) == (report.rounds, report.failures)
+
+
+def test_who_is_fenced_in_the_middle_of_a_round_leaves_it(world: StoreWorld) -> None:
+    world.log(0, 3)
+    taken: list[TopicPartition] = []
+
+    def take_over(partition: TopicPartition) -> bool:
+        if not taken:
+            taken.append(partition)
+            with world.open("b") as other:
+                other.own(partition, takes_over=True)
+        return False
+
+    world.wrap = lambda store: Failing(store, "clean", take_over)
+    report, told, published = world.run(idles=2)
+    assert ["t-0"] == told.of("left alone")
+    assert PartitionState.ELSEWHERE is published.facts(0).state
+    assert (0, {}) == (report.rounds, report.failures)
+
+
+def test_damage_is_set_aside_in_the_store_until_somebody_says_so(world: StoreWorld) -> None:
+    world.log(0, 3)
+    world.log(1, 3)
+    damaged = world.objects(0)[0]
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    report, told, _ = world.run()
+    assert ["t-0"] == told.of("set aside")
+    assert [T0] == list(report.failures)
+    assert 1 == report.rounds
+    with world.open() as store:
+        assert str(store.state(T0).uncleanable_reason).startswith("CorruptError: ")
+    damaged.write_bytes(whole)
+    report, _, published = world.run()
+    assert (0, PartitionState.SET_ASIDE) == (report.rounds, published.facts(0).state)
+    report, _, _ = world.run(retries=True)
+    assert (1, {}) == (report.rounds, report.failures)
+    with world.open() as store:
+        assert store.state(T0).uncleanable_reason is None
+
+
+def test_a_database_that_is_away_is_waited_for(world: StoreWorld) -> None:
+    world.log(0, 3)
+    asked: list[object] = []
+
+    def is_away(each: object) -> bool:
+        asked.append(each)
+        return len(asked) <= 3
+
+    world.wrap = lambda store: Failing(store, "partitions", is_away)
+    report, told, _ = world.run(idles=5)
+    assert ["the store cannot be worked on now: not now"] * 3 == told.of("warned")
+    assert 1 == report.rounds
+
+
+def test_one_partitions_failure_keeps_no_other_from_its_turn(world: StoreWorld) -> None:
+    world.log(0, 3)
+    world.log(1, 3)
+    world.wrap = lambda store: Failing(store, "clean", lambda partition: partition == T0)
+    report, told, published = world.run(idles=4)
+    pauses = [line[2] for line in told.lines if line[:2] == ("retrying", "t-0")]
+    assert ["15", "30"] == pauses[:2]
+    assert 1 == report.rounds
+    assert (PartitionState.RETRYING, PartitionState.WAITING) == (
+        published.facts(0).state,
+        published.facts(1).state,
+    )
+
+
+def test_a_round_that_finds_nothing_to_do_is_not_asked_for_again(world: StoreWorld) -> None:
+    """An open transaction is known to the objects only."""
+    log = world.log(0, 0)
+    builder = world.logs[0]
+    sender = Sender(producer_id=7, epoch=0, sequence=0, is_transactional=True)
+    builder.append(NewRecord(text(1), text(1), world.clock.now_ms()), sender=sender)
+    builder.roll()
+    with world.open() as store:
+        store.import_directory(log, builder.directory, {}, progressed=lambda count: None)
+    asked: list[object] = []
+
+    def counts(each: object) -> bool:
+        asked.append(each)
+        return False
+
+    world.wrap = lambda store: Failing(store, "clean", counts)
+    report, _, published = world.run(idles=4)
+    assert (1, 0) == (len(asked), report.rounds)
+    assert "a transaction is open since offset 0" in published.facts(0).reason
+    builder.marker(ControlType.COMMIT, producer_id=7)
+    builder.roll()
+    report, _, _ = world.run(copies=True)
+    assert (2, 1) == (len(asked), report.rounds)
+
+
+def test_a_stop_ends_a_round_and_leaves_it_to_the_next_run(world: StoreWorld) -> None:
+    world.log(0, 3)
+
+    def stop(partition: object) -> bool:
+        assert world.daemon is not None
+        world.daemon.stop()
+        return False
+
+    world.wrap = lambda store: Failing(store, "clean", stop)
+    report, _, published = world.run()
+    assert ((T0,), {}, 0) == (report.left, report.failures, report.rounds)
+    assert PartitionState.ELIGIBLE is published.facts(0).state
+    world.wrap = lambda store: store
+    report, _, _ = world.run()
+    assert ((), 1) == (report.left, report.rounds)
+
+
+def test_rounds_are_done_at_once_in_threads(world: StoreWorld) -> None:
+    world.log(0, 3)
+    world.log(1, 3)
+    report, told, _ = world.run(slots=2)
+    assert (2, ["t-0", "t-1"]) == (report.rounds, sorted(told.of("finished")))
+    assert 1 == report.snapshot.turn

@@ -102,6 +102,13 @@ def test_scenario_table_names_the_tests_there_are() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
+def test_named_tests_exist(page: Path) -> None:
+    for path, name in re.findall(r"`([\w/]+\.py)::(\w+)`", page.read_text("utf-8")):
+        source = (ROOT / "tests" / path).read_text("utf-8")
+        assert re.search(rf"^ *def {name}\(", source, re.MULTILINE), f"{path}::{name}"
+
+
 def test_no_path_of_a_machine_is_written_down() -> None:
     texts = [
         path

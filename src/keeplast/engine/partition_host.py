@@ -23,6 +23,8 @@ from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.events import NoEvents
 from keeplast.engine.report import RoundReport
 from keeplast.engine.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
+from keeplast.engine.rolling import idle_reason
+from keeplast.engine.tier_erasure import TierErasure, TierPace, find_tier_erasure
 from keeplast.engine.tier_round import RunnerFor, TierRequest, clean_remote
 from keeplast.errors import ConflictError, FencedError, InvalidError, RefusedError
 from keeplast.format.filename import CLEANER_CHECKPOINT
@@ -30,8 +32,9 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.fetch import FETCH_BYTES_DEFAULT, Fetched, fetch, find_offset_for_time
 from keeplast.log.files import FileSystem
-from keeplast.log.partition_log import list_partition, load_indexes, summarize
+from keeplast.log.partition_log import Tail, list_partition, load_indexes, summarize
 from keeplast.log.windows import WindowBuffers
+from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
@@ -163,6 +166,19 @@ class PartitionHost(Replica):
             )
 
     # Into object storage.
+
+    def roll_idle(self) -> str | None:
+        """Leave the active segment when its age asks for it; returns why, None when it does not.
+
+        A broker does that only when it appends. Followers may too: where segments begin is each
+        replica's own.
+        """
+        listing = self.listing()
+        tail = Tail(self.log_end_offset, listing.active.size_bytes)
+        reason = idle_reason(listing, tail, self.topic, self._files, self._clock.now_ms())
+        if reason is not None:
+            self.roll()
+        return reason
 
     def copy(self) -> int:
         """Copy every closed segment that object storage lacks; returns how many.
@@ -348,6 +364,14 @@ class PartitionHost(Replica):
         # Also where an earlier call ended between the two tiers.
         self.follow_log_start(plan.log_start)
         return plan
+
+    def erased_by(self, pace: TierPace, *, timestamp_ahead_max_ms: int = INT64_MAX) -> TierErasure:
+        """Say by when what is overwritten or deleted now is gone from both tiers."""
+        return find_tier_erasure(
+            self._own_state(), self._objects, self._files, self.directory, self.topic, pace,
+            self._clock.now_ms(), timestamp_ahead_max_ms=timestamp_ahead_max_ms,
+            high_watermark=self.high_watermark,
+        )  # fmt: skip
 
     # Reading both tiers.
 

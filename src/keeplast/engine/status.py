@@ -161,13 +161,13 @@ def _dirty_log(
         is_eligible=survey.plan is not None and not survey.plan.is_expired_round,
         limit=limit,
         active_first_ms=read_first_batch_timestamp(survey.listing.active, files),
-        active_largest_ms=_largest_timestamp(survey.listing, survey.tail, files)
+        active_largest_ms=largest_timestamp(survey.listing, survey.tail, files)
         if needs_largest
         else None,
     )
 
 
-def _largest_timestamp(listing: PartitionFiles, tail: Tail, files: FileSystem) -> int | None:
+def largest_timestamp(listing: PartitionFiles, tail: Tail, files: FileSystem) -> int | None:
     """Return the greatest timestamp in the active segment, whose time index may not be written."""
     if not tail.valid_bytes:
         return None

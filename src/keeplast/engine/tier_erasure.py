@@ -1,0 +1,129 @@
+"""By when a value that was overwritten or deleted is gone from both tiers, or why nobody can say.
+
+For everything that lies in the log now. The leader's log is due by the rules of a local one
+(:mod:`keeplast.cleaner.erasure`): what is only local must be left and copied first, and both are
+done in the pass that cleans. From there:
+
+1. each round begins within ``every_ms`` and ends within ``round_ms``; the leader's local copy is
+   replaced in it;
+2. replaced segments wait out the grace, and what a failed or late attempt wrote its least age;
+   the collection that follows begins and ends within the same two times;
+3. a follower has segments of its own. Its last one begins with any record of the log, so that it
+   is due at the latest ``max.compaction.lag.ms`` after the newest of them; nothing waits there.
+
+It rests on hosts that run, rounds that succeed, transactions that end, replicas that keep up, and
+an object store that keeps no versions of what was deleted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from keeplast.cleaner.erasure import Eligibility
+from keeplast.cleaner.explanation import MAX_LAG
+from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.engine.status import TombstoneReading, find_status, largest_timestamp
+from keeplast.engine.survey import Checkpoints
+from keeplast.log.files import FileSystem
+from keeplast.log.partition_log import find_tail, list_partition, load_indexes
+from keeplast.log.windows import WindowBuffers
+from keeplast.model.offsets import INT64_MAX
+from keeplast.model.topic_config import TopicConfig
+from keeplast.tier.metadata import PartitionState
+from keeplast.tier.objects import ObjectStore
+from keeplast.tier.round_files import RoundFiles
+
+WINDOW_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TierPace:
+    """How often every host goes through its partitions, and how long that takes at most.
+
+    A pass leaves idle segments, copies, cleans and collects, in this order; ``round_ms`` is all of
+    it, queueing included.
+    """
+
+    every_ms: int
+    round_ms: int
+    grace_ms: int
+    garbage_age_ms: int
+    has_followers: bool = True
+
+    @property
+    def pass_ms(self) -> int:
+        """Return the time from any moment to the end of the next whole pass."""
+        return self.every_ms + self.round_ms
+
+
+@dataclass(frozen=True, slots=True)
+class TierErasure:
+    """``by_ms`` None means that there is no bound, and ``why`` says what is missing.
+
+    ``eligible_by_ms`` is when the leader's last round is due; the rest is what it may have to wait
+    and take, and what waits behind it.
+    """
+
+    by_ms: int | None
+    eligible_by_ms: int | None
+    why: str
+
+
+def find_tier_erasure(
+    state: PartitionState,
+    objects: ObjectStore,
+    files: FileSystem,
+    directory: Path,
+    topic: TopicConfig,
+    pace: TierPace,
+    now_ms: int,
+    *,
+    timestamp_ahead_max_ms: int,
+    high_watermark: int,
+) -> TierErasure:
+    """Return the bound for a leader's log with its local part in ``directory``."""
+
+    def due(path: Path, place: FileSystem, watermark: int) -> Eligibility:
+        partition = PartitionRequest(state.partition, path, topic)
+        request = CleanRequest(
+            (partition,), first_dirty_offset=state.first_dirty(), log_start_offset=state.log_start,
+            high_watermark=watermark,
+        )  # fmt: skip
+        found = find_status(
+            partition, request, Checkpoints({}, {}, {state.partition: watermark}), place, now_ms,
+            timestamp_ahead_max_ms=timestamp_ahead_max_ms, tombstones=TombstoneReading.SKIP,
+        )  # fmt: skip
+        return found.eligibility
+
+    segments = tuple(state.segments[route.segment_id] for route in state.routes)
+    parts: list[Eligibility] = []
+    if segments:
+        remote = RoundFiles(objects, state.partition, state.topic_id, segments)
+        parts.append(due(remote.path, remote, remote.end))
+    listing = list_partition(directory, files)
+    tail = find_tail(listing, files)
+    if tail.log_end > state.remote_end:
+        parts.append(due(directory, files, high_watermark))
+    missing = next((part for part in parts if part.by_ms is None), None)
+    if missing is not None:
+        return TierErasure(None, None, missing.why)
+    last = max(parts, key=lambda part: part.by_ms or 0, default=Eligibility(now_ms, "it is empty"))
+    eligible = max(last.by_ms or 0, now_ms)
+    rounds = max((part.rounds_max for part in parts), default=1)
+    waits = max(pace.grace_ms, pace.garbage_age_ms)
+    leader = eligible + rounds * pace.pass_ms + waits + pace.pass_ms
+    if not pace.has_followers:
+        return TierErasure(leader, eligible, last.why)
+    if topic.max_compaction_lag_ms >= INT64_MAX:
+        return TierErasure(None, eligible, f"no bound for followers: {MAX_LAG} is not set")
+    stamps = [segment.max_timestamp_ms for segment in segments]
+    for closed in listing.segments[:-1]:
+        indexes = load_indexes(
+            closed, files, topic.index_interval_bytes, WindowBuffers(WINDOW_BYTES)
+        )
+        stamps.append(indexes.largest_timestamp_ms)
+    newest = max(now_ms, largest_timestamp(listing, tail, files) or -1, *stamps)
+    lag = max(topic.max_compaction_lag_ms, topic.min_compaction_lag_ms, topic.segment_age_max_ms)
+    follower = newest + lag + 1 + rounds * pace.pass_ms
+    return TierErasure(max(leader, follower), eligible, last.why)

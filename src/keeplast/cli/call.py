@@ -16,32 +16,48 @@ from keeplast.cleaner.shapes import Shape
 from keeplast.cli import wiring
 from keeplast.cli.options import RunOptions, SelectionName
 from keeplast.cli.output import say
+from keeplast.cli.places import recipe_for
 from keeplast.cli.progress import ProgressEvents
 from keeplast.cli.sizes import parse_size
 from keeplast.cli.wiring import CoordinatorPort
 from keeplast.config.selection import Selection, select_partitions
+from keeplast.engine.place import check_places
 from keeplast.engine.report import CleanReport
 from keeplast.engine.request import CleanRequest
 from keeplast.errors import InvalidError
-from keeplast.log.files import LocalFiles
+from keeplast.log.files import FileSystem, LocalFiles
 
 
 def report_call(
-    options: RunOptions, what: str, act: Callable[[CoordinatorPort, CleanRequest], CleanReport]
+    options: RunOptions,
+    what: str,
+    act: Callable[[CoordinatorPort, CleanRequest], CleanReport],
+    *,
+    writes: bool,
 ) -> CleanReport:
-    """Return the report of ``act`` on the chosen partitions, refused and skipped ones included."""
+    """Return the report of ``act`` on the chosen partitions, refused and skipped ones included.
+
+    What cannot be written is refused before anything is started.
+    """
     memory_bytes = parse_size(options.memory, "--memory")
-    selection = select(options)
+    recipe = recipe_for((options.data_dir, options.to), options.object_options)
+    selection = select(options, recipe.open())
     for warning in selection.warnings:
         say(warning, kind="warning")
     wiring.check_runner(options.runner, master=options.master)
     report = CleanReport(())
     if selection.partitions:
         request = make_request(options, selection, memory_bytes)
+        if writes:
+            check_places(request)
         with (
             ProgressEvents(what) as events,
             wiring.open_coordinator(
-                options.runner, master=options.master, cores=options.cores, events=events
+                options.runner,
+                master=options.master,
+                cores=options.cores,
+                events=events,
+                recipe=recipe,
             ) as coordinator,
         ):
             report = act(coordinator, request)
@@ -51,8 +67,8 @@ def report_call(
     return replace(report, partitions=tuple(together))
 
 
-def select(options: RunOptions) -> Selection:
-    """Return the partitions of the call and their settings."""
+def select(options: RunOptions, files: FileSystem | None = None) -> Selection:
+    """Return the partitions of the call and their settings; ``files`` None is this host's."""
     if options.rounds is not None and options.until_done:
         raise InvalidError(
             f"--rounds and --until-done contradict each other; leave one out. "
@@ -61,7 +77,7 @@ def select(options: RunOptions) -> Selection:
     key_map_bytes = options.key_map_bytes
     return select_partitions(
         options.data_dir,
-        LocalFiles(),
+        LocalFiles() if files is None else files,
         topics=options.topics,
         partitions=options.partitions,
         flags=options.config,

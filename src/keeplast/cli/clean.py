@@ -18,6 +18,7 @@ def clean(
     topic: options.Topics = None,
     partition: options.Partitions = None,
     to: options.To = None,
+    object_option: options.ObjectOptions = None,
     runner: options.Runner = RunnerName.SPARK,
     master: options.Master = None,
     cores: options.Cores = None,
@@ -75,6 +76,7 @@ def clean(
         as_json=as_json,
         shape=shape,
         task_memory=task_memory,
+        object_options=tuple(object_option or ()),
     )
     run_guarded(lambda: _cleaned(values), as_json=as_json)
 
@@ -95,7 +97,7 @@ def _cleaned(values: options.RunOptions) -> tuple[int, dict[str, Any]]:
             stopped_by.append(signals.exit_code)
         return report
 
-    report = report_call(values, "cleaning", act)
+    report = report_call(values, "cleaning", act, writes=True)
     if not values.as_json:
         print_result(summary_table(report))
         notes = note_lines(report)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keeplast.cli.guard import run_guarded
-from keeplast.cli.options import Json
+from keeplast.cli.options import Json, ObjectOptions
+from keeplast.cli.places import place, recipe_for
+
+if TYPE_CHECKING:
+    from keeplast.log.files import FileSystem
 
 LIMIT_DEFAULT = 20
 
@@ -18,8 +22,9 @@ def inspect(
         Path,
         typer.Argument(
             metavar="PATH",
-            help="A partition directory, a segment, or any file beside it.",
+            help="A partition directory, a segment, or any file beside it; by URL too.",
             show_default=False,
+            parser=place,
         ),
     ],
     records: Annotated[
@@ -32,6 +37,7 @@ def inspect(
         int,
         typer.Option("--limit", metavar="N", min=0, help="Batches, records or entries to show."),
     ] = LIMIT_DEFAULT,
+    object_option: ObjectOptions = None,
     as_json: Json = False,
 ) -> None:
     """Show segments, batches, records and whatever is wrong with them.
@@ -40,12 +46,21 @@ def inspect(
     that a broker is writing may end in a batch that is not finished yet.
     """
     run_guarded(
-        lambda: _inspected(path, records, from_offset, limit, as_json=as_json), as_json=as_json
+        lambda: _inspected(
+            path, records, from_offset, limit, tuple(object_option or ()), as_json=as_json
+        ),
+        as_json=as_json,
     )
 
 
 def _inspected(
-    path: Path, records: bool, from_offset: int, limit: int, *, as_json: bool
+    path: Path,
+    records: bool,
+    from_offset: int,
+    limit: int,
+    object_options: tuple[str, ...],
+    *,
+    as_json: bool,
 ) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.exit_codes import CORRUPT, DONE
     from keeplast.cli.log_scan import Sample
@@ -53,10 +68,9 @@ def _inspected(
     from keeplast.cli.output import print_result
     from keeplast.errors import InvalidError
     from keeplast.format.filename import LOG, parse_segment_file
-    from keeplast.log.files import LocalFiles
 
-    files = LocalFiles()
     path = path.absolute()
+    files = recipe_for((path,), object_options).open()
     if not files.exists(path):
         raise InvalidError(f"no such file or directory; correct the path. path={path}")
     sample = Sample(records, from_offset, limit)
@@ -66,20 +80,21 @@ def _inspected(
     elif (parsed and parsed.kind == LOG) or METADATA_SNAPSHOT.fullmatch(path.name):
         view = view_segment(path, files, sample)
     else:
-        return _file_inspected(path, limit, as_json=as_json)
+        return _file_inspected(path, files, limit, as_json=as_json)
     if not as_json:
         print_result(*view.render())
     return CORRUPT if view.findings.is_corrupt else DONE, view.to_json()
 
 
-def _file_inspected(path: Path, limit: int, *, as_json: bool) -> tuple[int, dict[str, Any]]:
+def _file_inspected(
+    path: Path, files: FileSystem, limit: int, *, as_json: bool
+) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.exit_codes import CORRUPT, DONE
     from keeplast.cli.file_view import view_file
     from keeplast.cli.guard import JSON_VERSION
     from keeplast.cli.output import print_result, say
-    from keeplast.log.files import LocalFiles
 
-    view = view_file(path, LocalFiles())
+    view = view_file(path, files)
     count = len(view.rows)
     if not as_json:
         print_result(f"{view.kind}, {count} entr{'y' if count == 1 else 'ies'}", view.table(limit))

@@ -30,6 +30,7 @@ from keeplast.cli.sizes import format_bytes, format_count
 from keeplast.errors import CompactionError, CorruptError, InvalidError
 from keeplast.format.filename import (
     CLEANER_CHECKPOINT,
+    INCOMPLETE,
     LEADER_EPOCH_CHECKPOINT,
     LOG,
     LOG_START_CHECKPOINT,
@@ -254,6 +255,10 @@ def _list_directory(view: LogView, files: FileSystem) -> list[int]:
             _check_file(view, path, files)
         elif name not in KNOWN_NAMES and METADATA_SNAPSHOT.fullmatch(name) is None:
             problem = "unknown name; brokers ignore it"
+            if name == INCOMPLETE:
+                problem = (
+                    "an unfinished clean --to: what is here is not the whole log; run it again"
+                )
             if is_unknown_kind(name):
                 problem = "segment file of an unknown kind, a newer Kafka's: clean refuses it"
             view.findings.add("note", path, problem)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from keeplast.cli.places import place
 from keeplast.cli.wiring import RunnerName
 
 SCOPE = "Which partitions"
@@ -29,8 +30,10 @@ DataDir = Annotated[
     Path,
     typer.Argument(
         metavar="DATA_DIR",
-        help="A Kafka log.dirs directory, or one partition directory in it.",
+        help="A Kafka log.dirs directory, or one partition directory in it; s3://, gs:// and az:// "
+        "too where nothing is written to it.",
         show_default=False,
+        parser=place,
     ),
 ]
 Topics = Annotated[
@@ -54,8 +57,20 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="DIR",
-        help="Write the cleaned log there and leave the source untouched. Default: in place.",
+        help="Write the cleaned log there and leave the source untouched; s3://, gs:// and az:// "
+        "too. Default: in place.",
         rich_help_panel=ROUND,
+        parser=place,
+    ),
+]
+ObjectOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--object-option",
+        metavar="KEY=VALUE",
+        help="An option of the object store, such as endpoint=http://host:port; repeatable. "
+        "Credentials are taken from the environment too.",
+        rich_help_panel=RUN,
     ),
 ]
 Runner = Annotated[
@@ -335,3 +350,4 @@ class RunOptions:
     as_json: bool
     shape: ShapeName | None = None
     task_memory: str = TASK_MEMORY_DEFAULT
+    object_options: tuple[str, ...] = ()

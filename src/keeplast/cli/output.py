@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any
+from typing import IO, Any, cast
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
 from keeplast.cli.escapes import printable
+from keeplast.log.object_paths import shown
 
 PLAIN_WIDTH = 120
 """Columns to lay out for when stdout is a file or a pipe and nobody says how wide it is."""
@@ -32,7 +33,7 @@ def claim_stdout() -> None:
 
 def print_document(document: dict[str, Any]) -> None:
     """Print the one JSON document of a command."""
-    sys.stdout.write(json.dumps(document, indent=1) + "\n")
+    sys.stdout.write(shown(json.dumps(document, indent=1)) + "\n")
     sys.stdout.flush()
 
 
@@ -52,7 +53,7 @@ def clear_screen() -> None:
 def say(message: str, *, kind: str | None = None) -> None:
     """Print a line to stderr; ``kind`` is a word such as ``warning`` before it."""
     prefix = f"{kind}: " if kind else ""
-    sys.stderr.write(f"{prefix}{printable(message)}\n")
+    sys.stderr.write(f"{prefix}{shown(printable(message))}\n")
     sys.stderr.flush()
 
 
@@ -61,6 +62,21 @@ def stderr_console() -> Console:
     return _console(sys.stderr)
 
 
+class _Shown:
+    """A stream that shows places in object stores as URLs, which are as long: tables stay even."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return int(self._stream.write(shown(text)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def _console(stream: Any) -> Console:
     width = None if stream.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
-    return Console(file=stream, markup=False, highlight=False, emoji=False, width=width)
+    return Console(
+        file=cast(IO[str], _Shown(stream)), markup=False, highlight=False, emoji=False, width=width
+    )

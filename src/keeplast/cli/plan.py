@@ -45,6 +45,7 @@ def plan(
     topic: options.Topics = None,
     partition: options.Partitions = None,
     to: options.To = None,
+    object_option: options.ObjectOptions = None,
     runner: options.Runner = RunnerName.SPARK,
     master: options.Master = None,
     cores: options.Cores = None,
@@ -105,6 +106,7 @@ def plan(
         as_json=as_json,
         shape=shape,
         task_memory=task_memory,
+        object_options=tuple(object_option or ()),
     )
     if compare:
         run_guarded(lambda: _compared(values, first), as_json=as_json)
@@ -134,6 +136,7 @@ def _planned(values: options.RunOptions, *, exact: bool) -> tuple[int, dict[str,
         values,
         "planning",
         lambda coordinator, request: coordinator.plan(request, exact=exact),
+        writes=False,
     )
     if not values.as_json:
         print_result(bounds_table(report))

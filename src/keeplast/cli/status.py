@@ -13,6 +13,7 @@ import typer
 
 from keeplast.cli import options
 from keeplast.cli.guard import run_guarded
+from keeplast.cli.places import recipe_for
 from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class StatusOptions:
     limit: int | None
     details: bool
     as_json: bool
+    object_options: tuple[str, ...] = ()
 
 
 def status(
@@ -120,6 +122,7 @@ def status(
     now_ms: options.NowMs = None,
     receipt: Receipts = None,
     round_seconds: RoundSeconds = None,
+    object_option: options.ObjectOptions = None,
     as_json: options.Json = False,
 ) -> None:
     """Say where every log stands, why it is cleaned or not, and by when old values are gone.
@@ -140,6 +143,7 @@ def status(
         limit=None if all_partitions else limit,
         details=details,
         as_json=as_json,
+        object_options=tuple(object_option or ()),
     )
     run_guarded(lambda: _told(values, watch), as_json=as_json)
 
@@ -191,7 +195,6 @@ def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
     from keeplast.engine.status import LogStatus, TombstoneReading, find_status
     from keeplast.engine.survey import load_checkpoints
     from keeplast.errors import CompactionError, CorruptError
-    from keeplast.log.files import LocalFiles
     from keeplast.log.lock import is_locked
     from keeplast.service.set_aside import read_set_aside
     from keeplast.service.status import (
@@ -202,7 +205,7 @@ def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
         read_round_receipts,
     )
 
-    files = LocalFiles()
+    files = recipe_for((values.data_dir,), values.object_options).open()
     selection = select_partitions(
         values.data_dir,
         files,

@@ -9,6 +9,7 @@ import typer
 
 from keeplast.cli import options
 from keeplast.cli.guard import run_guarded
+from keeplast.cli.places import place, recipe_for
 
 Places = Annotated[
     list[Path],
@@ -17,6 +18,7 @@ Places = Annotated[
         help="The log before cleaning and after it: two partition directories, or two log.dirs "
         "directories with the same partitions. With --receipt, the cleaned one alone will do.",
         show_default=False,
+        parser=place,
     ),
 ]
 ReceiptFile = Annotated[
@@ -60,6 +62,7 @@ def verify(
     now_ms: options.NowMs = None,
     memory: Memory = options.MEMORY_DEFAULT,
     strict: Strict = False,
+    object_option: options.ObjectOptions = None,
     as_json: options.Json = False,
 ) -> None:
     """Judge what cleaning did, by a method of its own: nothing of the cleaner decides here.
@@ -71,7 +74,8 @@ def verify(
     run_guarded(
         lambda: _verified(
             places, receipt, replicas, tuple(topic or ()), tuple(partition or ()),
-            tuple(config or ()), config_file, now_ms, memory, strict, as_json,
+            tuple(config or ()), config_file, now_ms, memory, strict,
+            tuple(object_option or ()), as_json,
         ),
         as_json=as_json,
     )  # fmt: skip
@@ -88,6 +92,7 @@ def _verified(
     now_ms: int | None,
     memory: str,
     strict: bool,
+    object_options: tuple[str, ...],
     as_json: bool,
 ) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.exit_codes import CHECK_FAILED, DONE
@@ -101,9 +106,8 @@ def _verified(
     from keeplast.engine.verdicts import Verdict
     from keeplast.engine.verification import Verifier, VerifySettings
     from keeplast.errors import InvalidError
-    from keeplast.log.files import LocalFiles
 
-    files = LocalFiles()
+    files = recipe_for(places, object_options).open()
     if replicas and (receipt is not None or len(places) != 2):
         raise InvalidError(
             f"--replicas takes two directories and no receipt; leave the others out. "

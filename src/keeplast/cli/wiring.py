@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from keeplast.engine.report import CleanReport
     from keeplast.engine.request import CleanRequest
     from keeplast.engine.runner import Runner
+    from keeplast.log.files import FilesRecipe
 
 
 class RunnerName(StrEnum):
@@ -48,16 +49,25 @@ class CoordinatorPort(Protocol):
 
 @contextlib.contextmanager
 def open_coordinator(
-    runner: RunnerName, *, master: str | None, cores: int | None, events: Events
+    runner: RunnerName,
+    *,
+    master: str | None,
+    cores: int | None,
+    events: Events,
+    recipe: FilesRecipe | None = None,
 ) -> Iterator[Coordinator]:
-    """Yield a coordinator on the chosen runner, which is stopped afterwards."""
+    """Yield a coordinator on the chosen runner, which is stopped afterwards.
+
+    ``recipe`` None is this host's disks.
+    """
     check_runner(runner, master=master)
     from keeplast.clock import SystemClock
     from keeplast.engine.coordinator import Coordinator
-    from keeplast.log.files import LocalFiles
+    from keeplast.log.files import LocalRecipe
 
+    chosen = LocalRecipe() if recipe is None else recipe
     with open_runner(runner, master=master, cores=cores) as started:
-        yield Coordinator(started, SystemClock(), LocalFiles(), events)
+        yield Coordinator(started, SystemClock(), chosen.open(), events, chosen)
 
 
 def open_runner(

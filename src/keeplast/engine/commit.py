@@ -62,16 +62,20 @@ def commit_to_target(
 ) -> None:
     """Complete ``task.target``: outputs under their final names, everything else copied."""
     check_unchanged(files, surveyed, ())
+    times = {segment.base_offset: segment.mtime_ms * 1_000_000 for segment in surveyed.segments}
     replaced: set[int] = set()
+    mtime_ns = 0
     for group in result.staged:
+        if group.sources:
+            mtime_ns = times[group.sources[-1]]
         if not group.files:
             continue
         replaced.update(group.sources)
         for file in group.files:
-            files.rename(
-                task.target / file.name,
-                task.target / f"{group.base_offset:020d}{file.kind}",
-            )
+            final = task.target / f"{group.base_offset:020d}{file.kind}"
+            files.rename(task.target / file.name, final)
+            # The worker has set it, but on a file that another name's object does not follow.
+            files.set_mtime(final, mtime_ns)
     outputs = {group.base_offset for group in result.staged}
     for name in files.listdir(task.path):
         parsed = parse_segment_file(name)

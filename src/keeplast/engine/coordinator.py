@@ -30,7 +30,14 @@ from keeplast.engine.events import Events
 from keeplast.engine.expiry import expire_partition, failed_expiry
 from keeplast.engine.horizons import HorizonBook
 from keeplast.engine.kernel_cache import load_kernels
-from keeplast.engine.place import copy_root_files, make_target, target_of
+from keeplast.engine.place import (
+    check_places,
+    check_target,
+    complete_target,
+    copy_root_files,
+    make_target,
+    target_of,
+)
 from keeplast.engine.receipt import append_receipt, receipt_line
 from keeplast.engine.removal import remove_files
 from keeplast.engine.report import CleanReport, Estimate, RoundReport
@@ -55,7 +62,7 @@ from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import CompactionError, RefusedError, StoppedError, UnavailableError
 from keeplast.format.filename import CLEANER_CHECKPOINT, parse_segment_file
 from keeplast.log.checkpoints import update_checkpoint
-from keeplast.log.files import FileSystem
+from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
 from keeplast.log.format_guard import check_understood
 from keeplast.log.lock import is_locked, locked
 from keeplast.log.recovery import recover_swap
@@ -71,9 +78,21 @@ Work = tuple[PartitionRun, Round]
 class Coordinator:
     """Cleans or plans the partitions of one request with one runner."""
 
-    def __init__(self, runner: Runner, clock: Clock, files: FileSystem, events: Events) -> None:
-        """Take the components; kernels are made ready here."""
+    def __init__(
+        self,
+        runner: Runner,
+        clock: Clock,
+        files: FileSystem,
+        events: Events,
+        recipe: FilesRecipe | None = None,
+    ) -> None:
+        """Take the components; kernels are made ready here.
+
+        ``recipe`` is how workers open what ``files`` shows; None says the host's disks.
+        """
         self._runner = runner
+        self._recipe = LocalRecipe() if recipe is None else recipe
+        self._run = secrets.token_hex(8)
         self._clock = clock
         self._files = files
         self._events = events
@@ -148,6 +167,7 @@ class Coordinator:
         RefusedError when a data directory is in use. Faults of one partition are in its report, and
         so is that it was stopped.
         """
+        check_places(request)
         with self._locks(request):
             runs = [PartitionRun(partition) for partition in request.partitions]
             for run in runs:
@@ -173,6 +193,7 @@ class Coordinator:
         As a cleaner thread does behind its rounds for every compacted log that is not uncleanable.
         RefusedError when a data directory is in use; faults of one partition are in its report.
         """
+        check_places(request)
         with self._locks(request):
             runs = [PartitionRun(partition) for partition in request.partitions]
             for run in runs:
@@ -204,7 +225,10 @@ class Coordinator:
         try:
             self._check_stop()
             if request.target is not None:
-                make_target(self._files, partition, request)
+                if make_target(self._files, partition, request, run=self._run):
+                    self._events.warned(
+                        f"removed what an unfinished clean --to had left of {partition.partition}"
+                    )
                 self._roll_idle(run, request)
                 return
             self._recover(partition)
@@ -342,6 +366,7 @@ class Coordinator:
             writes=writes,
             takes_crcs=writes and request.receipt is not None,
             io_bytes_per_second=partition.cleaner.io_limit,
+            files=self._recipe,
         )
 
     def _skip(
@@ -353,6 +378,8 @@ class Coordinator:
             copy_partition(self._files, run.request.path, target_of(run.request, request))
         if writes and end_offset is not None:
             self._checkpoint(run, request, end_offset)
+        if writes and request.target is not None:
+            complete_target(self._files, target_of(run.request, request), run=self._run)
         report = replace(base_report(survey), skipped=True, end_offset=end_offset)
         run.is_done = True
         run.rounds.append(report)
@@ -439,6 +466,7 @@ class Coordinator:
         task = round_.task
         round_.results.append(result)
         if task.writes and task.target != task.path:
+            check_target(self._files, task.target, run=self._run)
             commit_to_target(self._files, task, result, round_.survey.listing)
             round_.committed.extend(result.staged)
         elif task.writes:
@@ -454,6 +482,8 @@ class Coordinator:
                 append_receipt(self._files, request.receipt, line)
             if not round_.plan.is_expired_round:
                 self._checkpoint(run, request, result.end_offset)
+            if task.target != task.path:
+                complete_target(self._files, task.target, run=self._run)
             if result.end_offset >= round_.plan.bound:
                 self._horizons.examined(task.path, round_.plan.now_ms)
             run.request = replace(run.request, path=task.target)

@@ -1,4 +1,9 @@
-"""Where a cleaned partition goes: in place, or below a target directory of the same layout."""
+"""Where a cleaned partition goes: in place, or below a target directory of the same layout.
+
+A target is marked incomplete before anything else is there and until its checkpoint is written, on
+disks as in object stores. So a crash leaves what says of itself that it is no log, and the same
+call begins anew.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,13 @@ from pathlib import Path
 
 from keeplast.engine.commit import copy_file
 from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.errors import RefusedError
-from keeplast.format.filename import CLEAN_SHUTDOWN, META_PROPERTIES
+from keeplast.errors import ConflictError, RefusedError
+from keeplast.format.filename import CLEAN_SHUTDOWN, INCOMPLETE, META_PROPERTIES
 from keeplast.log.files import FileSystem
+from keeplast.log.object_paths import is_object_path
 from keeplast.log.partition_log import list_partition
+
+MARK_BYTES_MAX = 256
 
 
 def target_of(partition: PartitionRequest, request: CleanRequest) -> Path:
@@ -19,10 +27,32 @@ def target_of(partition: PartitionRequest, request: CleanRequest) -> Path:
     return request.target.absolute() / partition.path.name
 
 
-def make_target(files: FileSystem, partition: PartitionRequest, request: CleanRequest) -> None:
-    """Make the partition's directory at the target.
+def check_places(request: CleanRequest) -> None:
+    """Raise RefusedError when a log in an object store would have to change where it is.
 
-    RefusedError when something is there already, or when the source would have to be written to.
+    A store renames nothing: while segments were swapped, readers would see two logs in one.
+    """
+    for partition in request.partitions:
+        if request.target is None and is_object_path(partition.path):
+            raise RefusedError(
+                "a log in an object store is not cleaned in place; give --to and another prefix, "
+                f"bucket or directory. path={partition.path}"
+            )
+    if request.target is not None and is_object_path(request.target) and request.rounds != 1:
+        raise RefusedError(
+            "the first round writes the target, and another one would change it in place, which "
+            "an object store does not allow; leave --rounds and --until-done out, or give --to a "
+            f"directory. path={request.target}"
+        )
+
+
+def make_target(
+    files: FileSystem, partition: PartitionRequest, request: CleanRequest, *, run: str
+) -> bool:
+    """Make the partition's directory at the target, with a mark that it is incomplete.
+
+    Returns whether another run had begun there and not finished: what it left is removed.
+    RefusedError when something else is there, or when the source would have to be written to.
     """
     if request.roll_active:
         raise RefusedError(
@@ -36,9 +66,36 @@ def make_target(files: FileSystem, partition: PartitionRequest, request: CleanRe
     place = target_of(partition, request)
     if place == partition.path:
         raise RefusedError(f"--to is the source itself; leave it out. path={place}")
-    if files.exists(place) and files.listdir(place):
+    names = files.listdir(place) if files.exists(place) else []
+    if names and INCOMPLETE not in names:
         raise RefusedError(f"the target exists; remove it or choose another. path={place}")
     files.make_directory(place)
+    # The mark changes hands first: a run that is still at work finds it is not its own any more.
+    files.write_durable(place / INCOMPLETE, run.encode())
+    for name in names:
+        if name != INCOMPLETE:
+            files.unlink(place / name)
+    return bool(names)
+
+
+def check_target(files: FileSystem, place: Path, *, run: str) -> None:
+    """Raise ConflictError unless this run is the one that writes ``place``."""
+    try:
+        found = files.read_bytes(place / INCOMPLETE, MARK_BYTES_MAX).decode(errors="replace")
+    except FileNotFoundError:
+        found = "nobody"
+    if found != run:
+        raise ConflictError(
+            "another clean --to has begun at the target meanwhile, and goes on alone; let only one "
+            f"at it. path={place} run={run} found={found}"
+        )
+
+
+def complete_target(files: FileSystem, place: Path, *, run: str) -> None:
+    """Take the mark away: from now on ``place`` is a log."""
+    check_target(files, place, run=run)
+    files.unlink(place / INCOMPLETE)
+    files.fsync_directory(place)
 
 
 def copy_root_files(files: FileSystem, root: Path, target: Path) -> None:

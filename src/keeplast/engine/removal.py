@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from keeplast.errors import UnavailableError
 from keeplast.log.files import FileSystem
 
 
@@ -16,7 +17,7 @@ def remove_files(files: FileSystem, paths: Iterable[Path], warned: Callable[[str
     for path in paths:
         try:
             files.unlink(path)
-        except OSError as error:
+        except (OSError, UnavailableError) as error:
             warned(
                 "a file could not be removed; the next clean, or a broker's start, does. "
                 f"path={path} error={error}"

@@ -30,7 +30,7 @@ from keeplast.engine.standings import Standings
 from keeplast.engine.task import PartitionTask, StagedFile, StagedGroup
 from keeplast.engine.transaction_windows import follow_window
 from keeplast.engine.workspace import CODECS, DecompressedCache, Slice, Workspace
-from keeplast.errors import CorruptError
+from keeplast.errors import CorruptError, UnavailableError
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.checksum import crc32c
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX, TXN_INDEX, Kind, segment_file
@@ -456,7 +456,7 @@ class _Writing:
         if self._handle is not None:
             self._handle.close()
         # A disk that refuses does not hide why we are here; the coordinator tries once more.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, UnavailableError):
             for path in self._made:
                 if self._c.files.exists(path):
                     self._c.files.unlink(path)

@@ -14,6 +14,7 @@ from keeplast.cleaner.transactions import TransactionState
 from keeplast.engine.check import check_group
 from keeplast.engine.rewrite import IndexFullError, PassContext, rewrite_group
 from keeplast.engine.task import PartitionTask, StagedGroup
+from keeplast.errors import UnavailableError
 from keeplast.log.files import FileSystem
 
 
@@ -60,7 +61,7 @@ def discard(task: PartitionTask, staged: list[StagedGroup], files: FileSystem) -
 
     A disk that refuses does not hide why; the coordinator tries once more.
     """
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, UnavailableError):
         for group in staged:
             for file in group.files:
                 path = task.target / file.name

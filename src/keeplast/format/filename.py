@@ -30,6 +30,8 @@ DELETED: Final = ".deleted"
 
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
+INCOMPLETE: Final = ".keeplast-incomplete"
+"""Lies in a partition directory that ``clean --to`` has begun and not finished."""
 META_PROPERTIES: Final = "meta.properties"
 LOCK: Final = ".lock"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"

@@ -14,6 +14,7 @@ from pathlib import Path
 from keeplast.errors import InvalidError
 from keeplast.format.filename import LOG, parse_partition_directory, parse_segment_file
 from keeplast.log.files import FileSystem
+from keeplast.log.object_paths import is_object_path, url_of
 from keeplast.model.partition import TopicPartition
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -49,6 +50,11 @@ def open_data_directory(path: Path, files: FileSystem) -> DataDirectory:
     """List ``path``; InvalidError when it is not a directory of either kind."""
     path = path.resolve()
     if not files.is_directory(path):
+        if is_object_path(path):
+            raise InvalidError(
+                "nothing lies there, or this command is for directories on disks; correct bucket "
+                f"and prefix, or use clean --to to bring it to a disk. url={url_of(path)}"
+            )
         raise InvalidError(
             f"not a directory; give a Kafka log.dirs directory or a partition in it. path={path}"
         )

@@ -152,6 +152,10 @@ class FilesRecipe(Protocol):
         """Return the file system; one that is opened anew knows nothing of what others did."""
         ...
 
+    def is_on_disk(self, path: Path) -> bool:
+        """Say whether ``path`` is on the host's disks, so that every host must have mounted it."""
+        ...
+
 
 class LocalReadHandle:
     """A file descriptor that is read by position."""
@@ -396,6 +400,10 @@ class LocalRecipe:
     def open(self) -> FileSystem:
         """Return the operating system's files."""
         return LocalFiles()
+
+    def is_on_disk(self, path: Path) -> bool:
+        """Return True."""
+        return True
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from keeplast.errors import RefusedError
 from keeplast.format.filename import LOCK
+from keeplast.log.object_paths import is_object_path
 
 _guard = threading.Lock()
 _held: set[tuple[int, int]] = set()
@@ -28,7 +29,13 @@ _held: set[tuple[int, int]] = set()
 
 @contextlib.contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Hold the lock of the data directory ``root``; RefusedError when somebody else does."""
+    """Hold the lock of the data directory ``root``; RefusedError when somebody else does.
+
+    Nobody serves a log out of an object store, and there is no lock in one.
+    """
+    if is_object_path(root):
+        yield
+        return
     path = root / LOCK
     with _claimed(root):
         existed = path.exists()
@@ -54,6 +61,8 @@ def locked(root: Path) -> Iterator[None]:
 
 def is_locked(root: Path) -> bool:
     """Say whether anybody holds the lock now; never creates the file."""
+    if is_object_path(root):
+        return False
     with _guard:
         if _identity(root) in _held:
             return True

@@ -20,6 +20,7 @@ from keeplast.columns.index_entries import final_time_entry, index_batches, new_
 from keeplast.errors import CorruptError, RefusedError
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.filename import (
+    INCOMPLETE,
     INDEX,
     LOG,
     SNAPSHOT,
@@ -94,6 +95,11 @@ def list_partition(path: Path, files: FileSystem) -> PartitionFiles:
     unknown: list[str] = []
     for name in files.listdir(path):
         parsed = parse_segment_file(name)
+        if name == INCOMPLETE:
+            raise RefusedError(
+                "a clean --to that ended early has left this; run it again, which begins anew, or "
+                f"remove the directory. path={path / name}"
+            )
         if parsed is None:
             unknown.append(name)
         elif parsed.stage:

@@ -20,7 +20,6 @@ from keeplast.engine.runner import Progressed
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.format.filename import parse_segment_file
-from keeplast.log.files import LocalRecipe
 from keeplast.pipeline.jobs import Jobs, Told
 from keeplast.pipeline.session import start_session
 from keeplast.pipeline.stages import ATTEMPT_MARK, read_token
@@ -94,8 +93,8 @@ class SparkRunner:
         """
         if not tasks:
             return
-        on_disk = [task for task in tasks if isinstance(task.files, LocalRecipe)]
-        for root in {place.parent for task in on_disk for place in (task.path, task.target)}:
+        places = [(t.files, path) for t in tasks for path in (t.path, t.target)]
+        for root in {path.parent for files, path in places if files.is_on_disk(path)}:
             self._probe(root)
         for task in tasks:
             if task.writes:

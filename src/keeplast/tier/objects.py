@@ -70,6 +70,18 @@ class ObjectStore(Protocol):
         ...
 
 
+class ObjectTree(ObjectStore, Protocol):
+    """Objects whose keys are taken for paths: what a data directory in an object store needs."""
+
+    def children(self, prefix: str) -> tuple[tuple[StoredObject, ...], tuple[str, ...]]:
+        """Return the objects directly below the path ``prefix``, and the names of its folders."""
+        ...
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object inside the store, over whatever is at ``target``."""
+        ...
+
+
 def partition_prefix(partition: TopicPartition, topic_id: str) -> str:
     """Return the path below which all objects of a partition lie."""
     return f"{partition}/{topic_id}"

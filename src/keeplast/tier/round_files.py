@@ -26,7 +26,8 @@ from keeplast.log.files import (
     WriteHandle,
 )
 from keeplast.model.partition import TopicPartition
-from keeplast.tier.objects import ID_CHARS, ObjectStore, ObjectWriter, object_key
+from keeplast.tier.handles import ObjectReadHandle, ObjectWriteHandle
+from keeplast.tier.objects import ID_CHARS, ObjectStore, object_key
 from keeplast.tier.segment import RemoteSegment, SegmentKind
 from keeplast.tier.transfer import file_crc
 
@@ -71,6 +72,10 @@ class RoundRecipe:
         return RoundFiles(
             self.objects, self.partition, self.topic_id, self.segments, local=self.local
         )
+
+    def is_on_disk(self, path: Path) -> bool:
+        """Return False: a local copy is read by the host that has it."""
+        return False
 
 
 class RoundFiles:
@@ -156,13 +161,13 @@ class RoundFiles:
     def open_read(self, path: Path) -> ReadHandle:
         """Open a segment's file; an empty one for the active segment."""
         if path.parent == self.path and path.name == self._active:
-            return _Ranges(self._objects, "", 0)
+            return ObjectReadHandle(self._objects, "", 0)
         found = self._locate(path)
         if found.local is not None:
             if self._is_same(path.name, found, found.local):
                 return self._local.open_read(found.local)
             self._found[path.name] = replace(found, local=None)
-        return _Ranges(self._objects, found.key, found.size_bytes)
+        return ObjectReadHandle(self._objects, found.key, found.size_bytes)
 
     def _is_same(self, name: str, found: Located, copy: Path) -> bool:
         """Say whether a local copy has the bytes of the object; they are compared once."""
@@ -174,7 +179,12 @@ class RoundFiles:
         """Start a staged file."""
         if append:
             raise InvariantError(f"objects are not appended to. path={path}")
-        return _Stream(self._objects.open_write(self._staged_key(path)), self._staged, path, self)
+        key = self._staged_key(path)
+
+        def completed(size_bytes: int) -> None:
+            self._staged[path.name] = Located(key, size_bytes, 0)
+
+        return ObjectWriteHandle(self._objects, key, completed)
 
     def listdir(self, path: Path) -> list[str]:
         """Return the files of the partition, or nothing."""
@@ -222,7 +232,7 @@ class RoundFiles:
         """Write a staged file at once."""
         handle = self.open_write(path)
         handle.write(data)
-        handle.close()
+        handle.fsync()
 
     def append_durable(self, path: Path, data: Buffer) -> None:
         """InvariantError: objects are not appended to."""
@@ -250,70 +260,3 @@ class RoundFiles:
     def free_bytes(self, path: Path) -> int:
         """Return plenty."""
         return FREE_BYTES
-
-
-class _Ranges:
-    """An object that is read by position."""
-
-    def __init__(self, objects: ObjectStore, key: str, size_bytes: int) -> None:
-        self._objects = objects
-        self._key = key
-        self._size_bytes = size_bytes
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
-
-    def pread_into(self, buffer: memoryview, position: int) -> int:
-        end = min(position + len(buffer), self._size_bytes)
-        if end <= position:
-            return 0
-        data = self._objects.read_range(self._key, position, end)
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        """Do nothing: a range is one request."""
-
-
-class _Stream:
-    """A staged object while it is written; it can be found once it is closed."""
-
-    def __init__(
-        self, writer: ObjectWriter, staged: dict[str, Located], path: Path, files: RoundFiles
-    ) -> None:
-        self._writer: ObjectWriter | None = writer
-        self._staged = staged
-        self._path = path
-        self._key = files._staged_key(path)
-        self._size_bytes = 0
-
-    def write(self, data: Buffer) -> None:
-        if self._writer is None:
-            raise InvariantError(f"the object is complete. path={self._path}")
-        self._writer.write(data)
-        self._size_bytes += len(data)
-
-    def copy_from(self, source: ReadHandle, position: int, length: int) -> None:
-        buffer = memoryview(bytearray(min(length, 1 << 20)))
-        while length > 0:
-            part = buffer[: min(length, len(buffer))]
-            count = source.pread_into(part, position)
-            if count != len(part):
-                raise InvariantError(f"a source ended early. path={self._path}")
-            self.write(part)
-            position += count
-            length -= count
-
-    def fsync(self) -> None:
-        """Complete the object: nothing of it is there before."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-            self._staged[self._path.name] = Located(self._key, self._size_bytes, 0)
-
-    def close(self) -> None:
-        """Give an object up that was not completed."""
-        if self._writer is not None:
-            self._writer.abort()
-            self._writer = None

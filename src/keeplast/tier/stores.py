@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,13 @@ from obstore.exceptions import BaseError, InvalidPathError, NotFoundError
 from obstore.store import LocalStore, MemoryStore, from_url
 
 from keeplast.errors import InvalidError, UnavailableError
-from keeplast.tier.objects import ObjectStore, ObjectWriter, StoredObject
+from keeplast.tier.objects import ObjectStore, ObjectTree, ObjectWriter, StoredObject
 
 PART_BYTES = 8 << 20
 """S3 takes parts of 5 MiB or more, 10,000 of an object: enough for the largest segment."""
 PARTS_AT_ONCE = 4
 DELETE_BATCH = 1000
+REASON_CHARS_MAX = 300
 STORES_KEPT = 8
 """A worker process keeps connections to so many stores."""
 
@@ -72,6 +75,18 @@ class ObstoreObjects:
                 for entry in page:
                     yield _stored(entry)
 
+    def children(self, prefix: str) -> tuple[tuple[StoredObject, ...], tuple[str, ...]]:
+        """List one level."""
+        with self._translated(prefix):
+            found = obstore.list_with_delimiter(self._store, prefix=prefix)
+        folders = tuple(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
+        return tuple(_stored(entry) for entry in found["objects"]), folders
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy on the server."""
+        with self._translated(source):
+            obstore.copy(self._store, source, target)
+
     def delete(self, keys: Iterable[str]) -> None:
         """Delete many at a time."""
         waiting = list(keys)
@@ -88,7 +103,8 @@ class ObstoreObjects:
             raise FileNotFoundError(2, "no such object", f"{self._url}/{key}") from error
         except (BaseError, OSError) as error:
             raise UnavailableError(
-                f"the object store failed. url={self._url} key={key} error={error}"
+                f"the object store failed; see to bucket, credentials, endpoint and options. "
+                f"url={self._url} key={key} error={reason_of(error)}"
             ) from error
 
 
@@ -114,6 +130,11 @@ class _Writer:
 
 
 def open_objects(url: str, options: dict[str, str] | None = None) -> ObjectStore:
+    """Return the store at ``url`` for objects that are written once; as :func:`open_tree`."""
+    return open_tree(url, options)
+
+
+def open_tree(url: str, options: dict[str, str] | None = None) -> ObjectTree:
     """Return the store at ``url``; ``options`` are obstore's, as for credentials and endpoints.
 
     InvalidError when the URL is not understood. A local directory is made.
@@ -127,19 +148,30 @@ def open_objects(url: str, options: dict[str, str] | None = None) -> ObjectStore
     try:
         config: Any = dict(options or {})
         # A server without TLS is one that the user has named so.
-        client: Any = {"allow_http": config.get("endpoint", "").startswith("http://")}
+        endpoint = config.get("endpoint", os.environ.get("AWS_ENDPOINT_URL", ""))
+        client: Any = {"allow_http": True} if endpoint.startswith("http://") else {}
         return ObstoreObjects(from_url(url, config=config, client_options=client), url, config)
     except (BaseError, InvalidPathError, ValueError, TypeError) as error:
         raise InvalidError(
             f"not an object store; give file://, s3://, gs:// or az:// with its options. url={url} "
-            f"error={error}"
+            f"error={reason_of(error)}"
         ) from error
 
 
 @functools.lru_cache(maxsize=STORES_KEPT)
-def _reopened(url: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
+def _reopened(url: str, options: tuple[tuple[str, str], ...]) -> ObjectTree:
     """Return this process's store of that URL: its connections serve task after task."""
-    return open_objects(url, dict(options))
+    return open_tree(url, dict(options))
+
+
+def reason_of(error: Exception) -> str:
+    """Return what a store said, in a line: its code and message, else the first line."""
+    text = str(error)
+    found = [re.search(f"<{tag}>([^<]*)</{tag}>", text) for tag in ("Code", "Message")]
+    said = [each[1] for each in found if each is not None]
+    if said:
+        return ": ".join(said)
+    return text.partition("\n")[0][:REASON_CHARS_MAX]
 
 
 def _stored(meta: Any) -> StoredObject:

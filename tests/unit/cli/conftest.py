@@ -18,6 +18,7 @@ from keeplast.cli.main import app
 from keeplast.engine.events import Events
 from keeplast.engine.report import CleanReport, PartitionReport, RoundReport
 from keeplast.engine.request import CleanRequest
+from keeplast.log.files import FilesRecipe
 from tests.support.small_log import write_log
 
 
@@ -77,7 +78,12 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> FakeCoordinator:
 
     @contextlib.contextmanager
     def open_coordinator(
-        runner: wiring.RunnerName, *, master: str | None, cores: int | None, events: Events
+        runner: wiring.RunnerName,
+        *,
+        master: str | None,
+        cores: int | None,
+        events: Events,
+        recipe: FilesRecipe | None = None,
     ) -> Iterator[FakeCoordinator]:
         fake.opened.append({"runner": runner, "master": master, "cores": cores})
         fake.events = events

@@ -28,6 +28,7 @@ from keeplast.format.checkpoint import encode_offsets
 from keeplast.format.filename import (
     CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
+    INCOMPLETE,
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
@@ -441,7 +442,7 @@ def test_failed_round_to_a_target_leaves_room_for_another_try(
     path.write_bytes(sound[:-1])
     request = replace(clean_request(directory, topic=SMALL_SEGMENTS), target=target)
     assert isinstance(failure(last_round(coordinator().clean(request))), CorruptError)
-    assert os.listdir(target / directory.name) == []
+    assert os.listdir(target / directory.name) == [INCOMPLETE]
     path.write_bytes(sound)
     clean(request)
 

@@ -124,6 +124,28 @@ class CrashingFiles:
                     change.apply(survived[change.directory])
             yield from _with_contents(survived, dice)
 
+    def survivor(self, dice: random.Random) -> Image:
+        """Return one state, at random, that the disk can be in now."""
+        count = len(self._pending)
+        if dice.choice(list(Mode)) is Mode.PREFIX:
+            kept = set(range(dice.randint(0, count)))
+        else:
+            share = dice.random()
+            kept = {position for position in range(count) if dice.random() < share}
+        survived = {path: dict(found.durable) for path, found in self._directories.items()}
+        for position, change in enumerate(self._pending):
+            if position in kept:
+                change.apply(survived[change.directory])
+        chosen: dict[int, bytes] = {}
+        for names in survived.values():
+            for inode in names.values():
+                if id(inode) not in chosen:
+                    chosen[id(inode)] = dice.choice(inode.contents(dice))
+        return {
+            path: {name: (chosen[id(inode)], inode.mtime_ns) for name, inode in names.items()}
+            for path, names in survived.items()
+        }
+
     def _note(self, operation: str) -> None:
         if self._is_dead or len(self.operations) == self.crash_at:
             self._is_dead = True

@@ -1,0 +1,36 @@
+"""A short set of simulated clusters; ``make simulate`` runs as many as one likes."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Engine
+
+from tests.support.tier_world import simulate
+from tests.support.tier_world_cluster import Tally
+from tests.support.tier_world_stores import open_database_in_memory
+
+SEEDS = 60
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return open_database_in_memory()
+
+
+def test_nothing_acknowledged_is_lost_whatever_happens(engine: Engine) -> None:
+    """I-7, I-9, I-14, I-17 to I-19, I-21, I-23, I-24, ST-3 to ST-5, ST-15, ST-20, ST-22."""
+    total = Tally()
+    for seed in range(SEEDS):
+        total.add(simulate(seed, engine))
+    print(f"\n{total}")
+    assert total.runs == SEEDS
+    survived = (total.kills, total.power_losses, total.zombies_woken, total.leader_changes)
+    assert min(survived) > 0
+
+
+def test_a_seed_is_the_same_run_every_time(engine: Engine) -> None:
+    traces: list[list[str]] = [[], []]
+    for trace in traces:
+        simulate(7, engine, told=trace.append)
+    assert traces[0] == traces[1]
+    assert len(traces[0]) > 100

@@ -1,0 +1,612 @@
+"""Several hosts, one object store, one metadata store and a seed: all that can happen to them.
+
+Leaders append, copy, clean, expire and collect; followers replicate, cut what diverged, and take
+over; hosts lose their power or are killed at any operation, or fall asleep in one and wake when
+another leads. Readers read all the time. In the end everything heals, and what is left must be
+exactly what was acknowledged, without a hole, garbage or drift.
+
+The same seed gives the same run. ``tools/simulate.py`` runs many of them; see
+docs/design/tiering.md.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Engine
+
+from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.runner import Runner
+from keeplast.engine.tier_verification import verify_remote
+from keeplast.engine.workspace import MEMORY_BYTES_MIN
+from keeplast.format.control import ControlType
+from keeplast.format.record import Record
+from keeplast.log.append import NewRecord
+from keeplast.log.files import FileSystem
+from keeplast.model.topic_config import CleanerConfig
+from keeplast.tier.objects import segment_of_key
+from keeplast.tier.replica import Role
+from tests.support.partition_maker import NOW_MS, PARTITION
+from tests.support.tier_world_cluster import (
+    DELETE_RETENTION_MS,
+    GARBAGE_AGE_MS,
+    GRACE_MS,
+    Cluster,
+    Tally,
+)
+from tests.support.tier_world_hosts import Process, SlowReader, by_markers
+from tests.support.tier_world_model import Written
+from tests.support.tier_world_stores import open_database_in_memory, require
+
+KEYS = 6
+TRANSACTIONAL = (7, 8)
+IDEMPOTENT = 9
+HEALING_ROUNDS = 60
+READERS_MAX = 3
+FETCH_BYTES = 1 << 20
+
+
+class World(Cluster):
+    """One run. Use :func:`simulate`."""
+
+    def run(self) -> Tally:
+        """Let things happen, then heal and check everything."""
+        events: list[tuple[Callable[[], bool], int]] = [
+            (self._append, 30), (self._replicate, 26), (self._acknowledge, 10), (self._roll, 2),
+            (self._copy, 8), (self._clean, 6), (self._expire, 2), (self._collect, 3),
+            (self._clean_follower, 3), (self._retain, 2),
+            (self._read_all, 2), (self._read_slowly, 5), (self._pass_time, 6),
+            (self._change_leader, 2), (self._learn, 6), (self._lead_again, 4),
+            (self._restart, 4), (self._wake, 4), (self._shrink, 3), (self._kill, 1),
+            (self._fill_disk, 1),
+        ]  # fmt: skip
+        if self._mood.has_transactions:
+            events.append((self._transact, 8))
+        choices = [happening for happening, _ in events]
+        weights = [weight for _, weight in events]
+        for _ in range(self._mood.events):
+            if self._dice.choices(choices, weights)[0]():
+                self._settle()
+        self._heal()
+        self._finish_up()
+        self._check_end()
+        self.tally.operations = self._tasks.operations
+        self.tally.records = sum(len(w.records) for w in self._model.log)
+        self.tally.lost_answers += self._objects.lost_answers
+        return self.tally
+
+    def close(self) -> None:
+        """End what still sleeps, so that no thread stays behind."""
+        for process in self._processes.values():
+            process.alive = False
+        self._tasks.bury()
+
+    def _settle(self) -> None:
+        """Do what follows from an event."""
+        self.tally.events += 1
+        self._objects.now += 1
+        self._objects.land_late()
+        self._tasks.bury()
+
+    # Writing.
+
+    def _append(self) -> bool:
+        process = self._a_leader()
+        if process is None:
+            return False
+        producer_id, sequence = -1, -1
+        if process is self._current() and self._dice.random() < 0.3:
+            producer_id = IDEMPOTENT
+            if self._dice.random() < 0.3 and self._send_again(process, producer_id):
+                return True
+            sequence = self._next_sequence(producer_id)
+        self._write(process, producer_id, sequence, is_transactional=False)
+        return True
+
+    def _transact(self) -> bool:
+        process = self._current()
+        if process is None:
+            return False
+        producer_id = self._dice.choice(TRANSACTIONAL)
+        if producer_id in self._model.open_transactions() and self._dice.random() < 0.5:
+            self._end_transaction(process, producer_id)
+        elif not (self._dice.random() < 0.15 and self._send_again(process, producer_id)):
+            self._write(
+                process, producer_id, self._next_sequence(producer_id), is_transactional=True
+            )
+        return True
+
+    def _write(
+        self, process: Process, producer_id: int, sequence: int, *, is_transactional: bool
+    ) -> None:
+        new = [self._record() for _ in range(self._dice.choice([1, 1, 2, 3]))]
+
+        def work() -> Written:
+            base = process.host.log_end_offset
+            records = (Record(base + i, r.timestamp_ms, r.key, r.value) for i, r in enumerate(new))
+            written = Written(
+                base, process.host.epoch, tuple(records), producer_id, sequence, is_transactional
+            )
+            self._model.write(written)
+            got = process.host.append(
+                new, producer_id=producer_id, producer_epoch=0 if producer_id >= 0 else -1,
+                base_sequence=sequence, is_transactional=is_transactional,
+            )  # fmt: skip
+            require(got == base, f"appended at {got}, not at the log end {base}")
+            return written
+
+        self._do(process, "append", "log", work, lambda made: self._appended(process, made))
+
+    def _send_again(self, process: Process, producer_id: int) -> bool:
+        """Send a producer's last batch again, as when its answer was lost."""
+        last = self._model.last_of(producer_id)
+        if last is None:
+            return False
+        new = [NewRecord(r.key, r.value, r.timestamp) for r in last.records]
+
+        def work() -> None:
+            end = process.host.log_end_offset
+            got = process.host.append(
+                new, producer_id=producer_id, producer_epoch=0, base_sequence=last.sequence,
+                is_transactional=last.is_transactional,
+            )  # fmt: skip
+            require(
+                (got, process.host.log_end_offset) == (last.base_offset, end),
+                f"a batch that was sent again is there twice. expected={last.base_offset} "
+                f"found={got}",
+            )
+
+        self._do(process, "append", "log", work)
+        return True
+
+    def _end_transaction(self, process: Process, producer_id: int) -> None:
+        outcome = self._dice.choice([ControlType.COMMIT, ControlType.ABORT])
+
+        def work() -> Written:
+            base = process.host.log_end_offset
+            written = Written(base, process.host.epoch, (), producer_id, outcome=outcome)
+            self._model.write(written)
+            process.host.end_transaction(outcome, producer_id=producer_id, producer_epoch=0)
+            return written
+
+        self._do(process, "marker", "log", work, lambda made: self._appended(process, made))
+
+    def _appended(self, process: Process, made: object) -> None:
+        assert isinstance(made, Written)
+        if made.epoch == self._epoch == self._established:
+            self._model.append(made)
+
+    def _record(self) -> NewRecord:
+        self._values += 1
+        key = b"k%d" % self._dice.randrange(KEYS)
+        value = None if self._dice.random() < 0.2 else b"v%d" % self._values
+        return NewRecord(key, value, self._clock.now_ms())
+
+    def _next_sequence(self, producer_id: int) -> int:
+        last = self._model.last_of(producer_id)
+        return 0 if last is None else last.sequence + len(last.records)
+
+    def _roll(self) -> bool:
+        process = self._a_leader()
+        if process is None:
+            return False
+        self._do(process, "roll", "log", process.host.roll)
+        return True
+
+    # Replication.
+
+    def _replicate(self) -> bool:
+        followers = [
+            process for name in self._names if (process := self._running(name)) is not None
+            and process.host.role is Role.FOLLOWER and process.follows
+        ]  # fmt: skip
+        if not followers:
+            return False
+        follower = self._dice.choice(followers)
+        leader = self._running(follower.follows)
+        if leader is None or leader.leads_at != follower.host.epoch:
+            return False
+        self._fetch_from(leader, follower)
+        return True
+
+    def _fetch_from(self, leader: Process, follower: Process) -> None:
+        def work() -> None:
+            offset = follower.host.log_end_offset
+            leader.fetched[follower.name] = offset
+            caught_up = max(leader.host.high_watermark, leader.leads_from)
+            if leader.leads_at == self._epoch and offset >= caught_up:
+                self._in_sync.add(follower.name)
+                leader.in_sync.add(follower.name)
+            log_start = self._live.log_start if self._live is not None else 0
+            if offset < log_start:
+                follower.host.follow_log_start(log_start)
+                return
+            with self._tasks.awake():
+                found = leader.host.fetch(offset, self._dice.choice([200, 5000]))
+            follower.host.replicate(
+                found.data, high_watermark=leader.host.high_watermark, log_start=log_start
+            )
+
+        self._do(follower, "replicate", "log", work)
+
+    def _acknowledge(self) -> bool:
+        process = self._a_leader()
+        if process is None:
+            return False
+        process.advance_high_watermark()
+        return True
+
+    def _learn(self) -> bool:
+        """Let a host hear who leads: it follows, and cuts what its leader does not have."""
+        leader = self._current()
+        behind = [
+            process for name in self._names if (process := self._running(name)) is not None
+            and process.name != self._leader and process.told < self._epoch
+        ]  # fmt: skip
+        if leader is None or not behind:
+            return False
+        self._follow(self._dice.choice(behind), leader)
+        return True
+
+    def _follow(self, process: Process, leader: Process) -> None:
+        epoch = leader.leads_at
+
+        def work() -> None:
+            process.host.become_follower(epoch)
+            before = process.host.log_end_offset
+            after = process.host.truncate_to(leader.host.lineage, leader.host.log_end_offset)
+            self.tally.truncations += after < before
+
+        def then(_: object) -> None:
+            process.told, process.follows = epoch, leader.name
+
+        self._do(process, "follow", "log", work, then)
+
+    def _shrink(self) -> bool:
+        """Let the leader give up waiting for a replica."""
+        leader = self._current()
+        if leader is None:
+            return False
+        slow = [
+            name for name in sorted(leader.in_sync) if name != leader.name
+            and ((other := self._running(name)) is None or other.told != self._epoch)
+        ]  # fmt: skip
+        if not slow:
+            return False
+        gone = self._dice.choice(slow)
+        leader.in_sync.discard(gone)
+        self._in_sync.discard(gone)
+        self._say(f"controller: in sync {sorted(self._in_sync)}")
+        return True
+
+    # The tier.
+
+    def _copy(self) -> bool:
+        process = self._a_leader()
+        if process is None:
+            return False
+
+        def then(copied: object) -> None:
+            assert isinstance(copied, int)
+            self.tally.copies += copied
+
+        self._do(process, "copy", "log", process.host.copy, then)
+        return True
+
+    def _clean(self) -> bool:
+        """Do a round: a leader's in both tiers, or beside it, in object storage alone."""
+        process = self._a_leader()
+        if process is None or "cleaner" in process.busy or not (self._live and self._live.routes):
+            return False
+
+        def then(_: object) -> None:
+            self.tally.rounds += 1
+
+        if self._dice.random() < 0.6:
+            self._do(process, "clean", "log", lambda: self._clean_at(process), then)
+            return True
+
+        def work() -> object:
+            return process.tiered.clean(
+                PARTITION, self._runner_for, cleaner=CleanerConfig(),
+                memory_bytes=MEMORY_BYTES_MIN, progressed=lambda count: None, force=True,
+                grace_ms=GRACE_MS,
+            )  # fmt: skip
+
+        self._do(process, "clean", "cleaner", work, then)
+        return True
+
+    def _clean_follower(self) -> bool:
+        followers = [
+            process for name in self._names if (process := self._running(name)) is not None
+            and process.host.role is Role.FOLLOWER and process.follows
+        ]  # fmt: skip
+        if not followers:
+            return False
+        process = self._dice.choice(followers)
+
+        def then(_: object) -> None:
+            self.tally.local_rounds += 1
+
+        self._do(process, "clean", "log", lambda: self._clean_at(process), then)
+        return True
+
+    def _clean_at(self, process: Process) -> object:
+        return process.host.clean(
+            self._runner_for, memory_bytes=MEMORY_BYTES_MIN, force=True, grace_ms=GRACE_MS
+        )
+
+    def _runner_for(self, files: FileSystem) -> Runner:
+        return LocalRunner(1, files=files, clock=self._clock)
+
+    def _expire(self) -> bool:
+        process = self._a_leader()
+        if process is None:
+            return False
+
+        def then(_: object) -> None:
+            self.tally.expiries += 1
+
+        self._do(process, "expire", "log", lambda: process.host.expire(grace_ms=GRACE_MS), then)
+        return True
+
+    def _retain(self) -> bool:
+        """Let local segments go, of a leader or a follower."""
+        up = [process for name in self._names if (process := self._running(name)) is not None]
+        if not up:
+            return False
+        process = self._dice.choice(up)
+        self._do(process, "retain", "log", process.host.retain_local)
+        return True
+
+    def _collect(self) -> bool:
+        process = self._a_leader()
+        if process is None or "retention" in process.busy:
+            return False
+
+        def then(_: object) -> None:
+            self.tally.collections += 1
+
+        self._do(
+            process, "collect", "retention",
+            lambda: process.tiered.collect(PARTITION, garbage_age_ms=GARBAGE_AGE_MS), then,
+        )  # fmt: skip
+        return True
+
+    # Trouble.
+
+    def _pass_time(self) -> bool:
+        kind = self._dice.random()
+        if self._mood.jumps and kind < 0.15:
+            self._clock.advance(-self._dice.randint(1, 15_000))
+            self._jumped = True
+            self.tally.clock_jumps += 1
+            return True
+        limit = 400 if kind < 0.6 else 3_000 if kind < 0.92 else 15_000
+        self._clock.advance(self._dice.randint(1, limit))
+        return True
+
+    def _restart(self) -> bool:
+        down = [
+            name for name in self._names
+            if (p := self._processes[name]) and (not p.alive or (p.opened is None and not p.busy))
+        ]  # fmt: skip
+        if not down:
+            return False
+        name = self._dice.choice(down)
+        if not self._processes[name].alive:
+            self._tasks.bury()
+            self._start(name)
+        self._open(name)
+        return True
+
+    def _kill(self) -> bool:
+        process = self._processes[self._dice.choice(self._names)]
+        if not process.alive or self._mood.dies == 0:
+            return False
+        self._say(f"{process.name} is killed")
+        process.alive = False
+        self._died(process)
+        return True
+
+    def _wake(self) -> bool:
+        if not self._tasks.asleep:
+            return False
+        self._wake_one(self._dice.choice(self._tasks.asleep))
+        return True
+
+    def _fill_disk(self) -> bool:
+        process = self._processes[self._dice.choice(self._names)]
+        if self._mood.fails == 0 and not process.files.is_full:
+            return False
+        process.files.is_full = not process.files.is_full
+        self.tally.full_disks += process.files.is_full
+        self._say(f"the disk of {process.name} is full: {process.files.is_full}")
+        return True
+
+    # Reading.
+
+    def _read_all(self) -> bool:
+        process = self._current()
+        if process is None:
+            return False
+        self._check_whole(process, self._dice.choice([0, self._dice.randint(0, self._model.end)]))
+        return True
+
+    def _check_whole(self, process: Process, start: int) -> None:
+        """Read from ``start`` to the last stable offset at one moment."""
+        log_start = self._live.log_start if self._live is not None else 0
+        start = max(start, log_start)
+        reader = SlowReader(start, self._clock.now_ms(), start)
+        while reader.fetch(process, bytes_max=FETCH_BYTES):
+            pass
+        self._check_reader(reader, is_exact=True)
+        reading = reader.reading()
+        # Behind the high watermark a transaction may be decided that is open below it.
+        decided = min([reading.end, *self._model.open_transactions(reading.end).values()])
+        marked = [r for r in by_markers(reader.batches, start) if r.offset < decided]
+        require(
+            [r for r in reading.records if r.offset < decided] == marked,
+            f"transaction indexes and markers do not say the same. start={start} "
+            f"aborted={reader.aborted} indexes={reading.records} markers={marked}",
+        )
+
+    def _check_reader(self, reader: SlowReader, *, is_exact: bool) -> None:
+        self.tally.reads += 1
+        log_start = self._live.log_start if self._live is not None else 0
+        fresh = NOW_MS << 1 if self._jumped else self._clock.now_ms() - DELETE_RETENTION_MS + 1
+        self._model.check(
+            reader.reading(), log_start=log_start, fresh_from_ms=fresh, is_exact=is_exact
+        )
+
+    def _read_slowly(self) -> bool:
+        """Let a reader go on by a little, at any replica that is in sync."""
+        if len(self._readers) < READERS_MAX and self._dice.random() < 0.4:
+            start = self._dice.randint(0, self._model.end) if self._dice.random() < 0.5 else 0
+            start = max(start, self._live.log_start if self._live is not None else 0)
+            self._readers.append(SlowReader(start, self._clock.now_ms(), start))
+        up = [
+            process for name in sorted(self._in_sync)
+            if (process := self._running(name)) is not None and process.told == self._epoch
+        ]  # fmt: skip
+        if not self._readers or not up or self._established != self._epoch:
+            return False
+        reader, process = self._dice.choice(self._readers), self._dice.choice(up)
+        if self._live is not None and reader.position < self._live.log_start:
+            self._readers.remove(reader)  # A consumer would be reset.
+            return True
+        reader.fetch(process, bytes_max=self._dice.choice([1, 300, 3000]))
+        leader = self._current()
+        if leader is not None and reader.position >= leader.host.last_stable_offset:
+            self._readers.remove(reader)
+            took = self._clock.now_ms() - reader.began_ms
+            is_exact = took < DELETE_RETENTION_MS and not self._jumped
+            self._check_reader(reader, is_exact=is_exact)
+        return True
+
+    # The end.
+
+    def _heal(self) -> None:
+        """Wake, start and elect until one leads and all others follow it with all that it has."""
+        self._heals = True
+        self._say("everything heals")
+        for _ in range(HEALING_ROUNDS):
+            for process in self._processes.values():
+                process.files.is_full = False
+            while self._tasks.asleep:
+                self._wake_one(self._tasks.asleep[0])
+            while self._restart():
+                self._settle()
+            self._settle()
+            while self._lead_again():
+                self._settle()
+            leader = self._current()
+            if leader is None:
+                continue
+            while self._learn():
+                self._settle()
+            for name in self._names:
+                follower = self._running(name)
+                if follower is not None and follower is not leader:
+                    self._fetch_from(leader, follower)
+            leader.advance_high_watermark()
+            for producer_id in sorted(self._model.open_transactions()):
+                self._end_transaction(leader, producer_id)
+            ends = [process.host.log_end_offset for process in self._processes.values()]
+            marks = {process.host.high_watermark for process in self._processes.values()}
+            if marks == {leader.host.log_end_offset} and set(ends) == marks:
+                return
+        raise AssertionError(f"it does not heal. leader={self._leader} epoch={self._epoch}")
+
+    def _finish_up(self) -> None:
+        """Copy and clean everything, then let all grace pass and collect."""
+        self._objects.land_late(everything=True)
+        for happening in (self._roll, self._copy, self._clean, self._clean, self._expire):
+            happening()
+        self._clock.advance(GARBAGE_AGE_MS + GRACE_MS + DELETE_RETENTION_MS + 20_000)
+        if self._live is not None and self._live.routes:
+            self._clean()
+            self._clock.advance(GRACE_MS)
+        self._collect()
+        self._settle()
+
+    def _check_end(self) -> None:
+        leader = self._current()
+        require(leader is not None and not self._tasks.asleep, "nobody leads")
+        assert leader is not None
+        state = leader.store.load(PARTITION)
+        findings = verify_remote(self._objects, state, lambda count: None)
+        require(not findings, f"verify: {findings}")
+        kept = {segment_of_key(key) for key in self._objects.found}
+        live = {route.segment_id for route in state.routes}
+        require(kept == live, f"garbage is left: {kept - live}, missing: {live - kept}")
+        require(not leader.store.orphans(PARTITION), "replaced segments are left")
+        require(
+            state.remote_end == state.first_dirty() == leader.host.log_end_offset,
+            f"not all is clean. remote_end={state.remote_end} first_dirty={state.first_dirty()} "
+            f"log_end={leader.host.log_end_offset}",
+        )
+        require(self._model.acknowledged == self._model.end, "not all is acknowledged")
+        for name in self._names:
+            process = self._processes[name]
+            for start in (0, self._dice.randint(0, self._model.end)):
+                self._check_whole(process, start)
+        self._check_cleaned(leader)
+
+    def _check_cleaned(self, leader: Process) -> None:
+        """No key is there twice below the first dirty offset."""
+        reader = SlowReader(0, 0, self._live.log_start if self._live is not None else 0)
+        while reader.fetch(leader, bytes_max=FETCH_BYTES):
+            pass
+        keys = [record.key for record in reader.reading().records]
+        require(
+            len(keys) == len(set(keys)), f"a key is there more than once: {sorted(keys, key=str)}"
+        )
+
+
+@contextmanager
+def seeded_secrets(seed: int) -> Iterator[None]:
+    """Let ids and keys of hashes, which are drawn at random, be the same in every run of a seed."""
+    dice = random.Random(f"secrets {seed}")
+    real = secrets.token_hex, secrets.randbits
+
+    def token_hex(nbytes: int | None = None) -> str:
+        return dice.randbytes(32 if nbytes is None else nbytes).hex()
+
+    def randbits(k: int) -> int:
+        return dice.getrandbits(k)
+
+    secrets.token_hex, secrets.randbits = token_hex, randbits
+    try:
+        yield
+    finally:
+        secrets.token_hex, secrets.randbits = real
+
+
+class Failure(AssertionError):
+    """A seed that fails, and how to see it again."""
+
+
+def simulate(
+    seed: int, engine: Engine | None = None, *, told: Callable[[str], None] | None = None
+) -> Tally:
+    """Do one run; :class:`Failure` names the seed, what was wrong, and the last events."""
+    lines: list[str] = []
+    engine = open_database_in_memory() if engine is None else engine
+    with seeded_secrets(seed):
+        world = World(seed, engine, told=lines.append if told is None else told)
+        try:
+            return world.run()
+        except Exception as error:
+            last = "\n".join(
+                [line for line in lines if not line.startswith(" ") or "Error" in line][-25:]
+            )
+            raise Failure(
+                f"seed {seed}: {type(error).__name__}: {error}\n{last}\n"
+                f"replay: make simulate ARGS='--seed {seed} --trace'"
+            ) from error
+        finally:
+            world.close()

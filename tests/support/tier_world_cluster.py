@@ -1,0 +1,347 @@
+"""The hosts of a simulated cluster, what they run on, and a controller that says who leads.
+
+The controller is Kafka's: it elects among the replicas that are in sync, which have everything that
+was acknowledged, whatever their leader knows of it. A host that loses its power is not in sync any
+more, because it may have lost what it had; the last one that is never loses its power.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sqlalchemy import Engine, delete
+
+from keeplast.errors import (
+    CommitUnknownError,
+    ConflictError,
+    FencedError,
+    RefusedError,
+    UnavailableError,
+)
+from keeplast.model.topic_config import TopicConfig
+from keeplast.tier import schema
+from tests.support.crashing_files import Image
+from tests.support.manual_clock import ManualClock
+from tests.support.partition_maker import NOW_MS, PARTITION
+from tests.support.tier_world_hosts import Process, SlowReader, Surroundings, start_process
+from tests.support.tier_world_model import Model
+from tests.support.tier_world_stores import (
+    TOPIC_ID,
+    Live,
+    SimulatedObjects,
+    check_live,
+    read_live,
+    require,
+)
+from tests.support.tier_world_tasks import Life, Task, Tasks
+
+GRACE_MS = 1_000
+GARBAGE_AGE_MS = 6_000
+DELETE_RETENTION_MS = 5_000
+RETENTION_MS = 12_000
+TRANSIENT = (UnavailableError, CommitUnknownError, ConflictError, FencedError, RefusedError)
+
+SPANS = {
+    "append": 3, "marker": 3, "roll": 16, "replicate": 8, "lead": 24, "follow": 16, "copy": 60,
+    "clean": 160, "expire": 6, "collect": 40, "start": 8,
+    "retain": 20,
+}  # fmt: skip
+"""About how many operations a task has: where it sleeps, dies or fails is drawn from these."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was survived."""
+
+    runs: int = 0
+    events: int = 0
+    operations: int = 0
+    records: int = 0
+    kills: int = 0
+    power_losses: int = 0
+    sleeps: int = 0
+    zombies_woken: int = 0
+    leader_changes: int = 0
+    faults: int = 0
+    lost_answers: int = 0
+    fenced: int = 0
+    copies: int = 0
+    rounds: int = 0
+    local_rounds: int = 0
+    expiries: int = 0
+    collections: int = 0
+    full_disks: int = 0
+    clock_jumps: int = 0
+    truncations: int = 0
+    reads: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Count ``other`` in."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+    def __str__(self) -> str:
+        """Say it in lines of three."""
+        parts = [f"{getattr(self, f.name):>12,} {f.name.replace('_', ' ')}" for f in fields(self)]
+        return "\n".join("".join(f"{p:<34}" for p in parts[i : i + 3]) for i in range(0, 21, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class Mood:
+    """What kind of run a seed is."""
+
+    hosts: int
+    topic: TopicConfig
+    sleeps: float
+    dies: float
+    fails: float
+    jumps: bool
+    has_transactions: bool
+    events: int
+
+
+def draw_mood(dice: random.Random) -> Mood:
+    """Return how likely what is in this run."""
+    policy = {"compact"} if dice.random() < 0.7 else {"compact", "delete"}
+    topic = TopicConfig(
+        cleanup_policy=frozenset(policy), segment_bytes=dice.choice([300, 500, 900]),
+        delete_retention_ms=DELETE_RETENTION_MS, retention_ms=RETENTION_MS,
+        local_retention_ms=dice.choice([-2, 2_000, 10_000]),
+        local_delete_requires_clean=dice.random() < 0.3, local_delete_max_extra_ms=20_000,
+        min_cleanable_dirty_ratio=0.0, index_interval_bytes=dice.choice([1, 200, 4096]),
+    )  # fmt: skip
+    calm = dice.random() < 0.1
+    return Mood(
+        hosts=dice.choice([2, 3, 3]),
+        topic=topic,
+        sleeps=0.0 if calm else dice.choice([0.05, 0.15, 0.3]),
+        dies=0.0 if calm else dice.choice([0.0, 0.03, 0.1]),
+        fails=0.0 if calm else dice.choice([0.0, 0.1, 0.3]),
+        jumps=dice.random() < 0.2,
+        has_transactions=dice.random() < 0.6,
+        events=dice.randint(100, 180),
+    )
+
+
+class Cluster:
+    """Hosts with a store and a controller; what happens to them is up to who inherits."""
+
+    def __init__(self, seed: int, engine: Engine, *, told: Callable[[str], None]) -> None:
+        """Start ``seed``'s hosts on an empty store."""
+        self.seed = seed
+        self.tally = Tally(runs=1)
+        self._dice = random.Random(seed)
+        self._mood = draw_mood(self._dice)
+        self._told = told
+        self._clock = ManualClock(NOW_MS)
+        self._tasks = Tasks(told, self._died)
+        self._tables: Any = engine.raw_connection().driver_connection
+        self._objects = SimulatedObjects(self._tasks, self._clock, self._dice)
+        self._objects.is_routed = self._is_routed
+        self._around = Surroundings(
+            self._tasks, self._clock, self._dice, self._objects, engine, self._mood.topic, Model()
+        )
+        self._model = self._around.model
+        self._live: Live | None = None
+        with engine.begin() as connection:
+            for table in reversed(schema.METADATA.sorted_tables):
+                connection.execute(delete(table))
+        self._names = [chr(ord("a") + i) for i in range(self._mood.hosts)]
+        self._disks: dict[str, Image] = {name: {} for name in self._names}
+        self._processes: dict[str, Process] = {}
+        self._readers: list[SlowReader] = []
+        self._jumped = False
+        self._values = 0
+        # The controller's.
+        self._leader = ""
+        self._epoch = 0
+        self._in_sync = set(self._names)
+        self._established = -1
+        self._heals = False
+        for name in self._names:
+            self._start(name)
+        self._processes[self._names[0]].store.create(PARTITION, TOPIC_ID, log_start=0, settings={})
+        for name in self._names:
+            self._open(name)
+        self._elect(self._names[0])
+
+    def _say(self, line: str) -> None:
+        self._told(line)
+
+    # Processes.
+
+    def _start(self, name: str) -> None:
+        self._processes[name] = start_process(
+            name, self._disks[name], self._around, self._committed
+        )
+
+    def _open(self, name: str) -> None:
+        process = self._processes[name]
+        self._do(process, "start", "log", process.open)
+
+    def _running(self, name: str) -> Process | None:
+        """Return a host's process when it is up and nobody in it sleeps with the log in hand."""
+        process = self._processes[name]
+        if not process.alive or process.opened is None or "log" in process.busy:
+            return None
+        return process
+
+    def _a_leader(self) -> Process | None:
+        """Return mostly the leader, now and then one that only thinks that it leads."""
+        current = self._current()
+        if current is not None and self._dice.random() < 0.8:
+            return current
+        found = [self._running(name) for name in self._names]
+        believers = [p for p in found if p is not None and p.leads_at >= 0]
+        return self._dice.choice(believers) if believers else None
+
+    def _current(self) -> Process | None:
+        """Return the leader, when it is up and has taken over."""
+        process = self._running(self._leader)
+        if process is None or self._established != self._epoch:
+            return None
+        return process if process.leads_at == self._epoch else None
+
+    def _died(self, life: Life) -> None:
+        """Keep of a process what its disk has."""
+        process = self._processes[life.name]
+        others = [
+            name for name in self._in_sync
+            if name != life.name and self._processes[name].alive
+        ]  # fmt: skip
+        if others and self._dice.random() < 0.5:
+            self.tally.power_losses += 1
+            self._say(f"    {life.name} has lost its power")
+            self._disks[life.name] = process.files.survivor(self._dice)
+            self._in_sync.discard(life.name)
+            leader = self._processes[self._leader]
+            if leader.leads_at == self._epoch:
+                leader.in_sync.discard(life.name)
+        else:
+            self.tally.kills += 1
+            self._disks[life.name] = process.files.image()
+
+    def _do(
+        self, process: Process, name: str, holds: str, work: Callable[[], object],
+        then: Callable[[object], None] = lambda result: None,
+    ) -> None:  # fmt: skip
+        """Start a task, which may sleep, die or fail at one of its operations."""
+        span, mood, dice = SPANS[name], self._mood, self._dice
+        quiet = self._heals or not self._leader
+
+        def draw(share: float) -> int | None:
+            return dice.randint(1, span) if dice.random() < share and not quiet else None
+
+        task = Task(
+            process, name, work, holds=holds, epoch=max(process.told, process.leads_at),
+            sleeps_at=draw(mood.sleeps), dies_at=draw(mood.dies), fails_at=draw(mood.fails),
+        )  # fmt: skip
+        self._say(f"{process.name} {name} at {self._clock.now_ms() - NOW_MS} ms")
+
+        def finished(done: Task) -> None:
+            self._finish(process, done, then)
+
+        self._tasks.start(task, finished)
+        if not task.is_done:
+            self.tally.sleeps += 1
+
+    def _wake_one(self, task: Task) -> None:
+        self.tally.zombies_woken += task.epoch < self._epoch
+        self._say(f"{task.life.name} {task.name} wakes")
+        self._tasks.wake(task)
+
+    def _finish(self, process: Process, task: Task, then: Callable[[object], None]) -> None:
+        error = task.error
+        if isinstance(error, AssertionError):
+            raise error
+        if task.is_dead or not process.alive:
+            return
+        if error is None:
+            then(task.result)
+            return
+        self._say(f"    {process.name} {task.name}: {type(error).__name__}: {error}")
+        if isinstance(error, OSError) and error.errno in (errno.EIO, errno.ENOSPC):
+            # A disk that fails takes the process with it; it is opened again.
+            self.tally.faults += 1
+            process.alive = False
+            self._died(process)
+        elif isinstance(error, FencedError):
+            self.tally.fenced += 1
+            require(task.epoch < self._epoch, f"the newest leader was fenced. {error}")
+        elif isinstance(error, TRANSIENT):
+            self.tally.faults += 1
+            self.tally.lost_answers += isinstance(error, CommitUnknownError)
+        else:
+            raise error
+
+    # What the metadata store says, after every commit.
+
+    def _is_routed(self, segment_id: str) -> bool:
+        query = "SELECT 1 FROM routing WHERE segment_id = ?"
+        return self._tables.execute(query, (segment_id,)).fetchone() is not None
+
+    def _committed(self) -> None:
+        live = read_live(self._tables)
+        check_live(live, self._live, self._tables, self._objects)
+        task = self._tasks.current
+        require(
+            task is None or task.epoch >= live.leader_epoch,
+            f"I-19: epoch {task and task.epoch} has changed what epoch {live.leader_epoch} owns",
+        )
+        self._live = live
+
+    # Leadership.
+
+    def _change_leader(self) -> bool:
+        choices = [
+            name for name in self._names
+            if name in self._in_sync and self._running(name) is not None
+        ]  # fmt: skip
+        if not choices:
+            return False
+        self._elect(self._dice.choice(choices))
+        return True
+
+    def _elect(self, name: str) -> None:
+        self._epoch += 1
+        self._leader = name
+        self._say(
+            f"controller: {name} leads at epoch {self._epoch}, in sync {sorted(self._in_sync)}"
+        )
+        self.tally.leader_changes += 1
+        self._take_over(name)
+
+    def _take_over(self, name: str) -> None:
+        process = self._running(name)
+        if process is None:
+            return
+        process.told = epoch = self._epoch
+        in_sync = set(self._in_sync)
+
+        def work() -> object:
+            return process.host.become_leader(epoch)
+
+        def then(_: object) -> None:
+            # Another one may lead by the time that a sleeper wakes.
+            process.in_sync = in_sync if epoch != self._epoch else set(self._in_sync)
+            process.fetched = {}
+            process.leads_from = process.host.log_end_offset
+            if epoch == self._epoch:
+                self._established = epoch
+                self._model.adopt(process.host.lineage, process.host.log_end_offset)
+
+        self._do(process, "lead", "log", work, then)
+
+    def _lead_again(self) -> bool:
+        """Have who was elected try again when it failed, or elect another when it is gone."""
+        process = self._running(self._leader)
+        if process is None or process.told != self._epoch:
+            return self._change_leader()
+        if self._established == self._epoch:
+            return False
+        self._take_over(self._leader)
+        return True

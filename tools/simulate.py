@@ -1,0 +1,103 @@
+"""Simulates the tier: hosts, an object store and a database, with everything that goes wrong.
+
+    python tools/simulate.py --seeds 0:10000 --jobs 2
+    python tools/simulate.py --seed 4711 --trace     one run again, with every operation
+
+Ends with 1 when a seed fails, after a command that repeats it. What happens in a run is told in
+tests/support/tier_world.py and docs/design/tiering.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.support.tier_world import Failure, simulate  # noqa: E402 - after the path is set
+from tests.support.tier_world_cluster import Tally  # noqa: E402
+from tests.support.tier_world_stores import open_database_in_memory  # noqa: E402
+
+CHUNK = 10
+PROGRESS_SECONDS = 10.0
+FAILURES_MAX = 5
+
+
+def run_seeds(seeds: range) -> tuple[Tally, list[str]]:
+    """Run seeds in this process; returns what was survived and what failed."""
+    engine = open_database_in_memory()
+    tally, failures = Tally(), list[str]()
+    for seed in seeds:
+        try:
+            tally.add(simulate(seed, engine))
+        except Failure as failure:
+            failures.append(str(failure))
+    engine.dispose()
+    return tally, failures
+
+
+def results(seeds: range, jobs: int) -> Iterator[tuple[Tally, list[str]]]:
+    """Yield the results of chunks of seeds as they end."""
+    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+    if jobs == 1:
+        yield from map(run_seeds, chunks)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(run_seeds, chunks)
+
+
+def main() -> int:
+    """Run and return the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--seeds", default="0:200", metavar="FIRST:END", help="default 0:200")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, default 1")
+    parser.add_argument("--seed", type=int, default=None, help="this one only")
+    parser.add_argument("--trace", action="store_true", help="with --seed: every operation")
+    arguments = parser.parse_args()
+    if arguments.seed is not None:
+        try:
+            told = print if arguments.trace else None
+            print(simulate(arguments.seed, told=told))
+        except Failure as failure:
+            print(failure)
+            return 1
+        return 0
+    first, _, end = arguments.seeds.partition(":")
+    seeds = range(int(first), int(end))
+    tally, failures = Tally(), list[str]()
+    started = shown = time.monotonic()
+    for made, failed in results(seeds, arguments.jobs):
+        tally.add(made)
+        failures += failed
+        for failure in failed:
+            print(failure, flush=True)
+        if len(failures) >= FAILURES_MAX:
+            break
+        if time.monotonic() - shown > PROGRESS_SECONDS:
+            shown = time.monotonic()
+            rate = tally.runs / (shown - started)
+            print(
+                f"{tally.runs:,} of {len(seeds):,} runs, {tally.leader_changes:,} leader changes, "
+                f"{tally.kills + tally.power_losses:,} crashes, {rate:.1f} runs/s",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+    print(tally)
+    print(f"{len(failures)} of {tally.runs + len(failures):,} runs failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The same seed is the same run, in every process.
+        os.execve(
+            sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"}
+        )
+    sys.exit(main())

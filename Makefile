@@ -32,7 +32,7 @@ export NEEDS_GO
 GATEWAY := build/bin/versitygw
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-kafka test-services simulate bench bench-peers demo docs readme lock bare java clean
+.PHONY: all help setup check test test-kafka test-services soak simulate bench bench-peers demo docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -74,6 +74,9 @@ $(GATEWAY):
 
 test-services: setup $(GATEWAY)  ## The tier on a real PostgreSQL (package postgresql) and a real S3 server (built with Go)
 	$(BIN)/pytest -m services tests/services $(ARGS)
+
+soak: setup $(GATEWAY)  ## Two hosts under load, killed and frozen, on PostgreSQL and S3; ARGS='--minutes 10 --seed 7'
+	$(BIN)/pytest -m services tests/services/test_soak.py -s $(ARGS)
 
 simulate: setup  ## Hosts of the tier with faults, by seed; ARGS='--seeds 0:10000 --jobs 2', ARGS='--seed N --trace'
 	$(BIN)/python tools/simulate.py $(ARGS)

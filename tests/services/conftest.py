@@ -24,6 +24,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 START_SECONDS_MAX = 60
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--minutes", help="how long the soak takes (20 seconds unless told)")
+    parser.addoption("--seed", help="what happens in the soak (1 unless told)")
+
+
 def free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

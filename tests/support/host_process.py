@@ -34,6 +34,7 @@ from keeplast.engine.open_store import TieredStore
 from keeplast.engine.runner import Runner
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import CompactionError
+from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.message_set import read_batches
 from keeplast.log.append import NewRecord
 from keeplast.log.files import FileSystem, LocalFiles
@@ -183,7 +184,7 @@ class Member:
             files=LocalFiles(),
         )  # fmt: skip
         topic = topic_config(place.settings)
-        self.host = self.tiered.host(place.partition, place.root / owner, topic)
+        self.host = self.tiered.host(place.partition, place.root / owner, topic, recovers=True)
 
     def close(self) -> None:
         """Leave as a host does that is stopped in good order."""
@@ -198,9 +199,31 @@ class Member:
         """Step down."""
         self.host.become_follower(epoch)
 
-    def truncate(self, offset: int) -> None:
-        """Cut what the new leader does not have."""
-        self.host.truncate(offset)
+    def truncate_to(self, lineage: tuple[LeaderEpoch, ...], log_end: int) -> int:
+        """Cut what the leader with this lineage and end does not have; returns the log end."""
+        return self.host.truncate_to(lineage, log_end)
+
+    def lineage(self) -> tuple[LeaderEpoch, ...]:
+        """Return the leader epochs of the local log."""
+        return self.host.lineage
+
+    def catch_up(self) -> int:
+        """Replicate from object storage; returns the log end."""
+        return self.host.catch_up()
+
+    def log_start(self) -> int:
+        """Return where the log begins."""
+        return self.store.load(self.partition).log_start
+
+    def local_bytes(self) -> int:
+        """Return what the local log takes."""
+        return sum(path.stat().st_size for path in self.host.directory.iterdir())
+
+    def append_batches(self, batches: list[list[Entry]]) -> int:
+        """Append each list of records as a batch; returns the log end."""
+        for entries in batches:
+            self.host.append([NewRecord(key, value, at) for key, value, at in entries])
+        return self.host.log_end_offset
 
     def append(self, entries: list[Entry]) -> int:
         """Append each record as a batch of its own; returns the log end."""
@@ -225,9 +248,9 @@ class Member:
         found = self.host.fetch(offset)
         return bytes(found.data), found.next_offset
 
-    def replicate(self, data: bytes, high_watermark: int) -> int:
+    def replicate(self, data: bytes, high_watermark: int, log_start: int) -> int:
         """Append what a leader's fetch gave."""
-        return self.host.replicate(data, high_watermark=high_watermark)
+        return self.host.replicate(data, high_watermark=high_watermark, log_start=log_start)
 
     def copy(self) -> int:
         """Copy closed segments; returns how many."""

@@ -124,7 +124,7 @@ def replicate(leader: Member, follower: Member) -> None:
     """Bring a follower to the leader's end."""
     while follower.end() < leader.end():
         data, _ = leader.fetch(follower.end())
-        follower.replicate(data, leader.host.high_watermark)
+        follower.replicate(data, leader.host.high_watermark, leader.log_start())
 
 
 def present(values: dict[bytes, bytes | None] | dict[bytes | None, bytes | None]) -> object:

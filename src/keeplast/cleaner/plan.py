@@ -35,6 +35,8 @@ class RoundPlan:
     without a directory around it tells where it ends. ``expires_nothing`` keeps every tombstone and
     marker whatever its horizon, as a pass must that does not see all of the log: what they delete
     may lie where it cannot look.
+    ``chunk_end``, the base of a segment, is up to where the first pass reads when that is less than
+    the bound; then the round ends there, as it does where a bounded map fills.
     """
 
     partition: TopicPartition
@@ -52,11 +54,17 @@ class RoundPlan:
     key_slots: int | None = None
     keeps_group_ends: bool = False
     expires_nothing: bool = False
+    chunk_end: int | None = None
 
     @property
     def expiry_now_ms(self) -> int:
         """Return the time up to which horizons have passed: now, or before every one."""
         return -1 if self.expires_nothing else self.now_ms
+
+    @property
+    def indexed_to(self) -> int:
+        """Return the exclusive end of what the first pass reads, if the map does not fill."""
+        return self.bound if self.chunk_end is None else self.chunk_end
 
     @property
     def horizon_ms(self) -> int:
@@ -76,7 +84,7 @@ class RoundPlan:
 
     def dirty_segments(self) -> Sequence[SegmentSummary]:
         """Return what the first pass reads."""
-        return segments_between(self.segments, self.first_dirty, self.bound)
+        return segments_between(self.segments, self.first_dirty, self.indexed_to)
 
     def aborted_from(self, base_offset: int) -> tuple[AbortedTransaction, ...]:
         """Return the aborted transactions that a pass starting in this segment can meet."""
@@ -87,6 +95,16 @@ class RoundPlan:
             for txn in entries
             if txn.last_offset >= self.log_start and txn.first_offset < self.bound
         )
+
+
+def find_chunk_end(plan: RoundPlan, chunk_bytes: int) -> int | None:
+    """Return where the dirty segments end that ``chunk_bytes`` hold, at least one; None for all."""
+    size = 0
+    for number, segment in enumerate(plan.dirty_segments()):
+        size += segment.size_bytes
+        if number and size > chunk_bytes:
+            return segment.base_offset
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@
 
 from keeplast.columns import (
     arrow_columns,
+    filters,
     fingerprints,
     index_entries,
     legacy,
@@ -22,6 +23,7 @@ from keeplast.columns import (
 
 __all__ = [
     "arrow_columns",
+    "filters",
     "fingerprints",
     "index_entries",
     "legacy",

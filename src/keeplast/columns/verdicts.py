@@ -66,6 +66,14 @@ def horizon_of(table, i):
 
 
 @inline
+def _is_empty_already(table, i):
+    """Say whether batch ``i`` is just as it would be written with none of its records left."""
+    written = t.LOG_APPEND_TIME | t.TRANSACTIONAL | t.CONTROL
+    is_bare = table[i, t.COUNT] == 0 and table[i, t.SIZE] == t.HEADER_BYTES
+    return is_bare and table[i, t.ATTRIBUTES] & ~written == 0 and table[i, t.BASE_TIMESTAMP] == -1
+
+
+@inline
 def _discards(table, i, now):
     state = table[i, t.STATE]
     return rules.discards_records(
@@ -232,7 +240,9 @@ def judge_rows(
             counters[MESSAGES_WRITTEN] += kept
         elif verdict == t.RETAIN_EMPTY:
             if magic == 2:
-                table[i, t.ACTION] = t.ACTION_EMPTY
+                table[i, t.ACTION] = (
+                    t.ACTION_COPY if _is_empty_already(table, i) else t.ACTION_EMPTY
+                )
                 counters[EMPTIED] += 1
             else:
                 # An old-format batch cannot be empty; Kafka's round fails here for ever.

@@ -209,6 +209,28 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         idle=_TIER,
     ),
     Definition(
+        "tier.chunk.bytes",
+        ValueType.LONG,
+        -1,
+        "How many dirty bytes in object storage a round on one host indexes at a time, -1 "
+        "`segment.bytes`: each chunk reads again what of the clean part its keys are in, so larger "
+        "ones read less and hold more keys in memory. Not in Kafka.",
+        minimum=-1,
+        outside=(0,),
+        field="tier_chunk_bytes",
+    ),
+    Definition(
+        "tier.filter.fpp",
+        ValueType.DOUBLE,
+        0.01,
+        "How often a segment in object storage is read although it has none of a round's dirty "
+        "keys, when these are as many as its own: lower reads less and makes larger filters; 0 "
+        "makes none. Not in Kafka.",
+        minimum=0,
+        maximum=0.5,
+        field="tier_filter_fpp",
+    ),
+    Definition(
         "compaction.strategy",
         ValueType.STRING,
         "offset",

@@ -15,16 +15,19 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.cleaner.plan import RoundPlan
+from keeplast.cleaner.plan import RoundPlan, plan_groups
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.columns import batch_table as t
 from keeplast.columns import verdicts, winners
+from keeplast.columns.filters import KeyHashes
 from keeplast.columns.ledger import new_ledger
 from keeplast.columns.ranks import RankedKeyMap
 from keeplast.columns.scan import HAS_EVENTS
 from keeplast.columns.winners import KeyMap
+from keeplast.engine.filter_spec import NO_SKIPS, FilterSpec, Skips
 from keeplast.engine.ranking import Ranking, VersionCounts, ranking_of
 from keeplast.engine.resolve import raise_over_clean
+from keeplast.engine.skipping import find_skips, hashes_max, note_dirty
 from keeplast.engine.task import IndexStats, PartitionTask, first_pass_start
 from keeplast.engine.transaction_windows import follow_window
 from keeplast.engine.workspace import DecompressedCache, Slice, Workspace
@@ -44,6 +47,7 @@ class Indexed:
     key_map: KeyMap
     end_offset: int
     stats: IndexStats
+    skips: Skips = NO_SKIPS
 
 
 class _Full(Exception):
@@ -81,7 +85,7 @@ def _index(
     plan = task.plan
     ranking = ranking_of(plan.topic)
     dirty = plan.dirty_segments()
-    ledger = new_ledger(plan.first_dirty, plan.bound, workspace.ledger_bytes_max)
+    ledger = new_ledger(plan.first_dirty, plan.indexed_to, workspace.ledger_bytes_max)
     cache.give_up(ledger.standings.nbytes)
     own = ranking.new_map(ledger)
     indexing = Indexing(task, workspace, cache, ranking, own, own.forget_notes)
@@ -98,15 +102,22 @@ def _index(
                     indexing.read(window, segment.base_offset)
                     progressed(window.length)
             following = number + 1 < len(dirty)
-            indexing.latest = (dirty[number + 1].base_offset if following else task.plan.bound) - 1
-        indexing.end(plan.bound)
+            indexing.latest = (dirty[number + 1].base_offset if following else plan.indexed_to) - 1
+        indexing.end(plan.indexed_to)
     except _Full:
         pass
+    skips = NO_SKIPS
+    if task.filters is not None:
+        groups = plan_groups(plan, indexing.latest + 1)
+        skips = find_skips(
+            task.filters, plan, task.path, groups, indexing.dirty_keys, files,
+            has_versions=ranking.has_versions,
+        )  # fmt: skip
     counts = indexing.versions
     if isinstance(own, RankedKeyMap):
         counts += raise_over_clean(
             task, own, ranking, files, workspace, cache, progressed,
-            checks_crc=checks_crc,
+            checks_crc=checks_crc, unranked=skips.unranked,
         )  # fmt: skip
     # A full map also knows keys that it announced and then had no room for.
     keys = min(len(own), task.plan.key_capacity or len(own))
@@ -114,7 +125,7 @@ def _index(
         indexing.messages, indexing.bytes, keys,
         versions_missing=counts.missing, versions_malformed=counts.malformed,
     )  # fmt: skip
-    return Indexed(own, indexing.latest + 1, stats)
+    return Indexed(own, indexing.latest + 1, stats, skips)
 
 
 def first_pass_position(plan: RoundPlan) -> int:
@@ -162,6 +173,8 @@ class Indexing:
         self._disordered = disordered
         self.versions = VersionCounts()
         self._holds = plan.key_capacity is None and not ranking.has_versions
+        self._filters: FilterSpec | None = task.filters
+        self.dirty_keys = KeyHashes(hashes_max(task.memory_bytes))
         self.latest = -1
         self.messages = 0
         self.bytes = 0
@@ -187,6 +200,11 @@ class Indexing:
             window, base_offset, self._hash_key, self._cache, keeps=True, appends=self._holds
         ):
             self._check_order(part)
+            if self._filters is not None:
+                note_dirty(
+                    self.dirty_keys, self._filters, window, part, self._workspace,
+                    self._first_dirty,
+                )  # fmt: skip
             if self._holds:
                 self._hold(window, part)
             else:

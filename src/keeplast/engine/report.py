@@ -5,8 +5,8 @@ The field names are the JSON document's; ``to_json`` is the only place where tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 from keeplast.cleaner.explanation import Dating
 from keeplast.errors import CorruptError
@@ -79,6 +79,44 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
+class FilterStats:
+    """What the filters of clean segments saved a round on the tier, and what they cost.
+
+    ``skipped_*`` of ``clean_*`` were neither read nor rewritten; ``unranked_bytes`` were not read
+    for their versions. ``found_bytes`` is the size of the filters that were found, and
+    ``filtered_bytes`` that of their segments; ``bytes_read`` is what was read of filters.
+    ``damaged`` ones were not used, and made again with their segments.
+    """
+
+    clean_segments: int = 0
+    clean_bytes: int = 0
+    skipped_segments: int = 0
+    skipped_bytes: int = 0
+    unranked_bytes: int = 0
+    found: int = 0
+    found_bytes: int = 0
+    filtered_bytes: int = 0
+    damaged: int = 0
+    bytes_read: int = 0
+    written: int = 0
+    bytes_written: int = 0
+
+    @property
+    def share_skipped(self) -> float | None:
+        """Return which share of the clean bytes was skipped, None without any."""
+        return self.skipped_bytes / self.clean_bytes if self.clean_bytes else None
+
+    @property
+    def share_of_segments(self) -> float | None:
+        """Return filter bytes by segment bytes, None when no filter was found."""
+        return self.found_bytes / self.filtered_bytes if self.filtered_bytes else None
+
+    def __add__(self, other: FilterStats) -> FilterStats:
+        """Return what two waves or chunks saved and cost together."""
+        return _sum(self, other) or self
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """What a round would bring, from a sample of the log; the sample's own size alone is exact.
 
@@ -132,6 +170,8 @@ class RoundReport:
     ``dating`` counts the dirty segments whose dates cannot be taken for their age.
     ``is_expired_round``: only what had expired was removed, and the checkpoint stays.
     ``shape`` is how the work was or would be cut, with ``buckets`` where it has any.
+    ``chunks`` is how many parts of the dirty section were cleaned one after another, and
+    ``filters`` what filters did; both are of rounds on the tier only.
     Only a plan that is not exact has ``estimate`` and ``disk_bytes``, the free space without which
     the round is refused.
     """
@@ -159,9 +199,42 @@ class RoundReport:
     shape_reason: str | None = None
     disk_bytes: int | None = None
     estimate: Estimate | None = None
+    chunks: int | None = None
+    filters: FilterStats | None = None
     notes: tuple[str, ...] = ()
     error: ErrorReport | None = None
     failure: Exception | None = None
+
+
+def joined_reports(first: RoundReport, second: RoundReport) -> RoundReport:
+    """Return the report of two chunks of one round: the bounds and the reason are the first's."""
+    return replace(
+        first,
+        end_offset=second.end_offset,
+        stats=_sum(first.stats, second.stats),
+        reasons=_sum(first.reasons, second.reasons),
+        groups=(first.groups or ()) + (second.groups or ()),
+        filters=_sum(first.filters, second.filters),
+        notes=(*first.notes, *(note for note in second.notes if note not in first.notes)),
+    )
+
+
+_GREATEST = frozenset({"peak_rss_bytes", "buffer_utilization"})
+_Counts = TypeVar("_Counts", Stats, Reasons, FilterStats)
+
+
+def _sum(first: _Counts | None, second: _Counts | None) -> _Counts | None:
+    """Return two sets of counters as one; of what is no count, the greater."""
+    if first is None or second is None:
+        return second if first is None else first
+    values = {}
+    for f in fields(first):
+        a, b = getattr(first, f.name), getattr(second, f.name)
+        if a is None or b is None:
+            values[f.name] = b if a is None else a
+        else:
+            values[f.name] = max(a, b) if f.name in _GREATEST else a + b
+    return type(first)(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +339,7 @@ def round_to_json(r: RoundReport) -> dict[str, Any]:
     document["stats"] = _plain(r.stats) if r.stats else None
     document["reasons"] = _plain(r.reasons) if r.reasons else None
     document["estimate"] = _plain(r.estimate) if r.estimate else None
+    document["filters"] = _filters_to_json(r.filters)
     document["dating"] = _plain(r.dating) if r.dating else None
     document["groups"] = (
         None if r.groups is None else [{"bases": list(g.bases), "bytes": g.bytes} for g in r.groups]
@@ -273,6 +347,16 @@ def round_to_json(r: RoundReport) -> dict[str, Any]:
     document["notes"] = list(r.notes)
     document["error"] = _error_to_json(r.error)
     return document
+
+
+def _filters_to_json(stats: FilterStats | None) -> dict[str, Any] | None:
+    if stats is None:
+        return None
+    return {
+        **_plain(stats),
+        "share_skipped": stats.share_skipped,
+        "share_of_segments": stats.share_of_segments,
+    }
 
 
 def expiry_to_json(e: ExpiryReport) -> dict[str, Any]:

@@ -38,10 +38,18 @@ def raise_over_clean(
     progressed: Progressed,
     *,
     checks_crc: bool,
+    unranked: frozenset[int] = frozenset(),
 ) -> VersionCounts:
-    """Raise the keys of ``key_map`` to their clean winners; returns what had no version."""
+    """Raise the keys of ``key_map`` to their clean winners; returns what had no version.
+
+    Segments at the base offsets ``unranked`` have none of the keys, and no transactions.
+    """
     plan = task.plan
-    clean = [s for s in plan.segments if s.base_offset < plan.first_dirty]
+    clean = [
+        s
+        for s in plan.segments
+        if s.base_offset < plan.first_dirty and s.base_offset not in unranked
+    ]
     if not len(key_map) or not clean:
         return VersionCounts()
     state = TransactionState(plan.aborted_from(clean[0].base_offset))

@@ -26,6 +26,7 @@ from keeplast.columns.kernel import OK, PROBLEMS
 from keeplast.columns.ledger import NO_LEDGER, Ledger
 from keeplast.columns.scan import HAS_EVENTS, HAS_HIDDEN
 from keeplast.engine.ranking import Ranking
+from keeplast.engine.skipping import ContentsBuilder
 from keeplast.engine.standings import Standings
 from keeplast.engine.task import PartitionTask, StagedFile, StagedGroup
 from keeplast.engine.transaction_windows import follow_window
@@ -63,6 +64,7 @@ class PassContext:
     """What every group of a pass shares.
 
     ``knows_entry`` False makes a group with transactions end in :class:`EntryNeededError`.
+    ``known_filters`` are the base offsets of the segments that have a good one.
     """
 
     task: PartitionTask
@@ -77,6 +79,7 @@ class PassContext:
     source_crcs: dict[int, int] | None = None
     ledger: Ledger = NO_LEDGER
     knows_entry: bool = True
+    known_filters: frozenset[int] = frozenset()
 
     @property
     def plan(self) -> RoundPlan:
@@ -99,8 +102,10 @@ def staged_name(base_offset: int, kind: Kind, attempt: str) -> str:
 
 def rewrite_group(
     context: PassContext, group: GroupPlan, transactions: TransactionState
-) -> tuple[tuple[StagedGroup, ...], int]:
+) -> tuple[tuple[StagedGroup, ...], int, tuple[ContentsBuilder, ...]]:
     """Write one group; returns what was staged and the bytes copied without being looked into.
+
+    Where the task has filters, the contents of each output come with them.
 
     One output, or several where the offsets do not fit one; the sources go with the first.
 
@@ -131,6 +136,7 @@ class _Writing:
         self._number = 0
         self._made: list[Path] = []
         self._staged: list[StagedGroup] = []
+        self._contents: list[ContentsBuilder] = []
         self._begin_output(group.base_offset)
 
     def _begin_output(self, base_offset: int) -> None:
@@ -143,6 +149,9 @@ class _Writing:
         self._unchanged_bytes = 0
         self._range_start = self._range_end = 0
         self._batches = 0
+        task = self._c.task
+        if task.filters is not None and task.writes:
+            self._contents.append(ContentsBuilder(task.filters, task.memory_bytes))
 
     def read_source(self, number: int, source: SegmentSummary) -> None:
         """Copy what remains of one source."""
@@ -242,6 +251,8 @@ class _Writing:
         self, window: Window, part: Slice, handle: ReadHandle, *, changed: int, packed: int
     ) -> None:
         """Write what stays of the batches, or only count them while nothing has changed."""
+        if self._contents:
+            self._contents[-1].add(window, part, self._c.workspace)
         if self._handle is None and self._number == 0 and not changed:
             rows = window.table[part.first : part.last]
             batches = np.ascontiguousarray(rows[:, [t.SIZE, t.LAST_OFFSET, t.MAX_TIMESTAMP]])
@@ -386,10 +397,10 @@ class _Writing:
             f"[{self._base}, {self._c.plan.bound})", int(offsets[batch]),
         )  # fmt: skip
 
-    def finish(self) -> tuple[tuple[StagedGroup, ...], int]:
-        """Complete the last output; returns all of them and the bytes copied as they were."""
+    def finish(self) -> tuple[tuple[StagedGroup, ...], int, tuple[ContentsBuilder, ...]]:
+        """Complete the last output; returns what :func:`rewrite_group` does."""
         self._finish_output()
-        return tuple(self._staged), self._copied_bytes
+        return tuple(self._staged), self._copied_bytes, tuple(self._contents)
 
     def _finish_output(self) -> None:
         """Write the indexes, set times, make everything durable."""

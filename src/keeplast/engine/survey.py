@@ -60,6 +60,7 @@ from keeplast.log.files import FileSystem, reading
 from keeplast.log.format_guard import check_magic, check_understood
 from keeplast.log.partition_log import (
     SNAPSHOT_BYTES_MAX,
+    LoadedIndexes,
     PartitionFiles,
     SegmentIndexes,
     Tail,
@@ -67,7 +68,6 @@ from keeplast.log.partition_log import (
     find_tail,
     list_partition,
     load_aborted,
-    load_indexes,
     read_first_batch_timestamp,
     summarize,
 )
@@ -160,12 +160,15 @@ def survey_partition(
     *,
     foresees_roll: bool = False,
     book: HorizonBook | None = None,
+    known: Mapping[int, SegmentSummary] | None = None,
 ) -> Survey:
     """Survey one partition; CorruptError, RefusedError or OSError when that is not possible.
 
     ``foresees_roll`` looks at the log as it will be when its active segment was left as
     ``request`` asks for; otherwise that has happened. ``book`` remembers what has expired where,
-    for a request that asks for that.
+    for a request that asks for that. ``known`` are closed segments, by base offset, of which
+    everything but the first timestamp is known already: their indexes are read when something in
+    them must be found, and no sample is chosen.
     """
     tp, topic = partition.partition, partition.topic
     capacity = key_capacity(partition)
@@ -185,10 +188,8 @@ def survey_partition(
     buffers = WindowBuffers(SURVEY_WINDOW_BYTES)
     bounds = find_bounds(tp, request, checkpoints, listing, tail)
     log_start = bounds.log_start
-    indexes = {
-        segment.base_offset: load_indexes(segment, files, topic.index_interval_bytes, buffers)
-        for segment in listing.segments[:-1]
-    }
+    known = {} if known is None else known
+    indexes = LoadedIndexes(listing, files, topic.index_interval_bytes, buffers)
     producers, aborted = replay_producers(listing, tail, log_start, indexes, files, buffers)
     open_from = producers.first_open_transaction()
     if open_from is not None and open_from < log_start:
@@ -202,7 +203,7 @@ def survey_partition(
         first_dirty = FirstDirty(request.first_dirty_offset, False)
     if first_dirty.offset < 0:
         raise InvalidError(f"an offset cannot be negative. first_dirty={first_dirty.offset}")
-    segments = _summaries(listing, indexes, first_dirty.offset, files)
+    segments = _summaries(listing, indexes, first_dirty.offset, files, known)
     # The bound follows from the checkpoint also when another first dirty offset is asked for: what
     # must not be touched does not depend on where somebody wants to start.
     uncleanable = find_first_uncleanable(
@@ -238,7 +239,7 @@ def survey_partition(
                 max_compaction_lag_ms=topic.max_compaction_lag_ms,
             )
         )
-    notes += _notes(first_dirty, uncleanable, cleanable, tail, listing, indexes, tp)
+    notes += _notes(first_dirty, uncleanable, cleanable, tail, listing, indexes.rebuilt, tp)
     notes += dating_sentences(
         dating,
         min_compaction_lag_ms=topic.min_compaction_lag_ms,
@@ -288,10 +289,10 @@ def survey_partition(
             is_expired_round=is_expired_round,
             expires_nothing=request.expires_nothing,
         )
+    sample = None if plan is None or known else choose_sample(plan, indexes)
     return Survey(
         listing, segments, tail, log_start, last_stable, first_dirty, uncleanable, cleanable,
-        delay, dating, plan, None if plan is None else choose_sample(plan, indexes), reason,
-        tuple(notes),
+        delay, dating, plan, sample, reason, tuple(notes),
     )  # fmt: skip
 
 
@@ -333,6 +334,7 @@ def _summaries(
     indexes: Mapping[int, SegmentIndexes],
     first_dirty: int,
     files: FileSystem,
+    known: Mapping[int, SegmentSummary],
 ) -> tuple[SegmentSummary, ...]:
     """Summarize all segments; only dirty, closed ones are asked for their first timestamp."""
     closed = listing.segments[:-1]
@@ -340,7 +342,11 @@ def _summaries(
     for i, segment in enumerate(closed):
         is_dirty = listing.segments[i + 1].base_offset > first_dirty
         stamp = read_first_batch_timestamp(segment, files) if is_dirty else None
-        summaries.append(summarize(segment, indexes[segment.base_offset], stamp))
+        base = segment.base_offset
+        if base in known:
+            summaries.append(replace(known[base], first_batch_timestamp_ms=stamp))
+        else:
+            summaries.append(summarize(segment, indexes[base], stamp))
     active = listing.active
     summaries.append(
         SegmentSummary(active.base_offset, active.size_bytes, active.mtime_ms, -1, 0, 0)
@@ -377,7 +383,7 @@ def _notes(
     cleanable: CleanableRange,
     tail: Tail,
     listing: PartitionFiles,
-    indexes: Mapping[int, SegmentIndexes],
+    rebuilt: Sequence[int],
     tp: TopicPartition,
 ) -> tuple[str, ...]:
     notes: list[str] = []
@@ -393,9 +399,9 @@ def _notes(
             f"the active segment {listing.active.base_offset} is torn at byte {tail.torn_at} "
             f"({tail.problem}); the log is taken to end at offset {tail.log_end}"
         )
-    rebuilt = [str(base) for base, found in indexes.items() if found.rebuilt]
     if rebuilt:
-        notes.append(f"indexes rebuilt in memory for segments {', '.join(rebuilt)}")
+        names = ", ".join(str(base) for base in rebuilt)
+        notes.append(f"indexes rebuilt in memory for segments {names}")
     strange = [name for name in listing.unknown if name not in BROKER_NAMES]
     if strange:
         shown = ", ".join(repr(name) for name in strange[:NAMES_SHOWN_MAX])

@@ -18,8 +18,9 @@ from keeplast.cleaner.shapes import WHOLE, Shape, ShapeChoice
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.columns import rules, verdicts
 from keeplast.columns.winners import KeyMap
+from keeplast.engine.filter_spec import NO_SKIPS, FilterSpec, Skips
 from keeplast.engine.payloads import NO_PAYLOADS, Payloads
-from keeplast.engine.report import Reasons
+from keeplast.engine.report import FilterStats, Reasons
 from keeplast.format.filename import Kind
 from keeplast.log.files import FilesRecipe, LocalRecipe
 
@@ -34,6 +35,7 @@ class Carry:
     transactions: TransactionState
     counters: NDArray[np.int64]
     index: IndexStats
+    skips: Skips = NO_SKIPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ class PartitionTask:
     ``takes_crcs`` asks for checksums of whole files, for a receipt. ``io_bytes_per_second`` is what
     all workers together may read and write; a runner gives each its share.
     ``files`` is how a worker opens the file system that the paths are in.
-    ``shape`` says how the work is cut; what must run in waves is always one task.
+    ``shape`` says how the work is cut; what must run in waves is always one task. ``filters`` are
+    those of a round on the tier: one task asks them, all make them.
     """
 
     number: int
@@ -77,6 +80,7 @@ class PartitionTask:
     io_bytes_per_second: float | None = None
     shape: ShapeChoice = WHOLE
     files: FilesRecipe = field(default_factory=LocalRecipe)
+    filters: FilterSpec | None = None
 
     @property
     def is_staged(self) -> bool:
@@ -141,6 +145,7 @@ class TaskResult:
     source_crcs: Mapping[int, int] = field(default_factory=dict)
     output_crcs: Mapping[int, int] = field(default_factory=dict)
     payloads: Payloads = NO_PAYLOADS
+    filters: FilterStats = field(default_factory=FilterStats)
 
 
 def first_pass_start(plan: RoundPlan) -> TransactionState:

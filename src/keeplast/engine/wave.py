@@ -18,6 +18,7 @@ from keeplast.clock import Clock
 from keeplast.columns import verdicts
 from keeplast.engine.index import Indexed, index_partition
 from keeplast.engine.ranking import ranking_of
+from keeplast.engine.report import FilterStats
 from keeplast.engine.rewrite import PassContext
 from keeplast.engine.second_pass import SecondPass, discard
 from keeplast.engine.standings import MapStandings
@@ -73,18 +74,19 @@ def _run(
         groups = plan_groups(task.plan, indexed.end_offset)
         carry = Carry(
             end_offset=indexed.end_offset,
-            groups=groups,
+            groups=indexed.skips.rest(groups),
             key_map=indexed.key_map,
             transactions=second_pass_start(task.plan),
             counters=np.zeros(verdicts.COUNTERS, np.int64),
             index=replace(indexed.stats, seconds=clock.seconds() - started),
+            skips=indexed.skips,
         )
     started = clock.seconds()
     source_crcs: dict[int, int] = {}
     context = PassContext(
         task, carry.end_offset, MapStandings(carry.key_map), files, workspace, cache,
         carry.counters, progressed, ranking, source_crcs if task.takes_crcs else None,
-        carry.key_map.ledger,
+        carry.key_map.ledger, known_filters=carry.skips.known,
     )  # fmt: skip
     second = SecondPass(context, carry.transactions, list(carry.groups), staged=staged)
     limit = task.wave_bytes_max
@@ -115,7 +117,11 @@ def _run(
         source_crcs=source_crcs,
         output_crcs=second.output_crcs,
         payloads=workspace.take_payloads(),
-    )
+        filters=replace(
+            carry.skips.stats if task.carry is None else FilterStats(),
+            written=second.filters, bytes_written=second.filter_bytes,
+        ),
+    )  # fmt: skip
 
 
 def failed_result(task: PartitionTask, error: Exception) -> TaskResult:

@@ -8,7 +8,7 @@ truncation; formats.md sections 2 and 3.2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,6 +157,40 @@ def load_indexes(
     ):
         return SegmentIndexes(offsets, times, False)
     return rebuild_indexes(segment, files, interval, buffers)
+
+
+class LoadedIndexes(Mapping[int, SegmentIndexes]):
+    """The indexes of a log's closed segments, each read when it is first asked for."""
+
+    def __init__(
+        self, listing: PartitionFiles, files: FileSystem, interval: int, buffers: WindowBuffers
+    ) -> None:
+        """Begin with nothing read."""
+        self._segments = {segment.base_offset: segment for segment in listing.segments[:-1]}
+        self._files = files
+        self._interval = interval
+        self._buffers = buffers
+        self._loaded: dict[int, SegmentIndexes] = {}
+
+    def __getitem__(self, base: int) -> SegmentIndexes:
+        """Return the indexes of the segment at ``base``."""
+        if base not in self._loaded:
+            segment = self._segments[base]
+            self._loaded[base] = load_indexes(segment, self._files, self._interval, self._buffers)
+        return self._loaded[base]
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield every closed segment, ascending."""
+        return iter(self._segments)
+
+    def __len__(self) -> int:
+        """Return the number of closed segments."""
+        return len(self._segments)
+
+    @property
+    def rebuilt(self) -> tuple[int, ...]:
+        """Return the segments, of those asked for, whose files could not be used, ascending."""
+        return tuple(base for base, found in sorted(self._loaded.items()) if found.rebuilt)
 
 
 def read_index(segment: SegmentFiles, kind: Kind, files: FileSystem) -> bytes:

@@ -24,6 +24,7 @@ class TopicConfig:
     ``strategy_header`` is the header that carries versions, used with the strategy ``header``
     alone. ``keep_versioned_tombstones`` never lets a tombstone expire that has a version.
     ``local_*`` are about the local part of a tiered log; -1 is no limit.
+    ``tier_chunk_bytes`` -1 means ``segment_bytes``; ``tier_filter_fpp`` 0 means no filters.
     """
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
@@ -46,6 +47,8 @@ class TopicConfig:
     local_delete_requires_clean: bool = False
     local_delete_max_extra_ms: int = 86_400_000
     local_delete_max_extra_bytes: int = 1 << 30
+    tier_chunk_bytes: int = -1
+    tier_filter_fpp: float = 0.01
 
     @property
     def is_compacted(self) -> bool:

@@ -13,6 +13,7 @@ time and, when it is first opened, checksum. A local pass may have cleaned it me
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from keeplast.log.files import (
 )
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.handles import ObjectReadHandle, ObjectWriteHandle
-from keeplast.tier.objects import ID_CHARS, ObjectStore, object_key
+from keeplast.tier.objects import FILTER, ID_CHARS, ObjectStore, object_key
 from keeplast.tier.segment import RemoteSegment, SegmentKind
 from keeplast.tier.transfer import file_crc
 
@@ -45,6 +46,14 @@ class Located:
     mtime_ns: int
     crc: int = 0
     local: Path | None = None
+
+
+_FILTER_FILE = re.compile(r"([0-9]{20})\.filter(?:\.([0-9a-z]+)\.deleted)?\Z")
+
+
+def filter_file(base_offset: int, attempt: str | None = None) -> str:
+    """Return the name of a segment's filter, or of one that ``attempt`` stages with its segment."""
+    return f"{base_offset:020d}.filter" + ("" if attempt is None else f".{attempt}.deleted")
 
 
 def new_segment_id(attempt: str, base_offset: int) -> str:
@@ -98,6 +107,7 @@ class RoundFiles:
         self._compared: dict[str, bool] = {}
         self.path = ROOT / str(partition)
         self._found: dict[str, Located] = {}
+        self._ids = {segment.base_offset: segment.segment_id for segment in segments}
         for segment in segments:
             self._add(segment, local)
         self.end = segments[-1].next_offset if segments else 0
@@ -137,20 +147,29 @@ class RoundFiles:
         return found
 
     def _staged_elsewhere(self, path: Path) -> Located | None:
-        """Return a staged file that another process has written."""
-        parsed = parse_segment_file(path.name)
-        if path.parent != self.path or parsed is None or parsed.attempt is None:
+        """Return a staged file that another process has written, or a filter."""
+        if path.parent != self.path:
             return None
-        key = self._staged_key(path)
+        try:
+            key = self._staged_key(path)
+        except InvariantError:
+            return None
         try:
             return Located(key, self._objects.stat(key).size_bytes, 0)
         except FileNotFoundError:
             return None
 
     def _staged_key(self, path: Path) -> str:
+        """Return the key of what may be written: a staged file, or the filter of a segment."""
+        filter_ = _FILTER_FILE.match(path.name)
+        if filter_ is not None:
+            base, attempt = int(filter_[1]), filter_[2]
+            known = self._ids.get(base) if attempt is None else new_segment_id(attempt, base)
+            if known is not None:
+                return object_key(self._partition, self._topic_id, known, base, FILTER)
         parsed = parse_segment_file(path.name)
         if parsed is None or parsed.attempt is None:
-            raise InvariantError(f"a round only writes staged files. path={path}")
+            raise InvariantError(f"a round writes staged files and filters. path={path}")
         segment_id = new_segment_id(parsed.attempt, parsed.base_offset)
         return object_key(
             self._partition, self._topic_id, segment_id, parsed.base_offset, parsed.kind
@@ -229,10 +248,13 @@ class RoundFiles:
         self._staged.pop(path.name, None)
 
     def write_durable(self, path: Path, data: Buffer) -> None:
-        """Write a staged file at once."""
+        """Write a staged file, or the filter of a segment, at once."""
         handle = self.open_write(path)
-        handle.write(data)
-        handle.fsync()
+        try:
+            handle.write(data)
+            handle.fsync()
+        finally:
+            handle.close()
 
     def append_durable(self, path: Path, data: Buffer) -> None:
         """InvariantError: objects are not appended to."""

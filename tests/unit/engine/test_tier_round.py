@@ -8,91 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.report import RoundReport
-from keeplast.engine.runner import Runner
-from keeplast.engine.tier_round import Committed, TierRequest, clean_remote
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.format.filename import LOG, segment_file
-from keeplast.log.files import FileSystem, LocalFiles
-from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.tier.database import open_database
-from keeplast.tier.importing import (
-    export_partition,
-    import_segments,
-    read_lineage,
-    read_topic_id,
-)
-from keeplast.tier.metadata import MetadataStore, PartitionState
-from keeplast.tier.objects import ObjectStore, segment_of_key
+from keeplast.tier.objects import segment_of_key
 from keeplast.tier.segment import RemoteSegment
-from keeplast.tier.stores import open_objects
 from tests.support.counting_objects import CountingObjects
 from tests.support.crash_logs import CRASH_LOGS
-from tests.support.manual_clock import ManualClock
-from tests.support.partition_maker import DAY_MS, NOW_MS, PARTITION, clean, clean_request
+from tests.support.partition_maker import DAY_MS, clean, clean_request
 from tests.support.reader import read_partition
-
-
-class Tiered:
-    """A store with one imported partition."""
-
-    def __init__(self, root: Path, directory: Path, url: str) -> None:
-        self.clock = ManualClock(NOW_MS)
-        self.objects: ObjectStore = open_objects(url)
-        self.store = MetadataStore(open_database(f"sqlite:///{root / 'meta.db'}"), self.clock)
-        files = LocalFiles()
-        self.store.create(PARTITION, read_topic_id(files, directory), log_start=0, settings={})
-        state = self.store.take_over(
-            PARTITION, epoch=7, owner="a", lineage=read_lineage(files, directory), log_end=0
-        )
-        import_segments(
-            self.store, self.objects, files, directory, state,
-            index_interval_bytes=4096, progressed=lambda count: None,
-        )  # fmt: skip
-
-    @property
-    def state(self) -> PartitionState:
-        return self.store.load(PARTITION)
-
-    def clean(
-        self,
-        topic: TopicConfig,
-        *,
-        local: Path | None = None,
-        committed: Committed | None = None,
-    ) -> RoundReport:
-        request = TierRequest(
-            topic, CleanerConfig(), grace_ms=0, memory_bytes=MEMORY_BYTES_MIN, force=True
-        )
-
-        def runner_for(files: FileSystem) -> Runner:
-            return LocalRunner(1, files=files, clock=self.clock)
-
-        return clean_remote(
-            self.store,
-            self.objects,
-            self.state,
-            request,
-            runner_for,
-            self.clock,
-            lambda count: None,
-            local=local,
-            committed=committed,
-        )
-
-    def export(self, directory: Path) -> Path:
-        export_partition(self.objects, LocalFiles(), self.state, directory, lambda count: None)
-        return directory
-
-
-def records(directory: Path) -> list[object]:
-    return [
-        (r.offset, r.timestamp, r.key, r.value, r.headers)
-        for batch in read_partition(directory).batches
-        if not batch.is_control
-        for r in batch.records()
-    ]
+from tests.support.tiered_log import Tiered, records
 
 
 @pytest.fixture(params=["memory://", "file"])

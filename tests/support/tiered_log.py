@@ -1,0 +1,118 @@
+"""A partition in object storage that is imported from a directory, piece by piece, and cleaned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.report import RoundReport
+from keeplast.engine.runner import Runner
+from keeplast.engine.tier_commit import Committed
+from keeplast.engine.tier_round import TierRequest, clean_remote
+from keeplast.engine.workspace import MEMORY_BYTES_MIN
+from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.tier.database import open_database
+from keeplast.tier.importing import (
+    export_partition,
+    import_segments,
+    read_lineage,
+    read_topic_id,
+)
+from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.objects import FILTER, ObjectStore, object_key
+from keeplast.tier.stores import open_objects
+from tests.support.manual_clock import ManualClock
+from tests.support.partition_maker import NOW_MS, PARTITION
+from tests.support.reader import read_partition
+
+EPOCH = 7
+
+
+class Tiered:
+    """A store with one imported partition."""
+
+    def __init__(
+        self, root: Path, directory: Path, url: str = "memory://", *, now_ms: int = NOW_MS
+    ) -> None:
+        """Import all of ``directory``."""
+        self.clock = ManualClock(now_ms)
+        self.objects: ObjectStore = open_objects(url)
+        self.store = MetadataStore(open_database(f"sqlite:///{root / 'meta.db'}"), self.clock)
+        files = LocalFiles()
+        self.store.create(PARTITION, read_topic_id(files, directory), log_start=0, settings={})
+        self.store.take_over(
+            PARTITION, epoch=EPOCH, owner="a", lineage=read_lineage(files, directory), log_end=0
+        )
+        self.take_in(directory)
+
+    @property
+    def state(self) -> PartitionState:
+        """Return what the metadata says now."""
+        return self.store.load(PARTITION)
+
+    def take_in(self, directory: Path) -> None:
+        """Import what ``directory`` has gained."""
+        import_segments(
+            self.store, self.objects, LocalFiles(), directory, self.state,
+            index_interval_bytes=4096, progressed=lambda count: None,
+        )  # fmt: skip
+
+    def clean(
+        self,
+        topic: TopicConfig,
+        *,
+        local: Path | None = None,
+        committed: Committed | None = None,
+        cleaner: CleanerConfig | None = None,
+        force: bool = True,
+    ) -> RoundReport:
+        """Do one round, whatever the dirty ratio."""
+        request = TierRequest(
+            topic, cleaner or CleanerConfig(), grace_ms=0, memory_bytes=MEMORY_BYTES_MIN,
+            force=force,
+        )  # fmt: skip
+
+        def runner_for(files: FileSystem) -> Runner:
+            return LocalRunner(1, files=files, clock=self.clock)
+
+        return clean_remote(
+            self.store, self.objects, self.state, request, runner_for, self.clock,
+            lambda count: None, local=local, committed=committed,
+        )  # fmt: skip
+
+    def export(self, directory: Path) -> Path:
+        """Write the live log as a partition directory."""
+        export_partition(self.objects, LocalFiles(), self.state, directory, lambda count: None)
+        return directory
+
+    def live_objects(self) -> Mapping[tuple[int, int, str], bytes]:
+        """Return the bytes of every object of every live segment, by its bounds and suffix."""
+        state = self.state
+        found: dict[tuple[int, int, str], bytes] = {}
+        for route in state.routes:
+            segment = state.segments[route.segment_id]
+            for suffix, file in segment.files.items():
+                key = object_key(
+                    PARTITION, state.topic_id, segment.segment_id, segment.base_offset, suffix
+                )
+                data = self.objects.read_range(key, 0, file.size_bytes)
+                found[route.base_offset, route.last_offset, suffix] = bytes(data)
+        return found
+
+    def filter_key(self, base_offset: int) -> str:
+        """Return the key of the filter of the live segment at ``base_offset``."""
+        state = self.state
+        (route,) = (r for r in state.routes if r.base_offset == base_offset)
+        return object_key(PARTITION, state.topic_id, route.segment_id, base_offset, FILTER)
+
+
+def records(directory: Path) -> list[object]:
+    """Return the records of a directory but those of markers, in order."""
+    return [
+        (r.offset, r.timestamp, r.key, r.value, r.headers)
+        for batch in read_partition(directory).batches
+        if not batch.is_control
+        for r in batch.records()
+    ]

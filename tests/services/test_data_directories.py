@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import keeplast
 from keeplast.cli.main import app
 from keeplast.format.filename import INCOMPLETE
 from keeplast.log.files import FileSystem
 from keeplast.log.object_paths import place_path
+from keeplast.pipeline.session import start_session
 from keeplast.tier.mounted_files import mount
 from tests.services.conftest import S3
 from tests.support.mixed_log import write_mixed_log
@@ -161,3 +163,39 @@ def test_a_run_that_was_killed_is_done_again(tmp_path: Path, bucket: Bucket) -> 
     assert "run it again" in done.stderr
     run("clean", source, "--to", bucket.url("out"), *flags)
     assert expected == bucket.digests("out/t-0")
+
+
+def test_a_program_reads_and_cleans_a_log_in_a_bucket(tmp_path: Path, bucket: Bucket) -> None:
+    source = write_mixed_log(tmp_path / "data").parent
+    bucket.upload(source, "data")
+    here = keeplast.open_log(source / "t-0")
+    there = keeplast.open_log(bucket.url("data/t-0"), object_options=bucket.s3.options)
+    assert list(here.records()) == list(there.records())
+    topic = keeplast.topic_config({"cleanup.policy": "compact"})
+    with pytest.raises(keeplast.RefusedError):
+        there.clean(topic)
+    assert there.clean(topic, to=bucket.url("out"), force=True).rounds[0].error is None
+    cleaned = keeplast.open_log(bucket.url("out/t-0"), object_options=bucket.s3.options)
+    assert here.state() == cleaned.state()
+
+
+def test_a_bucket_is_read_as_a_dataframe_and_exported(tmp_path: Path, bucket: Bucket) -> None:
+    source = write_mixed_log(tmp_path / "data").parent
+    bucket.upload(source, "data")
+    flags = ("--runner", "local", "--json", *POLICY[:2])
+    here = run("export", source, "--to", tmp_path / "here", *flags)
+    there = run("export", bucket.url("data"), "--to", tmp_path / "there", *flags, *bucket.flags)
+    assert json.loads(here.stdout)["partitions"] == json.loads(there.stdout)["partitions"]
+    session = start_session("local[1]", 1)
+    try:
+        keeplast.register(session)
+        options = {f"object.{name}": value for name, value in bucket.s3.options.items()}
+        read = session.read.format("kafka-log").option("subscribe", "t")
+        frames = [
+            read.options(**given).load(place).select("offset", "key", "value").collect()
+            for place, given in ((str(source), {}), (bucket.url("data"), options))
+        ]
+    finally:
+        session.stop()
+    assert frames[0] == frames[1]
+    assert len(frames[0]) > 0

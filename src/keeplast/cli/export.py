@@ -12,8 +12,10 @@ import typer
 
 from keeplast.cli import options
 from keeplast.cli.guard import run_guarded
+from keeplast.cli.places import object_option
 from keeplast.cli.wiring import RunnerName, check_runner
 from keeplast.errors import InvalidError
+from keeplast.log.object_paths import shown
 
 if TYPE_CHECKING:
     from keeplast.pipeline.export import Export, Workers
@@ -44,6 +46,7 @@ def export(
     config: options.Config = None,
     config_file: options.ConfigFile = None,
     memory: options.Memory = options.MEMORY_DEFAULT,
+    object_option: options.ObjectOptions = None,
     as_json: options.Json = False,
 ) -> None:
     """Write the state of topics as Parquet: each key's last value, without deleted keys.
@@ -65,6 +68,7 @@ def export(
             flags=tuple(config or ()),
             config_file=config_file,
             memory=memory,
+            object_options=tuple(object_option or ()),
             as_json=as_json,
         ),
         as_json=as_json,
@@ -84,6 +88,7 @@ def _exported(
     flags: tuple[str, ...],
     config_file: Path | None,
     memory: str,
+    object_options: tuple[str, ...],
     as_json: bool,
 ) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.exit_codes import DONE
@@ -97,17 +102,18 @@ def _exported(
     _require_pyarrow()
     check_runner(runner, master=master)
     from keeplast.pipeline.export import check_target, export_state
-    from keeplast.pipeline.source_options import read_options
+    from keeplast.pipeline.source_options import OBJECT_PREFIX, read_options
 
-    given = {"path": str(data_dir), "memoryBytes": str(parse_size(memory, "--memory"))}
+    given = {OBJECT_PREFIX + key: value for key, value in map(object_option, object_options)}
+    given |= {"path": shown(str(data_dir)), "memoryBytes": str(parse_size(memory, "--memory"))}
     if topics:
         given["subscribe"] = ",".join(topics)
     source = read_options(given, is_streaming=False)
-    files = LocalFiles()
-    root = open_data_directory(data_dir, files).root
-    settings = read_settings(root, files, flags=flags, config_file=config_file)
+    there = source.recipe().open()
+    root = open_data_directory(data_dir, there).root
+    settings = read_settings(root, there, flags=flags, config_file=config_file)
     # Before Spark is started: a mistake costs no session.
-    check_target(to.absolute(), files, source, overwrite=overwrite)
+    check_target(to.absolute(), LocalFiles(), source, overwrite=overwrite)
     with ProgressEvents("exporting") as events, _workers(runner, master, cores) as workers:
         done = export_state(
             source,

@@ -1,7 +1,4 @@
-"""Directories on disks and in object stores, as people name them: a path, or a URL.
-
-What opens a store is imported when one is named.
-"""
+"""Directories on disks and in object stores, as people name them: a path, or a URL."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from keeplast.errors import InvalidError
-from keeplast.log.object_paths import is_object_path, place_path, url_of
+from keeplast.log.object_paths import place_path
 
 if TYPE_CHECKING:
     from keeplast.log.files import FilesRecipe
@@ -28,25 +25,9 @@ def place(text: str) -> Path:
 
 def recipe_for(places: Iterable[Path | None], object_options: Sequence[str]) -> FilesRecipe:
     """Return how to open the files of a call; InvalidError when a store needs what is not there."""
-    from keeplast.log.files import LocalRecipe
+    from keeplast.engine.places import recipe_of
 
-    remote = tuple(path for path in places if path is not None and is_object_path(path))
-    given = dict(object_option(text) for text in object_options)
-    if not remote:
-        if given:
-            raise InvalidError(
-                "--object-option is for a directory in an object store, and none is named; leave "
-                f"it out. --object-option={next(iter(given))}=..."
-            )
-        return LocalRecipe()
-    try:
-        from keeplast.tier.mounted_files import mount
-    except ModuleNotFoundError as error:
-        raise InvalidError(
-            f"object stores need one more package; run pip install 'keeplast[s3]'. "
-            f"url={url_of(remote[0])} missing={error.name}"
-        ) from error
-    return mount(remote, given)
+    return recipe_of(places, dict(object_option(text) for text in object_options))
 
 
 def object_option(text: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keeplast.config.sources import read_settings
-from keeplast.log.files import LocalFiles
+from keeplast.log.files import FileSystem
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.data_source import LogSource, Session, register_source
 
@@ -18,9 +18,9 @@ from keeplast.pipeline.data_source import LogSource, Session, register_source
 class KafkaLogSource(LogSource):
     """The data source as users have it."""
 
-    def topic_configs(self, root: Path) -> Callable[[str], TopicConfig]:
+    def topic_configs(self, root: Path, files: FileSystem) -> Callable[[str], TopicConfig]:
         """Return what gives the effective settings of a topic."""
-        return read_settings(root, LocalFiles()).topic_config
+        return read_settings(root, files).topic_config
 
 
 def register(spark: Session) -> None:

@@ -18,7 +18,7 @@ refused while a broker holds it. The policy is the caller's to state: a log does
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from keeplast.engine.delete_records import DeleteRecordsReport, delete_records
 from keeplast.engine.events import Events, NoEvents
 from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.log_reader import read_segment
+from keeplast.engine.places import recipe_of
 from keeplast.engine.report import CleanReport, ExpiryReport, PartitionReport
 from keeplast.engine.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 from keeplast.engine.runner import Runner
@@ -37,7 +38,8 @@ from keeplast.format.filename import LOG_START_CHECKPOINT, parse_partition_direc
 from keeplast.format.message_set import Batch
 from keeplast.format.record import Record
 from keeplast.log.checkpoints import read_checkpoint
-from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.log.files import FileSystem
+from keeplast.log.object_paths import is_object_path, place_path
 from keeplast.log.partition_log import SegmentFiles, list_partition
 from keeplast.log.settled import settled_partition
 from keeplast.model.partition import TopicPartition
@@ -65,10 +67,21 @@ class Segment:
 class OpenLog:
     """One partition directory. Holds no file open; each call sees the directory as it is then."""
 
-    def __init__(self, path: Path, *, files: FileSystem | None = None) -> None:
-        """Take a partition directory; see :func:`open_log`."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        files: FileSystem | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take a partition directory; see :func:`open_log`.
+
+        ``files`` stands in for what the path's recipe would open.
+        """
         self.path = path.absolute()
-        self._files = LocalFiles() if files is None else files
+        self._options = dict(options or {})
+        recipe = recipe_of((self.path,), self._options if is_object_path(self.path) else {})
+        self._files = recipe.open() if files is None else files
         parsed = parse_partition_directory(self.path.name)
         if parsed is None or not self._files.is_directory(self.path):
             raise InvalidError(
@@ -175,8 +188,9 @@ class OpenLog:
             topic, cleaner, now_ms=now_ms, force=force, memory_bytes=memory_bytes
         )
         return plan(
-            request, exact=exact, cores=cores, runner=runner, events=events, clock=clock
-        ).partitions[0]
+            request, exact=exact, cores=cores, runner=runner, events=events, clock=clock,
+            object_options=self._options,
+        ).partitions[0]  # fmt: skip
 
     def clean(
         self,
@@ -218,9 +232,12 @@ class OpenLog:
             rounds=rounds,
             roll_active=roll_active,
             rolls_idle=rolls_idle,
-            to=None if to is None else Path(to),
+            to=None if to is None else place_path(str(to)),
         )
-        return clean(request, cores=cores, runner=runner, events=events, clock=clock).partitions[0]
+        return clean(
+            request, cores=cores, runner=runner, events=events, clock=clock,
+            object_options=self._options,
+        ).partitions[0]  # fmt: skip
 
     def expire(
         self, topic: TopicConfig, *, now_ms: int | None = None, high_watermark: int | None = None
@@ -234,7 +251,9 @@ class OpenLog:
             (self._partition_request(topic),), now_ms=now_ms, high_watermark=high_watermark
         )
         with LocalRunner(1) as runner:
-            (report,) = _coordinator(runner, None, None).expire(request).partitions
+            (report,) = (
+                _coordinator(request, runner, None, None, self._options).expire(request).partitions
+            )
         if report.expiry is None:
             raise InvariantError("an expiry without a report")
         return report.expiry
@@ -362,13 +381,15 @@ def _placed(error: CorruptError, segment: SegmentFiles, batch: Batch) -> Corrupt
     )
 
 
-def open_log(directory: Path | str) -> OpenLog:
-    """Open one partition directory, such as ``/data/prices-0``.
+def open_log(directory: Path | str, *, object_options: Mapping[str, str] | None = None) -> OpenLog:
+    """Open one partition directory, such as ``/data/prices-0`` or ``s3://bucket/data/prices-0``.
 
+    ``object_options`` are those of the object store, such as its ``endpoint``. A log there is
+    cleaned ``to`` another place, never where it is.
     InvalidError when its name is no ``<topic>-<number>`` or it is no directory. Nothing is read
     yet.
     """
-    return OpenLog(Path(directory))
+    return OpenLog(place_path(str(directory)), options=object_options)
 
 
 def plan(
@@ -379,10 +400,12 @@ def plan(
     runner: Runner | None = None,
     events: Events | None = None,
     clock: Clock | None = None,
+    object_options: Mapping[str, str] | None = None,
 ) -> CleanReport:
     """Return what :func:`clean` would do for all partitions of ``request``; nothing is written."""
     with _running(cores, runner) as chosen:
-        return _coordinator(chosen, events, clock).plan(request, exact=exact)
+        coordinator = _coordinator(request, chosen, events, clock, object_options)
+        return coordinator.plan(request, exact=exact)
 
 
 def clean(
@@ -392,24 +415,35 @@ def clean(
     runner: Runner | None = None,
     events: Events | None = None,
     clock: Clock | None = None,
+    object_options: Mapping[str, str] | None = None,
 ) -> CleanReport:
     """Clean all partitions of ``request``; faults of one partition are in its report.
 
-    ``runner`` None means threads of this process, ``cores`` of them (None: all). Raises
-    RefusedError when a data directory is in use.
+    ``runner`` None means threads of this process, ``cores`` of them (None: all).
+    ``object_options`` are those of the object store that a directory is in. Raises RefusedError
+    when a data directory is in use.
     """
     with _running(cores, runner) as chosen:
-        return _coordinator(chosen, events, clock).clean(request)
+        return _coordinator(request, chosen, events, clock, object_options).clean(request)
 
 
 def _running(cores: int | None, runner: Runner | None) -> contextlib.AbstractContextManager[Runner]:
     return LocalRunner(cores) if runner is None else contextlib.nullcontext(runner)
 
 
-def _coordinator(runner: Runner, events: Events | None, clock: Clock | None) -> Coordinator:
+def _coordinator(
+    request: CleanRequest,
+    runner: Runner,
+    events: Events | None,
+    clock: Clock | None,
+    object_options: Mapping[str, str] | None = None,
+) -> Coordinator:
+    places = [request.target, *(partition.path for partition in request.partitions)]
+    recipe = recipe_of(places, object_options or {})
     return Coordinator(
         runner,
         SystemClock() if clock is None else clock,
-        LocalFiles(),
+        recipe.open(),
         NoEvents() if events is None else events,
+        recipe,
     )

@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 
 from keeplast.engine.log_ranges import Split, Wanted, plan_splits, reaching_into
 from keeplast.errors import InvalidError, RefusedError
+from keeplast.log.files import FileSystem
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.log_parts import LogPart, Logs, read_part
@@ -73,7 +74,7 @@ class LogSource(DataSource):
         """Return the name of the format."""
         return FORMAT
 
-    def topic_configs(self, root: Path) -> Callable[[str], TopicConfig]:
+    def topic_configs(self, root: Path, files: FileSystem) -> Callable[[str], TopicConfig]:
         """Return what gives the settings of a topic of the data directory ``root``."""
         raise NotImplementedError
 
@@ -165,7 +166,7 @@ class LogReader(DataSourceReader):
         options, pushed = self._options, self._pushed
         logs = Logs(options)
         chosen = [entry for entry in logs.entries if pushed.holds(entry.partition)]
-        topic_config = self._source.topic_configs(logs.directory.root)
+        topic_config = self._source.topic_configs(logs.directory.root, logs.files)
         for entry in chosen:
             view = logs.look(entry)
             first, end = logs.range_of(view)
@@ -176,13 +177,13 @@ class LogReader(DataSourceReader):
             if options.content is Content.ALL:
                 wanted = pushed.wanted.between(first, end)
                 for split in plan_splits(view, wanted, split_bytes=options.split_bytes):
-                    yield LogPart(split)
+                    yield LogPart(split, files=logs.recipe)
                 continue
             whole = Wanted(first, end)
             aborted = reaching_into(view.aborted, whole)
             split = Split(entry.partition, entry.path, whole, aborted, 0)
             configured = topic_config(entry.partition.topic)
-            yield LogPart(split, pushed.wanted, ranked(configured, options))
+            yield LogPart(split, pushed.wanted, ranked(configured, options), logs.recipe)
 
 
 class PushingLogReader(LogReader):

@@ -23,7 +23,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,7 +36,7 @@ from keeplast.engine.log_state import read_state
 from keeplast.engine.runner import Progressed
 from keeplast.engine.workspace import Workspace
 from keeplast.errors import CompactionError, InvalidError, RefusedError
-from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.log.files import FilesRecipe, FileSystem, LocalFiles, LocalRecipe
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.arrow_batches import COLUMN_NAMES, arrow_schema, record_batch
@@ -54,12 +54,16 @@ COMPRESSION = "zstd"
 
 @dataclass(frozen=True, slots=True)
 class ExportTask:
-    """One partition's state, and the directory that it is written to."""
+    """One partition's state, and the directory that it is written to, on a disk.
+
+    ``files`` is how the log is opened.
+    """
 
     split: Split
     topic: TopicConfig
     target: Path
     memory_bytes: int
+    files: FilesRecipe = field(default_factory=LocalRecipe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +214,7 @@ def _tasks(
         size = sum(segment.valid_bytes for segment in view.segments)
         split = Split(entry.partition, entry.path, whole, reaching_into(view.aborted, whole), size)
         place = staging / topic / f"partition={entry.partition.partition}"
-        yield ExportTask(split, topic_config(topic), place, options.memory_bytes)
+        yield ExportTask(split, topic_config(topic), place, options.memory_bytes, logs.recipe)
 
 
 def export_partition(task: ExportTask, progressed: Progressed) -> ExportedPartition:
@@ -233,7 +237,7 @@ def _write(task: ExportTask, progressed: Progressed) -> tuple[int, int]:
     records = 0
     with pq.ParquetWriter(path, arrow_schema(COLUMNS), compression=COMPRESSION) as writer:
         for columns in read_state(
-            task.split, ALL, task.topic, files, SystemClock(), workspace, progressed
+            task.split, ALL, task.topic, task.files.open(), SystemClock(), workspace, progressed
         ):
             writer.write_batch(record_batch(columns, task.split.partition, COLUMNS))
             records += columns.rows

@@ -6,7 +6,7 @@ Used by the driver to plan and by tasks to read. Nothing is written and no lock 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ from keeplast.engine.record_source import read_records
 from keeplast.engine.workspace import Workspace
 from keeplast.errors import InvalidError
 from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
-from keeplast.log.files import LocalFiles
+from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.arrow_batches import record_batch
 from keeplast.pipeline.source_options import SourceOptions
@@ -29,12 +29,14 @@ from keeplast.pipeline.source_options import SourceOptions
 class LogPart:
     """What one task reads: records, or with ``state_of`` the state by that topic's rank.
 
-    ``shown`` narrows the state down after the winners have been found.
+    ``shown`` narrows the state down after the winners have been found. ``files`` is how the task
+    opens what it reads.
     """
 
     split: Split
     shown: Wanted = ALL
     state_of: TopicConfig | None = None
+    files: FilesRecipe = field(default_factory=LocalRecipe)
 
 
 class Logs:
@@ -43,16 +45,17 @@ class Logs:
     def __init__(self, options: SourceOptions) -> None:
         """List the data directory; InvalidError when it has nothing to read."""
         self._options = options
-        self._files = LocalFiles()
+        self.recipe: FilesRecipe = options.recipe()
+        self.files: FileSystem = self.recipe.open()
         self._clock = SystemClock()
-        self.directory: DataDirectory = open_data_directory(options.path, self._files)
+        self.directory: DataDirectory = open_data_directory(options.path, self.files)
         self.entries: Sequence[PartitionEntry] = options.chosen(self.directory)
         load_kernels(_silent)
-        self._checkpoints = load_reader_checkpoints(self._files, self.directory.root)
+        self._checkpoints = load_reader_checkpoints(self.files, self.directory.root)
 
     def look(self, entry: PartitionEntry) -> LogView:
         """Return what readers may see of a partition."""
-        return look_at_log(entry.partition, entry.path, self._checkpoints, self._files, self._clock)
+        return look_at_log(entry.partition, entry.path, self._checkpoints, self.files, self._clock)
 
     def range_of(self, view: LogView) -> tuple[int, int]:
         """Return the offsets [first, end) that the options ask for, within what there is.
@@ -82,7 +85,7 @@ def check_within(view: LogView, what: str, offset: int) -> None:
 def read_part(part: LogPart, names: Sequence[str], memory_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield the columns ``names`` of what one task reads."""
     load_kernels(_silent)
-    files, clock, workspace = LocalFiles(), SystemClock(), Workspace(memory_bytes)
+    files, clock, workspace = part.files.open(), SystemClock(), Workspace(memory_bytes)
     if part.state_of is None:
         found = read_records(part.split, files, clock, workspace)
     else:

@@ -11,15 +11,18 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
 from keeplast.engine.log_ranges import Wanted
+from keeplast.engine.places import recipe_of
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import InvalidError
 from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory, PartitionEntry
+from keeplast.log.files import FilesRecipe
+from keeplast.log.object_paths import SCHEMES, place_path
 from keeplast.model.offsets import INT32_MAX, INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
@@ -30,6 +33,8 @@ _E = TypeVar("_E", bound=StrEnum)
 _EARLIEST_NUMBER = -2
 _LATEST_NUMBER = -1
 
+OBJECT_PREFIX = "object."
+"""Begins options of the object store: ``object.endpoint`` is its ``endpoint``."""
 EVERY_TIME = (-INT64_MAX - 1, INT64_MAX)
 SPLIT_BYTES_DEFAULT = 128 << 20
 MEMORY_BYTES_DEFAULT = 64 << 20
@@ -118,6 +123,11 @@ class SourceOptions:
     strategy_header: str | None
     split_bytes: int
     memory_bytes: int
+    object_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def recipe(self) -> FilesRecipe:
+        """Return how the driver and tasks open what is read."""
+        return recipe_of((self.path,), self.object_options)
 
     @property
     def wanted(self) -> Wanted:
@@ -174,7 +184,7 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
     """Return the options; InvalidError names the one that cannot be, its value and the remedy."""
     options = {name.lower(): value for name, value in given.items()}
     for name in options:
-        if name not in _LOWERED:
+        if name not in _LOWERED and not name.startswith(OBJECT_PREFIX):
             close = difflib.get_close_matches(name, list(_LOWERED), n=1, cutoff=0.0)
             raise InvalidError(
                 f"unknown option; did you mean {_LOWERED[close[0]]}. option={name} "
@@ -206,6 +216,11 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
     per_trigger = options.get("maxoffsetspertrigger")
     return SourceOptions(
         path=_path(options["path"]),
+        object_options={
+            name.removeprefix(OBJECT_PREFIX): value
+            for name, value in options.items()
+            if name.startswith(OBJECT_PREFIX)
+        },
         chooses=chooses,
         named=named,
         assigned=assigned,
@@ -279,12 +294,12 @@ def _refuse_in_batches(options: Mapping[str, str], content: Content) -> None:
 
 def _path(text: str) -> Path:
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", text)
-    if scheme is not None and scheme[1] != "file":
+    if scheme is not None and scheme[1] not in ("file", *SCHEMES):
         raise InvalidError(
-            f"only directories that every host has at the same path can be read; copy or mount it. "
-            f"path={text}"
+            "this cannot be read; give a directory that every host has at the same path, or s3://, "
+            f"gs:// or az:// with a bucket. path={text}"
         )
-    return Path(re.sub(r"\Afile:/+", "/", text)).absolute()
+    return place_path(text).absolute()
 
 
 def _selection(

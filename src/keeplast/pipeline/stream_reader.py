@@ -102,7 +102,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._options.fails_on_loss:
                 check_within(view, "offset", first)
                 check_within(view, "offset", ends[partition])
-            parts += self._parts(view, first, ends[partition])
+            parts += self._parts(logs, view, first, ends[partition])
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -111,12 +111,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return iter(())
         return read_part(partition.value, self._names, self._options.memory_bytes)
 
-    def _parts(self, view: LogView, first: int, end: int) -> Iterator[LogPart]:
+    def _parts(self, logs: Logs, view: LogView, first: int, end: int) -> Iterator[LogPart]:
         if not self._options.is_committed:
             view = replace(view, aborted=())
         wanted = self._options.wanted.between(max(first, view.log_start), end)
         for split in plan_splits(view, wanted, split_bytes=self._options.split_bytes):
-            yield LogPart(split)
+            yield LogPart(split, files=logs.recipe)
 
     def _look(self) -> list[LogView]:
         logs = Logs(self._options)

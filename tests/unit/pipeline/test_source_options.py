@@ -31,7 +31,7 @@ MISTAKES = [
     ({"maxPartitionBytes": "1g"}, "maxPartitionBytes='1g'"),
     ({"memoryBytes": "5"}, "memoryBytes='5'"),
     ({"endOfLog": "now"}, "give log-end or high-watermark"),
-    ({"path": "s3://bucket/data"}, "copy or mount it"),
+    ({"path": "hdfs://host/data"}, "every host has at the same path"),
 ]
 
 

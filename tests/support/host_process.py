@@ -195,6 +195,10 @@ class Member:
         """Take over; returns the first dirty offset."""
         return self.host.become_leader(epoch).first_dirty()
 
+    def own(self) -> int:
+        """Take over without a local log, as a command does; returns the epoch."""
+        return self.tiered.own(self.partition, takes_over=True).leader_epoch
+
     def follow(self, epoch: int) -> None:
         """Step down."""
         self.host.become_follower(epoch)

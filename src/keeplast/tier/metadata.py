@@ -8,13 +8,11 @@ outcome is looked up by that id and never guessed. Source: tiering.md sections 9
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from sqlalchemy import Connection, Engine, RowMapping, delete, insert, select, update
+from sqlalchemy import Connection, Engine, RowMapping, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from keeplast.clock import Clock
@@ -22,81 +20,31 @@ from keeplast.errors import (
     CommitUnknownError,
     ConflictError,
     FencedError,
-    InvalidError,
     UnavailableError,
 )
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
-from keeplast.model.segment import SegmentSummary
 from keeplast.tier import schema, vector
+from keeplast.tier.partition_state import Orphan as Orphan
+from keeplast.tier.partition_state import PartitionState as PartitionState
 from keeplast.tier.routing import Route, append_route, check_routes, replace_routes
+from keeplast.tier.rows import (
+    find_commit,
+    find_partition,
+    json_text,
+    load_state,
+    raise_version,
+    segment_columns,
+    segment_of,
+    write_lineage,
+    write_publication,
+    write_routes,
+)
 from keeplast.tier.segment import (
-    RemoteFile,
     RemoteSegment,
-    SegmentKind,
     SegmentState,
     is_within_lineage,
 )
-from keeplast.tier.vector import Publication
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionState:
-    """All that is known of a partition, as of one transaction. ``segments`` are the routed ones."""
-
-    row_id: int
-    partition: TopicPartition
-    topic_id: str
-    leader_epoch: int
-    owner: str
-    version: int
-    log_start: int
-    remote_bytes: int
-    lineage: tuple[LeaderEpoch, ...]
-    publications: tuple[Publication, ...]
-    routes: tuple[Route, ...]
-    segments: Mapping[str, RemoteSegment]
-    settings: Mapping[str, str]
-    uncleanable_reason: str | None
-
-    @property
-    def remote_end(self) -> int:
-        """Return the offset behind the last one in object storage; the log start without any."""
-        return self.routes[-1].last_offset + 1 if self.routes else self.log_start
-
-    def first_dirty(self, log_end: int | None = None) -> int:
-        """Return the first dirty offset, by the vector, at least the log start."""
-        end = self.remote_end if log_end is None else log_end
-        found = vector.checkpoint(self.publications, self.lineage, max(end, self.remote_end))
-        return self.log_start if found is None else max(found, self.log_start)
-
-    def summaries(self) -> tuple[SegmentSummary, ...]:
-        """Return the live segments as decisions see them, and an empty active one behind them."""
-        found = [
-            SegmentSummary(
-                base_offset=route.base_offset,
-                size_bytes=self.segments[route.segment_id].size_bytes,
-                mtime_ms=self.segments[route.segment_id].mtime_ms,
-                largest_timestamp_ms=self.segments[route.segment_id].max_timestamp_ms,
-                offset_index_bytes=0,
-                time_index_bytes=0,
-            )
-            for route in self.routes
-        ]
-        return (*found, SegmentSummary(self.remote_end, 0, 0, -1, 0, 0))
-
-    def effective_bytes(self) -> int:
-        """Return what the live segments hold, each once."""
-        return sum(segment.size_bytes for segment in self.segments.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Orphan:
-    """A segment that is read no more and may be deleted from ``not_before_ms`` on."""
-
-    segment: RemoteSegment
-    state: SegmentState
-    not_before_ms: int
 
 
 class MetadataStore:
@@ -124,13 +72,13 @@ class MetadataStore:
     def load(self, partition: TopicPartition) -> PartitionState:
         """Return what is known of ``partition``; InvalidError when it is not in the store."""
         with self._reading() as connection:
-            return _load(connection, _find(connection, partition))
+            return load_state(connection, find_partition(connection, partition))
 
     def orphans(self, partition: TopicPartition) -> tuple[Orphan, ...]:
         """Return the segments that wait to be deleted, by id."""
         states = [SegmentState.REPLACED, SegmentState.DELETING]
         with self._reading() as connection:
-            row = _find(connection, partition)
+            row = find_partition(connection, partition)
             rows = connection.execute(
                 select(schema.SEGMENTS)
                 .where(
@@ -140,14 +88,14 @@ class MetadataStore:
                 .order_by(schema.SEGMENTS.c.id)
             ).mappings()
             return tuple(
-                Orphan(_segment(r), SegmentState(r["state"]), int(r["not_before_ms"] or 0))
+                Orphan(segment_of(r), SegmentState(r["state"]), int(r["not_before_ms"] or 0))
                 for r in rows
             )
 
     def known_ids(self, partition: TopicPartition) -> dict[str, SegmentState]:
         """Return every segment id that was ever announced and is not yet forgotten."""
         with self._reading() as connection:
-            row = _find(connection, partition)
+            row = find_partition(connection, partition)
             rows = connection.execute(
                 select(schema.SEGMENTS.c.id, schema.SEGMENTS.c.state).where(
                     schema.SEGMENTS.c.partition_id == row["id"]
@@ -158,7 +106,7 @@ class MetadataStore:
     def find_commit(self, commit_id: str) -> int | None:
         """Return the version that a commit made, None when it never happened."""
         with self._reading() as connection:
-            return _find_commit(connection, commit_id)
+            return find_commit(connection, commit_id)
 
     def find_fact(self, key: str) -> str | None:
         """Return a fact of the whole store, None when it has not been made."""
@@ -196,7 +144,7 @@ class MetadataStore:
                 insert(schema.PARTITIONS).values(
                     topic=partition.topic, partition=partition.partition, topic_id=topic_id,
                     leader_epoch=-1, owner="", version=0, log_start=log_start, remote_bytes=0,
-                    settings=_json(settings),
+                    settings=json_text(settings),
                 )
             )  # fmt: skip
 
@@ -210,20 +158,20 @@ class MetadataStore:
         the same owner may come again with its own epoch, as after a restart.
         """
         with self._writing() as connection:
-            row = _find(connection, partition, locks=True)
+            row = find_partition(connection, partition, locks=True)
             current = int(row["leader_epoch"])
             if epoch < current or (epoch == current and owner != row["owner"]):
                 raise _fenced(partition, epoch, current)
             if epoch > current:
-                state = _load(connection, row)
+                state = load_state(connection, row)
                 claim = vector.take_over(
                     state.publications, tuple(lineage), max(log_end, state.remote_end),
                     epoch=epoch, log_start=state.log_start,
                 )  # fmt: skip
-                _write_publication(connection, state.row_id, claim)
-            _write_lineage(connection, int(row["id"]), lineage)
-            _touch(connection, row, leader_epoch=epoch, owner=owner)
-            return _load(connection, _find(connection, partition))
+                write_publication(connection, state.row_id, claim)
+            write_lineage(connection, int(row["id"]), lineage)
+            raise_version(connection, row, leader_epoch=epoch, owner=owner)
+            return load_state(connection, find_partition(connection, partition))
 
     def commit_copy(
         self, partition: TopicPartition, commit_id: str, *, epoch: int, segment: RemoteSegment,
@@ -231,14 +179,14 @@ class MetadataStore:
     ) -> PartitionState:  # fmt: skip
         """Make an uploaded copy of a local segment live, clipped to what nobody serves yet."""
         with self._committing(partition, commit_id, epoch, "copy") as (connection, row):
-            state = _load(connection, row)
+            state = load_state(connection, row)
             routes = append_route(
                 state.routes, segment.segment_id, segment.base_offset, segment.last_offset,
                 floor=state.first_dirty(),
             )  # fmt: skip
             self._add(connection, row, segment)
-            _write_lineage(connection, int(row["id"]), lineage)
-            _write_routes(connection, int(row["id"]), routes)
+            write_lineage(connection, int(row["id"]), lineage)
+            write_routes(connection, int(row["id"]), routes)
         return self.load(partition)
 
     def commit_swap(
@@ -250,7 +198,7 @@ class MetadataStore:
         ConflictError when a source is not read any more, or is outside of the lineage (I-23).
         """
         with self._committing(partition, commit_id, epoch, "swap") as (connection, row):
-            state = _load(connection, row)
+            state = load_state(connection, row)
             for source in sources:
                 found = state.segments.get(source)
                 if found is None or not is_within_lineage(found, state.lineage, state.remote_end):
@@ -266,7 +214,7 @@ class MetadataStore:
             routes = replace_routes(state.routes, sources, made)
             for segment in outputs:
                 self._add(connection, row, segment)
-            _write_routes(connection, int(row["id"]), routes)
+            write_routes(connection, int(row["id"]), routes)
             self._retire(connection, sources, commit_id, grace_ms)
         return self.load(partition)
 
@@ -275,9 +223,9 @@ class MetadataStore:
     ) -> PartitionState:
         """Move the first dirty offset of the owner's epoch."""
         with self._committing(partition, commit_id, epoch, "publish") as (connection, row):
-            state = _load(connection, row)
+            state = load_state(connection, row)
             made = vector.advance(state.publications, epoch=epoch, cleaned_to=cleaned_to)
-            _write_publication(connection, state.row_id, made)
+            write_publication(connection, state.row_id, made)
         return self.load(partition)
 
     def commit_expiry(
@@ -289,7 +237,7 @@ class MetadataStore:
         It may pass the end of the routes when all of them go: the log is then local alone.
         """
         with self._committing(partition, commit_id, epoch, "expire") as (connection, row):
-            state = _load(connection, row)
+            state = load_state(connection, row)
             gone = set(segments)
             leaves_routes = any(route.segment_id not in gone for route in state.routes)
             if log_start < state.log_start or (leaves_routes and log_start > state.remote_end):
@@ -302,7 +250,7 @@ class MetadataStore:
             if not gone <= set(prefix):
                 raise ConflictError(f"a segment to expire is not below the log start. {gone}")
             routes = tuple(route for route in state.routes if route.segment_id not in gone)
-            _write_routes(connection, int(row["id"]), routes)
+            write_routes(connection, int(row["id"]), routes)
             connection.execute(
                 update(schema.PARTITIONS)
                 .where(schema.PARTITIONS.c.id == row["id"])
@@ -360,7 +308,7 @@ class MetadataStore:
             connection.execute(
                 update(schema.PARTITIONS)
                 .where(schema.PARTITIONS.c.id == row["id"])
-                .values(settings=_json(settings))
+                .values(settings=json_text(settings))
             )
 
     def set_uncleanable(self, partition: TopicPartition, *, epoch: int, reason: str | None) -> None:
@@ -405,11 +353,11 @@ class MetadataStore:
     ) -> Iterator[tuple[Connection, RowMapping]]:
         """One transaction of the owner, which raises the version; FencedError for anybody else."""
         with self._writing() as connection:
-            row = _find(connection, partition, locks=True)
+            row = find_partition(connection, partition, locks=True)
             if int(row["leader_epoch"]) != epoch:
                 raise _fenced(partition, epoch, int(row["leader_epoch"]))
             yield connection, row
-            _touch(connection, row)
+            raise_version(connection, row)
 
     @contextmanager
     def _committing(
@@ -428,8 +376,8 @@ class MetadataStore:
                 with self._reading() as connection:
                     # A transaction whose connection was lost in the middle of its COMMIT may still
                     # be under way in the server; it holds the partition's row until it is over.
-                    _find(connection, partition, locks=True)
-                    happened = _find_commit(connection, commit_id) is not None
+                    find_partition(connection, partition, locks=True)
+                    happened = find_commit(connection, commit_id) is not None
             except UnavailableError:
                 raise unknown from None
             if not happened:
@@ -449,7 +397,7 @@ class MetadataStore:
                 )
             )  # fmt: skip
             yield connection, row
-            state = _load(connection, _find(connection, partition))
+            state = load_state(connection, find_partition(connection, partition))
             check_routes(state.routes)
             connection.execute(
                 update(schema.PARTITIONS)
@@ -461,7 +409,7 @@ class MetadataStore:
         """Make a segment live; ConflictError for an id that was ever used (I-9)."""
         connection.execute(
             insert(schema.SEGMENTS).values(
-                **_columns(segment), partition_id=row["id"], state=SegmentState.LIVE,
+                **segment_columns(segment), partition_id=row["id"], state=SegmentState.LIVE,
                 state_since_ms=self._clock.now_ms(),
             )
         )  # fmt: skip
@@ -479,165 +427,6 @@ class MetadataStore:
                 not_before_ms=now_ms + grace_ms, replaced_by=commit_id,
             )
         )  # fmt: skip
-
-
-def _find(connection: Connection, partition: TopicPartition, *, locks: bool = False) -> RowMapping:
-    query = select(schema.PARTITIONS).where(
-        schema.PARTITIONS.c.topic == partition.topic,
-        schema.PARTITIONS.c.partition == partition.partition,
-    )
-    row = connection.execute(query.with_for_update() if locks else query).mappings().first()
-    if row is None:
-        raise InvalidError(
-            f"the partition is not in the store; import or create it. partition={partition}"
-        )
-    return row
-
-
-def _find_commit(connection: Connection, commit_id: str) -> int | None:
-    found = connection.execute(
-        select(schema.COMMITS.c.version).where(schema.COMMITS.c.id == commit_id)
-    ).scalar()
-    return None if found is None else int(found)
-
-
-def _load(connection: Connection, row: RowMapping) -> PartitionState:
-    number = int(row["id"])
-    lineage = connection.execute(
-        select(schema.LINEAGE.c.epoch, schema.LINEAGE.c.start_offset)
-        .where(schema.LINEAGE.c.partition_id == number)
-        .order_by(schema.LINEAGE.c.epoch)
-    ).all()
-    publications = connection.execute(
-        select(
-            schema.PUBLICATIONS.c.epoch, schema.PUBLICATIONS.c.number, schema.PUBLICATIONS.c.offsets
-        )
-        .where(schema.PUBLICATIONS.c.partition_id == number)
-        .order_by(schema.PUBLICATIONS.c.epoch, schema.PUBLICATIONS.c.number)
-    ).all()
-    routes = connection.execute(
-        select(
-            schema.ROUTING.c.base_offset, schema.ROUTING.c.last_offset, schema.ROUTING.c.segment_id
-        )
-        .where(schema.ROUTING.c.partition_id == number)
-        .order_by(schema.ROUTING.c.base_offset)
-    ).all()
-    segments = connection.execute(
-        select(schema.SEGMENTS)
-        .join(schema.ROUTING, schema.ROUTING.c.segment_id == schema.SEGMENTS.c.id)
-        .where(schema.ROUTING.c.partition_id == number)
-    ).mappings()
-    return PartitionState(
-        row_id=number,
-        partition=TopicPartition(row["topic"], row["partition"]),
-        topic_id=row["topic_id"],
-        leader_epoch=row["leader_epoch"],
-        owner=row["owner"],
-        version=row["version"],
-        log_start=row["log_start"],
-        remote_bytes=row["remote_bytes"],
-        lineage=tuple(LeaderEpoch(epoch, start) for epoch, start in lineage),
-        publications=tuple(Publication(e, n, _offsets(o)) for e, n, o in publications),
-        routes=tuple(Route(base, last, segment_id) for base, last, segment_id in routes),
-        segments={found["id"]: _segment(found) for found in segments},
-        settings=json.loads(row["settings"]),
-        uncleanable_reason=row["uncleanable_reason"],
-    )
-
-
-def _touch(connection: Connection, row: RowMapping, **values: Any) -> None:
-    """Raise the version; ConflictError when a database that does not lock let another one in."""
-    changed = connection.execute(
-        update(schema.PARTITIONS)
-        .where(schema.PARTITIONS.c.id == row["id"], schema.PARTITIONS.c.version == row["version"])
-        .values(version=int(row["version"]) + 1, **values)
-    )
-    if changed.rowcount != 1:
-        raise ConflictError(f"the partition changed meanwhile. partition={row['topic']}")
-
-
-def _write_lineage(connection: Connection, number: int, lineage: Sequence[LeaderEpoch]) -> None:
-    connection.execute(delete(schema.LINEAGE).where(schema.LINEAGE.c.partition_id == number))
-    rows = [
-        {"partition_id": number, "epoch": entry.epoch, "start_offset": entry.start_offset}
-        for entry in lineage
-    ]
-    if rows:
-        connection.execute(insert(schema.LINEAGE), rows)
-
-
-def _write_publication(connection: Connection, number: int, made: Publication) -> None:
-    """Keep a leader's claim and its newest publication: the greatest one counts."""
-    connection.execute(
-        delete(schema.PUBLICATIONS).where(
-            schema.PUBLICATIONS.c.partition_id == number,
-            schema.PUBLICATIONS.c.epoch == made.epoch,
-            schema.PUBLICATIONS.c.number > 0,
-        )
-    )
-    connection.execute(
-        insert(schema.PUBLICATIONS).values(
-            partition_id=number, epoch=made.epoch, number=made.number,
-            offsets=_json({str(epoch): offset for epoch, offset in made.offsets.items()}),
-        )
-    )  # fmt: skip
-
-
-def _write_routes(connection: Connection, number: int, routes: Sequence[Route]) -> None:
-    connection.execute(delete(schema.ROUTING).where(schema.ROUTING.c.partition_id == number))
-    rows = [
-        {
-            "partition_id": number,
-            "base_offset": route.base_offset,
-            "last_offset": route.last_offset,
-            "segment_id": route.segment_id,
-        }
-        for route in routes
-    ]
-    if rows:
-        connection.execute(insert(schema.ROUTING), rows)
-
-
-def _columns(segment: RemoteSegment) -> dict[str, Any]:
-    return {
-        "id": segment.segment_id,
-        "base_offset": segment.base_offset,
-        "last_offset": segment.last_offset,
-        "epochs": json.dumps([[e.epoch, e.start_offset] for e in segment.epochs]),
-        "size_bytes": segment.size_bytes,
-        "max_timestamp_ms": segment.max_timestamp_ms,
-        "mtime_ms": segment.mtime_ms,
-        "kind": segment.kind.value,
-        "leader_epoch": segment.leader_epoch,
-        "number": segment.number,
-        "cleaner_offsets": _json({str(e): o for e, o in segment.cleaner_offsets.items()}),
-        "files": _json({s: [f.size_bytes, f.crc32c] for s, f in segment.files.items()}),
-    }
-
-
-def _segment(row: RowMapping) -> RemoteSegment:
-    return RemoteSegment(
-        segment_id=row["id"],
-        base_offset=row["base_offset"],
-        last_offset=row["last_offset"],
-        epochs=tuple(LeaderEpoch(epoch, start) for epoch, start in json.loads(row["epochs"])),
-        size_bytes=row["size_bytes"],
-        max_timestamp_ms=row["max_timestamp_ms"],
-        mtime_ms=row["mtime_ms"],
-        kind=SegmentKind(row["kind"]),
-        leader_epoch=row["leader_epoch"],
-        number=row["number"],
-        cleaner_offsets=_offsets(row["cleaner_offsets"]),
-        files={s: RemoteFile(*entry) for s, entry in json.loads(row["files"]).items()},
-    )
-
-
-def _offsets(text: str) -> dict[int, int]:
-    return {int(epoch): int(offset) for epoch, offset in json.loads(text).items()}
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(dict(value), sort_keys=True, separators=(",", ":"))
 
 
 def _fenced(partition: TopicPartition, epoch: int, current: int) -> FencedError:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import secrets
 
-from keeplast.format.filename import DELETED, LOG, SegmentFile
+from keeplast.errors import CompactionError
+from keeplast.format.filename import DELETED, LOG, Kind, SegmentFile
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import SegmentFiles
 from keeplast.log.swap import KINDS, Replacement, commit_wave
@@ -110,18 +111,23 @@ class Overlap:
     ) -> None:
         directory, base = self._replica.directory, segment.base_offset
         attempt = secrets.token_hex(8)
-        staged = {}
-        for kind in KINDS:
-            if kind not in segment.files:
-                continue
-            name = SegmentFile(base, kind, DELETED, attempt).name
-            key = object_key(state.partition, state.topic_id, segment.segment_id, base, kind)
-            download_object(
-                self._objects, self._files, key, segment.files[kind], directory / name,
-                mtime_ms=segment.mtime_ms,
-            )  # fmt: skip
-            self._files.copy_owner_and_mode(covered[0].log_path, directory / name)
-            staged[kind] = name
+        staged: dict[Kind, str] = {}
+        try:
+            for kind in KINDS:
+                if kind not in segment.files:
+                    continue
+                name = staged[kind] = SegmentFile(base, kind, DELETED, attempt).name
+                key = object_key(state.partition, state.topic_id, segment.segment_id, base, kind)
+                download_object(
+                    self._objects, self._files, key, segment.files[kind], directory / name,
+                    mtime_ms=segment.mtime_ms,
+                )  # fmt: skip
+                self._files.copy_owner_and_mode(covered[0].log_path, directory / name)
+        except (CompactionError, OSError):
+            for name in staged.values():
+                if self._files.exists(directory / name):
+                    self._files.unlink(directory / name)
+            raise
         sources = tuple(each.base_offset for each in covered)
         for path in commit_wave(self._files, directory, [Replacement(base, staged, sources)]):
             self._files.unlink(path)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from keeplast.cli.tier_picture import draw_tiers
 from keeplast.config.mapping import topic_config
@@ -17,6 +18,7 @@ from keeplast.engine.survey import load_checkpoints, survey_partition
 from keeplast.engine.tier_status import Place, RegionName, TierStatus
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
+from keeplast.tier import schema
 from tests.support.hosts import TOPIC, Cluster, write
 from tests.support.partition_maker import NOW_MS, PARTITION
 
@@ -143,6 +145,18 @@ def test_st17_cached_size_equals_the_sum_after_every_change(world: World) -> Non
         assert status.remote_bytes == sum(
             s.size_bytes for s in status.segments if s.place is not Place.LOCAL
         )
+
+
+def test_st17_a_cached_size_that_drifted_is_a_finding(world: World) -> None:
+    """I-21: status says so, and verify fails."""
+    host = led(world, 40)
+    host.copy()
+    assert world.tiered.verify(PARTITION, lambda count: None) == ()
+    with world.store._writing() as connection:
+        connection.execute(update(schema.PARTITIONS).values(remote_bytes=7))
+    assert world.status().is_drifted
+    found = world.tiered.verify(PARTITION, lambda count: None)
+    assert ["I-21"] == [each.invariant for each in found]
 
 
 @pytest.mark.parametrize("checkpoint", [None, 1, 3])

@@ -61,7 +61,7 @@ def test_st_9_second_process_waits_and_then_goes_on_or_is_fenced(
     other = HostProcess(place_on_sqlite(tmp_path), "b")
     store = open_store(tmp_path)
     try:
-        other.call_until("in take_over", 1, "lead", 1)
+        other.call_until("in take_over", 1, "own")
         thread, found = in_thread(
             lambda: store.publish(PARTITION, new_id(), epoch=0, cleaned_to=10)
         )

@@ -1,0 +1,73 @@
+"""What the metadata store knows of a partition, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.model.partition import TopicPartition
+from keeplast.model.segment import SegmentSummary
+from keeplast.tier import vector
+from keeplast.tier.routing import Route
+from keeplast.tier.segment import RemoteSegment, SegmentState
+from keeplast.tier.vector import Publication
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """All that is known of a partition, as of one transaction. ``segments`` are the routed ones."""
+
+    row_id: int
+    partition: TopicPartition
+    topic_id: str
+    leader_epoch: int
+    owner: str
+    version: int
+    log_start: int
+    remote_bytes: int
+    lineage: tuple[LeaderEpoch, ...]
+    publications: tuple[Publication, ...]
+    routes: tuple[Route, ...]
+    segments: Mapping[str, RemoteSegment]
+    settings: Mapping[str, str]
+    uncleanable_reason: str | None
+
+    @property
+    def remote_end(self) -> int:
+        """Return the offset behind the last one in object storage; the log start without any."""
+        return self.routes[-1].last_offset + 1 if self.routes else self.log_start
+
+    def first_dirty(self, log_end: int | None = None) -> int:
+        """Return the first dirty offset, by the vector, at least the log start."""
+        end = self.remote_end if log_end is None else log_end
+        found = vector.checkpoint(self.publications, self.lineage, max(end, self.remote_end))
+        return self.log_start if found is None else max(found, self.log_start)
+
+    def summaries(self) -> tuple[SegmentSummary, ...]:
+        """Return the live segments as decisions see them, and an empty active one behind them."""
+        found = [
+            SegmentSummary(
+                base_offset=route.base_offset,
+                size_bytes=self.segments[route.segment_id].size_bytes,
+                mtime_ms=self.segments[route.segment_id].mtime_ms,
+                largest_timestamp_ms=self.segments[route.segment_id].max_timestamp_ms,
+                offset_index_bytes=0,
+                time_index_bytes=0,
+            )
+            for route in self.routes
+        ]
+        return (*found, SegmentSummary(self.remote_end, 0, 0, -1, 0, 0))
+
+    def effective_bytes(self) -> int:
+        """Return what the live segments hold, each once."""
+        return sum(segment.size_bytes for segment in self.segments.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A segment that is read no more and may be deleted from ``not_before_ms`` on."""
+
+    segment: RemoteSegment
+    state: SegmentState
+    not_before_ms: int

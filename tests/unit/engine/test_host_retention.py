@@ -166,7 +166,7 @@ def test_a_replica_that_starts_anew_catches_up_from_object_storage(cluster: Clus
     assert read_all(a) == read_all(b)
 
 
-def test_st18_an_epoch_without_cleaning_carries_the_checkpoint_on(cluster: Cluster) -> None:
+def test_st_18_an_epoch_without_cleaning_carries_the_checkpoint_on(cluster: Cluster) -> None:
     """ST-18: A cleans, B leads and does nothing, C begins where A ended."""
     a, b, c = (cluster.host(name) for name in "abc")
     a.become_leader(0)
@@ -183,7 +183,7 @@ def test_st18_an_epoch_without_cleaning_carries_the_checkpoint_on(cluster: Clust
     assert {0: cleaned_to, 1: cleaned_to, 2: cleaned_to} == dict(state.publications[-1].offsets)
 
 
-def test_st20_a_copy_of_the_old_leader_changes_nothing(cluster: Cluster) -> None:
+def test_st_20_a_copy_of_the_old_leader_changes_nothing(cluster: Cluster) -> None:
     """ST-20: an upload after the takeover is fenced, and the remote end stays."""
     a, b = cluster.host("a"), cluster.host("b")
     a.become_leader(0)

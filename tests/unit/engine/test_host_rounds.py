@@ -116,7 +116,7 @@ def test_local_half_follows_in_the_next_round(cluster: Cluster) -> None:
     assert {base for base, _ in local_bytes(host)} >= set(remote_bytes(cluster))
 
 
-def test_st23_a_followers_pass_drops_no_tombstone(cluster: Cluster) -> None:
+def test_st_23_a_followers_pass_drops_no_tombstone(cluster: Cluster) -> None:
     """ST-23: the follower's horizon passes, the leader dies, the deleted key must not come back."""
     a, b = cluster.host("a"), cluster.host("b")
     a.become_leader(0)

@@ -114,7 +114,7 @@ def test_second_column_says_in_which_tier(world: World) -> None:
     assert "KIP-1272 counts" in lines[-1]
 
 
-def test_st17_ratio_counts_each_offset_once(world: World) -> None:
+def test_st_17_ratio_counts_each_offset_once(world: World) -> None:
     """ST-17: with everything in both tiers the ratio is that of one copy, the KIP's is not."""
     host = led(world, 24)
     host.copy()
@@ -130,7 +130,7 @@ def test_st17_ratio_counts_each_offset_once(world: World) -> None:
     assert both.ratio == world.status(local=False).ratio
 
 
-def test_st17_cached_size_equals_the_sum_after_every_change(world: World) -> None:
+def test_st_17_cached_size_equals_the_sum_after_every_change(world: World) -> None:
     """I-21: after copies, rounds, expiry and deletion of the log's beginning."""
     host = led(world, 40)
     for act in (
@@ -147,7 +147,7 @@ def test_st17_cached_size_equals_the_sum_after_every_change(world: World) -> Non
         )
 
 
-def test_st17_a_cached_size_that_drifted_is_a_finding(world: World) -> None:
+def test_st_17_a_cached_size_that_drifted_is_a_finding(world: World) -> None:
     """I-21: status says so, and verify fails."""
     host = led(world, 40)
     host.copy()

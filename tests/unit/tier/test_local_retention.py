@@ -56,7 +56,7 @@ def dropped(
         pytest.param((OLD,), 15, 15, 1, 1, id="active stays though it is uploaded"),
     ],
 )
-def test_st16_local_retention(
+def test_st_16_local_retention(
     stamps: tuple[int, ...], remote_end: int, first_dirty: int, r_a: int, r_b: int
 ) -> None:
     """ST-16: the matrix of both readings."""
@@ -67,11 +67,11 @@ def test_st16_local_retention(
     assert (r_a, r_b) == found
 
 
-def test_st16_what_a_replica_lacks_stays() -> None:
+def test_st_16_what_a_replica_lacks_stays() -> None:
     assert dropped(BY_TIME, OLD, OLD, remote_end=20, first_dirty=20, high_watermark=15) == 1
 
 
-def test_st16_size_counts_the_active_segment() -> None:
+def test_st_16_size_counts_the_active_segment() -> None:
     topic = replace(COMPACT, local_retention_ms=-1, local_retention_bytes=250)
     assert dropped(topic, OLD, OLD, OLD, remote_end=30, first_dirty=0) == 1
     waits = replace(topic, local_delete_requires_clean=True, local_delete_max_extra_bytes=100)
@@ -81,7 +81,7 @@ def test_st16_size_counts_the_active_segment() -> None:
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
-def test_st16_as_the_total_by_default(policy: str) -> None:
+def test_st_16_as_the_total_by_default(policy: str) -> None:
     """-2 is ``retention.*``, for compacted logs too; only compacted ones wait to be cleaned."""
     topic = TopicConfig(
         cleanup_policy=frozenset({policy}), retention_ms=HOUR_MS, local_delete_requires_clean=True
@@ -91,7 +91,7 @@ def test_st16_as_the_total_by_default(policy: str) -> None:
     assert dropped(replace(topic, retention_ms=-1), OLD, remote_end=10, first_dirty=10) == 0
 
 
-def test_st16_says_what_keeps_a_segment() -> None:
+def test_st_16_says_what_keeps_a_segment() -> None:
     plan = plan_local_retention(
         REQUIRES_CLEAN, segments(OLD, OLD), log_end=25, high_watermark=25, remote_end=20,
         first_dirty=10, now_ms=NOW_MS,

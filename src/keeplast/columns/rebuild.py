@@ -38,8 +38,8 @@ from keeplast.columns.varints import read_varint, read_varlong, varlong_bytes, w
 RECORD_GROWTH_MAX = 16
 """A re-encoded record is at most this much larger: a ten-byte timestamp delta, longer lengths."""
 
-RUN_BYTES_MIN = 256 << 10
-"""Neighbouring untouched batches of at least this size are handed over as a range of the file."""
+RUN_BYTES_MIN = 16 << 10
+"""Neighbouring untouched batches of at least this size are written from where they lie."""
 
 EXTENT_SOURCE = 0
 EXTENT_OUTPUT = 1
@@ -294,7 +294,12 @@ def emit(
         if action == t.ACTION_COPY:
             run_start = table[i, t.POSITION]
             run = 0
-            while i < last and table[i, t.ACTION] == t.ACTION_COPY:
+            # What was left out of the table lies between its neighbours.
+            while (
+                i < last
+                and table[i, t.ACTION] == t.ACTION_COPY
+                and table[i, t.POSITION] == run_start + run
+            ):
                 batches[n, 0] = table[i, t.SIZE]
                 batches[n, 1] = table[i, t.LAST_OFFSET]
                 batches[n, 2] = table[i, t.MAX_TIMESTAMP]

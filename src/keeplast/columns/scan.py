@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from keeplast.columns import batch_table as t
-from keeplast.columns.kernel import BAD_CODEC, BAD_COUNT, BAD_MAGIC, BAD_SIZE, OK, kernel
+from keeplast.columns.kernel import BAD_CODEC, BAD_COUNT, BAD_MAGIC, BAD_SIZE, OK, inline, kernel
 from keeplast.columns.machine import (
     HAS_CRC_INSTRUCTION,
     crc32,
@@ -30,6 +30,88 @@ HAS_HIDDEN_CONTROL = 2
 """Mark: a compressed control batch."""
 HAS_EVENTS = 4
 """Mark: a batch of a transaction, or a control batch."""
+HAS_GAPS = 8
+"""Mark: batches that go were left out of the table (:mod:`keeplast.columns.skim`)."""
+
+
+@inline
+def describe_batch(window, position, length, table, n):
+    """Fill row ``n`` with the batch that starts at ``position`` of ``window[:length]``.
+
+    At least 18 bytes must be left. Returns (size, marks, code); a size of 0 without a code is a
+    batch that is cut by the end of the window.
+    """
+    nothing = np.int64(0)
+    size_field = load_be32(window, position + 8)
+    if size_field < t.MESSAGE_BYTES_MIN:
+        return nothing, nothing, np.int64(BAD_SIZE)
+    size = size_field + t.PREFIX_BYTES
+    magic = np.int64(np.int8(window[position + 16]))
+    if magic < 0 or magic > 2:
+        return nothing, nothing, np.int64(BAD_MAGIC)
+    if magic == 2 and size < t.HEADER_BYTES:
+        return nothing, nothing, np.int64(BAD_SIZE)
+    if magic == 1 and size < 34:
+        return nothing, nothing, np.int64(BAD_SIZE)
+    if size > length - position:
+        return nothing, nothing, np.int64(OK)
+    marks = nothing
+    offset = load_be64(window, position)
+    table[n, t.POSITION] = position
+    table[n, t.SIZE] = size
+    table[n, t.MAGIC] = magic
+    table[n, t.STATE] = 0
+    table[n, t.VERDICT] = t.DELETE_EMPTY
+    table[n, t.ROWS] = 0
+    if magic == 2:
+        attributes = np.int64(window[position + 22])
+        count = load_be32(window, position + 57)
+        # A compressed batch can hold more records than it has bytes; one in the open cannot.
+        if count < 0 or (count > size and attributes & t.CODEC_MASK == 0):
+            return nothing, nothing, np.int64(BAD_COUNT)
+        table[n, t.BASE_OFFSET] = offset
+        table[n, t.LAST_OFFSET] = offset + load_be32(window, position + 23)
+        table[n, t.COUNT] = count
+        table[n, t.BASE_TIMESTAMP] = load_be64(window, position + 27)
+        table[n, t.MAX_TIMESTAMP] = load_be64(window, position + 35)
+        table[n, t.PRODUCER_ID] = load_be64(window, position + 43)
+        table[n, t.PRODUCER_EPOCH] = load_be16(window, position + 51)
+        table[n, t.PAYLOAD_START] = position + t.HEADER_BYTES
+        table[n, t.PAYLOAD_END] = position + size
+        table[n, t.PAYLOAD_IN] = 0
+        if attributes & (t.CONTROL | t.TRANSACTIONAL) != 0:
+            marks |= HAS_EVENTS
+        if attributes & t.CODEC_MASK != 0 and count > 0:
+            table[n, t.PAYLOAD_IN] = -1
+            marks |= HAS_HIDDEN
+            if attributes & t.CONTROL != 0:
+                marks |= HAS_HIDDEN_CONTROL
+    else:
+        attributes = np.int64(window[position + 17])
+        table[n, t.BASE_OFFSET] = offset
+        table[n, t.LAST_OFFSET] = offset
+        table[n, t.COUNT] = 1
+        table[n, t.BASE_TIMESTAMP] = -1
+        table[n, t.MAX_TIMESTAMP] = load_be64(window, position + 18) if magic == 1 else -1
+        table[n, t.PRODUCER_ID] = -1
+        table[n, t.PRODUCER_EPOCH] = -1
+        table[n, t.PAYLOAD_IN] = -1
+        marks |= HAS_HIDDEN
+        attributes &= t.CODEC_MASK | (t.LOG_APPEND_TIME if magic == 1 else 0)
+    if attributes & t.CODEC_MASK > 4:
+        return nothing, nothing, np.int64(BAD_CODEC)
+    table[n, t.ATTRIBUTES] = attributes
+    return size, marks, np.int64(OK)
+
+
+@inline
+def has_right_crc(window, table, i):
+    """Say whether the CRC of batch ``i`` is that of its bytes."""
+    position = table[i, t.POSITION]
+    end = position + table[i, t.SIZE]
+    if table[i, t.MAGIC] == 2:
+        return crc32c(window, position + 21, end) == load_be32(window, position + 17) & 0xFFFFFFFF
+    return crc32(window, position + 16, end) == load_be32(window, position + 12) & 0xFFFFFFFF
 
 
 @kernel("UniTuple(int64, 5)(uint8[::1], int64, int64[:, ::1])")
@@ -46,64 +128,10 @@ def scan_batches(window, length, table):
     marks = 0
     largest = 0
     while length - position >= t.SCAN_BYTES_MIN and n < table.shape[0]:
-        size_field = load_be32(window, position + 8)
-        if size_field < t.MESSAGE_BYTES_MIN:
-            return n, position, marks, largest, BAD_SIZE
-        size = size_field + t.PREFIX_BYTES
-        magic = np.int64(np.int8(window[position + 16]))
-        if magic < 0 or magic > 2:
-            return n, position, marks, largest, BAD_MAGIC
-        if magic == 2 and size < t.HEADER_BYTES:
-            return n, position, marks, largest, BAD_SIZE
-        if magic == 1 and size < 34:
-            return n, position, marks, largest, BAD_SIZE
-        if size > length - position:
-            break
-        offset = load_be64(window, position)
-        table[n, t.POSITION] = position
-        table[n, t.SIZE] = size
-        table[n, t.MAGIC] = magic
-        table[n, t.STATE] = 0
-        table[n, t.VERDICT] = t.DELETE_EMPTY
-        table[n, t.ROWS] = 0
-        if magic == 2:
-            attributes = np.int64(window[position + 22])
-            count = load_be32(window, position + 57)
-            # A compressed batch can hold more records than it has bytes; one in the open cannot.
-            if count < 0 or (count > size and attributes & t.CODEC_MASK == 0):
-                return n, position, marks, largest, BAD_COUNT
-            table[n, t.BASE_OFFSET] = offset
-            table[n, t.LAST_OFFSET] = offset + load_be32(window, position + 23)
-            table[n, t.COUNT] = count
-            table[n, t.BASE_TIMESTAMP] = load_be64(window, position + 27)
-            table[n, t.MAX_TIMESTAMP] = load_be64(window, position + 35)
-            table[n, t.PRODUCER_ID] = load_be64(window, position + 43)
-            table[n, t.PRODUCER_EPOCH] = load_be16(window, position + 51)
-            table[n, t.PAYLOAD_START] = position + t.HEADER_BYTES
-            table[n, t.PAYLOAD_END] = position + size
-            table[n, t.PAYLOAD_IN] = 0
-            if attributes & (t.CONTROL | t.TRANSACTIONAL) != 0:
-                marks |= HAS_EVENTS
-            if attributes & t.CODEC_MASK != 0 and count > 0:
-                table[n, t.PAYLOAD_IN] = -1
-                marks |= HAS_HIDDEN
-                if attributes & t.CONTROL != 0:
-                    marks |= HAS_HIDDEN_CONTROL
-        else:
-            attributes = np.int64(window[position + 17])
-            table[n, t.BASE_OFFSET] = offset
-            table[n, t.LAST_OFFSET] = offset
-            table[n, t.COUNT] = 1
-            table[n, t.BASE_TIMESTAMP] = -1
-            table[n, t.MAX_TIMESTAMP] = load_be64(window, position + 18) if magic == 1 else -1
-            table[n, t.PRODUCER_ID] = -1
-            table[n, t.PRODUCER_EPOCH] = -1
-            table[n, t.PAYLOAD_IN] = -1
-            marks |= HAS_HIDDEN
-            attributes &= t.CODEC_MASK | (t.LOG_APPEND_TIME if magic == 1 else 0)
-        if attributes & t.CODEC_MASK > 4:
-            return n, position, marks, largest, BAD_CODEC
-        table[n, t.ATTRIBUTES] = attributes
+        size, more, code = describe_batch(window, position, length, table, n)
+        if size == 0:
+            return n, position, marks, largest, code
+        marks |= more
         position += size
         largest = max(largest, size)
         n += 1
@@ -117,16 +145,8 @@ def find_bad_crc(window, table, n, size_max):
     Batches of magic 2 that are larger than ``size_max`` bytes are left to the caller.
     """
     for i in range(n):
-        position = table[i, t.POSITION]
-        end = position + table[i, t.SIZE]
-        if table[i, t.MAGIC] == 2:
-            if table[i, t.SIZE] > size_max:
-                continue
-            stored = load_be32(window, position + 17) & 0xFFFFFFFF
-            if crc32c(window, position + 21, end) != stored:
-                return i
-        else:
-            stored = load_be32(window, position + 12) & 0xFFFFFFFF
-            if crc32(window, position + 16, end) != stored:
-                return i
+        if table[i, t.MAGIC] == 2 and table[i, t.SIZE] > size_max:
+            continue
+        if not has_right_crc(window, table, i):
+            return i
     return -1

@@ -34,7 +34,7 @@ DISORDER = -2
 
 
 @inline
-def _is_last_of_producer(table, i, last_records):
+def is_last_of_producer(table, i, last_records):
     """Say whether batch ``i`` is what its producer's state rests on.
 
     ``last_records`` (n, 3), ascending by producer id: id, last data offset or -1, epoch.
@@ -96,7 +96,7 @@ def judge_batches(table, first, last, now, bound, last_records, counters):
         discards = _discards(table, i, now)
         verdict = rules.batch_verdict(
             discards,
-            _is_last_of_producer(table, i, last_records),
+            is_last_of_producer(table, i, last_records),
             table[i, t.LAST_OFFSET] + 1 == bound,
         )
         table[i, t.VERDICT] = verdict

@@ -24,7 +24,8 @@ from keeplast.columns import rebuild, verdicts
 from keeplast.columns.index_entries import final_time_entry, index_batches, new_index_state
 from keeplast.columns.kernel import OK, PROBLEMS
 from keeplast.columns.ledger import NO_LEDGER, Ledger
-from keeplast.columns.scan import HAS_EVENTS, HAS_HIDDEN
+from keeplast.columns.scan import CRC_IN_KERNEL_BYTES_MAX, HAS_EVENTS, HAS_GAPS, HAS_HIDDEN
+from keeplast.columns.skim import skim_batches
 from keeplast.engine.ranking import Ranking
 from keeplast.engine.skipping import ContentsBuilder
 from keeplast.engine.standings import Standings
@@ -147,7 +148,6 @@ class _Writing:
         self._index_counts = [0, 0]
         self._handle: WriteHandle | None = None
         self._unchanged_bytes = 0
-        self._range_start = self._range_end = 0
         self._batches = 0
         task = self._c.task
         if task.filters is not None and task.writes:
@@ -163,8 +163,22 @@ class _Writing:
         is_last = number + 1 == len(self._group.sources)
         kept_end = self._next_base() if c.plan.keeps_group_ends and is_last else c.plan.bound
         self._finder = c.standings.of_segment(source.base_offset)
+
+        def skim(
+            data: NDArray[np.uint8], length: int, table: NDArray[np.int64]
+        ) -> tuple[int, int, int, int, int]:
+            found: tuple[int, int, int, int, int] = skim_batches(
+                data, length, table, c.end_offset - 1, kept_end, c.plan.last_records,
+                c.ledger.first_offset, c.ledger.standings, c.counters, CRC_IN_KERNEL_BYTES_MAX,
+            )  # fmt: skip
+            return found
+
         with reading(c.files, path) as handle:
-            for window in read_windows(handle, path, c.workspace.buffers, end=source.size_bytes):
+            for window in read_windows(
+                handle, path, c.workspace.buffers, end=source.size_bytes, scan=skim
+            ):  # fmt: skip
+                if window.marks & HAS_GAPS:
+                    self._started(handle)
                 if not c.knows_entry and window.marks & HAS_EVENTS:
                     raise EntryNeededError
                 self._aborted.extend(follow_window(self._transactions, window, c.workspace))
@@ -180,8 +194,6 @@ class _Writing:
                 if c.source_crcs is not None:
                     crc = crc32c(window.data.data[: window.length], crc)
                 c.progressed(window.length)
-            if self._handle is not None:
-                self._copy_range(handle, self._handle)
             if c.source_crcs is not None:
                 c.source_crcs[source.base_offset] = crc
             is_only = len(self._group.sources) == 1
@@ -233,7 +245,7 @@ class _Writing:
             raise window.corrupt(
                 batch, "an offset lies outside its segment", f"({self._base}, {end})", base
             )  # fmt: skip
-        self._copy_range(handle, self._started(handle))
+        self._started(handle)
         later = [entry for entry in self._aborted if entry.last_offset >= base]
         self._aborted = [entry for entry in self._aborted if entry.last_offset < base]
         self._finish_output()
@@ -259,7 +271,7 @@ class _Writing:
             self._unchanged_bytes += int(batches[:, 0].sum())
             self._add_to_indexes(window, batches, len(batches))
             return
-        self._emit(window, part, handle, self._started(handle), packs=packed > 0)
+        self._emit(window, part, self._started(handle), packs=packed > 0)
 
     def _started(self, handle: ReadHandle) -> WriteHandle:
         """Return the staged log; created with what was unchanged so far."""
@@ -280,7 +292,6 @@ class _Writing:
         self,
         window: Window,
         part: Slice,
-        handle: ReadHandle,
         output: WriteHandle,
         *,
         packs: bool,
@@ -311,23 +322,13 @@ class _Writing:
         view = out.data
         for kind, start, length in extents[:pieces].tolist():
             if kind == rebuild.EXTENT_OUTPUT:
-                self._copy_range(handle, output)
                 output.write(view[start : start + length])
-            elif window.position + start == self._range_end:
-                self._range_end += length
             else:
-                self._copy_range(handle, output)
-                self._range_start = window.position + start
-                self._range_end = self._range_start + length
+                # To let the system copy it from file to file would read memory once more: the
+                # bytes are here, in the cache, since their CRCs were checked.
+                output.write(window.data.data[start : start + length])
+                self._copied_bytes += length
         self._add_to_indexes(window, batches, count)
-
-    def _copy_range(self, handle: ReadHandle, output: WriteHandle) -> None:
-        """Copy the untouched range that ends where reading is; windows do not divide it."""
-        length = self._range_end - self._range_start
-        if length:
-            output.copy_from(handle, self._range_start, length)
-            self._copied_bytes += length
-        self._range_start = self._range_end = 0
 
     def _pack(self, window: Window, part: Slice) -> NDArray[np.uint8]:
         """Compress the payloads of the compressed batches to rebuild; returns them joined."""

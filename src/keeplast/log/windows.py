@@ -7,7 +7,7 @@ here has a plausible size, a known magic and codec, and the right CRC; the first
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,13 +27,17 @@ WINDOW_BYTES_MIN = 64 << 10
 TABLE_ROWS = 16384
 """A window has so many batches at most, so that tables stay small beside the data."""
 
+Scan = Callable[[NDArray[np.uint8], int, NDArray[np.int64]], tuple[int, int, int, int, int]]
+"""Finds the batches of ``data[:length]`` for the table, as :func:`scan_batches` does."""
+
 
 @dataclass(slots=True)
 class Window:
     """Whole batches of one segment.
 
     ``data[:length]`` are the file's bytes from ``position``; ``table[:batches]`` describes them,
-    positions relative to the window. Both are reused by the next window.
+    positions relative to the window. Both are reused by the next window. With HAS_GAPS among the
+    ``marks`` some batches have no row, or even all.
     """
 
     path: Path
@@ -66,6 +70,11 @@ class WindowBuffers:
         self.data = np.empty(self.window_bytes, np.uint8)
         self.table = t.new_batch_table(TABLE_ROWS)
 
+    def make_room(self, size: int) -> None:
+        """Let ``data`` have at least ``size`` bytes; what it held is lost when it has to grow."""
+        if size > self.data.shape[0]:
+            self.data = np.empty(size, np.uint8)
+
 
 def read_windows(
     handle: ReadHandle,
@@ -75,32 +84,33 @@ def read_windows(
     start: int = 0,
     end: int | None = None,
     checks_crc: bool = True,
+    scan: Scan = scan_batches,
 ) -> Iterator[Window]:
     """Yield the batches of ``[start, end)`` in windows; ``start`` is where a batch begins.
 
     ``end`` defaults to the size of the file. Bytes that are left over at the end, a batch that
     is cut off there included, are a CorruptError: in a closed segment nothing may be torn.
+    ``scan`` may leave batches out whose CRCs it has checked.
     """
     stop = handle.size_bytes if end is None else end
     position = start
     want = buffers.window_bytes
     while position < stop:
         length = min(want, stop - position)
-        if length > buffers.data.shape[0]:
-            buffers.data = np.empty(length, np.uint8)
+        buffers.make_room(length)
         got = handle.pread_into(buffers.data.data[:length], position)
         if got < length:
             raise CorruptError(
                 "file is shorter than it was when it was opened",
                 path=str(path), position=position, expected=length, found=got,
             )  # fmt: skip
-        batches, consumed, marks, largest, code = scan_batches(buffers.data, length, buffers.table)
+        batches, consumed, marks, largest, code = scan(buffers.data, length, buffers.table)
         window = Window(
             path, position, consumed, buffers.data, buffers.table, batches, marks, largest
         )
         if batches and checks_crc:
             _check_crcs(window)
-        if batches:
+        if consumed:
             yield window
         if code != OK:
             raise _bad_batch(path, position, buffers.data, consumed, code)
@@ -108,7 +118,7 @@ def read_windows(
         if batches == TABLE_ROWS:
             want = consumed + (consumed >> 3)  # no more than what the table can describe
             continue
-        if batches:
+        if consumed:
             want = min(buffers.window_bytes, 2 * max(want, WINDOW_BYTES_MIN))
             continue
         want = _size_of_next(path, position, buffers.data, length, stop)

@@ -220,7 +220,7 @@ def test_batch_that_is_only_copied_is_not_judged(tmp_path: Path) -> None:
     assert batch == (directory / f"{0:020d}.log").read_bytes()[: len(batch)]
 
 
-def test_a_long_run_of_untouched_batches_is_copied_as_a_range(tmp_path: Path) -> None:
+def test_a_long_run_of_untouched_batches_is_written_as_it_lies(tmp_path: Path) -> None:
     value = bytes(1000)
     count = 3 * RUN_BYTES_MIN // (2 * len(value))
     untouched = b"".join(one(1 + i, b"%d" % i, value) for i in range(count))

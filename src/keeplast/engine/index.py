@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, cast
 
 import numpy as np
@@ -22,9 +23,10 @@ from keeplast.columns import verdicts, winners
 from keeplast.columns.filters import KeyHashes
 from keeplast.columns.ledger import new_ledger
 from keeplast.columns.ranks import RankedKeyMap
-from keeplast.columns.scan import HAS_EVENTS
+from keeplast.columns.scan import HAS_EVENTS, HAS_HIDDEN
 from keeplast.columns.winners import KeyMap
 from keeplast.engine.filter_spec import NO_SKIPS, FilterSpec, Skips
+from keeplast.engine.key_stream import KeyStream
 from keeplast.engine.ranking import Ranking, VersionCounts, ranking_of
 from keeplast.engine.resolve import raise_over_clean
 from keeplast.engine.skipping import find_skips, hashes_max, note_dirty
@@ -33,7 +35,7 @@ from keeplast.engine.transaction_windows import follow_window
 from keeplast.engine.workspace import DecompressedCache, Slice, Workspace
 from keeplast.errors import CorruptError, invariant
 from keeplast.format.filename import LOG, segment_file
-from keeplast.log.files import FileSystem, reading
+from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.windows import Window, read_windows
 from keeplast.model.offsets import INT64_MAX
 
@@ -48,6 +50,10 @@ class Indexed:
     end_offset: int
     stats: IndexStats
     skips: Skips = NO_SKIPS
+
+
+def _ignore(window: Window) -> None:
+    """Do nothing."""
 
 
 class _Full(Exception):
@@ -95,12 +101,10 @@ def _index(
             path = task.path / segment_file(segment.base_offset, LOG)
             start = first_pass_position(plan) if number == 0 else 0
             with reading(files, path) as handle:
-                for window in read_windows(
-                    handle, path, workspace.buffers, start=start, end=segment.size_bytes,
+                indexing.read_segment(
+                    handle, path, segment.base_offset, start, segment.size_bytes, progressed,
                     checks_crc=checks_crc,
-                ):  # fmt: skip
-                    indexing.read(window, segment.base_offset)
-                    progressed(window.length)
+                )  # fmt: skip
             following = number + 1 < len(dirty)
             indexing.latest = (dirty[number + 1].base_offset if following else plan.indexed_to) - 1
         indexing.end(plan.indexed_to)
@@ -174,6 +178,8 @@ class Indexing:
         self.versions = VersionCounts()
         self._holds = plan.key_capacity is None and not ranking.has_versions
         self._filters: FilterSpec | None = task.filters
+        # The stream has no windows, in which filters find the keys that they note.
+        self._streams = self._holds and task.filters is None
         self.dirty_keys = KeyHashes(hashes_max(task.memory_bytes))
         self.latest = -1
         self.messages = 0
@@ -190,6 +196,60 @@ class Indexing:
         self.put_held()
         if self._last_offset >= before:
             self._disordered()
+
+    def read_segment(
+        self,
+        handle: ReadHandle,
+        path: Path,
+        base_offset: int,
+        start: int,
+        end: int,
+        progressed: Progressed,
+        *,
+        checks_crc: bool,
+        looked_at: Callable[[Window], None] = _ignore,
+    ) -> None:
+        """Index the bytes ``[start, end)`` of a segment; raises _Full as :meth:`read` does.
+
+        ``looked_at`` hears of every window, in which alone there are transactions. Without
+        ``checks_crc`` a CorruptError need not say what is wrong.
+        """
+        position, patience = start, 1
+        while position < end:
+            if self._streams and not checks_crc:
+                position = self._stream(handle, path, position, end, progressed)
+            plain = 0
+            for window in read_windows(
+                handle, path, self._workspace.buffers, start=position, end=end,
+                checks_crc=checks_crc,
+            ):  # fmt: skip
+                looked_at(window)
+                self.read(window, base_offset)
+                progressed(window.length)
+                position = window.position + window.length
+                plain = 0 if window.marks & (HAS_EVENTS | HAS_HIDDEN) else plain + 1
+                if plain == patience and self._streams and not checks_crc:
+                    break
+            # Each time that the stream stops, it takes more to let it begin again.
+            patience *= 2
+
+    def _stream(
+        self, handle: ReadHandle, path: Path, start: int, end: int, progressed: Progressed
+    ) -> int:
+        """Index plain batches from ``start`` on; returns where the first other one begins."""
+        if self._last_offset == verdicts.DISORDER:
+            return start
+        stream = KeyStream(self._workspace, self._hash_key, self._first_dirty, self._last_offset)
+        try:
+            position = stream.read(handle, path, start, end, self.put_held, progressed)
+        finally:
+            self._last_offset = stream.last_offset
+            if self._last_offset == verdicts.DISORDER:
+                self._disordered()
+        self.messages += stream.messages
+        self.bytes += position - start
+        self.latest = max(self.latest, stream.latest)
+        return position
 
     def read(self, window: Window, base_offset: int) -> None:
         """Index one window; raises _Full at the record that does not fit."""

@@ -68,10 +68,15 @@ class Tools:
     cache: DecompressedCache
     progressed: Progressed
 
+    def path_of(self, extent: Extent) -> Path:
+        """Return the log file of an extent."""
+        path: Path = self.task.path / segment_file(extent.base_offset, LOG)
+        return path
+
     @contextmanager
     def windows(self, extent: Extent, *, checks_crc: bool) -> Iterator[Iterator[Window]]:
         """Open the windows of an extent."""
-        path: Path = self.task.path / segment_file(extent.base_offset, LOG)
+        path = self.path_of(extent)
         with reading(self.files, path) as handle:
             yield read_windows(
                 handle, path, self.workspace.buffers, start=extent.start, end=extent.end,
@@ -145,12 +150,17 @@ def index(unit: IndexUnit, tools: Tools, sink: KeySink, disordered: Callable[[],
         indexing = Indexing(tools.task, tools.workspace, tools.cache, ranking, sink, disordered)
         indexing.begin(unit.entry.copy(), base - 1)
         lister = tools.lister() if unit.lists_events else None
-        with tools.windows(unit.extent, checks_crc=checks_crc) as windows:
-            for window in windows:
-                if lister is not None:
-                    list_window(lister, window, tools.workspace)
-                indexing.read(window, base)
-                tools.progressed(window.length)
+
+        def looked_at(window: Window) -> None:
+            if lister is not None:
+                list_window(lister, window, tools.workspace)
+
+        path = tools.path_of(unit.extent)
+        with reading(tools.files, path) as handle:
+            indexing.read_segment(
+                handle, path, base, unit.extent.start, unit.extent.end, tools.progressed,
+                checks_crc=checks_crc, looked_at=looked_at,
+            )  # fmt: skip
         indexing.end(end_offset)
         return Indexed(
             unit.extent,

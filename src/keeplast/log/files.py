@@ -188,6 +188,12 @@ class LocalReadHandle:
         """Return the descriptor."""
         return self._fd
 
+    def read_ahead(self, position: int, length: int) -> None:
+        """Ask the system to fetch a range before it is asked for; it may do so or not."""
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._fd, position, length, os.POSIX_FADV_WILLNEED)
+
     def pread_into(self, buffer: memoryview, position: int) -> int:
         """Read until the buffer is full or the file ends."""
         done = 0

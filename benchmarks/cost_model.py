@@ -77,7 +77,7 @@ def table(slopes: Slopes, *, tib: float, partitions: int, keys: float) -> str:
         f"{1e9 * slopes.seconds_a_key:.0f} ns a distinct key, "
         f"{1000 * slopes.seconds_a_partition:.0f} ms a partition. "
         f"{tib:g} TiB in {partitions} partitions with {keys:.0e} distinct keys: "
-        f"{core_seconds / 3600:.0f} core hours.",
+        f"{core_seconds / 3600:.0f} core hours, {EFFICIENCY:.0%} of each core at work.",
         "",
         f"| executors of {CORES_AN_EXECUTOR} cores | hours | read from disk, GiB/s | each |",
         "|--:|--:|--:|--:|",

@@ -2,8 +2,9 @@
 
 Kafka's own cleaner with one thread and with two, keeplast in one process on one core and on two,
 keeplast on Spark, and Spark SQL as its users write it. Every contestant gets a fresh copy of each
-directory, in turn. Results go to ``results/peers.json`` after each directory, the tables beside it,
-and the bars to ``docs/images/peers.svg``. Start-up (Spark's session, kernels, a warm-up) is apart.
+directory, in turn. Results go to ``results/peers.json`` after each contestant, the tables beside
+it, and bars to ``docs/images/peers.svg``. Start-up (Spark's session, kernels, a warm-up) and the
+removal of replaced files are apart. ``--resume`` goes on where a run was ended.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from benchmarks.contestants import LOAD_FACTOR, MIB, NOW_MS
-from benchmarks.peer_report import Taken, bars, tables
+from benchmarks.peer_report import Taken, bars, goal_table, tables
 from benchmarks.peer_worker import PARQUET
-from benchmarks.process_figures import PeakMemory
+from benchmarks.process_figures import PeakMemory, busiest_thread_seconds, thread_seconds
 from benchmarks.run import RESULTS, processor
 from benchmarks.workload import TOPIC, Workload, WrittenLog, write_log
 from keeplast.cleaner.shapes import Shape
@@ -52,6 +53,10 @@ KAFKA_MAP_BYTES = 128 * MIB
 ROUNDS_MAX = 32
 PARQUET_COLUMNS = ("partition", "key", "offset", "timestamp", "value")
 SPLIT_BYTES = 1 << 40
+SECONDS_MAX = 600
+"""A contestant that takes longer for one directory is ended, and the table says so."""
+CUT_PARTITIONS_MAX = 16
+"""Shapes that cut a partition are only for directories of few; the planner picks them likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +148,19 @@ def _kafka(
         segment_bytes = directory.workload.segment_bytes
         return [d for path in mine for d in _kafka_rounds(oracles[share], path, segment_bytes)]
 
+    before = [thread_seconds(oracle.process_id) for oracle in oracles]
     with ThreadPoolExecutor(len(oracles)) as pool:
         shares = list(pool.map(work, range(len(oracles))))
+    # Of each process the thread that cleaned: neither the compiler nor the collector counts.
+    worked = [
+        busiest_thread_seconds(then, thread_seconds(oracle.process_id))
+        for then, oracle in zip(before, oracles, strict=True)
+    ]
     rounds = [done for share in shares for done in share]
     return {
         # The slowest thread's own clock: opening logs and talking to us is not cleaning.
         "seconds": max(sum(done["total_seconds"] for done in share) for share in shares),
-        "cpu_seconds": None,
+        "cpu_seconds": sum(each for each in worked if each is not None),
         "startup_seconds": ready - started,
         "bytes_read": sum(
             d["stats"]["bytes_read"] + d["stats"]["map_bytes_read"] for d in rounds
@@ -201,6 +212,7 @@ def measure_worker(
         check=True,
         stdout=subprocess.PIPE,
         text=True,
+        timeout=SECONDS_MAX,
     )
     document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return document
@@ -221,34 +233,56 @@ CONTESTANTS = {
     "keeplast on Spark, shape bucket": lambda d, p: on_spark(Shape.BUCKET, d, p),
     "Spark SQL, two cores": lambda d, p: measure_worker("sql", 2, d, p),
 }
+CUTTING = ("keeplast on Spark, shape broadcast", "keeplast on Spark, shape bucket")
 
 
-def run(chosen: list[Directory], names: list[str], scratch: Path) -> Iterator[Taken]:
-    """Measure every contestant on every directory."""
+def run(
+    chosen: list[Directory], names: list[str], scratch: Path, known: list[Taken]
+) -> Iterator[Taken]:
+    """Measure every contestant on every directory but where the outcome is ``known``."""
+    done = {(one.directory, one.contestant) for one in known}
     for number, directory in enumerate(chosen):
+        left = [
+            name
+            for name in names
+            if (directory.workload.name, name) not in done
+            and (name not in CUTTING or directory.partitions <= CUT_PARTITIONS_MAX)
+        ]
+        if not left:
+            continue
         place = scratch / f"directory{number}" / "written"
         place.mkdir(parents=True)
         logs = write(directory, place)
-        for name in names:
-            copy = place.parent / "copy"
-            is_parquet = name.startswith("Spark SQL")
-            ignored = f"{TOPIC}-*" if is_parquet else f"*-{PARQUET}"
-            shutil.copytree(place, copy, ignore=shutil.ignore_patterns(ignored))
-            os.sync()
-            with PeakMemory(os.getpid()) as memory:
-                own = _own_bytes()
-                document = CONTESTANTS[name](directory, copy)
-            shutil.rmtree(copy)
-            yield Taken(
-                directory=directory.workload.name,
-                contestant=name,
-                log_bytes=sum(log.log_bytes for log in logs),
-                records=sum(log.records for log in logs),
-                keys=sum(log.keys for log in logs),
-                peak_memory_bytes=max(0, memory.peak_bytes - own),
-                **document,
-            )
+        for name in left:
+            yield _measured(name, directory, place, logs)
         shutil.rmtree(place.parent)
+
+
+def _measured(name: str, directory: Directory, place: Path, logs: list[WrittenLog]) -> Taken:
+    """Measure one contestant on a fresh copy; a failure is a result too."""
+    copy = place.parent / "copy"
+    ignored = f"{TOPIC}-*" if name.startswith("Spark SQL") else f"*-{PARQUET}"
+    shutil.copytree(place, copy, ignore=shutil.ignore_patterns(ignored))
+    os.sync()
+    taken = Taken(
+        directory=directory.workload.name,
+        contestant=name,
+        log_bytes=sum(log.log_bytes for log in logs),
+        records=sum(log.records for log in logs),
+        keys=sum(log.keys for log in logs),
+    )
+    try:
+        with PeakMemory(os.getpid()) as memory:
+            own = _own_bytes()
+            found = CONTESTANTS[name](directory, copy)
+    except subprocess.TimeoutExpired:
+        return replace(taken, failure=f"took more than {SECONDS_MAX} s")
+    except (subprocess.CalledProcessError, RuntimeError, OSError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return replace(taken, failure="failed")
+    finally:
+        shutil.rmtree(copy)
+    return replace(taken, peak_memory_bytes=max(0, memory.peak_bytes - own), **found)
 
 
 def _own_bytes() -> int:
@@ -262,7 +296,7 @@ def _own_bytes() -> int:
 def document(taken: list[Taken], scale: float) -> dict[str, Any]:
     """Return the results as they are stored."""
     return {
-        "version": 1,
+        "version": 2,
         "scale": scale,
         "machine": {
             "cpus": os.cpu_count(),
@@ -287,24 +321,35 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, help="where logs are written; default: TMPDIR")
     parser.add_argument("--out", type=Path, default=RESULTS / "peers.json")
     parser.add_argument("--figure", type=Path, default=FIGURE)
+    parser.add_argument("--resume", action="store_true", help="keep what --out has already")
     arguments = parser.parse_args()
     chosen = [d for d in directories(arguments.scale) if arguments.only in d.workload.name]
     names = [name for name in CONTESTANTS if arguments.contestants in name]
     load_kernels(lambda message: print(message, file=sys.stderr))
+    first = document([], arguments.scale)
     taken: list[Taken] = []
+    if arguments.resume and arguments.out.exists():
+        found = json.loads(arguments.out.read_text())
+        if found["scale"] == arguments.scale and found["version"] == first["version"]:
+            first, taken = found, [Taken(**each) for each in found["taken"]]
+            taken = [one for one in taken if one.failure is None]
     with tempfile.TemporaryDirectory(dir=arguments.scratch, prefix="keeplast-peers-") as scratch:
-        first = document(taken, arguments.scale)
-        for one in run(chosen, names, Path(scratch)):
+        for one in run(chosen, names, Path(scratch), list(taken)):
             taken.append(one)
             print(one.line(), flush=True)
             first["taken"] = [asdict(each) for each in taken]
-            arguments.out.parent.mkdir(parents=True, exist_ok=True)
-            arguments.out.write_text(json.dumps(first, indent=1) + "\n")
-            arguments.out.with_suffix(".md").write_text(tables(taken, first) + "\n")
-            arguments.figure.parent.mkdir(parents=True, exist_ok=True)
-            arguments.figure.write_text(bars(taken))
+            _store(first, taken, arguments.out, arguments.figure)
     print()
     print(tables(taken, first))
+
+
+def _store(results: dict[str, Any], taken: list[Taken], out: Path, figure: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(results, indent=1) + "\n")
+    out.with_suffix(".md").write_text(tables(taken, results) + "\n")
+    out.with_name(f"{out.stem}_goals.md").write_text(goal_table(taken, results) + "\n")
+    figure.parent.mkdir(parents=True, exist_ok=True)
+    figure.write_text(bars(taken))
 
 
 if __name__ == "__main__":

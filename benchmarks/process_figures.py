@@ -90,6 +90,16 @@ def thread_seconds(process_id: int) -> dict[int, float]:
     return seconds
 
 
+def family_seconds(root: int) -> float:
+    """Return the processor time of a process and its descendants so far, ended ones included."""
+    total = 0
+    for process in _family(root):
+        if fields := _stat_fields(PROC / str(process)):
+            # Of a process that ended and was waited for, its parent has the time.
+            total += sum(int(field) for field in fields[11:15])
+    return total / TICKS_A_SECOND
+
+
 def busiest_thread_seconds(before: dict[int, float], after: dict[int, float]) -> float | None:
     """Return what the thread that worked most between two calls worked, None if unknown."""
     return max((taken - before.get(thread, 0.0) for thread, taken in after.items()), default=None)

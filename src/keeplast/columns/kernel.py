@@ -11,10 +11,12 @@ the compiler's cache folder is set by the engine before this module is imported.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
-from numba import njit
+from numba import config, njit
+from numba.core.registry import cpu_target
 
 OK = 0
 BAD_SIZE = 1
@@ -60,11 +62,59 @@ outline = njit(**_OPTIONS)
 """Declare a larger function that kernels call."""
 
 
+class KernelLocator:
+    """Tells numba where a kernel is kept: in the cache folder, wherever its source lies.
+
+    Numba's own locators put a digest of the source's path between, so that machine code would be
+    lost with every move of the package. The folder is named by the content of all sources, so
+    neither their path nor their age has to say anything more.
+    """
+
+    def __init__(self, function: Callable[..., Any], source: str) -> None:
+        """Locate ``function``."""
+        self._py_file = source
+        self._line = function.__code__.co_firstlineno
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], source: str) -> Self:
+        """Return the locator of ``function``, as numba asks for it."""
+        return cls(function, source)
+
+    def ensure_cache_path(self) -> None:
+        """Do nothing: whoever chose the folder has made it."""
+
+    def get_cache_path(self) -> str:
+        """Return the folder."""
+        return str(config.CACHE_DIR)  # type: ignore[attr-defined]
+
+    def get_source_stamp(self) -> str:
+        """Return what changes with the source and not with the folder: nothing does."""
+        return ""
+
+    def get_disambiguator(self) -> str:
+        """Return what tells functions of one name apart."""
+        return str(self._line)
+
+
+def processor() -> str:
+    """Return the name of the processor that kernels are compiled for, with its features."""
+    triple, name, features = cpu_target.target_context.codegen().magic_tuple()
+    return f"{name}-{zlib.crc32(f'{triple} {features}'.encode()):08x}"
+
+
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
     """Declare a kernel with its exact argument types; it is compiled by :func:`load`."""
 
     def declare(function: Callable[..., Any]) -> Any:
-        dispatcher = njit(cache=True, **_OPTIONS)(function)
+        # A setting of the whole process, but only read here, when the cache of a function is made.
+        before = config.CACHE_LOCATOR_CLASSES  # type: ignore[attr-defined]
+        if config.CACHE_DIR:  # type: ignore[attr-defined]
+            locator = f"{__name__}.{KernelLocator.__name__}"
+            config.CACHE_LOCATOR_CLASSES = locator  # type: ignore[attr-defined]
+        try:
+            dispatcher = njit(cache=True, **_OPTIONS)(function)
+        finally:
+            config.CACHE_LOCATOR_CLASSES = before  # type: ignore[attr-defined]
         _KERNELS.append((f"{function.__module__}.{function.__name__}", dispatcher, signature))
         return dispatcher
 

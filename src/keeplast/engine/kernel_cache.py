@@ -1,8 +1,10 @@
 """Where compiled kernels live, and who is told when they must be compiled first.
 
 The folder's name is a digest of every source of ``columns``, of numba and of Python, because numba
-itself does not notice that a callee in another file changed. Numba adds the processor. Must be
-installed before ``columns`` is imported; importing :mod:`keeplast.engine` does it.
+itself does not notice that a callee in another file changed. Numba tells processors apart inside
+of it. Neither paths nor times matter, so the folder can be moved to another host with the package:
+an environment that was packed for executors brings it along. Must be installed before ``columns``
+is imported; importing :mod:`keeplast.engine` does it.
 """
 
 from __future__ import annotations
@@ -16,8 +18,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import platformdirs
+
+from keeplast.errors import invariant
+
+SHIPPED = "kernels"
+"""Where a packed environment has the folders, inside of the package."""
 
 _COMPLETE = "complete"
 _folder: Path | None = None
@@ -25,13 +33,19 @@ _warning: str | None = None
 
 
 def install() -> None:
-    """Choose the cache folder and point numba at it; later calls do nothing."""
+    """Choose the cache folder and point numba at it; later calls do nothing.
+
+    The folder that is asked for, else the one that the environment has brought, else the user's.
+    """
     global _folder, _warning
     if _folder is not None:
         return
     given = os.environ.get("KEEPLAST_CACHE_DIR")
+    shipped = Path(__file__).parents[1] / SHIPPED
     base = Path(given) if given else Path(platformdirs.user_cache_dir("keeplast"))
     folder = base / "kernels" / _digest()
+    if not given and (shipped / folder.name).is_dir():
+        base, folder = shipped, shipped / folder.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder):
@@ -56,7 +70,7 @@ def _digest() -> str:
         digest.update(source.name.encode())
         digest.update(source.read_bytes())
     digest.update(importlib.metadata.version("numba").encode())
-    digest.update(sys.version.encode())
+    digest.update(str(sys.implementation.cache_tag).encode())
     return digest.hexdigest()[:24]
 
 
@@ -65,7 +79,7 @@ def load_kernels(say: Callable[[str], None]) -> None:
     kernel = importlib.import_module("keeplast.columns").kernel
     if _warning is not None:
         say(_warning)
-    marker = None if _folder is None else _folder / _COMPLETE
+    marker = None if _folder is None else _folder / f"{_COMPLETE}-{kernel.processor()}"
     if marker is not None and marker.exists():
         kernel.load(_ignore)
         return
@@ -75,6 +89,12 @@ def load_kernels(say: Callable[[str], None]) -> None:
     if marker is not None:
         with contextlib.suppress(OSError):
             marker.write_text("\n".join(names) + "\n")
+
+
+def cache_folder() -> Path:
+    """Return the folder, whose kernels have been loaded."""
+    invariant(_folder is not None, "kernels have no folder before they are loaded")
+    return cast(Path, _folder)
 
 
 def _ignore(name: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import keeplast
 from keeplast.engine import kernel_cache
 
 START = """
@@ -18,12 +20,12 @@ for _, dispatcher, _ in kernel._KERNELS:
 """
 
 
-def start(folder: Path) -> tuple[list[str], int]:
+def start(folder: Path, **environment: str) -> tuple[list[str], int]:
     """Start a process that makes the kernels ready; return what it says and what it compiled."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", START],
-        env={**os.environ, "KEEPLAST_CACHE_DIR": str(folder)},
-        capture_output=True, text=True, check=True, timeout=300,
+        env={**os.environ, "KEEPLAST_CACHE_DIR": str(folder), **environment},
+        capture_output=True, text=True, check=True, timeout=900,
     )  # fmt: skip
     lines = done.stdout.splitlines()
     said = [line for line in lines if not line.startswith("!")]
@@ -38,6 +40,17 @@ def test_first_start_says_what_it_compiles_and_the_second_compiles_nothing(tmp_p
     assert len(said) - 1 == compiled
 
     assert ([], 0) == start(tmp_path)
+
+    # Nor does a package that lies elsewhere, as executors unpack it, with files of another age.
+    package = tmp_path / "elsewhere" / "keeplast"
+    shutil.copytree(Path(keeplast.__file__).parent, package, copy_function=shutil.copyfile)
+    assert ([], 0) == start(tmp_path, PYTHONPATH=str(package.parent))
+
+    # And the machine code may lie inside of the package.
+    (tmp_path / "kernels").rename(package / kernel_cache.SHIPPED)
+    home = {"PYTHONPATH": str(package.parent), "KEEPLAST_CACHE_DIR": "", "HOME": str(tmp_path)}
+    assert ([], 0) == start(tmp_path, **home)
+    assert not (tmp_path / ".cache").exists()
 
 
 def test_folder_that_cannot_be_written_is_said_and_replaced(tmp_path: Path) -> None:

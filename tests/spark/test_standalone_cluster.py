@@ -1,13 +1,20 @@
-"""A real cluster on loopback: executors are lost, and only what was reported is committed."""
+"""A real cluster on loopback that loses executors, attempts and drivers, one at a chosen place.
+
+Whatever happens, the bytes are LocalRunner's, and no staged file of any attempt is left.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-import threading
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -20,20 +27,51 @@ from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.report import RoundReport
 from keeplast.engine.runner import Runner
 from keeplast.log.files import LocalFiles
+from keeplast.model.strategy import Strategy
 from keeplast.pipeline.runner import SparkRunner
 from tests.support.cleanings import Reshaped
+from tests.support.cluster_driver import FAULT, KILL, Step
+from tests.support.cluster_faults import Act, Fault, Moment, Stage, inject
 from tests.support.mixed_log import write_mixed_log
-from tests.support.partition_maker import SMALL_SEGMENTS, clean_request, last_round
+from tests.support.partition_maker import NOW_MS, SMALL_SEGMENTS, clean_request, last_round
 from tests.support.replay import tree
-from tests.support.spark_cluster import Cluster, standalone_cluster
+from tests.support.spark_cluster import (
+    SETTINGS,
+    Cluster,
+    session_settings,
+    source_environment,
+    standalone_cluster,
+)
 
 pytestmark = pytest.mark.spark
 
-SHAPES = {
-    "partition": ShapeChoice(Shape.PARTITION),
-    "broadcast": ShapeChoice(Shape.BROADCAST),
-    "bucket": ShapeChoice(Shape.BUCKET, 3),
-}
+WHOLE = ShapeChoice(Shape.PARTITION)
+BROADCAST = ShapeChoice(Shape.BROADCAST)
+BUCKET = ShapeChoice(Shape.BUCKET, 3)
+BY_TIMESTAMP = replace(SMALL_SEGMENTS, strategy=Strategy.TIMESTAMP)
+DRIVER_SECONDS_MAX = 300
+LATE_SECONDS = 5.0
+"""How long executors may outlive the driver that they have lost."""
+
+PLACES = [
+    (WHOLE, Stage.WHOLE),
+    *((BROADCAST, stage) for stage in (Stage.INDEX, Stage.RAISE, Stage.SCAN, Stage.REWRITE)),
+    *((BUCKET, stage) for stage in (Stage.ASK, Stage.RESOLVE, Stage.REWRITE)),
+]
+"""Every stage of every shape. Only a rank by version has a stage that raises."""
+
+KILLS = list(product(PLACES, Moment, (Act.EXECUTOR, Act.WORKER, Act.HOST)))
+SHORT = [
+    ((WHOLE, Stage.WHOLE), Moment.DURING, Act.EXECUTOR),
+    ((BROADCAST, Stage.INDEX), Moment.AFTER, Act.HOST),
+    ((BROADCAST, Stage.RAISE), Moment.DURING, Act.WORKER),
+    ((BROADCAST, Stage.SCAN), Moment.BEFORE, Act.EXECUTOR),
+    ((BROADCAST, Stage.REWRITE), Moment.DURING, Act.HOST),
+    ((BUCKET, Stage.ASK), Moment.DURING, Act.HOST),
+    ((BUCKET, Stage.RESOLVE), Moment.DURING, Act.EXECUTOR),
+    ((BUCKET, Stage.REWRITE), Moment.AFTER, Act.HOST),
+]
+LONG = [pytest.param(*kill, marks=pytest.mark.slow) for kill in KILLS if kill not in SHORT]
 
 
 @pytest.fixture(scope="module")
@@ -44,43 +82,222 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def runner(cluster: Cluster) -> Iterator[SparkRunner]:
-    source = Path(__file__).parents[2] / "src"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")]))
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        with SparkRunner(cluster.master) as started:
+        with session_settings(SETTINGS), SparkRunner(cluster.master) as started:
             yield started
 
 
-def cleaned(runner: Runner, directory: Path) -> RoundReport:
+def cleaned(runner: Runner, directory: Path, *, by_timestamp: bool = False) -> RoundReport:
     coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
-    request = replace(clean_request(directory, topic=SMALL_SEGMENTS), first_dirty_offset=0)
-    return last_round(coordinator.clean(request))
+    topic = BY_TIMESTAMP if by_timestamp else SMALL_SEGMENTS
+    first_dirty = 33 if by_timestamp else 0
+    request = replace(clean_request(directory, topic=topic), first_dirty_offset=first_dirty)
+    report = last_round(coordinator.clean(request))
+    assert report.error is None, report.error
+    return report
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_an_executor_that_is_killed_changes_nothing(
-    runner: SparkRunner, cluster: Cluster, shape: str, tmp_path: Path
+def staged(directory: Path) -> list[str]:
+    return [name for name in os.listdir(directory) if name.endswith((".deleted", ".swap"))]
+
+
+@pytest.mark.parametrize(("place", "moment", "act"), [*SHORT, *LONG])
+def test_what_is_lost_is_done_again(
+    runner: SparkRunner,
+    place: tuple[ShapeChoice, Stage],
+    moment: Moment,
+    act: Act,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shape, stage = place
+    expected = write_mixed_log(tmp_path / "expected")
+    directory = shutil.copytree(expected.parent, tmp_path / "data") / expected.name
+    scratch = tmp_path / "fault"
+    scratch.mkdir()
+    fault = Fault(stage, moment, act, scratch)
+    by_timestamp = stage is Stage.RAISE
+    cleaned(LocalRunner(cores=1), expected, by_timestamp=by_timestamp)
+    inject(monkeypatch, fault)
+    cleaned(Reshaped(runner, shape), directory, by_timestamp=by_timestamp)
+    assert fault.has_struck
+    assert tree(expected) == tree(directory)
+
+
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "50ms",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.multiplier": "1.1",
+    # A stage of one task has no others to compare it with.
+    "spark.speculation.task.duration.threshold": "1s",
+}
+TWICE = [
+    (WHOLE, Stage.WHOLE, Moment.DURING, Act.WAIT),
+    (BROADCAST, Stage.INDEX, Moment.DURING, Act.WAIT),
+    (BROADCAST, Stage.REWRITE, Moment.DURING, Act.WAIT),
+    (BROADCAST, Stage.REWRITE, Moment.BEFORE, Act.LATE),
+    (BUCKET, Stage.ASK, Moment.AFTER, Act.WAIT),
+    (BUCKET, Stage.REWRITE, Moment.DURING, Act.LATE),
+]
+
+
+def test_attempts_that_overlap_leave_the_files_of_one(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow task and its speculative twin; the twin is also let win while the other goes on."""
+    expected = write_mixed_log(tmp_path / "expected")
+    cases = []
+    for number, (shape, stage, moment, act) in enumerate(TWICE):
+        scratch = tmp_path / f"fault{number}"
+        scratch.mkdir()
+        directory = shutil.copytree(expected.parent, tmp_path / f"data{number}") / expected.name
+        cases.append((shape, Fault(stage, moment, act, scratch), directory))
+    cleaned(LocalRunner(cores=1), expected)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    with session_settings({**SETTINGS, **SPECULATION}), SparkRunner(cluster.master) as runner:
+        for shape, fault, directory in cases:
+            with monkeypatch.context() as patch:
+                inject(patch, fault)
+                cleaned(Reshaped(runner, shape), directory)
+            contents = {n: c for n, c in tree(directory).items() if not n.endswith(".deleted")}
+            assert tree(expected) == contents, fault
+    for _, fault, directory in cases:
+        attempts = fault.attempts()
+        assert 2 <= len({attempt for attempt, _ in attempts}), (fault, attempts)
+        assert 2 <= len({process for _, process in attempts}), (fault, attempts)
+        assert tree(expected) == tree(directory), fault
+
+
+class Driver:
+    """``keeplast clean`` as a process of its own that has the cluster work for it."""
+
+    def __init__(
+        self, cluster: Cluster, data: Path, scratch: Path, shape: ShapeChoice, **faults: str
+    ) -> None:
+        """Start it; ``faults`` are environment variables of :mod:`tests.support.cluster_driver`."""
+        configuration = scratch / "conf"
+        configuration.mkdir(parents=True)
+        lines = [f"{name} {value}" for name, value in SETTINGS.items()]
+        (configuration / "spark-defaults.conf").write_text("\n".join(lines))
+        command = [
+            sys.executable, "-m", "tests.support.cluster_driver", "clean", str(data),
+            "--master", cluster.master, "--json", "--force", "--now-ms", str(NOW_MS),
+            "--shape", shape.shape, "--first-dirty-offset", "0", "--memory", "64m",
+            "--config", "cleanup.policy=compact",
+            "--config", f"segment.bytes={SMALL_SEGMENTS.segment_bytes}",
+        ]  # fmt: skip
+        environment = {
+            **source_environment(),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_CONF_DIR": str(configuration),
+            **faults,
+        }
+        self._process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self._process.send_signal(number)
+
+    def is_running(self) -> bool:
+        """Say whether it is."""
+        return self._process.poll() is None
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for its end; returns exit code and what it printed."""
+        out, err = self._process.communicate(timeout=DRIVER_SECONDS_MAX)
+        return self._process.returncode, out, err
+
+
+def held_driver(
+    cluster: Cluster, directory: Path, scratch: Path, shape: ShapeChoice, stage: Stage
+) -> tuple[Driver, Fault]:
+    """Return a driver one of whose tasks waits in the middle of ``stage``, and the fault."""
+    fault = Fault(stage, Moment.DURING, Act.HOLD, scratch / "fault")
+    fault.scratch.mkdir(parents=True)
+    words = f"{stage} {fault.moment} {fault.act} {fault.scratch}"
+    driver = Driver(cluster, directory.parent, scratch, shape, **{FAULT: words})
+    deadline = time.monotonic() + DRIVER_SECONDS_MAX
+    while driver.is_running() and not fault.has_struck and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert driver.is_running(), driver.end()
+    return driver, fault
+
+
+STOPPED = [
+    pytest.param(WHOLE, Stage.WHOLE, marks=pytest.mark.slow),
+    pytest.param(BROADCAST, Stage.INDEX, marks=pytest.mark.slow),
+    pytest.param(BROADCAST, Stage.REWRITE, marks=pytest.mark.slow),
+    pytest.param(BUCKET, Stage.ASK, marks=pytest.mark.slow),
+    (BUCKET, Stage.REWRITE),
+]
+
+
+@pytest.mark.parametrize(("shape", "stage"), STOPPED)
+def test_a_driver_that_is_stopped_leaves_nothing_behind(
+    cluster: Cluster, shape: ShapeChoice, stage: Stage, tmp_path: Path
+) -> None:
+    directory = write_mixed_log(tmp_path / "data")
+    before = tree(directory)
+    driver, fault = held_driver(cluster, directory, tmp_path, shape, stage)
+    driver.send(signal.SIGTERM)
+    fault.release()
+    code, out, err = driver.end()
+    assert 143 == code, err
+    assert "StoppedError" == json.loads(out)["partitions"][0]["error"]["class"]
+    assert before == tree(directory)
+    time.sleep(LATE_SECONDS)
+    assert before == tree(directory)
+
+
+@pytest.mark.parametrize(("shape", "stage"), STOPPED)
+def test_a_driver_that_is_killed_in_a_stage(
+    cluster: Cluster, runner: SparkRunner, shape: ShapeChoice, stage: Stage, tmp_path: Path
 ) -> None:
     expected = write_mixed_log(tmp_path / "expected")
     directory = shutil.copytree(expected.parent, tmp_path / "data") / expected.name
     cleaned(LocalRunner(cores=1), expected)
-    is_over = threading.Event()
-    kills: list[bool] = []
-
-    def kill() -> None:
-        while not is_over.is_set() and not any(kills):
-            time.sleep(1)
-            kills.append(cluster.kill_an_executor())
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        report = cleaned(Reshaped(runner, SHAPES[shape]), directory)
-    finally:
-        is_over.set()
-        killer.join()
-    assert report.error is None, report.error
+    driver, fault = held_driver(cluster, directory, tmp_path, shape, stage)
+    driver.send(signal.SIGKILL)
+    fault.release()
+    assert -signal.SIGKILL == driver.end()[0]
+    time.sleep(LATE_SECONDS)
+    cleaned(Reshaped(runner, shape), directory)
     assert tree(expected) == tree(directory)
-    assert [] == [name for name in tree(directory) if name.endswith(".deleted")]
-    assert any(kills)
+
+
+STEPS = [
+    (Step.ANNOUNCE, 0),
+    pytest.param(Step.ANNOUNCE, 2, marks=pytest.mark.slow),
+    pytest.param(Step.DECIDE, 0, marks=pytest.mark.slow),
+    pytest.param(Step.DECIDE, 4, marks=pytest.mark.slow),
+    pytest.param(Step.RETIRE, 0, marks=pytest.mark.slow),
+    pytest.param(Step.RETIRE, 3, marks=pytest.mark.slow),
+    pytest.param(Step.INSTALL, 0, marks=pytest.mark.slow),
+    (Step.INSTALL, 2),
+    pytest.param(Step.RETIRE_SNAPSHOTS, 0, marks=pytest.mark.slow),
+    pytest.param(Step.REMOVE, 0, marks=pytest.mark.slow),
+    pytest.param(Step.REMOVE, 5, marks=pytest.mark.slow),
+    pytest.param(Step.CHECKPOINT, 0, marks=pytest.mark.slow),
+    pytest.param(Step.END, 0, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("step", "number"), STEPS)
+def test_a_driver_that_is_killed_in_a_commit(
+    cluster: Cluster, runner: SparkRunner, step: Step, number: int, tmp_path: Path
+) -> None:
+    expected = write_mixed_log(tmp_path / "expected")
+    directory = shutil.copytree(expected.parent, tmp_path / "data") / expected.name
+    cleaned(LocalRunner(cores=1), expected)
+    once = tree(expected)
+    cleaned(LocalRunner(cores=1), expected)
+    killed = Driver(cluster, directory.parent, tmp_path, BUCKET, **{KILL: f"{step} {number}"})
+    code, _, err = killed.end()
+    assert -signal.SIGKILL == code, err
+    cleaned(Reshaped(runner, BROADCAST), directory)
+    # What was in place before it died has been cleaned once more, which lets a marker go.
+    assert tree(directory) in ([once] if step is Step.ANNOUNCE else [once, tree(expected)])

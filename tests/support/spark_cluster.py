@@ -8,70 +8,93 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
+from pyspark import SparkContext
 
+ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
-START_SECONDS_MAX = 60
+START_SECONDS_MAX = 240
 MASTER_CLASS = "org.apache.spark.deploy.master.Master"
 WORKER_CLASS = "org.apache.spark.deploy.worker.Worker"
-EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 MASTER_LINE = re.compile(r"Starting Spark master at (spark://[\d.]+:\d+)")
+SLOTS = 2
+HOSTS = ("127.0.0.1", "127.0.0.2")
+"""Spark starts no speculative attempt on the host of the first one."""
+
+SETTINGS = {
+    "spark.cores.max": "2",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    # A lost executor takes its shuffle files along; nobody waits for them to come back.
+    "spark.shuffle.io.retryWait": "100ms",
+    "spark.shuffle.io.maxRetries": "1",
+}
+"""Lets two applications have an executor with one core on each host."""
+
 REGISTERED = "Successfully registered with master"
 
 
+@dataclass(frozen=True, slots=True)
 class Cluster:
-    """A running cluster."""
+    """A running cluster: where its master listens."""
 
-    def __init__(self, master: str, workers: list[int]) -> None:
-        """Remember where the master listens, and the workers' process ids."""
-        self.master = master
-        self._workers = workers
+    master: str
 
-    def executors(self) -> list[int]:
-        """Return the process ids of the executors that run now."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                command = (path / "cmdline").read_bytes().decode().split("\0")
-            except (OSError, ValueError):
-                continue
-            if parent in self._workers and EXECUTOR_CLASS in command:
-                found.append(int(path.name))
-        return found
 
-    def kill_an_executor(self) -> bool:
-        """Kill one executor, as a host that fails would; False when none runs."""
-        for pid in self.executors()[:1]:
-            os.kill(pid, signal.SIGKILL)
-            return True
-        return False
+def source_environment() -> dict[str, str]:
+    """Return an environment whose Python processes see the sources and these tests."""
+    path = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @contextmanager
-def standalone_cluster(scratch: Path) -> Iterator[Cluster]:
-    """Start a cluster of two workers with one core each, and end it."""
+def session_settings(settings: Mapping[str, str]) -> Iterator[None]:
+    """Let sessions that are started meanwhile have ``settings``, as if from spark-defaults.conf.
+
+    That file is read when the JVM starts, and this process keeps its JVM from session to session.
+    """
+    SparkContext._ensure_initialized()
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    system = jvm.java.lang.System
+    with ExitStack() as stack:
+        for name, value in settings.items():
+            system.setProperty(name, value)
+            stack.callback(system.clearProperty, name)
+        yield
+
+
+@contextmanager
+def standalone_cluster(
+    scratch: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
+    """Start a cluster of two workers with room for two applications, and end it.
+
+    ``environment`` is what executors inherit; by default it lets them see the sources.
+    """
     environment = {
-        **os.environ,
+        **(source_environment() if environment is None else environment),
         "SPARK_HOME": str(SPARK_HOME),
-        "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_NO_DAEMONIZE": "1",
     }
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(name: str, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
+    def start(
+        name: str, *arguments: str, host: str = "127.0.0.1"
+    ) -> tuple[subprocess.Popen[bytes], Path]:
         log = scratch / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [str(SPARK_HOME / "bin" / "spark-class"), *arguments],
-                env=environment, stdout=output, stderr=subprocess.STDOUT,
+                env={**environment, "SPARK_LOCAL_IP": host}, stdout=output,
+                stderr=subprocess.STDOUT,
             )  # fmt: skip
         started.append(process)
         return process, log
@@ -83,14 +106,15 @@ def standalone_cluster(scratch: Path) -> Iterator[Cluster]:
         master = awaited(log, MASTER_LINE.pattern)
         workers = [
             start(
-                f"worker{n}", WORKER_CLASS, "--host", "127.0.0.1", "--webui-port", "0",
-                "--cores", "1", "--memory", "1g", "--work-dir", str(scratch / f"work{n}"), master,
+                f"worker{n}", WORKER_CLASS, "--host", host, "--webui-port", "0",
+                "--cores", str(SLOTS), "--memory", "4g", "--work-dir", str(scratch / f"work{n}"),
+                master, host=host,
             )
-            for n in range(2)
+            for n, host in enumerate(HOSTS)
         ]  # fmt: skip
         for _, log in workers:
             awaited(log, f"({REGISTERED})")
-        yield Cluster(master, [process.pid for process, _ in workers])
+        yield Cluster(master)
     finally:
         for process in reversed(started):
             process.terminate()

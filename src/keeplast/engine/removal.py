@@ -17,6 +17,8 @@ def remove_files(files: FileSystem, paths: Iterable[Path], warned: Callable[[str
     for path in paths:
         try:
             files.unlink(path)
+        except FileNotFoundError:
+            continue  # an attempt that nobody waits for any more has removed its own
         except (OSError, UnavailableError) as error:
             warned(
                 "a file could not be removed; the next clean, or a broker's start, does. "

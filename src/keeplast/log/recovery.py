@@ -17,6 +17,7 @@ looks superseded, an output that has its name already included.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,7 +52,9 @@ def recover_swap(files: FileSystem, directory: Path) -> tuple[str, ...]:
     for name, parsed in names:
         is_incomplete = parsed.stage == SWAP and cleaned and parsed.base_offset >= min(cleaned)
         if parsed.stage == DELETED or is_incomplete:
-            files.unlink(directory / name)
+            # Executors that have lost their driver may still be removing what they staged.
+            with contextlib.suppress(FileNotFoundError):
+                files.unlink(directory / name)
     files.fsync_directory(directory)
     for name, parsed in names:
         if parsed.stage == CLEANED:

@@ -163,4 +163,5 @@ def _remove_staged(task: PartitionTask) -> None:
             parsed = parse_segment_file(name)
             attempt = (parsed.attempt or "") if parsed is not None else ""
             if attempt.partition(ATTEMPT_MARK)[0] == task.attempt:
-                files.unlink(task.target / name)
+                with contextlib.suppress(FileNotFoundError):
+                    files.unlink(task.target / name)

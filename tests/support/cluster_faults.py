@@ -1,0 +1,247 @@
+"""Faults at a chosen place of a Spark job, struck by the very task that is to suffer from them.
+
+The driver's worker and its function for buckets are wrapped; the wrappers travel with the tasks as
+the originals do, so the cluster has to see this package. Whoever strikes first makes a file that
+keeps every other attempt from striking too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+from pyspark import TaskContext
+
+from keeplast.cleaner.plan import RoundPlan
+from keeplast.columns.winners import KeyMap
+from keeplast.engine.standings import Standings
+from keeplast.engine.task import PartitionTask, TaskResult
+from keeplast.engine.units import (
+    Answer,
+    AskUnit,
+    IndexUnit,
+    KeyChunk,
+    RaiseUnit,
+    RewriteUnit,
+    ScanUnit,
+    Unit,
+    UnitResult,
+)
+from keeplast.engine.work import resolve
+from keeplast.pipeline import jobs
+from keeplast.pipeline.stages import Worker
+
+OVERLAP_SECONDS_MAX = 120
+POLL_SECONDS = 0.02
+LATE_SECONDS = 0.5
+"""Enough for a driver to take a result, less than Spark leaves an attempt that it has given up."""
+
+
+class Stage(StrEnum):
+    """What a task does when the fault strikes."""
+
+    WHOLE = "whole"
+    SCAN = "scan"
+    INDEX = "index"
+    RAISE = "raise"
+    ASK = "ask"
+    RESOLVE = "resolve"
+    REWRITE = "rewrite"
+
+
+class Moment(StrEnum):
+    """Before anything was done, with files half written, or when all is done and not reported."""
+
+    BEFORE = "before"
+    DURING = "during"
+    AFTER = "after"
+
+
+class Act(StrEnum):
+    """What happens.
+
+    ``executor`` kills the JVM alone, so that its worker goes on for a while; ``worker`` the Python
+    process; ``host`` both. ``wait`` holds the task until another attempt at it has come to the same
+    place, so that both go on side by side; ``late`` until the other one is through and the driver
+    has what it wanted; ``hold`` until :meth:`Fault.release`.
+    """
+
+    EXECUTOR = "executor"
+    WORKER = "worker"
+    HOST = "host"
+    WAIT = "wait"
+    LATE = "late"
+    HOLD = "hold"
+
+
+UNITS = {
+    ScanUnit: Stage.SCAN, IndexUnit: Stage.INDEX, RaiseUnit: Stage.RAISE,
+    RewriteUnit: Stage.REWRITE,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault. ``scratch`` is an empty directory that all hosts see; what ran is noted there."""
+
+    stage: Stage
+    moment: Moment
+    act: Act
+    scratch: Path
+
+    @property
+    def has_struck(self) -> bool:
+        """Say whether it has."""
+        return (self.scratch / "struck").exists()
+
+    def attempts(self) -> set[tuple[int, int]]:
+        """Return the attempts that came by, each as attempt and process."""
+        names = [path.name.split("-") for path in self.scratch.glob("at-*")]
+        return {(int(attempt), int(process)) for _, attempt, process in names}
+
+    def at(self, stage: Stage, moment: Moment) -> None:
+        """Pass a place: strike if it is the one and nobody has struck."""
+        if stage == self.stage and moment is Moment.AFTER and self.has_struck and self._is_twin():
+            (self.scratch / "through").touch()
+        if (stage, moment) != (self.stage, self.moment):
+            return
+        is_first = _makes(self.scratch / "struck")
+        context = TaskContext.get()
+        number = 0 if context is None else context.taskAttemptId()
+        if is_first or self._is_twin():
+            (self.scratch / f"at-{number}-{os.getpid()}").touch()
+        if is_first:
+            (self.scratch / "twin").write_text(_place())
+            self._strike()
+
+    def _is_twin(self) -> bool:
+        """Say whether this is another attempt at what the first one did."""
+        with contextlib.suppress(OSError):
+            return (self.scratch / "twin").read_text() == _place()
+        return False
+
+    def _strike(self) -> None:
+        if self.act in (Act.EXECUTOR, Act.HOST):
+            os.kill(_parent(os.getppid()), signal.SIGKILL)
+        if self.act in (Act.WORKER, Act.HOST):
+            os.kill(os.getpid(), signal.SIGKILL)
+        deadline = time.monotonic() + OVERLAP_SECONDS_MAX
+        while self._waits() and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        if self.act is Act.LATE:
+            time.sleep(LATE_SECONDS)
+
+    def _waits(self) -> bool:
+        match self.act:
+            case Act.WAIT:
+                return len(self.attempts()) < 2
+            case Act.LATE:
+                return not (self.scratch / "through").exists()
+            case Act.HOLD:
+                return not (self.scratch / "go").exists()
+            case _:
+                return False
+
+    def release(self) -> None:
+        """Let a task that is held go on."""
+        (self.scratch / "go").touch()
+
+
+def _place() -> str:
+    """Return what names the same piece of work in every attempt at it."""
+    context = TaskContext.get()
+    return "" if context is None else f"{context.stageId()}/{context.partitionId()}"
+
+
+def _makes(path: Path) -> bool:
+    """Make a file; False when it is there."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _parent(pid: int) -> int:
+    """Return the parent of a process: of the daemon that forks workers, the executor."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """What a worker tells its progress; half way is where a file of a stage that writes is open."""
+
+    told: Callable[[int], None]
+    fault: Fault
+    stage: Stage
+    target: Path
+
+    def __call__(self, read_bytes: int) -> None:
+        self.told(read_bytes)
+        writes = self.stage in (Stage.WHOLE, Stage.REWRITE)
+        if not writes or any(name.endswith(".deleted") for name in os.listdir(self.target)):
+            self.fault.at(self.stage, Moment.DURING)
+
+
+@dataclass(frozen=True, slots=True)
+class FaultyWorker:
+    """A worker that passes its fault's places."""
+
+    worker: Worker
+    fault: Fault
+
+    def run(self, task: PartitionTask) -> TaskResult:
+        """Run a wave."""
+        self.fault.at(Stage.WHOLE, Moment.BEFORE)
+        result = self._telling(Stage.WHOLE, task).run(task)
+        self.fault.at(Stage.WHOLE, Moment.AFTER)
+        return result
+
+    def do(
+        self, task: PartitionTask, unit: Unit, key_map: KeyMap | None, standings: Standings | None
+    ) -> UnitResult:
+        """Do a unit."""
+        stage = UNITS[type(unit)]
+        self.fault.at(stage, Moment.BEFORE)
+        result = self._telling(stage, task).do(task, unit, key_map, standings)
+        self.fault.at(stage, Moment.AFTER)
+        return result
+
+    def ask(self, task: PartitionTask, unit: AskUnit) -> Iterator[KeyChunk | UnitResult]:
+        """Ask about an extent."""
+        self.fault.at(Stage.ASK, Moment.BEFORE)
+        yield from self._telling(Stage.ASK, task).ask(task, unit)
+        self.fault.at(Stage.ASK, Moment.AFTER)
+
+    def _telling(self, stage: Stage, task: PartitionTask) -> Worker:
+        progress = _Progress(self.worker.progressed, self.fault, stage, task.target)
+        return replace(self.worker, progressed=progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _FaultyResolve:
+    """The answer of a bucket, given past the fault's places."""
+
+    fault: Fault
+
+    def __call__(
+        self, chunks: Sequence[KeyChunk], plan: RoundPlan, parts: int
+    ) -> Iterator[Answer | int]:
+        self.fault.at(Stage.RESOLVE, Moment.BEFORE)
+        for found in resolve(chunks, plan, parts):
+            yield found
+            self.fault.at(Stage.RESOLVE, Moment.DURING)
+        self.fault.at(Stage.RESOLVE, Moment.AFTER)
+
+
+def inject(patch: pytest.MonkeyPatch, fault: Fault) -> None:
+    """Let the jobs of this driver meet ``fault``."""
+    patch.setattr(jobs, "Worker", lambda *arguments: FaultyWorker(Worker(*arguments), fault))
+    patch.setattr(jobs, "resolve", _FaultyResolve(fault))

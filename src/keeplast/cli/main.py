@@ -17,6 +17,7 @@ from keeplast.cli.export import export
 from keeplast.cli.guard import Terminated, terminate_on_signal
 from keeplast.cli.inspect import inspect
 from keeplast.cli.output import claim_stdout
+from keeplast.cli.pack import pack
 from keeplast.cli.plan import plan
 from keeplast.cli.receipt import receipt
 from keeplast.cli.run import run
@@ -51,7 +52,7 @@ def _options(
         raise typer.Exit
 
 
-for command in (inspect, status, plan, clean, run, delete_records, verify, export, demo):
+for command in (inspect, status, plan, clean, run, delete_records, verify, export, pack, demo):
     app.command()(command)
 app.add_typer(receipt)
 app.add_typer(config)

@@ -11,7 +11,7 @@ checkpoint stays. Another round follows while asked for and while the bound was 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +19,9 @@ from pathlib import Path
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.shapes import Ground, Workload, choose_shapes
 from keeplast.clock import Clock
-from keeplast.engine.commit import (
-    commit_in_place,
-    commit_to_target,
-    complete_active,
-    copy_partition,
-)
+from keeplast.engine.commit import copy_partition
+from keeplast.engine.commits import Commits, Ended
+from keeplast.engine.committer import Committer, Work
 from keeplast.engine.estimate import estimate_round
 from keeplast.engine.events import Events
 from keeplast.engine.expiry import expire_partition, failed_expiry
@@ -32,14 +29,11 @@ from keeplast.engine.horizons import HorizonBook
 from keeplast.engine.kernel_cache import load_kernels
 from keeplast.engine.place import (
     check_places,
-    check_target,
     complete_target,
     copy_root_files,
     make_target,
     target_of,
 )
-from keeplast.engine.receipt import append_receipt, receipt_line
-from keeplast.engine.removal import remove_files
 from keeplast.engine.report import CleanReport, Estimate, RoundReport
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rolling import roll_active, roll_idle
@@ -49,7 +43,6 @@ from keeplast.engine.rounds import (
     base_report,
     clean_report,
     disk_needed_bytes,
-    failed_report,
     in_order,
     planned_report,
 )
@@ -60,7 +53,7 @@ from keeplast.engine.survey import Checkpoints, Survey, load_checkpoints, survey
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import CompactionError, RefusedError, StoppedError, UnavailableError
-from keeplast.format.filename import CLEANER_CHECKPOINT, parse_segment_file
+from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
 from keeplast.log.format_guard import check_understood
@@ -71,8 +64,6 @@ ROUNDS_MAX = 100_000
 RESERVE_BYTES_MIN = 64 << 20
 RESERVE_SHARE = 50
 """One in so many free bytes stays free, and 64 MiB at least."""
-
-Work = tuple[PartitionRun, Round]
 
 
 class Coordinator:
@@ -98,6 +89,9 @@ class Coordinator:
         self._events = events
         self._is_stopping = False
         self._horizons = HorizonBook(files)
+        self._committer = Committer(
+            clock, files, events, self._horizons, self._check_stop, run=self._run
+        )  # fmt: skip
         self._holds: set[Path] = set()
         load_kernels(events.warned)
 
@@ -236,7 +230,7 @@ class Coordinator:
                 roll_active(self._files, partition)
             self._roll_idle(run, request)
         except (CompactionError, OSError) as error:
-            self._fail(run, None, 0, error)
+            self._committer.fail(run, None, 0, error)
 
     def _recover(self, partition: PartitionRequest) -> None:
         check_understood(partition.path, self._files)
@@ -294,10 +288,10 @@ class Coordinator:
             if writes:
                 self._check_room(survey, survey.plan, run.request.path, target)
             task = self._task(run.request, survey.plan, target, request, writes=writes)
-            round_ = Round(survey, survey.plan, task, started)
+            round_ = Round(survey, survey.plan, task, self._clock.seconds() - started)
             self._events.planned(round_.bytes_to_read())
         except (CompactionError, OSError) as error:
-            self._fail(run, survey, 0, error)
+            self._committer.fail(run, survey, 0, error)
             return
         yield run, round_
 
@@ -405,35 +399,61 @@ class Coordinator:
         while waiting:
             if self._is_stopping:
                 for run, round_ in waiting:
-                    self._fail(run, round_.survey, len(round_.committed), _stopped())
+                    self._committer.fail(run, round_.survey, len(round_.committed), _stopped())
                 return
             chunk, rest = self._next_chunk(waiting)
             tasks = []
             for number, (_, round_) in enumerate(chunk):
                 round_.task = replace(round_.task, number=number)
                 tasks.append(round_.task)
-            left = dict(enumerate(chunk))
-            again: list[Work] = []
-            lost: Exception = UnavailableError("the runner lost the task of this partition")
-            try:
-                for result in self._runner.run(tasks, self._progressed):
-                    run, round_ = left[result.number]
-                    try:
-                        if self._take(run, round_, result, request):
-                            again.append((run, round_))
-                    except (CompactionError, OSError) as error:
-                        self._fail(run, round_.survey, len(round_.committed), error)
-                    self._collect(round_)
-                    del left[result.number]
-            except CompactionError as error:
-                lost = error  # the runner itself failed: whatever it has not given back is lost
-            finally:
-                # Also of those that an exception from outside, as of a signal, cuts off.
-                for _, round_ in left.values():
-                    self._collect(round_)
-            for run, round_ in left.values():
-                self._fail(run, round_.survey, len(round_.committed), lost)
-            waiting = again + rest
+            waiting = self._run_chunk(chunk, tasks, request) + rest
+
+    def _run_chunk(
+        self, chunk: list[Work], tasks: list[PartitionTask], request: CleanRequest
+    ) -> list[Work]:
+        """Run a wave of each round and commit it; returns the rounds that another wave follows."""
+        left = dict(enumerate(chunk))
+        again: list[Work] = []
+        lost: Exception = UnavailableError("the runner lost the task of this partition")
+
+        def end(ended: Iterable[Ended]) -> None:
+            done: list[tuple[Work, TaskResult]] = []
+            for result, error in ended:
+                work = left.pop(result.number)
+                run, round_ = work
+                self._committer.collect(round_)
+                if error is not None:
+                    self._committer.fail(run, round_.survey, len(round_.committed), error)
+                elif result.carry is not None:
+                    round_.task = replace(round_.task, carry=result.carry)
+                    again.append(work)
+                else:
+                    done.append((work, result))
+            self._committer.finish(done, request)
+
+        def commit(result: TaskResult) -> None:
+            self._committer.commit(left[result.number][1], result)
+
+        try:
+            with Commits(commit) as commits:
+                try:
+                    for result in self._runner.run(tasks, self._progressed):
+                        if len(tasks) == 1:
+                            end([commits.do(result)])
+                        else:
+                            commits.begin(result)
+                            end(commits.ended())
+                except CompactionError as error:
+                    lost = error  # the runner itself failed: what it has not given back is lost
+                for ended in commits.rest():
+                    end(ended)
+        finally:
+            # Also of those that an exception from outside, as of a signal, cuts off.
+            for _, round_ in left.values():
+                self._committer.collect(round_)
+        for run, round_ in left.values():
+            self._committer.fail(run, round_.survey, len(round_.committed), lost)
+        return again
 
     def _next_chunk(self, waiting: list[Work]) -> tuple[list[Work], list[Work]]:
         """Return the rounds whose output fits on disk together, and those that must wait.
@@ -455,68 +475,6 @@ class Coordinator:
             used += needed
         return chunk, []
 
-    def _take(
-        self, run: PartitionRun, round_: Round, result: TaskResult, request: CleanRequest
-    ) -> bool:
-        """Commit one wave; True when another one follows."""
-        if result.error is not None:
-            self._fail(run, round_.survey, len(round_.committed), result.error)
-            return False
-        self._check_stop()
-        task = round_.task
-        round_.results.append(result)
-        if task.writes and task.target != task.path:
-            check_target(self._files, task.target, run=self._run)
-            commit_to_target(self._files, task, result, round_.survey.listing)
-            round_.committed.extend(result.staged)
-        elif task.writes:
-            with shielded():
-                self._swap(round_, result)
-        if result.carry is not None:
-            round_.task = replace(task, carry=result.carry)
-            return True
-        report = round_.report(self._clock.seconds())
-        if task.writes:
-            if request.receipt is not None:
-                line = receipt_line(task, round_.results, report)
-                append_receipt(self._files, request.receipt, line)
-            if not round_.plan.is_expired_round:
-                self._checkpoint(run, request, result.end_offset)
-            if task.target != task.path:
-                complete_target(self._files, task.target, run=self._run)
-            if result.end_offset >= round_.plan.bound:
-                self._horizons.examined(task.path, round_.plan.now_ms)
-            run.request = replace(run.request, path=task.target)
-        run.is_done = result.end_offset >= round_.plan.bound
-        run.rounds.append(report)
-        self._events.finished(run.request.partition, report)
-        return False
-
-    def _swap(self, round_: Round, result: TaskResult) -> None:
-        """Put a wave in place and remove what it replaces.
-
-        A disk that fails meanwhile leaves the partition to be finished or undone: now if it can.
-        """
-        path = round_.task.path
-        try:
-            replaced = commit_in_place(
-                self._files, round_.task, result, round_.survey.listing, round_.committed
-            )
-        except OSError:
-            try:
-                recover_swap(self._files, path)
-            except (CompactionError, OSError) as error:
-                self._events.warned(
-                    "the swap could be neither finished nor undone; the next clean, or a broker's "
-                    f"start, does. path={path} error={error}"
-                )
-            raise
-        round_.committed.extend(result.staged)
-        complete_active(self._files, round_.survey.listing)
-        started = self._clock.seconds()
-        remove_files(self._files, replaced, self._events.warned)
-        round_.removal_seconds += self._clock.seconds() - started
-
     def _progressed(self, read_bytes: int) -> None:
         """Pass progress on; workers call it window by window, and end there when asked to."""
         self._events.progressed(read_bytes)
@@ -530,27 +488,6 @@ class Coordinator:
         root = run.request.path.parent if request.target is None else request.target
         change = {run.request.partition: offset}
         update_checkpoint(self._files, root, CLEANER_CHECKPOINT, change)
-
-    def _collect(self, round_: Round) -> None:
-        """Remove what attempts of the current task staged and no commit has named."""
-        task = round_.task
-        if not task.writes or not self._files.exists(task.target):
-            return
-        names = {name: parse_segment_file(name) for name in self._files.listdir(task.target)}
-        ours = [
-            task.target / name
-            for name, parsed in names.items()
-            if parsed is not None and (parsed.attempt or "").startswith(task.attempt)
-        ]
-        remove_files(self._files, ours, self._events.warned)
-
-    def _fail(
-        self, run: PartitionRun, survey: Survey | None, committed: int, error: Exception
-    ) -> None:
-        report = failed_report(survey, committed, error)
-        run.is_done = True
-        run.rounds.append(report)
-        self._events.finished(run.request.partition, report)
 
 
 def _stopped() -> StoppedError:

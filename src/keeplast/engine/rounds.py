@@ -31,12 +31,16 @@ from keeplast.model.strategy import Strategy
 
 @dataclass(slots=True)
 class Round:
-    """A round that has a plan: its task of the moment, and what its waves gave so far."""
+    """A round that has a plan: its task of the moment, and what its waves gave so far.
+
+    ``driver_seconds`` is what survey and commits took; what its workers took is in ``results``. A
+    round's time is their sum: it does not wait for its turn at its own expense.
+    """
 
     survey: Survey
     plan: RoundPlan
     task: PartitionTask
-    started: float
+    driver_seconds: float
     committed: list[StagedGroup] = field(default_factory=list)
     results: list[TaskResult] = field(default_factory=list)
     removal_seconds: float = 0.0
@@ -69,10 +73,11 @@ class Round:
             shape_reason=choice.why or None,
         )
 
-    def report(self, finished: float) -> RoundReport:
+    def report(self) -> RoundReport:
         """Return the report of a round whose last wave is committed."""
         last = self.results[-1]
         counters, index, slots = last.counters, last.index, self.plan.key_slots
+        clean_seconds = sum(result.clean_seconds for result in self.results)
         payloads = sum((result.payloads for result in self.results), NO_PAYLOADS)
         stats = Stats(
             map_messages_read=index.messages_read,
@@ -93,8 +98,8 @@ class Round:
             distinct_keys=index.distinct_keys,
             buffer_utilization=None if slots is None else index.distinct_keys / slots,
             index_seconds=index.seconds,
-            clean_seconds=sum(result.clean_seconds for result in self.results),
-            total_seconds=finished - self.started - self.removal_seconds,
+            clean_seconds=clean_seconds,
+            total_seconds=self.driver_seconds + index.seconds + clean_seconds,
             removal_seconds=self.removal_seconds,
             peak_rss_bytes=max(result.peak_rss_bytes for result in self.results),
             versions_missing=index.versions_missing,

@@ -194,7 +194,7 @@ class _Chunk:
         )
         with runner_for(self._files) as runner:
             task = self._task(plan, runner)
-            round_ = Round(survey, task.plan, task, self._started)
+            round_ = Round(survey, task.plan, task, self._clock.seconds() - self._started)
             while True:
                 (result,) = runner.run([round_.task], progressed)
                 if result.error is not None:
@@ -206,7 +206,7 @@ class _Chunk:
                 round_.task = replace(round_.task, carry=result.carry)
         commit.publish(result.end_offset)
         stats = sum((each.filters for each in round_.results), FilterStats())
-        report = round_.report(self._clock.seconds())
+        report = round_.report()
         return report if task.filters is None else replace(report, filters=stats)
 
     def _task(self, plan: RoundPlan, runner: Runner) -> PartitionTask:

@@ -1,0 +1,169 @@
+"""Puts what came back from workers in place, and writes it down: receipt, checkpoint, report.
+
+Receipt before checkpoint: what is written down as cleaned is never without its receipt. What a
+failed or late attempt staged is removed as soon as no commit can name it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from keeplast.clock import Clock
+from keeplast.engine.commit import commit_in_place, commit_to_target, complete_active
+from keeplast.engine.events import Events
+from keeplast.engine.horizons import HorizonBook
+from keeplast.engine.place import check_target, complete_target
+from keeplast.engine.receipt import append_receipt, receipt_line
+from keeplast.engine.removal import remove_files
+from keeplast.engine.report import RoundReport
+from keeplast.engine.request import CleanRequest
+from keeplast.engine.rounds import PartitionRun, Round, failed_report
+from keeplast.engine.shield import shielded
+from keeplast.engine.survey import Survey
+from keeplast.engine.task import TaskResult
+from keeplast.errors import CompactionError
+from keeplast.format.filename import CLEANER_CHECKPOINT, parse_segment_file
+from keeplast.log.checkpoints import update_checkpoint
+from keeplast.log.files import FileSystem
+from keeplast.log.recovery import recover_swap
+from keeplast.model.partition import TopicPartition
+
+Work = tuple[PartitionRun, Round]
+
+
+class Committer:
+    """Commits waves of rounds. :meth:`commit` may run for several partitions at once."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        files: FileSystem,
+        events: Events,
+        horizons: HorizonBook,
+        check_stop: Callable[[], None],
+        *,
+        run: str,
+    ) -> None:
+        """Take the components; ``check_stop`` raises when no further commit may begin.
+
+        ``run`` is the name by which targets know who fills them.
+        """
+        self._run = run
+        self._clock = clock
+        self._files = files
+        self._events = events
+        self._horizons = horizons
+        self._check_stop = check_stop
+
+    def commit(self, round_: Round, result: TaskResult) -> None:
+        """Put one wave in place; commits of several partitions run side by side."""
+        if result.error is not None:
+            raise result.error
+        self._check_stop()
+        task = round_.task
+        round_.results.append(result)
+        started, removed = self._clock.seconds(), round_.removal_seconds
+        if task.writes and task.target != task.path:
+            check_target(self._files, task.target, run=self._run)
+            commit_to_target(self._files, task, result, round_.survey.listing)
+            round_.committed.extend(result.staged)
+        elif task.writes:
+            with shielded():
+                self._swap(round_, result)
+        round_.driver_seconds += self._clock.seconds() - started
+        round_.driver_seconds -= round_.removal_seconds - removed
+
+    def finish(self, done: list[tuple[Work, TaskResult]], request: CleanRequest) -> None:
+        """Write down rounds that are in place: receipts, checkpoints at once, and what to tell."""
+        reports: list[tuple[Work, TaskResult, RoundReport]] = []
+        offsets: dict[Path, dict[TopicPartition, int]] = {}
+        for (run, round_), result in done:
+            report, task = round_.report(), round_.task
+            try:
+                if task.writes and request.receipt is not None:
+                    line = receipt_line(task, round_.results, report)
+                    append_receipt(self._files, request.receipt, line)
+            except (CompactionError, OSError) as error:
+                self.fail(run, round_.survey, len(round_.committed), error)
+                continue
+            if task.writes and not round_.plan.is_expired_round:
+                root = task.target.parent
+                offsets.setdefault(root, {})[run.request.partition] = result.end_offset
+            reports.append(((run, round_), result, report))
+        try:
+            for root, changes in offsets.items():
+                update_checkpoint(self._files, root, CLEANER_CHECKPOINT, changes)
+        except (CompactionError, OSError) as error:
+            for (run, round_), _, _ in reports:
+                self.fail(run, round_.survey, len(round_.committed), error)
+            return
+        for work, result, report in reports:
+            self._end(work, result, report)
+
+    def _end(self, work: Work, result: TaskResult, report: RoundReport) -> None:
+        """Mark a target complete, and tell of a round that is written down."""
+        run, round_ = work
+        task = round_.task
+        try:
+            if task.writes and task.target != task.path:
+                complete_target(self._files, task.target, run=self._run)
+        except (CompactionError, OSError) as error:
+            self.fail(run, round_.survey, len(round_.committed), error)
+            return
+        is_done = result.end_offset >= round_.plan.bound
+        if task.writes:
+            if is_done:
+                self._horizons.examined(task.path, round_.plan.now_ms)
+            run.request = replace(run.request, path=task.target)
+        run.is_done = is_done
+        run.rounds.append(report)
+        self._events.finished(run.request.partition, report)
+
+    def _swap(self, round_: Round, result: TaskResult) -> None:
+        """Put a wave in place and remove what it replaces.
+
+        A disk that fails meanwhile leaves the partition to be finished or undone: now if it can.
+        """
+        path = round_.task.path
+        try:
+            replaced = commit_in_place(
+                self._files, round_.task, result, round_.survey.listing, round_.committed
+            )
+        except OSError:
+            try:
+                recover_swap(self._files, path)
+            except (CompactionError, OSError) as error:
+                self._events.warned(
+                    "the swap could be neither finished nor undone; the next clean, or a broker's "
+                    f"start, does. path={path} error={error}"
+                )
+            raise
+        round_.committed.extend(result.staged)
+        complete_active(self._files, round_.survey.listing)
+        started = self._clock.seconds()
+        remove_files(self._files, replaced, self._events.warned)
+        round_.removal_seconds += self._clock.seconds() - started
+
+    def collect(self, round_: Round) -> None:
+        """Remove what attempts of the current task staged and no commit has named."""
+        task = round_.task
+        if not task.writes or not self._files.exists(task.target):
+            return
+        names = {name: parse_segment_file(name) for name in self._files.listdir(task.target)}
+        ours = [
+            task.target / name
+            for name, parsed in names.items()
+            if parsed is not None and (parsed.attempt or "").startswith(task.attempt)
+        ]
+        remove_files(self._files, ours, self._events.warned)
+
+    def fail(
+        self, run: PartitionRun, survey: Survey | None, committed: int, error: Exception
+    ) -> None:
+        """End a partition's call with ``error``, after so many committed groups."""
+        report = failed_report(survey, committed, error)
+        run.is_done = True
+        run.rounds.append(report)
+        self._events.finished(run.request.partition, report)

@@ -1,9 +1,10 @@
 """Runs rounds in threads of this process; kernels release the interpreter lock.
 
-The only thread pool below ``service``. One workspace a thread, made once. The threads of a round
-in stages share its key map. Units of such rounds go before whole partitions, the longest round
-first, so that a giant one starts at once and small ones fill the gaps that its stages leave; whole
-partitions are begun in the order in which they came.
+The only threads below ``service`` but for those that commit (:mod:`keeplast.engine.commits`). One
+workspace a thread, made once. The threads of a round in stages share its key map. Units of such
+rounds go before whole partitions, the longest round first, so that a giant one starts at once and
+small ones fill the gaps that its stages leave; whole partitions are begun in the order in which
+they came.
 """
 
 from __future__ import annotations

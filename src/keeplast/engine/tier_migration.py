@@ -114,9 +114,9 @@ def count_records(
         (result,) = runner.run([task], progressed)
     if result.error is not None:
         raise result.error
-    round_ = Round(survey, survey.plan, task, started)
+    round_ = Round(survey, survey.plan, task, clock.seconds() - started)
     round_.results.append(result)
-    report = round_.report(clock.seconds())
+    report = round_.report()
     if report.stats is None or report.reasons is None:
         return migration
     return replace(

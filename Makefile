@@ -32,7 +32,7 @@ export NEEDS_GO
 GATEWAY := build/bin/versitygw
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-kafka test-services soak simulate bench bench-peers demo docs readme lock bare java clean
+.PHONY: all help setup check test test-kafka test-services soak simulate bench bench-peers demo demo-tier docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -90,6 +90,10 @@ bench-peers: setup java  ## The same directories by Kafka, keeplast and Spark SQ
 demo: setup  ## Compact a git history and a broker's directory and compare; RUNNER=local needs no Java
 	@test "$(RUNNER)" = local || $(MAKE) --no-print-directory java
 	$(BIN)/keeplast demo --git '$(GIT)' --runner $(RUNNER) $(ARGS)
+
+demo-tier: setup  ## Kill and freeze the leaders of a tiered log and read it back; RUNNER=local needs no Java
+	@test "$(RUNNER)" = local || $(MAKE) --no-print-directory java
+	$(BIN)/keeplast demo --tier --runner $(RUNNER) $(ARGS)
 
 docs: setup  ## Generate the reference pages from the code and the scenario table from the tests
 	$(BIN)/python tools/make_reference.py

@@ -37,6 +37,14 @@ def demo(
         Path,
         typer.Option("--git", metavar="PATH", help="The repository whose history is replayed."),
     ] = Path("."),
+    tier: Annotated[
+        bool,
+        typer.Option(
+            "--tier",
+            help="Show a tiered log instead: leaders are killed and frozen in the middle of a "
+            "round, and a reader still gets what was appended.",
+        ),
+    ] = False,
     runner: options.Runner = RunnerName.SPARK,
     as_json: options.Json = False,
 ) -> None:
@@ -44,7 +52,25 @@ def demo(
 
     The history becomes a compacted topic: path by path, the last value must be what git says.
     """
-    run_guarded(lambda: _shown(git, runner, as_json=as_json), as_json=as_json)
+
+    def body() -> tuple[int, dict[str, Any]]:
+        if tier:
+            return _tiered(runner, as_json=as_json)
+        return _shown(git, runner, as_json=as_json)
+
+    run_guarded(body, as_json=as_json)
+
+
+def _tiered(runner: RunnerName, *, as_json: bool) -> tuple[int, dict[str, Any]]:
+    from keeplast.cli.output import say
+    from keeplast.cli.tier_options import check_packages
+    from keeplast.engine.kernel_cache import load_kernels
+
+    check_packages()
+    load_kernels(lambda message: say(message, kind="warning"))
+    from keeplast.cli.demo_tier import show_tier
+
+    return show_tier(runner, as_json=as_json)
 
 
 def _shown(git: Path, runner: RunnerName, *, as_json: bool) -> tuple[int, dict[str, Any]]:

@@ -50,10 +50,11 @@ class LogReading:
         return sum(segment.size_bytes for segment in self.segments)
 
 
-class _Consumer:
+class Consumer:
     """Applies records in offset order; those of open transactions wait for their marker."""
 
     def __init__(self) -> None:
+        """Begin with no records."""
         self.tombstones = 0
         self.end_offset = 0
         self._latest: dict[bytes, tuple[int, bytes | None]] = {}
@@ -92,7 +93,7 @@ class _Consumer:
 
 def read_log(partition: Path, files: FileSystem) -> LogReading:
     """Read every batch of a partition directory; CorruptError when one is damaged."""
-    consumer = _Consumer()
+    consumer = Consumer()
     buffers = WindowBuffers(WINDOW_BYTES)
     listed = list_partition(partition, files).segments
     counts = [_read(segment, files, buffers, consumer) for segment in listed]
@@ -106,7 +107,7 @@ def read_log(partition: Path, files: FileSystem) -> LogReading:
 
 
 def _read(
-    segment: SegmentFiles, files: FileSystem, buffers: WindowBuffers, consumer: _Consumer
+    segment: SegmentFiles, files: FileSystem, buffers: WindowBuffers, consumer: Consumer
 ) -> int:
     count = 0
     with reading(files, segment.log_path) as handle:

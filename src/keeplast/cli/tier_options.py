@@ -92,15 +92,9 @@ class StoreCall:
         from keeplast.engine.kernel_cache import load_kernels
 
         load_kernels(_warn)
-        try:
-            from keeplast.engine.open_store import open_store
-        except ModuleNotFoundError as error:
-            from keeplast.errors import InvalidError
+        check_packages()
+        from keeplast.engine.open_store import open_store
 
-            raise InvalidError(
-                "the tier needs more packages; run pip install 'keeplast[tier]'. "
-                f"missing={error.name}"
-            ) from error
         given = dict(_pair(text) for text in self.object_options)
         with open_store(
             self.store, objects, owner=self.owner_name, topic_of=topic_config, options=given
@@ -140,6 +134,24 @@ class StoreCall:
                 f"partitions={list(self.partitions)} there={names}"
             )
         return found
+
+
+def check_packages() -> None:
+    """Raise InvalidError when the packages of the tier are not installed."""
+    import importlib.util
+
+    from keeplast.errors import InvalidError
+
+    missing = [
+        name
+        for name in ("sqlalchemy", "alembic", "obstore")
+        if importlib.util.find_spec(name) is None
+    ]
+    if missing:
+        raise InvalidError(
+            "the tier needs more packages; run pip install 'keeplast[tier]'. "
+            f"missing={', '.join(missing)}"
+        )
 
 
 def store_call(

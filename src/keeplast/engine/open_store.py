@@ -167,6 +167,20 @@ class TieredStore:
             log_end=state.remote_end,
         )  # fmt: skip
 
+    def create(
+        self,
+        partition: TopicPartition,
+        settings: Mapping[str, str],
+        *,
+        topic_id: str = "0" * ID_CHARS,
+    ) -> None:
+        """Add an empty partition that nobody owns, for a host that will append to it.
+
+        ``settings`` are kept with it. ConflictError when it is there.
+        """
+        self._topic_of(settings)
+        self._store.create(partition, topic_id, log_start=0, settings=settings)
+
     def import_directory(
         self,
         partition: TopicPartition,

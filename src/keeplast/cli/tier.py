@@ -11,6 +11,7 @@ import typer
 from keeplast.cli.tier_data import copy, export, import_, init
 from keeplast.cli.tier_look import status, verify
 from keeplast.cli.tier_run import run
+from keeplast.cli.tier_settings import configure
 from keeplast.cli.tier_upkeep import clean, collect, expire
 
 tier = typer.Typer(
@@ -21,5 +22,5 @@ tier = typer.Typer(
 )
 tier.command()(init)
 tier.command("import")(import_)
-for command in (copy, run, status, clean, expire, collect, verify, export):
+for command in (copy, run, status, configure, clean, expire, collect, verify, export):
     tier.command()(command)

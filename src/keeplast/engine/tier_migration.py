@@ -19,13 +19,14 @@ from keeplast.engine.survey import Checkpoints, survey_partition
 from keeplast.engine.task import PartitionTask
 from keeplast.engine.tier_round import ATTEMPT_BYTES, RunnerFor
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
-from keeplast.errors import RefusedError
+from keeplast.errors import InvalidError, RefusedError
 from keeplast.model.topic_config import TopicConfig
 from keeplast.tier.metadata import PartitionState
 from keeplast.tier.objects import ObjectStore
-from keeplast.tier.round_files import RoundFiles
+from keeplast.tier.round_files import RoundRecipe
 
 TIERED = "remote.storage.enable"
+POLICY = "cleanup.policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +66,16 @@ def new_settings(
     """Return ``settings`` with ``changes``; None takes a key out.
 
     RefusedError for a change that would take the log out of object storage: export it instead.
+    InvalidError for one that takes out the policy.
     """
     if str(changes.get(TIERED, "true")).lower() == "false":
         raise RefusedError(
             "what is in this store is tiered; export the partition to have it on a disk. "
             f"{TIERED}=false"
+        )
+    if POLICY in changes and changes[POLICY] is None:
+        raise InvalidError(
+            f"without a policy a log would expire by default; say compact, delete or both. {POLICY}"
         )
     merged: dict[str, str | None] = {**settings, **changes}
     return {key: value for key, value in merged.items() if value is not None}
@@ -89,7 +95,8 @@ def count_records(
     if not state.routes:
         return migration
     segments = tuple(state.segments[route.segment_id] for route in state.routes)
-    files = RoundFiles(objects, state.partition, state.topic_id, segments)
+    recipe = RoundRecipe(objects, state.partition, state.topic_id, segments)
+    files = recipe.open()
     topic = replace(migration.after, min_compaction_lag_ms=0)
     partition = PartitionRequest(state.partition, files.path, topic)
     survey = survey_partition(
@@ -109,7 +116,7 @@ def count_records(
             attempt=secrets.token_hex(ATTEMPT_BYTES),
             hash_key=(secrets.randbits(64), secrets.randbits(64)),
             memory_bytes=max(memory_bytes // runner.slots, MEMORY_BYTES_MIN),
-            wave_bytes_max=None, writes=False,
+            wave_bytes_max=None, writes=False, files=recipe,
         )  # fmt: skip
         (result,) = runner.run([task], progressed)
     if result.error is not None:

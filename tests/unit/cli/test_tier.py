@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 import keeplast as package
+from keeplast.config.mapping import topic_config
+from keeplast.log.append import LogAppender, NewRecord
+from keeplast.log.files import LocalFiles
 from tests.support.reader import read_partition
 from tests.unit.cli.conftest import Run
 
@@ -124,3 +127,46 @@ def test_objects_of_a_topic_that_is_not_compacted_are_never_rewritten(
     assert 4 == run.code
     assert "the topic is not compacted" in run.err
     assert before == sorted((tmp_path / "objects").rglob("*"))
+
+
+def test_settings_are_changed_and_records_without_a_key_are_counted_first(
+    tmp_path: Path, keeplast: Command
+) -> None:
+    data = tmp_path / "data"
+    topic = topic_config({"cleanup.policy": "delete", "retention.ms": -1})
+    with LogAppender(data / "events-0", LocalFiles(), topic=topic) as log:
+        for i in range(10):
+            log.append([NewRecord(None if i % 2 else b"k", b"v%d" % i, 1_700_000_000_000)])
+    store = f"sqlite:///{tmp_path / 'meta.db'}"
+    keeplast("tier", "init", "--store", store, "--objects", f"file://{tmp_path / 'objects'}")
+    taken = keeplast(
+        "tier", "import", data, "--store", store, "--topic", "events",
+        "--config", "cleanup.policy=delete", "--config", "retention.ms=-1",
+    )  # fmt: skip
+    assert 0 == taken.code, taken.err
+    change = ("tier", "configure", "--store", store, "--config", "cleanup.policy=compact")
+    refused = keeplast(*change)
+    assert 4 == refused.code
+    assert "keyless_records=5" in refused.err
+    (planned,) = keeplast(*change, "--plan", "--json").document["partitions"]
+    assert (planned["changed"], planned["records"], planned["keyless_records"]) == (False, 10, 5)
+    (done,) = keeplast(*change, "--drop-keyless", "--json").document["partitions"]
+    assert done["settings"]["cleanup.policy"] == "compact"
+    assert 0 == keeplast("tier", "clean", "--store", store, "--force").code
+    assert 2 == keeplast("tier", "configure", "--store", store).code
+    assert 2 == keeplast("tier", "configure", "--store", store, "--unset", "cleanup.policy").code
+    back = keeplast("tier", "configure", "--store", store, "--unset", "retention.ms")
+    assert (0, "events-0: changed, settings cleanup.policy=compact\n") == (back.code, back.out)
+
+
+def test_status_shows_the_local_log_beside_object_storage(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    shown = keeplast("tier", "status", "--store", store, "--local", tmp_path / "data")
+    assert 0 == shown.code
+    assert "remote only" in shown.out
+    assert "local only" in shown.out
+    run = keeplast("tier", "status", "--store", store, "--local", tmp_path / "data", "--json")
+    (found,) = run.document["partitions"]
+    assert {"both"} == {s["place"] for s in found["segments"] if s["kind"] == "raw"}
+    assert found["kip_ratio"] < found["ratio"]

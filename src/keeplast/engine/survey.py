@@ -168,11 +168,13 @@ def survey_partition(
     ``request`` asks for; otherwise that has happened. ``book`` remembers what has expired where,
     for a request that asks for that. ``known`` are closed segments, by base offset, of which
     everything but the first timestamp is known already: their indexes are read when something in
-    them must be found, and no sample is chosen.
+    them must be found, nothing asks again whether their format is understood, and no sample is
+    chosen.
     """
     tp, topic = partition.partition, partition.topic
     capacity = key_capacity(partition)
-    check_understood(partition.path, files)
+    if not known:
+        check_understood(partition.path, files)
     listing = list_partition(partition.path, files)
     tail = find_tail(listing, files)
     if tail.torn_at is not None:

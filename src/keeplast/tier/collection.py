@@ -16,7 +16,7 @@ from keeplast.clock import Clock
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import MetadataStore, PartitionState
 from keeplast.tier.objects import ObjectStore, partition_prefix, segment_of_key
-from keeplast.tier.segment import RemoteSegment, is_within_lineage
+from keeplast.tier.segment import RemoteSegment, SegmentState, is_within_lineage
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,9 @@ def collect(
     known = store.known_ids(partition)
     for segment_id, keys in by_segment.items():
         newest = max(modified_ms for _, _, modified_ms in keys)
-        if segment_id in known or newest > now_ms - garbage_age_ms:
+        # What was removed may get a filter once more, from a late round.
+        is_gone = known.get(segment_id, SegmentState.DELETED) is SegmentState.DELETED
+        if not is_gone or newest > now_ms - garbage_age_ms:
             continue
         store.check_owner(partition, epoch=epoch)
         objects.delete([key for key, _, _ in keys])

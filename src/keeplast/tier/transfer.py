@@ -34,6 +34,7 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import SegmentFiles, SegmentIndexes, load_aborted, load_indexes
 from keeplast.log.windows import WindowBuffers, read_windows
+from keeplast.model.offsets import INT32_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.objects import ObjectStore, object_key
 from keeplast.tier.segment import RemoteFile, RemoteSegment, SegmentKind
@@ -255,7 +256,9 @@ def _end_batch(
         )  # fmt: skip
     if found == next_offset:
         return b""
-    return encode_batch([], base_offset=found, last_offset=next_offset - 1, leader_epoch=epoch)
+    last = next_offset - 1
+    base = max(found, last - INT32_MAX)
+    return encode_batch([], base_offset=base, last_offset=last, leader_epoch=epoch)
 
 
 def _stream(

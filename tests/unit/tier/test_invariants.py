@@ -17,7 +17,7 @@ from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.offsets import NO_PRODUCER_ID
-from keeplast.tier.objects import ObjectStore, ObjectWriter, segment_of_key
+from keeplast.tier.objects import FILTER, ObjectStore, ObjectWriter, object_key, segment_of_key
 from keeplast.tier.segment import SEGMENT_BYTES_MAX, SegmentKind
 from keeplast.tier.stores import open_objects
 from keeplast.tier.transfer import EPOCHS
@@ -236,6 +236,27 @@ def test_i_15_sources_go_after_decision_and_grace_and_only_they(tmp_path: Path) 
     log.clock.advance(1)
     assert log.tiered.collect(PARTITION).segments == len(replaced)
     assert replaced == objects.deleted
+    log.store.close()
+
+
+def test_what_comes_late_under_the_id_of_a_deleted_segment_is_garbage(tmp_path: Path) -> None:
+    """As a filter does that an old owner's round has built for a segment that is gone by then."""
+    made = CRASH_LOGS["merged"]
+    log = RemoteLog(tmp_path, made.write(tmp_path / "data"), made.topic)
+    source = log.live[0]
+    log.clean()
+    log.tiered.collect(PARTITION)
+    late = object_key(PARTITION, log.state.topic_id, source.segment_id, 0, FILTER)
+    writer = log.objects.open_write(late)
+    writer.write(b"late")
+    writer.close()
+    log.tiered.collect(PARTITION)
+    assert log.objects.stat(late).size_bytes == 4  # Whoever writes it may not be done.
+    log.clock.advance(10_000 * DAY_MS)
+    log.tiered.collect(PARTITION)
+    with pytest.raises(FileNotFoundError):
+        log.objects.stat(late)
+    assert () == log.tiered.verify(PARTITION, lambda count: None)
     log.store.close()
 
 

@@ -64,7 +64,7 @@ def test_kip_1272_failures_abort_the_operation_which_is_retried_later(
         log.clean()
     assert objects.failed == 1
     objects.forget()
-    assert before == log.state.first_dirty()
+    assert before <= log.state.first_dirty() < log.state.remote_end
     assert () == log.tiered.verify(PARTITION, lambda count: None)
     assert expected == log.read().final_values()
     log.clean()

@@ -9,7 +9,7 @@ import pytest
 
 from keeplast.errors import CompactionError, ConflictError, FencedError
 from keeplast.tier.database import open_database
-from keeplast.tier.metadata import MetadataStore
+from keeplast.tier.metadata import MetadataStore, PartitionState
 from tests.support.manual_clock import ManualClock
 from tests.support.metadata_contract import (
     GRACE_MS,
@@ -85,4 +85,37 @@ def test_of_two_swaps_of_one_segment_one_happens(database: str) -> None:
         thread.join(60)
     assert sorted(outcomes) == ["conflict"] * 3 + ["swapped"]
     assert len(opened.routes()) == 1
+    opened.store.close()
+
+
+def test_a_state_is_that_of_one_moment(database: str) -> None:
+    """Readers take no lock, and must not see the routes of one moment with segments of another."""
+    opened = Opened(database)
+    live = segment(0, 9)
+    opened.copy(live)
+    is_over = threading.Event()
+    torn: list[PartitionState] = []
+
+    def read() -> None:
+        store = MetadataStore(open_database(database), ManualClock(NOW_MS))
+        while not is_over.is_set():
+            state = store.load(PARTITION)
+            if {route.segment_id for route in state.routes} != set(state.segments):
+                torn.append(state)
+        store.close()
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for _ in range(150):
+        made = segment(0, 9)
+        opened.store.commit_swap(
+            PARTITION, secrets.token_hex(16), epoch=0, sources=[live.segment_id], outputs=[made],
+            grace_ms=GRACE_MS,
+        )  # fmt: skip
+        live = made
+    is_over.set()
+    for reader in readers:
+        reader.join(60)
+    assert [] == torn
     opened.store.close()

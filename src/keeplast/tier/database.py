@@ -1,10 +1,10 @@
 """Opens the metadata store's database and brings its tables up to date.
 
 SQLite keeps its changes in a write-ahead log that is flushed at every commit, and a transaction
-takes the write lock when it begins, so that two processes wait for each other instead of failing
-late. PostgreSQL locks the partition's row, and takes the lock from a host that has gone silent in
-the middle of a transaction. Nothing else is supported: a database that does neither would let two
-owners in.
+that writes takes the lock when it begins, so that two processes wait for each other instead of
+failing late. PostgreSQL locks the partition's row, and takes the lock from a host that has gone
+silent in the middle of a transaction. Nothing else is supported: a database that does neither would
+let two owners in.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ IDLE_SECONDS = 30
 LOCK_SECONDS = 60
 POOL_SIZE = 5
 MIGRATION_LOCK = 0x6B65_6570
+READING: dict[str, dict[str, Any]] = {
+    "sqlite": {"is_reading": True},
+    "postgresql": {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True},
+}
+"""Options of a connection that only reads: all of its transaction sees the same moment."""
 
 
 def open_database(url: str) -> Engine:
@@ -127,4 +132,5 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:
 
 
 def _begin_immediately(connection: Any) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    is_reading = connection.get_execution_options().get("is_reading", False)
+    connection.exec_driver_sql("BEGIN" if is_reading else "BEGIN IMMEDIATE")

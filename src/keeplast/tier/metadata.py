@@ -25,6 +25,7 @@ from keeplast.errors import (
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier import schema, vector
+from keeplast.tier.database import READING
 from keeplast.tier.partition_state import Orphan as Orphan
 from keeplast.tier.partition_state import PartitionState as PartitionState
 from keeplast.tier.routing import Route, append_route, check_routes, replace_routes
@@ -324,9 +325,10 @@ class MetadataStore:
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
+        """One transaction that changes nothing, waits for nobody and sees one moment."""
         try:
             with self._engine.connect() as connection:
-                yield connection
+                yield connection.execution_options(**READING[self._engine.dialect.name])
         except DBAPIError as error:
             raise _unavailable(error) from error
 
@@ -373,12 +375,12 @@ class MetadataStore:
                 yield found
         except CommitUnknownError as unknown:
             try:
-                with self._reading() as connection:
+                with self._writing() as connection:
                     # A transaction whose connection was lost in the middle of its COMMIT may still
                     # be under way in the server; it holds the partition's row until it is over.
                     find_partition(connection, partition, locks=True)
                     happened = find_commit(connection, commit_id) is not None
-            except UnavailableError:
+            except (UnavailableError, CommitUnknownError):
                 raise unknown from None
             if not happened:
                 raise ConflictError(

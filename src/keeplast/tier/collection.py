@@ -78,13 +78,7 @@ def collect(
         removed += 1
         count += len(keys)
         size += sum(found_bytes for _, found_bytes, _ in keys)
-    # A deleted segment's id is never used again: what lies under it came late, as a filter may that
-    # an old owner's round has built.
-    known = {
-        segment_id
-        for segment_id, is_in in store.known_ids(partition).items()
-        if is_in is not SegmentState.DELETED
-    }
+    known = store.known_ids(partition)
     for segment_id, keys in by_segment.items():
         newest = max(modified_ms for _, _, modified_ms in keys)
         # What was removed may get a filter once more, from a late round.

@@ -109,6 +109,15 @@ def test_named_tests_exist(page: Path) -> None:
         assert re.search(rf"^ *def {name}\(", source, re.MULTILINE), f"{path}::{name}"
 
 
+def test_every_scenario_of_the_tier_has_a_test() -> None:
+    page = (ROOT / "docs" / "design" / "tiering-scenarios.md").read_text("utf-8")
+    rows = re.findall(r"^\| ((?:ST|I)-\d+) \|.*\| *(.*?) *\|$", page, re.MULTILINE)
+    ids_there = {scenario for scenario, _ in rows}
+    assert {f"ST-{n}" for n in range(1, 24)} <= ids_there
+    assert {f"I-{n}" for n in range(1, 25) if n not in (12, 13)} <= ids_there
+    assert [] == [scenario for scenario, tests in rows if not tests]
+
+
 def test_no_path_of_a_machine_is_written_down() -> None:
     texts = [
         path

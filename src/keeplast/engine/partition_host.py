@@ -27,7 +27,7 @@ from keeplast.engine.rolling import idle_reason
 from keeplast.engine.tier_erasure import TierErasure, TierPace, find_tier_erasure
 from keeplast.engine.tier_round import RunnerFor, TierRequest, clean_remote
 from keeplast.errors import ConflictError, FencedError, InvalidError, RefusedError
-from keeplast.format.filename import CLEANER_CHECKPOINT
+from keeplast.format.filename import CLEANER_CHECKPOINT, SNAPSHOT
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.fetch import FETCH_BYTES_DEFAULT, Fetched, fetch, find_offset_for_time
@@ -41,12 +41,11 @@ from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.tier.absence import explained
 from keeplast.tier.local_retention import LocalRetention, plan_local_retention
 from keeplast.tier.metadata import MetadataStore, PartitionState
-from keeplast.tier.objects import ID_CHARS, ObjectStore
+from keeplast.tier.objects import ID_CHARS, ObjectStore, object_key
 from keeplast.tier.overlap import Overlap
 from keeplast.tier.remote_retention import plan_remote_expiry
 from keeplast.tier.replica import Replica, Role
 from keeplast.tier.round_files import RoundFiles
-from keeplast.tier.segment import is_within_lineage
 from keeplast.tier.transfer import copy_segment
 
 WINDOW_BYTES = 1 << 20
@@ -111,7 +110,7 @@ class PartitionHost(Replica):
         """
         known = self.state()
         self._check_complete(known)
-        written = joined_lineage(self.lineage, known)
+        written = known.joined_lineage(self.lineage)
         lineage = written
         if not written or written[-1].epoch != epoch:
             lineage = (*written, LeaderEpoch(epoch, self.log_end_offset))
@@ -128,7 +127,7 @@ class PartitionHost(Replica):
         self._overlap.forget()
         self.follow_log_start(state.log_start)
         first_dirty = state.first_dirty(self.log_end_offset)
-        self.drop_below(min(first_dirty, covered_to(state)))
+        self.drop_below(min(first_dirty, state.covered_to()))
         self._save_checkpoint(first_dirty)
         return state
 
@@ -137,25 +136,43 @@ class PartitionHost(Replica):
         super().become_follower(epoch)
         self._overlap.forget()
 
-    def catch_up(self) -> int:
+    def catch_up(self, start: int | None = None) -> int:
         """Replicate from object storage what this host lacks of it; returns the log end offset.
 
-        For a replica that starts anew, or was left behind when it has to lead.
+        For a replica that starts anew, or was left behind when it has to lead. With ``start``,
+        where a segment of object storage ends, as the leader's local start, the local log begins
+        there unless it reaches as far: what lies below stays in object storage alone (KIP-405).
         """
         state = self.state()
         self.follow_log_start(state.log_start)
+        if start is not None and self.log_end_offset < start:
+            self.begin_at(start, state.lineage, self._producers_at(state, start))
         files = self._remote_files(state)
         listing = list_partition(files.path, files)
         while self.log_end_offset < state.remote_end:
-            found = fetch(files, listing, self.log_end_offset, end=state.remote_end)
             before = self.log_end_offset
-            self.replicate(found.data, high_watermark=state.remote_end)
-            if self.log_end_offset == before:
+            found = fetch(files, listing, before, end=state.remote_end)
+            if self.replicate(found.data, high_watermark=state.remote_end) == before:
                 raise ConflictError(
                     "object storage changed meanwhile; catch up again. "
                     f"partition={self.partition} at={before} remote_end={state.remote_end}"
                 )
         return self.log_end_offset
+
+    def _producers_at(self, state: PartitionState, offset: int) -> bytes:
+        """Return the producers at the end of a segment; InvalidError where none ends."""
+        for route in state.routes:
+            segment = state.segments[route.segment_id]
+            if route.last_offset + 1 == segment.next_offset == offset and SNAPSHOT in segment.files:
+                key = object_key(
+                    state.partition, state.topic_id, segment.segment_id, segment.base_offset,
+                    SNAPSHOT,
+                )  # fmt: skip
+                return bytes(self._objects.read_range(key, 0, segment.files[SNAPSHOT].size_bytes))
+        raise InvalidError(
+            "no segment with its producers ends there; begin where one does. "
+            f"partition={self.partition} start={offset} remote_end={state.remote_end}"
+        )
 
     def _check_complete(self, state: PartitionState) -> None:
         if self.log_end_offset < state.remote_end:
@@ -307,7 +324,7 @@ class PartitionHost(Replica):
             ],
             log_end=self.log_end_offset,
             high_watermark=self.high_watermark,
-            remote_end=min(state.remote_end, covered_to(state)),
+            remote_end=min(state.remote_end, state.covered_to()),
             first_dirty=state.first_dirty(self.log_end_offset),
             now_ms=self._clock.now_ms(),
         )
@@ -443,27 +460,3 @@ class PartitionHost(Replica):
     def _remote_files(self, state: PartitionState) -> RoundFiles:
         segments = tuple(state.segments[route.segment_id] for route in state.routes)
         return RoundFiles(self._objects, self.partition, state.topic_id, segments)
-
-
-def joined_lineage(own: tuple[LeaderEpoch, ...], state: PartitionState) -> tuple[LeaderEpoch, ...]:
-    """Return the leader epochs of a log that has all of object storage's.
-
-    Up to the remote end the store knows them: of a log that was cleaned before it was replicated,
-    the first record of an epoch, or all of them, may be missing.
-    """
-    known = tuple(entry for entry in state.lineage if entry.start_offset < state.remote_end)
-    newest = known[-1].epoch if known else -1
-    return (*known, *(entry for entry in own if entry.epoch > newest))
-
-
-def covered_to(state: PartitionState) -> int:
-    """Return the offset up to which live segments of the lineage cover the log without a hole."""
-    at = state.log_start
-    for route in state.routes:
-        segment = state.segments[route.segment_id]
-        if route.base_offset > at or not is_within_lineage(
-            segment, state.lineage, state.remote_end
-        ):
-            break
-        at = max(at, route.last_offset + 1)
-    return at

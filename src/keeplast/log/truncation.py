@@ -93,15 +93,19 @@ def cut_torn_tail(files: FileSystem, directory: Path) -> int:
 def restart_log(files: FileSystem, directory: Path, offset: int) -> None:
     """Remove all of a log and let it begin, empty, at ``offset``.
 
-    From the end to the front: a crash leaves a beginning of the old log, or none. Kafka:
-    ``UnifiedLog.truncateFullyAndStartAt``.
+    Kafka: ``UnifiedLog.truncateFullyAndStartAt``.
     """
+    clear_log(files, directory)
+    begin_log(files, directory, offset)
+
+
+def clear_log(files: FileSystem, directory: Path) -> None:
+    """Remove all of a log, from the end to the front: a crash leaves a beginning of it, or none."""
     listing = list_partition(directory, files)
     for segment in reversed(listing.segments):
         for path in retire_segments(files, directory, [segment.base_offset]):
             files.unlink(path)
     _forget_behind(files, listing, -1)
-    begin_log(files, directory, offset)
 
 
 def begin_log(files: FileSystem, directory: Path, offset: int) -> None:

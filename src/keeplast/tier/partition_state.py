@@ -10,7 +10,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.tier import vector
 from keeplast.tier.routing import Route
-from keeplast.tier.segment import RemoteSegment, SegmentState
+from keeplast.tier.segment import RemoteSegment, SegmentState, is_within_lineage
 from keeplast.tier.vector import Publication
 
 
@@ -62,6 +62,28 @@ class PartitionState:
     def effective_bytes(self) -> int:
         """Return what the live segments hold, each once."""
         return sum(segment.size_bytes for segment in self.segments.values())
+
+    def covered_to(self) -> int:
+        """Return up to where live segments of the lineage cover the log without a hole."""
+        at = self.log_start
+        for route in self.routes:
+            segment = self.segments[route.segment_id]
+            if route.base_offset > at or not is_within_lineage(
+                segment, self.lineage, self.remote_end
+            ):
+                break
+            at = max(at, route.last_offset + 1)
+        return at
+
+    def joined_lineage(self, own: tuple[LeaderEpoch, ...]) -> tuple[LeaderEpoch, ...]:
+        """Return the leader epochs of a log that has all of object storage's; ``own`` are its own.
+
+        Up to the remote end the store knows them: of a log that was cleaned before it was
+        replicated, the first record of an epoch, or all of them, may be missing.
+        """
+        known = tuple(entry for entry in self.lineage if entry.start_offset < self.remote_end)
+        newest = known[-1].epoch if known else -1
+        return (*known, *(entry for entry in own if entry.epoch > newest))
 
 
 @dataclass(frozen=True, slots=True)

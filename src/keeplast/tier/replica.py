@@ -18,10 +18,19 @@ from pathlib import Path
 
 from keeplast.clock import Clock
 from keeplast.errors import FencedError, InvalidError, RefusedError
+from keeplast.format import leader_epoch
 from keeplast.format.batch import RecordBatch
 from keeplast.format.compression import Codec
 from keeplast.format.control import ControlType
-from keeplast.format.filename import LOG, LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT, SWAP
+from keeplast.format.filename import (
+    LEADER_EPOCH_CHECKPOINT,
+    LOG,
+    LOG_START_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    SNAPSHOT,
+    SWAP,
+    segment_file,
+)
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.message_set import read_batches
 from keeplast.log.append import LogAppender, NewRecord
@@ -32,6 +41,7 @@ from keeplast.log.partition_log import PartitionFiles, SegmentFiles, find_tail, 
 from keeplast.log.recovery import recover_swap
 from keeplast.log.truncation import (
     begin_log,
+    clear_log,
     cut_torn_tail,
     find_divergence,
     restart_log,
@@ -254,6 +264,23 @@ class Replica:
         self._check_follower()
         self._log.close()
         restart_log(self._files, self.directory, offset)
+        self._reopen()
+
+    def begin_at(self, offset: int, lineage: Sequence[LeaderEpoch], producers: bytes) -> None:
+        """Give the local log up and begin anew at ``offset`` with what is known of the log below.
+
+        ``lineage`` are the leader epochs up to there, ``producers`` the snapshot of a segment that
+        ends there. They are on the disk before the log is.
+        """
+        self._check_follower()
+        self._log.close()
+        clear_log(self._files, self.directory)
+        self._files.write_durable(self.directory / segment_file(offset, SNAPSHOT), producers)
+        epochs = [entry for entry in lineage if entry.start_offset < offset]
+        self._files.write_durable(
+            self.directory / LEADER_EPOCH_CHECKPOINT, leader_epoch.encode(epochs)
+        )
+        begin_log(self._files, self.directory, offset)
         self._reopen()
 
     def _check_follower(self) -> None:

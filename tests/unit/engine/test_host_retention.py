@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.engine.partition_host import PartitionHost
 from keeplast.errors import ConflictError, CorruptError, FencedError, InvalidError, RefusedError
 from keeplast.format.filename import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
 from keeplast.log.append import NewRecord
@@ -163,6 +164,43 @@ def test_a_replica_that_starts_anew_catches_up_from_object_storage(cluster: Clus
     replicate(a, b)
     b.become_leader(1)
     assert b.lineage[0] == a.lineage[0]
+    assert read_all(a) == read_all(b)
+
+
+def test_a_new_replica_begins_at_the_leaders_local_start(cluster: Cluster) -> None:
+    """KIP-405: what lies below stays in object storage; epochs and producers come from there."""
+    a, b = cluster.host("a"), cluster.host("b")
+
+    def send(host: PartitionHost, sequence: int) -> int:
+        records = [NewRecord(b"p%d" % sequence, b"v", NOW_MS)]
+        return host.append(records, producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+    a.become_leader(0)
+    write(a, 20)
+    a.become_leader(1)
+    assert [20, 21] == [send(a, 0), send(a, 1)]
+    write(a, 20, start=22)
+    a.roll()
+    a.copy()
+    a.drop_below(30)
+    start = a.local_start
+    with pytest.raises(InvalidError):
+        b.catch_up(start - 1)
+    assert b.catch_up(start) == a.log_end_offset
+    assert (b.local_start, b.lineage) == (start, a.lineage)
+    b.close()
+    b = cluster.host("b", recovers=True)
+    write(a, 5, start=42)
+    replicate(a, b)
+    b.become_leader(2)
+    assert send(b, 1) == 21
+    assert send(b, 2) == b.log_end_offset - 1
+    b.acknowledge(b.log_end_offset)
+    b.roll()
+    assert b.copy() > 0
+    a.become_follower(2)
+    a.truncate_to(b.lineage, b.log_end_offset)
+    replicate(b, a)
     assert read_all(a) == read_all(b)
 
 

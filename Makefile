@@ -32,7 +32,7 @@ export NEEDS_GO
 GATEWAY := build/bin/versitygw
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-kafka test-services soak simulate bench bench-peers demo demo-tier docs readme lock bare java clean
+.PHONY: all help setup check test test-kafka test-services soak simulate bench bench-peers bench-growth demo demo-tier docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -86,6 +86,10 @@ bench: setup java  ## keeplast beside Kafka's cleaner on the same logs; table an
 
 bench-peers: setup java  ## The same directories by Kafka, keeplast and Spark SQL; ARGS='--scale 0.1' for minutes
 	$(BIN)/python -m benchmarks.peers $(ARGS)
+
+bench-growth: setup  ## Time against size, keys, partitions and cores, and what that predicts; ARGS='--scale 0.25'
+	$(BIN)/python -m benchmarks.growth $(ARGS)
+	$(BIN)/python -m benchmarks.cost_model
 
 demo: setup  ## Compact a git history and a broker's directory and compare; RUNNER=local needs no Java
 	@test "$(RUNNER)" = local || $(MAKE) --no-print-directory java

@@ -346,7 +346,9 @@ def main() -> None:
 def _store(results: dict[str, Any], taken: list[Taken], out: Path, figure: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(results, indent=1) + "\n")
-    out.with_suffix(".md").write_text(tables(taken, results) + "\n")
+    # The page that shows it lies in a folder of docs/, beside that of the pictures.
+    picture = f"![MiB a second](../{figure.parent.name}/{figure.name})"
+    out.with_suffix(".md").write_text(f"{tables(taken, results)}\n\n{picture}\n")
     out.with_name(f"{out.stem}_goals.md").write_text(goal_table(taken, results) + "\n")
     figure.parent.mkdir(parents=True, exist_ok=True)
     figure.write_text(bars(taken))

@@ -18,7 +18,7 @@ TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".java", ".xml", ".lock", ".jso
 FOLDERS = ("src", "tests", "docs", "tools", "benchmarks", ".ci")
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 COMMAND = re.compile(
-    r"\bkeeplast ((?:inspect|plan|clean|demo|verify|export|receipt show)\b[^\n`|]*)"
+    r"\bkeeplast ((?:inspect|plan|clean|demo|verify|export|receipt show|tier [a-z]+)\b[^\n`|]*)"
 )
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # Directories of a machine, written so that this file does not contain them itself.
@@ -79,12 +79,14 @@ def test_every_command_is_documented(command: object) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
 def test_options_in_commands_exist(page: Path) -> None:
     for command in COMMAND.findall(page.read_text("utf-8")):
-        helped = CliRunner().invoke(app, [command.split()[0], "--help"], env={"COLUMNS": "200"})
+        words = command.split()
+        names = words[: 2 if words[0] in ("tier", "receipt") else 1]
+        helped = CliRunner().invoke(app, [*names, "--help"], env={"COLUMNS": "200"})
         known = set(OPTION.findall(helped.output))
         assert set() == set(OPTION.findall(command)) - known, command
 
 
-@pytest.mark.parametrize("target", ["demo", "test", "check", "test-kafka", "bench", "bare"])
+@pytest.mark.parametrize("target", ["demo", "demo-tier", "test", "check", "test-kafka", "bench", "bare"])
 def test_make_lists_its_targets(target: str) -> None:
     done = subprocess.run(
         ["make", "--no-print-directory", "help"],

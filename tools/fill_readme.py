@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/quickstart.md", "docs/design/spark.md")
+PAGES = ("README.md", "docs/quickstart.md", "docs/design/spark.md", "docs/operations/tier.md")
 TRY = ROOT / "build" / "try"
 MARKED = re.compile(r"<!-- (run|file): (.+?) -->\n.*?<!-- end -->", re.DOTALL)
 COLUMNS = 100

@@ -1,0 +1,164 @@
+"""``keeplast tier run`` as a process: asked to stop, killed without warning, and two at once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.reader import read_partition
+from tests.support.store_world import StoreWorld
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+PARTITIONS, SEGMENTS = 3, 25
+SECONDS_MAX = 120
+BACKOFF = ("--config", "log.cleaner.backoff.ms=200")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> StoreWorld:
+    """A store with logs of many small segments, all of the same keys, in groups of one."""
+    world = StoreWorld(tmp_path)
+    for number in range(PARTITIONS):
+        world.log(number, SEGMENTS, {"segment.bytes": "400"})
+    return world
+
+
+def line(world: StoreWorld, *more: object) -> list[str]:
+    store = f"sqlite:///{world.root / 'meta.db'}"
+    return [sys.executable, "-m", "keeplast", "tier", "run", "--store", store, *map(str, more)]
+
+
+def run(world: StoreWorld, *more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        line(world, *more), capture_output=True, text=True, check=False, timeout=SECONDS_MAX
+    )
+
+
+@contextmanager
+def started(world: StoreWorld, *more: object) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        line(world, "--cores", 1, *BACKOFF, *more), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def wait_for(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not reached():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def cleaned_to(world: StoreWorld, owner: str = "a") -> int:
+    """Return the sum of what is clean of all partitions."""
+    with world.open(owner) as store:
+        return sum(store.state(each).first_dirty() for each in store.partitions())
+
+
+def commits(world: StoreWorld) -> int:
+    """Return how many changes the store has seen."""
+    with world.open() as store:
+        return sum(store.state(each).version for each in store.partitions())
+
+
+def _has_passed(world: StoreWorld, least: int) -> bool:
+    return commits(world) > least
+
+
+def assert_whole(world: StoreWorld) -> None:
+    """Every reader sees what the directories say, and every invariant holds."""
+    with world.open() as store:
+        for number, log in world.logs.items():
+            (partition,) = [p for p in store.partitions() if p.partition == number]
+            assert () == store.verify(partition, lambda count: None)
+            out = world.root / "out" / str(number) / str(partition)
+            store.export(partition, out, lambda count: None)
+            expected = read_partition(log.directory).final_values()
+            assert expected == read_partition(out).final_values()
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_signal_ends_it_at_a_safe_point(world: StoreWorld, number: signal.Signals) -> None:
+    begun = commits(world)
+    with started(world, "--owner", "a", "--json") as process:
+        wait_for(lambda: commits(world) > begun + 3, process)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=SECONDS_MAX)
+    assert CODES[number] == process.returncode
+    document = json.loads(out)
+    assert (True, PARTITIONS) == (document["stopped"], len(document["partitions"]))
+    assert f"{number.name}: stopping at the next safe point" in err
+    again = run(world, "--owner", "a", "--once")
+    assert 0 == again.returncode, again.stderr
+    assert_whole(world)
+
+
+def test_a_killed_one_is_made_good_by_the_next(world: StoreWorld) -> None:
+    begun = commits(world)
+    for more in (3, 9):
+        with started(world, "--owner", "a") as process:
+            least = begun + more
+            wait_for(partial(_has_passed, world, least), process)
+            process.kill()
+            process.communicate()
+    again = run(world, "--owner", "a", "--once", "--json")
+    assert 0 == again.returncode, again.stderr
+    assert {"waiting"} == {each["state"] for each in json.loads(again.stdout)["partitions"]}
+    assert PARTITIONS * SEGMENTS * 5 == cleaned_to(world)
+    assert_whole(world)
+
+
+def test_of_two_on_one_store_each_keeps_to_what_it_owns(world: StoreWorld) -> None:
+    with world.open("b") as other:
+        other.own(other.partitions()[0], takes_over=True)
+    with started(world, "--owner", "a", "--json") as first:
+        second = run(world, "--owner", "b", "--once", "--json")
+        wait_for(lambda: cleaned_to(world) == PARTITIONS * SEGMENTS * 5, first)
+        first.send_signal(signal.SIGTERM)
+        out, _ = first.communicate(timeout=SECONDS_MAX)
+    rounds = [
+        {each["partition"]: each["rounds"] for each in json.loads(text)["partitions"]}
+        for text in (out, second.stdout)
+    ]
+    assert (0, [{0: 0, 1: 1, 2: 1}, {0: 1, 1: 0, 2: 0}]) == (second.returncode, rounds)
+    assert_whole(world)
+
+
+def test_two_of_the_same_name_waste_rounds_and_lose_nothing(world: StoreWorld) -> None:
+    with started(world, "--owner", "a") as first, started(world, "--owner", "a") as second:
+        wait_for(lambda: cleaned_to(world) == PARTITIONS * SEGMENTS * 5, first)
+        for process in (first, second):
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=SECONDS_MAX)
+            assert (143, False) == (process.returncode, "set aside" in err), err
+    assert_whole(world)
+
+
+def test_who_was_taken_over_says_so_and_goes_on_with_the_rest(world: StoreWorld) -> None:
+    with started(world, "--owner", "a", "--json") as process:
+        wait_for(lambda: cleaned_to(world) == PARTITIONS * SEGMENTS * 5, process)
+        with world.open("b") as other:
+            other.own(other.partitions()[0], takes_over=True)
+        time.sleep(0.6)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=SECONDS_MAX)
+    assert 143 == process.returncode
+    assert "t-0  left alone: owned by b at epoch 1" in err
+    states = [each["state"] for each in json.loads(out)["partitions"]]
+    assert ["owned elsewhere", "waiting", "waiting"] == states

@@ -86,7 +86,9 @@ def test_options_in_commands_exist(page: Path) -> None:
         assert set() == set(OPTION.findall(command)) - known, command
 
 
-@pytest.mark.parametrize("target", ["demo", "demo-tier", "test", "check", "test-kafka", "bench", "bare"])
+@pytest.mark.parametrize(
+    "target", ["demo", "demo-tier", "test", "check", "test-kafka", "bench", "bare"]
+)
 def test_make_lists_its_targets(target: str) -> None:
     done = subprocess.run(
         ["make", "--no-print-directory", "help"],

@@ -93,7 +93,9 @@ def assert_whole(world: StoreWorld) -> None:
             assert expected == read_partition(out).final_values()
 
 
-@pytest.mark.parametrize("number", CODES)
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_signal_ends_it_at_a_safe_point(world: StoreWorld, number: signal.Signals) -> None:
     begun = commits(world)
     with started(world, "--owner", "a", "--json") as process:
@@ -140,6 +142,7 @@ def test_of_two_on_one_store_each_keeps_to_what_it_owns(world: StoreWorld) -> No
     assert_whole(world)
 
 
+@pytest.mark.slow
 def test_two_of_the_same_name_waste_rounds_and_lose_nothing(world: StoreWorld) -> None:
     with started(world, "--owner", "a") as first, started(world, "--owner", "a") as second:
         wait_for(lambda: cleaned_to(world) == PARTITIONS * SEGMENTS * 5, first)

@@ -45,7 +45,9 @@ class ToldOfStore(Told):
 class StoreWorld:
     """The store below ``root`` and the logs ``t-0``, ``t-1``, ... of a data directory."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, url: str | None = None) -> None:
+        """``url`` is the metadata store's; a SQLite file below ``root`` without one."""
+        self.url = f"sqlite:///{root / 'meta.db'}" if url is None else url
         self.root = root
         self.data = root / "data"
         self.data.mkdir(parents=True)
@@ -57,7 +59,7 @@ class StoreWorld:
 
     def open(self, owner: str = "a") -> TieredStore:
         return open_store(
-            f"sqlite:///{self.root / 'meta.db'}", f"file://{self.root / 'objects'}",
+            self.url, f"file://{self.root / 'objects'}",
             owner=owner, topic_of=topic_config, clock=self.clock,
         )  # fmt: skip
 

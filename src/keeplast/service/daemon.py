@@ -143,6 +143,7 @@ class Daemon:
         self._is_once = is_once
         self._is_stopping = False
         self._turn = 0
+        self._trouble: str | None = None
 
     def stop(self) -> None:
         """Ask for the end at the next safe point; a signal handler may call it."""
@@ -167,6 +168,7 @@ class Daemon:
                         self._narrator.chosen(choices)
                         cleaned = self._work.clean(choices)
                     has_settled = not self._is_stopping and self._work.settle()
+                    self._tell_trouble(None)
                     if choices or has_settled:
                         snapshot = self._publish(started_ms, cleaned)
                     if choices:
@@ -175,13 +177,21 @@ class Daemon:
                     # Of one partition it would be that one's failure: this is everybody's.
                     if self._is_once:
                         raise
-                    self._narrator.warned(f"{self._work.place} cannot be worked on now: {error}")
+                    self._tell_trouble(error)
                 if self._is_once:
                     break
                 self._idle(snapshot)
                 self._work.forget()
         seconds = self._clock.seconds() - started
         return run_report(snapshot, self._work.schedule, self._work.refused(), seconds)
+
+    def _tell_trouble(self, error: Exception | None) -> None:
+        """Tell that nothing can be worked on, once for each reason, and that it is over."""
+        trouble = None if error is None else f"cannot be worked on now: {error}"
+        if trouble == self._trouble:
+            return
+        self._trouble = trouble
+        self._narrator.warned(f"{self._work.place} {trouble or 'can be worked on again'}")
 
     def _choose(self) -> tuple[Choice, ...]:
         """Return the partitions of the next turn; counts who was passed over."""

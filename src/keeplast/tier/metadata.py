@@ -439,4 +439,6 @@ def _fenced(partition: TopicPartition, epoch: int, current: int) -> FencedError:
 
 
 def _unavailable(error: Exception) -> UnavailableError:
-    return UnavailableError(f"the metadata store cannot be reached or is busy. error={error}")
+    # The driver's own words, in one line: the library adds an address that helps nobody here.
+    words = " ".join(str(getattr(error, "orig", None) or error).split())
+    return UnavailableError(f"the metadata store cannot be reached or is busy. error={words}")

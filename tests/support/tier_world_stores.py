@@ -205,6 +205,13 @@ class SimulatedStore(MetadataStore):
             yield connection
 
     @contextmanager
+    def _waiting(self) -> Iterator[Connection]:
+        if self._tasks.step("database read"):
+            raise UnavailableError("the simulated database cannot be reached")
+        with super()._waiting() as connection:
+            yield connection
+
+    @contextmanager
     def _writing(self) -> Iterator[Connection]:
         how = "works"
         if self._tasks.step("database begin"):

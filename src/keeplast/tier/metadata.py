@@ -333,6 +333,15 @@ class MetadataStore:
             raise _unavailable(error) from error
 
     @contextmanager
+    def _waiting(self) -> Iterator[Connection]:
+        """One transaction that changes nothing and may wait for a lock."""
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except DBAPIError as error:
+            raise _unavailable(error) from error
+
+    @contextmanager
     def _writing(self) -> Iterator[Connection]:
         """One transaction. What fails in COMMIT itself has an unknown outcome."""
         try:
@@ -375,12 +384,12 @@ class MetadataStore:
                 yield found
         except CommitUnknownError as unknown:
             try:
-                with self._writing() as connection:
+                with self._waiting() as connection:
                     # A transaction whose connection was lost in the middle of its COMMIT may still
                     # be under way in the server; it holds the partition's row until it is over.
                     find_partition(connection, partition, locks=True)
                     happened = find_commit(connection, commit_id) is not None
-            except (UnavailableError, CommitUnknownError):
+            except UnavailableError:
                 raise unknown from None
             if not happened:
                 raise ConflictError(

@@ -324,6 +324,8 @@ class LogAppender:
     def _assign_epoch(self, offset: int) -> None:
         if self._epochs and self._epochs[-1].epoch == self._leader_epoch:
             return
+        # An older leader that was about to write here has not, or it would not be free.
+        self._epochs = [entry for entry in self._epochs if entry.start_offset < offset]
         self._epochs.append(LeaderEpoch(self._leader_epoch, offset))
         self._files.write_durable(
             self._directory / LEADER_EPOCH_CHECKPOINT, leader_epochs.encode(self._epochs)

@@ -79,15 +79,16 @@ def truncate_log(files: FileSystem, directory: Path, offset: int) -> int:
 def cut_torn_tail(files: FileSystem, directory: Path) -> int:
     """Cut the end of the active segment that cannot be read; returns how many bytes.
 
-    What a crash tears is the last that was written, and nobody was told that it is there.
+    What a crash tears is the last that was written, and nobody was told that it is there. Producer
+    snapshots and leader epochs that speak of what is gone go too, also where whole batches are: an
+    epoch is written before its first record, and would be given to what is replicated there.
     """
     listing = list_partition(directory, files)
     tail = find_tail(listing, files)
-    if tail.torn_at is None:
-        return 0
-    _cut(files, listing.active, tail.valid_bytes)
+    if tail.torn_at is not None:
+        _cut(files, listing.active, tail.valid_bytes)
     _forget_behind(files, listing, tail.log_end)
-    return listing.active.size_bytes - tail.valid_bytes
+    return 0 if tail.torn_at is None else listing.active.size_bytes - tail.valid_bytes
 
 
 def restart_log(files: FileSystem, directory: Path, offset: int) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.format import leader_epoch
+from keeplast.format.filename import LEADER_EPOCH_CHECKPOINT
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
@@ -53,6 +55,27 @@ def test_a_torn_tail_is_cut_behind_the_last_whole_batch(tmp_path: Path) -> None:
     with LogAppender(directory, LocalFiles(), topic=COMPACT) as log:
         assert log.log_end_offset == 4
     assert cut_torn_tail(LocalFiles(), directory) == 0
+
+
+def test_an_epoch_that_a_crash_left_without_a_record_is_forgotten(tmp_path: Path) -> None:
+    """Or what is replicated there would be taken for that leader's."""
+    directory = tmp_path / "t-0"
+    log_of(directory, 5)
+    path = directory / LEADER_EPOCH_CHECKPOINT
+    path.write_bytes(leader_epoch.encode([LeaderEpoch(0, 0), LeaderEpoch(3, 5)]))
+    assert cut_torn_tail(LocalFiles(), directory) == 0
+    assert leader_epoch.decode(path.read_bytes()) == (LeaderEpoch(0, 0),)
+
+
+def test_an_epoch_without_a_record_makes_room_for_the_next_leader(tmp_path: Path) -> None:
+    """Kafka: ``LeaderEpochFileCache.assign`` drops what is not monotonic."""
+    directory = tmp_path / "t-0"
+    log_of(directory, 5)
+    path = directory / LEADER_EPOCH_CHECKPOINT
+    path.write_bytes(leader_epoch.encode([LeaderEpoch(0, 0), LeaderEpoch(3, 5)]))
+    with LogAppender(directory, LocalFiles(), topic=COMPACT, leader_epoch=8) as log:
+        log.append([NewRecord(b"k", b"v", NOW_MS)])
+    assert leader_epoch.decode(path.read_bytes()) == (LeaderEpoch(0, 0), LeaderEpoch(8, 5))
 
 
 def test_a_log_begins_anew_at_an_offset(tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ class World(Cluster):
     def run(self) -> Tally:
         """Let things happen, then heal and check everything."""
         events: list[tuple[Callable[[], bool], int]] = [
-            (self._append, 30), (self._replicate, 26), (self._acknowledge, 10), (self._roll, 2),
+            (self._append, 30), (self._replicate, 14), (self._acknowledge, 8), (self._roll, 2),
+            (self._catch_up, 8),
             (self._copy, 8), (self._clean, 6), (self._expire, 2), (self._collect, 3),
             (self._clean_follower, 3), (self._retain, 2),
             (self._read_all, 2), (self._read_slowly, 5), (self._pass_time, 6),
@@ -68,7 +69,10 @@ class World(Cluster):
         choices = [happening for happening, _ in events]
         weights = [weight for _, weight in events]
         for _ in range(self._mood.events):
-            if self._dice.choices(choices, weights)[0]():
+            happening = self._dice.choices(choices, weights)[0]
+            if self._is_distracted() and self._dice.random() < 0.3:
+                happening = self._change_leader
+            if happening():
                 self._settle()
         self._heal()
         self._finish_up()
@@ -77,6 +81,13 @@ class World(Cluster):
         self.tally.records = sum(len(w.records) for w in self._model.log)
         self.tally.lost_answers += self._objects.lost_answers
         return self.tally
+
+    def _is_distracted(self) -> bool:
+        """Say whether the leader sleeps in the middle of something; nobody waits for it long."""
+        return any(
+            task.life.name == self._leader and task.epoch == self._epoch
+            for task in self._tasks.asleep
+        )
 
     def close(self) -> None:
         """End what still sleeps, so that no thread stays behind."""
@@ -90,6 +101,7 @@ class World(Cluster):
         self._objects.now += 1
         self._objects.land_late()
         self._tasks.bury()
+        self._audit()
 
     # Writing.
 
@@ -212,6 +224,23 @@ class World(Cluster):
         self._fetch_from(leader, follower)
         return True
 
+    def _catch_up(self) -> bool:
+        """Let every follower fetch until it has all, and the leader acknowledge it."""
+        leader = self._current()
+        if leader is None:
+            return False
+        for name in self._names * 4:
+            follower = self._running(name)
+            if self._running(leader.name) is not leader:
+                return True
+            if follower is not None and (follower.follows, follower.host.epoch) == (
+                leader.name, leader.leads_at,
+            ):  # fmt: skip
+                self._fetch_from(leader, follower)
+        if self._running(leader.name) is leader:
+            leader.advance_high_watermark()
+        return True
+
     def _fetch_from(self, leader: Process, follower: Process) -> None:
         def work() -> None:
             offset = follower.host.log_end_offset
@@ -248,7 +277,10 @@ class World(Cluster):
         ]  # fmt: skip
         if leader is None or not behind:
             return False
-        self._follow(self._dice.choice(behind), leader)
+        chosen = self._dice.choice(behind)
+        if chosen.leads_at >= 0 and not self._heals and self._dice.random() < 0.7:
+            return False  # Who was the leader hears of it last.
+        self._follow(chosen, leader)
         return True
 
     def _follow(self, process: Process, leader: Process) -> None:

@@ -302,9 +302,10 @@ def check_live(live: Live, before: Live | None, tables: Any, objects: SimulatedO
             require(key in objects.found, f"I-14: an object is not there. key={key}")
     require(size == live.remote_bytes, f"I-21: {live.remote_bytes} cached, the sum is {size}")
     if before is not None:
-        # A lookup of a lost commit locks, and so commits, without a change.
-        is_new = live.version > before.version
-        require(is_new or live == before, "a change that has not raised the version")
+        require(
+            live.version > before.version or live == before,
+            "a commit that has changed what is read and not raised the version",
+        )
         require(live.log_start >= before.log_start, "the log start went back")
         require(
             live.end >= before.end or not live.routes,

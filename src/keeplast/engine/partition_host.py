@@ -244,6 +244,7 @@ class PartitionHost(Replica):
         The report says what it did, or why it did nothing. RefusedError for a topic that is not
         compacted; FencedError when a newer leader owns the partition. OSError behind the commit
         means that the local copy is not replaced yet: it is read no more, and the next call does.
+        A follower's pass holds the lock of the data directory: one at a time below a root.
         """
         if not self.topic.is_compacted:
             policy = ",".join(sorted(self.topic.cleanup_policy))

@@ -59,7 +59,8 @@ class Overlap:
         Returns how many segments were put in place. OSError when the disk refuses: nothing is lost,
         and the next call goes on.
         """
-        end = state.first_dirty(self._replica.log_end_offset)
+        # What object storage does not have within the lineage stays, whatever the checkpoint says.
+        end = min(state.first_dirty(self._replica.log_end_offset), state.covered_to())
         made = 0
         for route in reversed([r for r in state.routes if r.last_offset < end]):
             segment = state.segments[route.segment_id]

@@ -28,7 +28,11 @@ from tests.support.replay import tree
 
 pytestmark = pytest.mark.spark
 
-SETTINGS = {"cleanup.policy": "compact", "segment.bytes": "700"}
+SETTINGS = {
+    "cleanup.policy": "compact", "segment.bytes": "700", "tier.chunk.bytes": str(1 << 30),
+}  # fmt: skip
+"""One chunk on threads too: Spark's round covers all dirty data, and chunks stamp horizons."""
+
 BY_TIMESTAMP = {**SETTINGS, "compaction.strategy": "timestamp"}
 
 

@@ -18,7 +18,7 @@ TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".java", ".xml", ".lock", ".jso
 FOLDERS = ("src", "tests", "docs", "tools", "benchmarks", ".ci")
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 COMMAND = re.compile(
-    r"\bkeeplast ((?:inspect|plan|clean|demo|verify|export|receipt show|tier [a-z]+)\b[^\n`|]*)"
+    r"\bkeeplast ((?:inspect|plan|clean|demo|verify|export|receipt show|tier [a-z]+)\b[^\n`|&]*)"
 )
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # Directories of a machine, written so that this file does not contain them itself.

@@ -40,7 +40,7 @@ from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.tier.collection import Collected, collect
-from keeplast.tier.database import open_database, shown_url
+from keeplast.tier.database import is_missing, open_database, shown_url
 from keeplast.tier.importing import (
     adopt_checkpoint,
     export_partition,
@@ -419,6 +419,11 @@ def open_store(
     one than was remembered. ``options`` are the object store's, such as an endpoint.
     """
     clock = SystemClock() if clock is None else clock
+    if objects is None and is_missing(store):
+        raise InvalidError(
+            "there is no such store; correct --store, or make it (keeplast tier init). "
+            f"store={shown_url(store)}"
+        )
     metadata = MetadataStore(open_database(store), clock)
     known = metadata.find_fact(OBJECTS)
     if known is None and objects is None:

@@ -71,6 +71,16 @@ def open_database(url: str) -> Engine:
     return engine
 
 
+def is_missing(url: str) -> bool:
+    """Say whether ``url`` names a SQLite file that is not there: opening it would make one."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        return False
+    name = parsed.database if parsed.get_backend_name() == "sqlite" else None
+    return bool(name) and name != ":memory:" and not Path(str(name)).exists()
+
+
 def shown_url(url: str) -> str:
     """Return a database's URL without its password, for people and files."""
     try:

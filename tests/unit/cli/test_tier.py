@@ -110,7 +110,8 @@ def test_a_changed_object_is_found(tmp_path: Path, keeplast: Command, store: str
 def test_a_new_store_wants_to_know_where_its_objects_are(tmp_path: Path, keeplast: Command) -> None:
     run = keeplast("tier", "status", "--store", f"sqlite:///{tmp_path / 'other.db'}")
     assert 2 == run.code
-    assert "say where its objects are (keeplast tier init)" in run.err
+    assert "there is no such store; correct --store, or make it (keeplast tier init)" in run.err
+    assert not (tmp_path / "other.db").exists()
 
 
 def test_objects_of_a_topic_that_is_not_compacted_are_never_rewritten(

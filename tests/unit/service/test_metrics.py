@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -13,10 +14,12 @@ from keeplast.service.metrics import (
     PARTITION_GAUGES,
     PARTITIONS,
     REMOVED_RECORDS,
+    TIER_COUNTERS,
+    TIER_GAUGES,
     CleanerCollector,
     MetricsServer,
 )
-from keeplast.service.snapshot import PartitionState
+from keeplast.service.snapshot import PartitionState, TierFacts, TierTotals
 from tests.support.manual_clock import ManualClock
 from tests.support.scrape import scrape
 from tests.unit.service.test_gauges import NOW_MS, facts, round_of, snapshot
@@ -57,6 +60,28 @@ def test_a_scrape_gives_every_gauge_under_its_name() -> None:
     assert {gauge.metric for gauge in GAUGES} <= names
     ours = {PARTITIONS, f"{REMOVED_RECORDS}_total", *(each.name for each in PARTITION_GAUGES)}
     assert ours | {f"{each.name}_total" for each in COUNTERS} <= names
+    assert not any(name.startswith("keeplast_tier") for name in names)
+
+
+def test_a_store_is_told_beside_that() -> None:
+    observer = GaugeObserver()
+    known = replace(facts(0), tier=TierFacts("a", 4, 500, 2, 70))
+    observer.published(replace(snapshot(known), tier=TierTotals(copied_bytes=9)))
+    with server(observer) as running:
+        found = scrape(running.address)
+    partition = (("partition", "0"), ("topic", "t"))
+    expected = {
+        ("keeplast_tier_copied_bytes_total", ()): 9,
+        ("keeplast_tier_collected_bytes_total", ()): 0,
+        ("keeplast_tier_remote_bytes", partition): 500,
+        ("keeplast_tier_orphans", partition): 2,
+        ("keeplast_tier_orphan_bytes", partition): 70,
+        ("keeplast_tier_epoch", partition): 4,
+    }
+    assert expected == {key: found.get(key) for key in expected}
+    names = {name for name, _ in found}
+    assert {each.name for each in TIER_GAUGES} <= names
+    assert {f"{each.name}_total" for each in TIER_COUNTERS} <= names
 
 
 def test_ct01_metrics_are_gone_when_it_is_closed_and_ct02_back_when_it_starts_again() -> None:

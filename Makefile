@@ -32,7 +32,7 @@ export NEEDS_GO
 GATEWAY := build/bin/versitygw
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-kafka test-services soak simulate bench bench-peers bench-growth demo demo-tier docs readme lock bare java clean
+.PHONY: all help setup check test test-kafka test-services soak simulate bench bench-peers bench-growth bench-tier demo demo-tier docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -83,6 +83,9 @@ simulate: setup  ## Hosts of the tier with faults, by seed; ARGS='--seeds 0:1000
 
 bench: setup java  ## keeplast beside Kafka's cleaner on the same logs; table and JSON
 	$(BIN)/python -m benchmarks.run $(ARGS)
+
+bench-tier: setup  ## What rounds in object storage read, with filters and without
+	$(BIN)/python -m benchmarks.tier $(ARGS)
 
 bench-peers: setup java  ## The same directories by Kafka, keeplast and Spark SQL; ARGS='--scale 0.1' for minutes
 	$(BIN)/python -m benchmarks.peers $(ARGS)

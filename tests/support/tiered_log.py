@@ -42,9 +42,9 @@ class Tiered:
         self.store = MetadataStore(open_database(f"sqlite:///{root / 'meta.db'}"), self.clock)
         files = LocalFiles()
         self.store.create(PARTITION, read_topic_id(files, directory), log_start=0, settings={})
-        self.store.take_over(
-            PARTITION, epoch=EPOCH, owner="a", lineage=read_lineage(files, directory), log_end=0
-        )
+        lineage = read_lineage(files, directory)
+        epoch = max([EPOCH, *(entry.epoch for entry in lineage)])
+        self.store.take_over(PARTITION, epoch=epoch, owner="a", lineage=lineage, log_end=0)
         self.take_in(directory)
 
     @property

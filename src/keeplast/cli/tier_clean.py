@@ -12,7 +12,7 @@ from keeplast.cli.exit_codes import DONE, error_exit_code
 from keeplast.cli.guard import JSON_VERSION, error_text
 from keeplast.cli.output import print_result, say
 from keeplast.cli.progress import ProgressEvents
-from keeplast.cli.sizes import parse_size
+from keeplast.cli.sizes import format_bytes, format_count, parse_size
 from keeplast.cli.tables import note_lines, reasons_table, summary_table
 from keeplast.cli.wiring import RunnerName
 from keeplast.engine.open_store import GRACE_MS_DEFAULT, TieredStore
@@ -72,4 +72,26 @@ def clean_partitions(
         table = reasons_table(done)
         if table is not None:
             print_result("", table)
+        lines = filter_lines(done)
+        if lines:
+            print_result("", *lines)
     return code, {**done.to_json(), "version": JSON_VERSION}
+
+
+def filter_lines(report: CleanReport) -> list[str]:
+    """Return a line a partition: what filters let its round leave out, and what they took."""
+    lines = []
+    for partition in report.partitions:
+        stats = partition.rounds[-1].filters
+        if stats is None or not stats.clean_segments:
+            continue
+        line = (
+            f"{partition.topic}-{partition.partition}: filters left out "
+            f"{format_count(stats.skipped_segments)} of {format_count(stats.clean_segments)} clean "
+            f"segments ({format_bytes(stats.skipped_bytes)} of {format_bytes(stats.clean_bytes)}), "
+            f"reading {format_bytes(stats.bytes_read)}"
+        )
+        if stats.share_of_segments is not None:
+            line += f"; they are {stats.share_of_segments:.2%} of their segments"
+        lines.append(line)
+    return lines

@@ -181,7 +181,7 @@ class _Story:
         self._tell(
             f"2. {A} cleans object storage ({self._runner})\n   "
             + (
-                f"killed with SIGKILL in the middle: {made} cleaned segments are live, "
+                f"killed with SIGKILL in the middle: {made} of its cleaned segments live by then, "
                 "the checkpoint is where it was\n"
                 if was_cut
                 else "it was done before it could be killed\n"
@@ -199,8 +199,8 @@ class _Story:
         self._tell(
             f"3. {B} leads at epoch 2 and goes on\n   "
             + (
-                f"frozen with SIGSTOP in the middle, as a long pause would: {made} more segments "
-                "are live\n"
+                f"frozen with SIGSTOP in the middle, as by a long pause: {made} of its segments "
+                "live by then\n"
                 if was_cut
                 else "it was done before it could be frozen\n"
             )

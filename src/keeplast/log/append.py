@@ -219,7 +219,9 @@ class LogAppender:
                 "a stored batch does not continue the log. "
                 f"base_offset={batch.base_offset} log_end_offset={self._log_end}"
             )
-        self.set_leader_epoch(max(batch.leader_epoch, self._leader_epoch))
+        # Not the epoch at which this replica led and wrote nothing: the record is another leader's.
+        written = [e.epoch for e in self._epochs if e.start_offset < batch.base_offset]
+        self._leader_epoch = max([batch.leader_epoch, *written])
         self._append_batch(bytes(batch.data))
         return batch.base_offset
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from keeplast.format import leader_epoch
+from keeplast.format.batch import decode_batch, encode_batch
 from keeplast.format.filename import LEADER_EPOCH_CHECKPOINT
 from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.format.record import Record
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.log.truncation import cut_torn_tail, find_divergence, restart_log
@@ -76,6 +78,18 @@ def test_an_epoch_without_a_record_makes_room_for_the_next_leader(tmp_path: Path
     with LogAppender(directory, LocalFiles(), topic=COMPACT, leader_epoch=8) as log:
         log.append([NewRecord(b"k", b"v", NOW_MS)])
     assert leader_epoch.decode(path.read_bytes()) == (LeaderEpoch(0, 0), LeaderEpoch(8, 5))
+
+
+def test_a_leader_that_wrote_nothing_gives_its_epoch_to_nobody_s_record(tmp_path: Path) -> None:
+    """It led at epoch 3, follows now, and gets what the leader of epoch 1 had written there."""
+    directory = tmp_path / "t-0"
+    log_of(directory, 5)
+    late = encode_batch([Record(5, NOW_MS, b"k", b"v")], leader_epoch=1)
+    with LogAppender(directory, LocalFiles(), topic=COMPACT) as log:
+        log.set_leader_epoch(3)
+        log.append_stored(decode_batch(late))
+    found = leader_epoch.decode((directory / LEADER_EPOCH_CHECKPOINT).read_bytes())
+    assert found == (LeaderEpoch(0, 0), LeaderEpoch(1, 5))
 
 
 def test_a_log_begins_anew_at_an_offset(tmp_path: Path) -> None:

@@ -72,10 +72,20 @@ def clean_partitions(
         table = reasons_table(done)
         if table is not None:
             print_result("", table)
-        lines = filter_lines(done)
+        lines = [*chunk_lines(done), *filter_lines(done)]
         if lines:
             print_result("", *lines)
     return code, {**done.to_json(), "version": JSON_VERSION}
+
+
+def chunk_lines(report: CleanReport) -> list[str]:
+    """Return a line for each partition whose round had more than one chunk."""
+    return [
+        f"{partition.topic}-{partition.partition}: cleaned in {partition.rounds[-1].chunks} chunks; "
+        "a later one reads again what an earlier one kept, so bytes and records count again"
+        for partition in report.partitions
+        if (partition.rounds[-1].chunks or 0) > 1
+    ]
 
 
 def filter_lines(report: CleanReport) -> list[str]:

@@ -149,13 +149,16 @@ class _Chunk:
         self._files = self._recipe.open()
 
     def survey(self, uncleanable: int | None, *, is_first: bool) -> Survey:
-        """Survey the log as it is now; later chunks keep the bound that the first one found."""
+        """Survey the log as it is now; later chunks keep the bound that the first one found.
+
+        Why the round is done, and where it ends, is said by the first one for all of them.
+        """
         request, state = self._request, self._state
         partition = PartitionRequest(
             state.partition, self._files.path, request.topic, request.cleaner
         )
         bound = self._files.end if request.bound is None else request.bound
-        return survey_partition(
+        found = survey_partition(
             partition,
             CleanRequest(
                 (partition,), first_dirty_offset=state.first_dirty(),
@@ -164,6 +167,7 @@ class _Chunk:
             ),
             Checkpoints({}, {}, {}), self._files, self._clock.now_ms(), known=self._known(),
         )  # fmt: skip
+        return found if is_first else replace(found, notes=())
 
     def _known(self) -> dict[int, SegmentSummary]:
         """Return what the metadata tells of the segments."""

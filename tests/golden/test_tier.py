@@ -22,9 +22,7 @@ from tests.support.reader import read_partition
 from tests.support.tiered_log import Tiered, records
 
 HERE = Path(__file__).parent
-NAMES = [name for name in names(HERE / "fixtures.tar.xz") if not name.startswith("rnd-")]
-"""Without the random ones: in some the leader epochs begin inside the log, as an upgraded broker's
-do, and such a log is taken in but not cleaned."""
+NAMES = names(HERE / "fixtures.tar.xz")
 EVERY = 9
 NOW_MS = 1_800_000_000_000
 TOPIC = TopicConfig(

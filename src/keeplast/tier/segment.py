@@ -96,6 +96,8 @@ def is_within_lineage(
     """Say whether the records of ``segment`` are those of the leaders in ``lineage``.
 
     Its epochs are in the lineage with the same bounds inside the segment, and it ends in the log.
+    The lineage's first epoch has no bound below: what a broker wrote before it knew of epochs, or
+    before its checkpoint begins, counts as that epoch's.
     Kafka: ``RemoteLogManager.isRemoteSegmentWithinLeaderEpochs``.
     """
     if segment.last_offset >= log_end or not segment.epochs:
@@ -113,6 +115,7 @@ def is_within_lineage(
                 return False
         elif segment.last_offset >= end:
             return False
-        if entry.start_offset < starts[entry.epoch] or entry.start_offset >= end:
+        begins = starts[entry.epoch] if entry.epoch != known[0] else entry.start_offset
+        if not begins <= entry.start_offset < end:
             return False
     return True

@@ -413,6 +413,7 @@ class World(Cluster):
     def _pass_time(self) -> bool:
         kind = self._dice.random()
         if self._mood.jumps and kind < 0.15:
+            self._latest_ms = max(self._latest_ms, self._clock.now_ms())
             self._clock.advance(-self._dice.randint(1, 15_000))
             self._jumped = True
             self.tally.clock_jumps += 1
@@ -558,7 +559,9 @@ class World(Cluster):
         self._objects.land_late(everything=True)
         for happening in (self._roll, self._copy, self._clean, self._clean, self._expire):
             happening()
-        self._clock.advance(GARBAGE_AGE_MS + GRACE_MS + DELETE_RETENTION_MS + 20_000)
+        # Where the clock has jumped back, what was written before is from the future.
+        ahead_ms = max(self._latest_ms - self._clock.now_ms(), 0)
+        self._clock.advance(ahead_ms + GARBAGE_AGE_MS + GRACE_MS + DELETE_RETENTION_MS + 20_000)
         if self._live is not None and self._live.routes:
             self._clean()
             self._clock.advance(GRACE_MS)

@@ -159,6 +159,7 @@ class Cluster:
         self._processes: dict[str, Process] = {}
         self._readers: list[SlowReader] = []
         self._jumped = False
+        self._latest_ms = NOW_MS
         self._values = 0
         # The controller's.
         self._leader = ""
@@ -295,10 +296,12 @@ class Cluster:
         return self._tables.execute(query, (segment_id,)).fetchone() is not None
 
     def _committed(self) -> None:
-        live = read_live(self._tables)
-        check_live(live, self._live, self._tables, self._objects)
+        live, before = read_live(self._tables), self._live
+        check_live(live, before, self._tables, self._objects)
         task = self._tasks.current
-        if task is not None:
+        # Whoever changes anything of a partition raises its version. What leaves it as it was is a
+        # fact of the whole store, as the key of its filters, which may be anybody's.
+        if task is not None and live != before:
             # A pass that slept before it asked goes on at the epoch at which its host leads now.
             epoch = max(task.epoch, self._processes[task.life.name].told)
             require(

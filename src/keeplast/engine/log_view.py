@@ -146,8 +146,8 @@ def _look(
     indexes = {segment.base_offset: segment.indexes for segment in segments}
     buffers = WindowBuffers(VIEW_WINDOW_BYTES)
     producers, aborted = replay_producers(listing, tail, log_start, indexes, files, buffers)
-    open_from = producers.first_open_transaction()
     watermark = checkpoints.high_watermark.get(partition)
+    open_from = producers.first_undecided(log_end if watermark is None else watermark)
     return LogView(
         partition,
         path,

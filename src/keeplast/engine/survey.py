@@ -193,7 +193,7 @@ def survey_partition(
     known = {} if known is None else known
     indexes = LoadedIndexes(listing, files, topic.index_interval_bytes, buffers)
     producers, aborted = replay_producers(listing, tail, log_start, indexes, files, buffers)
-    open_from = producers.first_open_transaction()
+    open_from = producers.first_undecided(bounds.high_watermark)
     if open_from is not None and open_from < log_start:
         # A transaction that DeleteRecords has cut into begins with what is left of the log.
         open_from = find_offset_from(log_start, listing, tail, indexes, files, buffers)

@@ -86,8 +86,12 @@ class LogAppender:
         leader_epoch: int | None = None,
         topic_id: bytes | None = None,
         clock: Clock | None = None,
+        decided_to: int | None = None,
     ) -> None:
         """Open a partition directory at its end, or start one at offset 0.
+
+        ``decided_to`` is the high watermark of a replica: transactions that end at or above it are
+        read again. None takes every marker of the log as final.
 
         ``leader_epoch`` None goes on with the newest one in the log. ``topic_id`` (16 bytes) is
         written to ``partition.metadata`` when that is missing. ``clock`` dates segments whose
@@ -98,6 +102,7 @@ class LogAppender:
         self._files = files
         self._topic = topic
         self._clock = SystemClock() if clock is None else clock
+        self._decided_to = decided_to
         files.make_directory(directory)
         if topic_id is not None and not files.exists(directory / PARTITION_METADATA):
             metadata = PartitionMetadata(topic_id)
@@ -247,9 +252,10 @@ class LogAppender:
             self._directory / LEADER_EPOCH_CHECKPOINT, leader_epochs.encode(self._epochs)
         )
 
-    def first_open_transaction(self) -> int | None:
-        """Return the first offset of the earliest open transaction, None when all are decided."""
-        return self._producers.first_open_transaction()
+    def first_undecided(self, high_watermark: int) -> int | None:
+        """Return where the earliest transaction begins that is open, or ends at or above
+        ``high_watermark``; None when all are decided."""
+        return self._producers.first_undecided(high_watermark)
 
     def find_duplicate(
         self, producer_id: int, epoch: int, base_sequence: int, count: int
@@ -354,6 +360,8 @@ class LogAppender:
 
     def _leave_segment(self) -> None:
         self._active.leave()
+        if self._decided_to is None:
+            self._producers.first_undecided(self._log_end)  # forgets what nobody will ask for
         snapshot = producer_snapshot.encode(self._producers.entries())
         path = self._snapshot_path(self._log_end)
         write_like(path, snapshot, self._active.log_path, self._files)
@@ -386,7 +394,8 @@ class LogAppender:
         Both are the newest snapshot's and follow from what was appended since: after a crash the
         index on disk knows nothing of the transactions that ended behind the snapshot.
         """
-        usable = [offset for offset in partition.snapshots if offset <= self._log_end]
+        end = self._log_end if self._decided_to is None else min(self._log_end, self._decided_to)
+        usable = [offset for offset in partition.snapshots if offset <= end]
         since = max(usable, default=0)
         state = ProducerState()
         if usable:

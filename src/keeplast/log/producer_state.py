@@ -37,6 +37,7 @@ class ProducerState:
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
         """Start from a snapshot's entries; of a repeated producer the last one counts."""
         self._entries = {entry.producer_id: entry for entry in entries}
+        self._ended: list[tuple[int, int]] = []
 
     def add(self, batch: RecordBatch) -> AbortedTransaction | None:
         """Account for a batch; return the aborted transaction that it ends, if any.
@@ -75,6 +76,18 @@ class ProducerState:
         """Return the first offset of the earliest open transaction, None when all are decided."""
         opened = [entry.current_txn_first_offset for entry in self._entries.values()]
         return min((offset for offset in opened if offset >= 0), default=None)
+
+    def first_undecided(self, high_watermark: int) -> int | None:
+        """Return the first offset of the earliest transaction that is open, or whose end not every
+        replica has: another leader may end it otherwise. None without one.
+
+        Transactions that ended below ``high_watermark`` are forgotten: it never falls behind what
+        was decided. Kafka: ``ProducerStateManager.firstUnstableOffset``, ``unreplicatedTxns``.
+        """
+        self._ended = [each for each in self._ended if each[1] >= high_watermark]
+        opened = self.first_open_transaction()
+        firsts = [first for first, _ in self._ended] + ([] if opened is None else [opened])
+        return min(firsts, default=None)
 
     def entries(self) -> tuple[ProducerEntry, ...]:
         """Return what a snapshot holds, by ascending producer id."""
@@ -133,7 +146,10 @@ class ProducerState:
             coordinator_epoch=coordinator_epoch,
             current_txn_first_offset=-1,
         )
-        if outcome is not ControlType.ABORT or first_offset < 0:
+        if first_offset < 0:
+            return None
+        self._ended.append((first_offset, offset))
+        if outcome is not ControlType.ABORT:
             return None
         still_open = [
             other.current_txn_first_offset

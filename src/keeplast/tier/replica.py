@@ -100,8 +100,9 @@ class Replica:
                 self.recovered = self._recover()
             else:
                 self._check_whole()
-        self._log = self._open()
         known = read_checkpoint(files, root, REPLICATION_CHECKPOINT).get(partition, 0)
+        self._high_watermark = known
+        self._log = self._open()
         self._high_watermark = min(max(known, self.local_start), self.log_end_offset)
 
     def close(self) -> None:
@@ -123,9 +124,9 @@ class Replica:
 
     @property
     def last_stable_offset(self) -> int:
-        """Return the offset below which every transaction is decided."""
-        open_from = self._log.first_open_transaction()
-        return self._high_watermark if open_from is None else min(self._high_watermark, open_from)
+        """Return the offset below which every transaction is decided, on every replica."""
+        undecided = self._log.first_undecided(self._high_watermark)
+        return self._high_watermark if undecided is None else min(self._high_watermark, undecided)
 
     @property
     def local_start(self) -> int:
@@ -319,7 +320,10 @@ class Replica:
         update_checkpoint(self._files, self.directory.parent, REPLICATION_CHECKPOINT, change)
 
     def _open(self) -> LogAppender:
-        return LogAppender(self.directory, self._files, topic=self.topic, clock=self._clock)
+        return LogAppender(
+            self.directory, self._files, topic=self.topic, clock=self._clock,
+            decided_to=self._high_watermark,
+        )  # fmt: skip
 
     def _reopen(self) -> None:
         self._log = self._open()

@@ -165,3 +165,27 @@ def test_reader_whose_segment_was_replaced_and_removed_meanwhile_reads_the_new_o
     with pytest.raises(CorruptError):
         read_all(host)
     made.store.close()
+
+
+@pytest.mark.parametrize("reopens", [False, True])
+def test_a_transaction_whose_end_is_not_replicated_is_not_stable(
+    cluster: Cluster, reopens: bool
+) -> None:
+    """The next leader may end it otherwise; also after a restart, behind a snapshot."""
+    host = cluster.host("a")
+    host.become_leader(0)
+    write(host, 4)
+    host.append([NewRecord(b"t", b"1")], producer_id=7, producer_epoch=0, base_sequence=0,
+                is_transactional=True)  # fmt: skip
+    host.append([NewRecord(b"k", b"%d" % number) for number in range(3)])
+    host.end_transaction(ControlType.ABORT, producer_id=7, producer_epoch=0)
+    host.acknowledge(7)
+    assert host.last_stable_offset == 4
+    host.roll()
+    if reopens:
+        host.close()
+        host = cluster.host("a")
+    assert (host.high_watermark, host.last_stable_offset) == (7, 4)
+    host.become_leader(1)
+    host.acknowledge(9)
+    assert host.last_stable_offset == 9

@@ -87,6 +87,16 @@ def test_ps03_last_stable_offset_with_overlapping_transactions() -> None:
     assert found == [0, 1, 1, None]
 
 
+def test_ps03_a_marker_that_not_every_replica_has_decides_nothing() -> None:
+    state = state_after(
+        data_batch(0, 1, [b"a"]), data_batch(1, 2, [b"b"]), marker(2, 1, COMMIT),
+        marker(3, 2, ABORT, epoch=0),
+    )  # fmt: skip
+    found = [state.first_undecided(watermark) for watermark in (0, 2, 3, 4)]
+    assert found == [0, 0, 1, None]
+    assert state.first_open_transaction() is None
+
+
 @pytest.mark.parametrize(("decided", "bound"), [((), 0), ((1,), 10), ((1, 3), 10), ((1, 3, 2), 30)])
 def test_ps03_open_transactions_hold_a_round_back(
     tmp_path: Path, decided: tuple[int, ...], bound: int

@@ -51,6 +51,7 @@ class ObjectWriteHandle:
 
     def __init__(self, objects: ObjectStore, key: str, completed: Callable[[int], None]) -> None:
         """Start the object ``key``."""
+        self._objects = objects
         self._key = key
         self._completed = completed
         self._writer = objects.open_write(key)
@@ -79,10 +80,16 @@ class ObjectWriteHandle:
             length -= count
 
     def fsync(self) -> None:
-        """Complete the object."""
+        """Complete the object; UnavailableError when the store has not kept all of it."""
         if self._is_open:
             self._is_open = False
             self._writer.close()
+            found = self._objects.stat(self._key).size_bytes
+            if found != self._size_bytes:
+                raise UnavailableError(
+                    "the object store has not kept what was sent; it is written again. "
+                    f"key={self._key} expected_bytes={self._size_bytes} found_bytes={found}"
+                )
             self._completed(self._size_bytes)
 
     def close(self) -> None:

@@ -144,7 +144,7 @@ def _details(each: PartitionStatus, now_ms: int) -> list[str]:
             f"{last.end_offset}, {last.seconds:.1f} s"
         )
     if each.erased_by is not None:
-        lines.append(f"erased by: {_erased_sentence(each.erased_by, now_ms)}")
+        lines.append(f"erased by: {erased_sentence(each.erased_by, now_ms)}")
     return lines
 
 
@@ -171,13 +171,20 @@ def _stage_line(what: str, counts: StageCounts, now_ms: int) -> str:
     return f"{what}: {', '.join([*words, waiting])}, {format_count(counts.removable)} removable"
 
 
-def _erased_sentence(erased: ErasedBy, now_ms: int) -> str:
+ABOUT = {
+    "keeplast run": "for its turn and the round",
+    "keeplast tier run": "for rounds, the grace, and the age of garbage",
+}
+
+
+def erased_sentence(erased: ErasedBy, now_ms: int, *, loop: str = "keeplast run") -> str:
+    """Return by when old values are gone and what that rests on, ``loop`` going on."""
     if erased.is_gone or erased.by_ms is None or erased.eligible_by_ms is None:
         return erased.why
     waits = duration_text(erased.by_ms - erased.eligible_by_ms)
     return (
         f"{_moment(erased.by_ms, now_ms)}: due {_moment(erased.eligible_by_ms, now_ms)} "
-        f"({erased.why}), then {waits} at most for its turn and the round, while keeplast run goes"
+        f"({erased.why}), then {waits} at most {ABOUT[loop]}, while {loop} goes"
     )
 
 

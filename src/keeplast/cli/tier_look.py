@@ -19,6 +19,14 @@ Local = Annotated[
         help="The data directory of a host: its local logs are shown too. Only read.",
     ),
 ]  # fmt: skip
+ErasedBy = Annotated[
+    bool,
+    typer.Option(
+        "--erased-by",
+        help="Say too by when what is overwritten or deleted now is gone from the objects, while "
+        "keeplast tier run goes. Reads what segments say of their tombstones.",
+    ),
+]  # fmt: skip
 
 
 def status(
@@ -26,6 +34,7 @@ def status(
     topic: options.Topics = None,
     partition: options.Partitions = None,
     local: Local = None,
+    erased_by: ErasedBy = False,
     object_option: shared.ObjectOptions = None,
     as_json: options.Json = False,
 ) -> None:
@@ -36,17 +45,34 @@ def status(
 
     def body() -> Result:
         from keeplast.cli.output import print_result
-        from keeplast.cli.tier_view import status_document, status_parts
+        from keeplast.cli.tier_view import (
+            erased_document,
+            erased_lines,
+            status_document,
+            status_parts,
+        )
+        from keeplast.model.topic_config import CleanerConfig
 
         call = store_call(store, topic, partition, object_option)
+        erasures = {}
         with call.opened() as opened:
             found = [
                 opened.status(each, None if local is None else local / str(each))
                 for each in call.chosen(opened)
             ]
+            if erased_by:
+                from keeplast.service.tier_pace import tier_pace
+
+                pace = tier_pace(CleanerConfig(), [each.remote_bytes for each in found])
+                for each in found:
+                    place = None if local is None else local / str(each.partition)
+                    erasures[each.partition] = opened.erased_by(each.partition, pace, place)
         if not as_json:
-            print_result(*status_parts(found))
-        return 0, {"version": JSON_VERSION, "partitions": [status_document(s) for s in found]}
+            print_result(*status_parts(found), *erased_lines(erasures))
+        documents = [
+            {**status_document(s), **erased_document(erasures.get(s.partition))} for s in found
+        ]
+        return 0, {"version": JSON_VERSION, "partitions": documents}
 
     run_guarded(body, as_json=as_json)
 

@@ -11,10 +11,14 @@ from rich.text import Text
 from keeplast.cli.escapes import printable
 from keeplast.cli.rows import new_table
 from keeplast.cli.sizes import format_bytes
+from keeplast.cli.status_view import erased_sentence
 from keeplast.cli.tier_picture import draw_tiers
+from keeplast.clock import SystemClock
+from keeplast.engine.tier_erasure import TierErasure
 from keeplast.engine.tier_status import TierStatus
 from keeplast.engine.tier_verification import TierFinding
 from keeplast.model.partition import TopicPartition
+from keeplast.service.status import ErasedBy
 
 PICTURES_MAX = 3
 """More partitions than this are shown as a table alone."""
@@ -71,6 +75,27 @@ def status_document(s: TierStatus) -> dict[str, Any]:
             for each in s.segments
         ],
     }  # fmt: skip
+
+
+def erased_lines(erasures: Mapping[TopicPartition, TierErasure]) -> list[str]:
+    """Return a line a partition: by when old values are gone, or why nobody can say."""
+    now_ms = SystemClock().now_ms()
+    lines = [
+        f"{printable(str(partition))}: erased by: "
+        + erased_sentence(
+            ErasedBy(found.by_ms, found.eligible_by_ms, found.why), now_ms, loop="keeplast tier run"
+        )
+        for partition, found in erasures.items()
+    ]
+    return ["", *lines] if lines else []
+
+
+def erased_document(found: TierErasure | None) -> dict[str, Any]:
+    """Return the bound for the document, nothing when it was not asked for."""
+    if found is None:
+        return {}
+    bound = {"by_ms": found.by_ms, "eligible_by_ms": found.eligible_by_ms, "why": found.why}
+    return {"erased_by": bound}
 
 
 def findings_lines(found: Mapping[TopicPartition, tuple[TierFinding, ...]]) -> list[str]:

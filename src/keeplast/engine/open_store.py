@@ -30,6 +30,12 @@ from keeplast.engine.request import (
     PartitionRequest,
 )
 from keeplast.engine.survey import load_checkpoints, survey_partition
+from keeplast.engine.tier_erasure import (
+    TierErasure,
+    TierPace,
+    find_log_end,
+    find_tier_erasure,
+)
 from keeplast.engine.tier_look import FirstTimestamps, RemoteLook, look_at_remote
 from keeplast.engine.tier_migration import Migration, count_records, new_settings
 from keeplast.engine.tier_round import RunnerFor, TierRequest, clean_remote
@@ -37,6 +43,7 @@ from keeplast.engine.tier_status import TierStatus, local_log, tier_status
 from keeplast.engine.tier_verification import TierFinding, verify_remote
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.tier.collection import Collected, collect
@@ -115,6 +122,22 @@ class TieredStore:
     def state(self, partition: TopicPartition) -> PartitionState:
         """Return what is known of a partition."""
         return self._store.load(partition)
+
+    def erased_by(
+        self, partition: TopicPartition, pace: TierPace, local: Path | None = None
+    ) -> TierErasure:
+        """Say by when what is overwritten or deleted now is gone from object storage.
+
+        With ``local``, the partition's directory on the leader, also from there, and what has not
+        been copied yet counts. Reads what segments say of their tombstones.
+        """
+        state = self._store.load(partition)
+        found = None if local is None or not self._files.exists(local) else local
+        return find_tier_erasure(
+            state, self._objects, self._files, found, self._topic_of(state.settings), pace,
+            self._clock.now_ms(), timestamp_ahead_max_ms=INT64_MAX,
+            high_watermark=state.remote_end if found is None else find_log_end(found, self._files),
+        )  # fmt: skip
 
     def status(self, partition: TopicPartition, local: Path | None = None) -> TierStatus:
         """Return regions, ratio and what waits.

@@ -74,7 +74,7 @@ def find_tier_erasure(
     state: PartitionState,
     objects: ObjectStore,
     files: FileSystem,
-    directory: Path,
+    directory: Path | None,
     topic: TopicConfig,
     pace: TierPace,
     now_ms: int,
@@ -82,7 +82,7 @@ def find_tier_erasure(
     timestamp_ahead_max_ms: int,
     high_watermark: int,
 ) -> TierErasure:
-    """Return the bound for a leader's log with its local part in ``directory``."""
+    """Return the bound for a leader's log with its local part in ``directory``; None has none."""
 
     def due(path: Path, place: FileSystem, watermark: int) -> Eligibility:
         partition = PartitionRequest(state.partition, path, topic)
@@ -101,9 +101,7 @@ def find_tier_erasure(
     if segments:
         remote = RoundFiles(objects, state.partition, state.topic_id, segments)
         parts.append(due(remote.path, remote, remote.end))
-    listing = list_partition(directory, files)
-    tail = find_tail(listing, files)
-    if tail.log_end > state.remote_end:
+    if directory is not None and find_log_end(directory, files) > state.remote_end:
         parts.append(due(directory, files, high_watermark))
     missing = next((part for part in parts if part.by_ms is None), None)
     if missing is not None:
@@ -118,12 +116,25 @@ def find_tier_erasure(
     if topic.max_compaction_lag_ms >= INT64_MAX:
         return TierErasure(None, eligible, f"no bound for followers: {MAX_LAG} is not set")
     stamps = [segment.max_timestamp_ms for segment in segments]
-    for closed in listing.segments[:-1]:
-        indexes = load_indexes(
-            closed, files, topic.index_interval_bytes, WindowBuffers(WINDOW_BYTES)
-        )
-        stamps.append(indexes.largest_timestamp_ms)
-    newest = max(now_ms, largest_timestamp(listing, tail, files) or -1, *stamps)
+    if directory is not None:
+        stamps += _local_stamps(directory, files, topic)
+    newest = max(now_ms, *stamps)
     lag = max(topic.max_compaction_lag_ms, topic.min_compaction_lag_ms, topic.segment_age_max_ms)
     follower = newest + lag + 1 + rounds * pace.pass_ms
     return TierErasure(max(leader, follower), eligible, last.why)
+
+
+def find_log_end(directory: Path, files: FileSystem) -> int:
+    """Return where the local log ends."""
+    return find_tail(list_partition(directory, files), files).log_end
+
+
+def _local_stamps(directory: Path, files: FileSystem, topic: TopicConfig) -> list[int]:
+    """Return the largest timestamp of each local segment."""
+    listing = list_partition(directory, files)
+    buffers = WindowBuffers(WINDOW_BYTES)
+    stamps = [
+        load_indexes(closed, files, topic.index_interval_bytes, buffers).largest_timestamp_ms
+        for closed in listing.segments[:-1]
+    ]
+    return [*stamps, largest_timestamp(listing, find_tail(listing, files), files) or -1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -171,3 +172,26 @@ def test_status_shows_the_local_log_beside_object_storage(
     (found,) = run.document["partitions"]
     assert {"both"} == {s["place"] for s in found["segments"] if s["kind"] == "raw"}
     assert found["kip_ratio"] < found["ratio"]
+
+
+def test_status_says_by_when_old_values_are_gone_from_the_objects(
+    keeplast: Command, store: str
+) -> None:
+    """What is dirty has no bound without a greatest lag; what is clean waits for the collection."""
+
+    def bound() -> dict[str, Any]:
+        run = keeplast("tier", "status", "--store", store, "--erased-by", "--json")
+        (found,) = run.document["partitions"]
+        erased: dict[str, Any] = found["erased_by"]
+        return erased
+
+    dirty = bound()
+    assert dirty["by_ms"] is None
+    assert "max.compaction.lag.ms" in dirty["why"]
+    keeplast("tier", "clean", "--store", store, "--force")
+    clean = bound()
+    day_ms = 24 * 60 * 60 * 1000
+    assert day_ms < clean["by_ms"] - clean["eligible_by_ms"] < day_ms + 120_000
+    shown = keeplast("tier", "status", "--store", store, "--erased-by").out
+    assert "orders-0: erased by: " in shown
+    assert "while keeplast tier run goes" in " ".join(shown.split())

@@ -1,0 +1,31 @@
+"""How fast ``keeplast tier run`` is taken to be, for bounds that rest on it.
+
+Apart from the pace of a local daemon because it needs what the tier needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keeplast.engine.open_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT
+from keeplast.engine.tier_erasure import TierPace
+from keeplast.model.topic_config import CleanerConfig
+from keeplast.service.status import daemon_pace
+
+
+def tier_pace(
+    cleaner: CleanerConfig,
+    sizes: Sequence[int],
+    *,
+    grace_ms: int = GRACE_MS_DEFAULT,
+    garbage_age_ms: int = GARBAGE_AGE_MS_DEFAULT,
+) -> TierPace:
+    """Return the pace over logs of these sizes in bytes, one after another on a slow disk.
+
+    Without replicas: a store that is filled by ``import`` or ``copy`` has none of its own.
+    """
+    pace = daemon_pace(cleaner, None)
+    return TierPace(
+        every_ms=pace.backoff_ms, round_ms=sum(pace.duration_ms(size) for size in sizes),
+        grace_ms=grace_ms, garbage_age_ms=garbage_age_ms, has_followers=False,
+    )  # fmt: skip

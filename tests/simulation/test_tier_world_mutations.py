@@ -11,15 +11,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select, update
 
 from keeplast.engine import tier_round
 from keeplast.engine.partition_host import PartitionHost
+from keeplast.engine.task import TaskResult
+from keeplast.engine.tier_commit import TierCommit
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.append import LogAppender
 from keeplast.model.partition import TopicPartition
-from keeplast.tier import vector
-from keeplast.tier.metadata import MetadataStore
+from keeplast.tier import collection, replica, schema, vector
+from keeplast.tier.metadata import MetadataStore, Orphan
+from keeplast.tier.replica import Replica
+from keeplast.tier.rows import segment_of
+from keeplast.tier.segment import SegmentState
 from keeplast.tier.vector import Publication
 from tests.support.tier_world import Failure, simulate
 from tests.support.tier_world_stores import SimulatedStore, open_database_in_memory
@@ -72,6 +77,94 @@ def without_the_state_of_producers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogAppender, "find_duplicate", lambda *args: None)
 
 
+def with_the_checkpoint_first(patch: pytest.MonkeyPatch) -> None:
+    """The first dirty offset moves before the groups of the round are committed."""
+    wave = TierCommit.wave
+
+    def publish_first(self: TierCommit, result: TaskResult) -> None:
+        self.publish(result.end_offset)
+        wave(self, result)
+
+    patch.setattr(TierCommit, "wave", publish_first)
+
+
+def _with_copies_up_to(patch: pytest.MonkeyPatch, bound: str) -> None:
+    """Copy up to another bound; what readers are given stays."""
+    copy, stable = PartitionHost.copy, Replica.last_stable_offset
+    copying = set[PartitionHost]()
+
+    def copied(self: PartitionHost) -> int:
+        copying.add(self)
+        try:
+            return copy(self)
+        finally:
+            copying.discard(self)
+
+    def end(self: PartitionHost) -> int:
+        return int(getattr(self, bound) if self in copying else stable.__get__(self))
+
+    patch.setattr(PartitionHost, "copy", copied)
+    patch.setattr(PartitionHost, "last_stable_offset", property(end))
+
+
+def with_copies_above_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    """What is copied need not be on every replica that counts."""
+    _with_copies_up_to(patch, "log_end_offset")
+
+
+def with_copies_of_open_transactions(patch: pytest.MonkeyPatch) -> None:
+    """What is copied need not be decided."""
+    _with_copies_up_to(patch, "high_watermark")
+
+
+def with_a_high_watermark_at_the_log_end(patch: pytest.MonkeyPatch) -> None:
+    """A host that starts takes all of its log for acknowledged."""
+    opened = Replica.__init__
+
+    def init(self: Replica, *args: Any, **options: Any) -> None:
+        opened(self, *args, **options)
+        self._high_watermark = self.log_end_offset
+
+    patch.setattr(Replica, "__init__", init)
+
+
+def without_truncation(patch: pytest.MonkeyPatch) -> None:
+    """A follower keeps what its leader does not have."""
+    patch.setattr(replica, "find_divergence", lambda own, own_end, leader, leader_end: own_end)
+
+
+def with_a_list_of_garbage_that_is_wrong(patch: pytest.MonkeyPatch) -> None:
+    """Whoever lists what may go lists what is live."""
+
+    def everything(self: MetadataStore, partition: TopicPartition) -> tuple[Orphan, ...]:
+        with self._reading() as connection:
+            rows = connection.execute(
+                select(schema.SEGMENTS).where(schema.SEGMENTS.c.state != SegmentState.DELETED)
+            ).mappings()
+            return tuple(Orphan(segment_of(row), SegmentState(row["state"]), 0) for row in rows)
+
+    patch.setattr(MetadataStore, "orphans", everything)
+
+
+def without_the_checks_of_a_deletion(patch: pytest.MonkeyPatch) -> None:
+    """What is listed goes: neither is it covered, nor does its transaction look."""
+    with_a_list_of_garbage_that_is_wrong(patch)
+
+    def start(
+        self: MetadataStore, partition: TopicPartition, *, epoch: int, segment_id: str
+    ) -> bool:
+        with self._owned(partition, epoch) as (connection, _):
+            connection.execute(
+                update(schema.SEGMENTS)
+                .where(schema.SEGMENTS.c.id == segment_id)
+                .values(state=SegmentState.DELETING)
+            )
+        return True
+
+    patch.setattr(collection, "is_covered", lambda segment, state: True)
+    patch.setattr(MetadataStore, "start_delete", start)
+
+
 @dataclass(frozen=True, slots=True)
 class Mutation:
     """A rule taken away, and seeds of which one at least fails then."""
@@ -81,10 +174,16 @@ class Mutation:
 
 
 MUTATIONS = (
-    Mutation(without_fencing, (18,)),
+    Mutation(without_fencing, (1, 18)),
     Mutation(with_a_claim_that_forgets, (4,)),
     Mutation(without_ends_of_segments, (1, 3)),
     Mutation(without_the_state_of_producers, (1,)),
+    Mutation(with_the_checkpoint_first, (0, 1)),
+    Mutation(with_copies_above_the_high_watermark, (2, 3)),
+    Mutation(with_copies_of_open_transactions, (3, 8)),
+    Mutation(with_a_high_watermark_at_the_log_end, (0, 1)),
+    Mutation(without_truncation, (0, 1)),
+    Mutation(without_the_checks_of_a_deletion, (0, 1)),
 )
 
 
@@ -100,3 +199,11 @@ def test_a_rule_that_is_gone_is_missed(
         except Failure:
             failed.append(seed)
     assert failed
+
+
+def test_a_list_of_garbage_that_is_wrong_does_no_harm(
+    monkeypatch: pytest.MonkeyPatch, engine: Engine
+) -> None:
+    """It takes the checks of a deletion away to be missed: see above."""
+    with_a_list_of_garbage_that_is_wrong(monkeypatch)
+    assert simulate(0, engine).collections > 0

@@ -22,8 +22,11 @@ from keeplast.errors import (
     RefusedError,
     UnavailableError,
 )
+from keeplast.format.filename import LOG
+from keeplast.format.message_set import read_batches
 from keeplast.model.topic_config import TopicConfig
 from keeplast.tier import schema
+from keeplast.tier.objects import object_key
 from keeplast.tier.segment import is_within_lineage
 from tests.support.crashing_files import Image
 from tests.support.manual_clock import ManualClock
@@ -168,6 +171,7 @@ class Cluster:
         self._established = -1
         self._heals = False
         self._first_dirty = 0
+        self._compact_to = 0
         self._auditor = SimulatedStore(engine, self._clock, self._tasks, self._dice, lambda: None)
         for name in self._names:
             self._start(name)
@@ -308,7 +312,41 @@ class Cluster:
                 epoch >= live.leader_epoch,
                 f"I-19: epoch {epoch} has changed what epoch {live.leader_epoch} owns",
             )
+        if before is None or live.end > before.end:
+            decided = self._model.decided_end()
+            require(
+                live.end <= decided,
+                f"copied up to {live.end}, of which only {decided} is decided on every replica",
+            )
         self._live = live
+        if live != before:
+            self._check_compact()
+
+    def _check_compact(self) -> None:
+        """AssertionError unless each key is once in object storage below the first dirty offset.
+
+        After every commit: a crash may come before the next one.
+        """
+        with self._tasks.unobserved():
+            state = self._auditor.load(PARTITION)
+        first_dirty = state.first_dirty()
+        if first_dirty == self._compact_to:
+            return
+        self._compact_to = first_dirty
+        seen: dict[bytes | None, int] = {}
+        for route in state.routes:
+            segment = state.segments[route.segment_id]
+            key = object_key(PARTITION, TOPIC_ID, segment.segment_id, segment.base_offset, LOG)
+            for batch in read_batches(self._objects.found[key][0]):
+                for record in () if batch.is_control else batch.records():
+                    if not max(route.base_offset, state.log_start) <= record.offset < first_dirty:
+                        continue
+                    require(
+                        record.key not in seen,
+                        f"a key is twice below the first dirty offset {first_dirty}. "
+                        f"key={record.key!r} offsets={seen.get(record.key)},{record.offset}",
+                    )
+                    seen[record.key] = record.offset
 
     def _audit(self) -> None:
         """AssertionError unless the vector only grows and all that is read is of the lineage.
@@ -323,6 +361,13 @@ class Cluster:
             f"remote_end={state.remote_end}",
         )
         self._first_dirty = first_dirty
+        for process in self._processes.values():
+            mark = -1 if process.opened is None else process.opened.high_watermark
+            known = self._model.acknowledged
+            require(
+                not process.alive or mark <= known,
+                f"{process.name} takes {mark} for acknowledged, which is {known}",
+            )
         for segment in state.segments.values():
             require(
                 is_within_lineage(segment, state.lineage, state.remote_end),

@@ -110,9 +110,9 @@ class Model:
                 opened.setdefault(written.producer_id, written.base_offset)
         return opened
 
-    def stable_end(self) -> int:
-        """Return up to where the acknowledged log is decided."""
-        opened = self.open_transactions().values()
+    def decided_end(self) -> int:
+        """Return up to where the log is acknowledged and all of its transactions have ended."""
+        opened = self.open_transactions(self.acknowledged).values()
         return min([self.acknowledged, *opened])
 
     def last_of(self, producer_id: int) -> Written | None:

@@ -24,6 +24,7 @@ from sqlalchemy.pool import StaticPool
 
 from keeplast.clock import Clock
 from keeplast.errors import CommitUnknownError, UnavailableError
+from keeplast.format.checksum import crc32c
 from keeplast.model.partition import TopicPartition
 from keeplast.tier import schema
 from keeplast.tier.metadata import MetadataStore, PartitionState
@@ -61,9 +62,17 @@ class SimulatedObjects:
         self.lost_answers = 0
         self.is_routed: Callable[[str], bool] = lambda segment_id: False
         self._written: set[str] = set()
+        self._sums: dict[str, tuple[int, int]] = {}
         self._tasks = tasks
         self._clock = clock
         self._dice = dice
+
+    def sum_of(self, key: str) -> tuple[int, int]:
+        """Return the size and the CRC-32C of an object that is there, as nobody's operation."""
+        if key not in self._sums:
+            data = self.found[key][0]
+            self._sums[key] = len(data), crc32c(data)
+        return self._sums[key]
 
     def read_range(self, key: str, start: int, end: int) -> memoryview:
         """Read, or fail."""
@@ -130,6 +139,7 @@ class SimulatedObjects:
         is_filter = key.endswith(f"/{FILTER}")
         require(is_filter or key not in self._written, f"I-9: a key was written twice. key={key}")
         self._written.add(key)
+        self._sums.pop(key, None)
         self.found[key] = (data, self._clock.now_ms())
 
     def _may_fail(self, verb: str, key: str) -> None:
@@ -299,9 +309,15 @@ def check_live(live: Live, before: Live | None, tables: Any, objects: SimulatedO
         ).fetchone()
         require(row is not None and row[3] == "live", f"I-14: a route to {row}. id={segment_id}")
         size += row[1]
-        for suffix in json.loads(row[2]):
+        for suffix, (file_size, crc) in json.loads(row[2]).items():
             key = object_key(PARTITION, TOPIC_ID, segment_id, row[0], suffix)
             require(key in objects.found, f"I-14: an object is not there. key={key}")
+            found = objects.sum_of(key)
+            require(
+                found == (file_size, crc),
+                f"I-14: an object is not what was sent. key={key} found={found} "
+                f"expected={(file_size, crc)}",
+            )
     require(size == live.remote_bytes, f"I-21: {live.remote_bytes} cached, the sum is {size}")
     if before is not None:
         require(

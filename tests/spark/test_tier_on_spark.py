@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,6 +19,7 @@ from keeplast.engine.open_store import TieredStore, open_store
 from keeplast.engine.report import RoundReport
 from keeplast.engine.runner import Runner
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
+from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.pipeline.runner import SparkRunner
 from tests.support.manual_clock import ManualClock
@@ -122,3 +124,33 @@ def test_the_command_cleans_a_store_on_spark(tmp_path: Path) -> None:
         0 == CliRunner().invoke(app, ["tier", "export", "--store", url, "--to", str(out)]).exit_code
     )
     assert values == read_partition(out / directory.name).final_values()
+
+
+def test_partitions_of_a_call_are_cleaned_side_by_side(tmp_path: Path) -> None:
+    """One that is damaged ends by itself: the others' jobs go on."""
+    directory = write_mixed_log(tmp_path / "data")
+    partitions = [TopicPartition(PARTITION.topic, number) for number in range(4)]
+    with opened(tmp_path / "store", directory, SETTINGS) as store:
+        for each in partitions[1:]:
+            shutil.copytree(directory, tmp_path / "data" / str(each))
+            store.import_directory(
+                each, tmp_path / "data" / str(each), SETTINGS, progressed=lambda count: None
+            )
+        state = store.state(partitions[2])
+        damaged = tmp_path / "store-objects" / str(partitions[2]) / state.topic_id
+        log = max(damaged.glob("*/*.log"), key=lambda path: path.stat().st_size)
+        content = bytearray(log.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        log.write_bytes(content)
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    command = ["tier", "clean", "--store", url, "--runner", "spark", "--cores", "2", "--force",
+               "--take-over"]  # fmt: skip
+    done = CliRunner().invoke(app, [*command, "--json"])
+    assert 3 == done.exit_code, done.output
+    errors = [each["error"] for each in json.loads(done.stdout)["partitions"]]
+    assert [False, False, True, False] == [error is not None for error in errors]
+    with open_store(url, owner="b", topic_of=topic_config) as store:
+        ends = [store.state(each).first_dirty() for each in partitions]
+    assert ends[2] == 0
+    assert len({ends[0], ends[1], ends[3]}) == 1
+    assert ends[0] > 0

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
 from keeplast.cleaner.shapes import Shape
 from keeplast.cli import wiring
 from keeplast.cli.exit_codes import DONE, error_exit_code
-from keeplast.cli.guard import JSON_VERSION, error_text
+from keeplast.cli.guard import JSON_VERSION, StopSignals, error_text
 from keeplast.cli.output import print_result, say
 from keeplast.cli.progress import ProgressEvents
 from keeplast.cli.sizes import format_bytes, format_count, parse_size
 from keeplast.cli.tables import note_lines, reasons_table, summary_table
+from keeplast.cli.tier_options import ROUNDS_MAX
+from keeplast.cli.verdict import is_stopped
 from keeplast.cli.wiring import RunnerName
 from keeplast.engine.open_store import GRACE_MS_DEFAULT, TieredStore
 from keeplast.engine.report import CleanReport, PartitionReport, RoundReport, describe_error
-from keeplast.errors import CompactionError
+from keeplast.errors import CompactionError, StoppedError
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
 
@@ -41,29 +45,48 @@ def clean_partitions(
     memory_bytes = parse_size(memory, "--memory")
     task_memory_bytes = parse_size(task_memory, "--task-memory")
     wiring.check_runner(runner, master=master)
-    code = DONE
-    reports: list[PartitionReport] = []
+    stopping = threading.Event()
 
     with (
         ProgressEvents("cleaning") as events,
         wiring.open_runner(runner, master=master, cores=cores) as started,
     ):
-        for each in partitions:
+        # A chosen shape cuts each round for all there is; otherwise partitions run side by side.
+        width = 1 if shape is not None else min(len(partitions), started.slots, ROUNDS_MAX)
+
+        def progressed(read_bytes: int) -> None:
+            events.progressed(read_bytes)
+            if stopping.is_set():
+                raise StoppedError("stopped on request; what is published stays, run again")
+
+        def one(each: TopicPartition) -> RoundReport:
             try:
-                report = store.clean(
+                progressed(0)
+                return store.clean(
                     each, lambda files: nullcontext(started), cleaner=CleanerConfig(),
-                    memory_bytes=memory_bytes, progressed=events.progressed, force=force,
+                    memory_bytes=memory_bytes, progressed=progressed, force=force,
                     takes_over=takes_over,
                     grace_ms=GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
                     shape=shape, task_memory_bytes=task_memory_bytes,
                 )  # fmt: skip
             except (CompactionError, OSError) as error:
-                report = RoundReport(error=describe_error(error), failure=error)
-                code = max(code, error_exit_code(error))
-                say(f"{each}: {error_text(error)}", kind="error")
-            events.finished(each, report)
-            reports.append(PartitionReport(each.topic, each.partition, (report,)))
+                return RoundReport(error=describe_error(error), failure=error)
+
+        code = DONE
+        reports: list[PartitionReport] = []
+        with (
+            StopSignals(stopping.set) as signals,
+            ThreadPoolExecutor(max(width, 1), "keeplast-round") as pool,
+        ):
+            for each, report in zip(partitions, pool.map(one, partitions), strict=True):
+                if report.failure is not None:
+                    code = max(code, error_exit_code(report.failure))
+                    say(f"{each}: {error_text(report.failure)}", kind="error")
+                events.finished(each, report)
+                reports.append(PartitionReport(each.topic, each.partition, (report,)))
     done = CleanReport(tuple(reports))
+    if signals.exit_code is not None and is_stopped(done):
+        code = signals.exit_code
     if not as_json:
         print_result(summary_table(done))
         notes = note_lines(done)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from keeplast.model.partition import TopicPartition
 
 OWNER = "Who does it"
+ROUNDS_MAX = 32
+"""How many partitions of a store are worked on at once, however many cores a cluster has."""
 
 Store = Annotated[
     str,

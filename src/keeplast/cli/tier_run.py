@@ -153,8 +153,8 @@ def _ran(call: RunCall) -> Result:
             cleaner=lambda: read_cleaner_config(
                 files, flags=call.config, config_file=call.config_file
             ),
-            # Spark cuts each round for its whole cluster; threads take a partition each.
-            slots=runner.slots if runner.shares_memory else 1,
+            # A chosen shape cuts each round for all there is; else partitions take a slot each.
+            slots=min(runner.slots, shared.ROUNDS_MAX) if call.shape is None else 1,
             data_dir=call.data_dir,
             takes_over=call.takes_over,
             retries=call.retries,

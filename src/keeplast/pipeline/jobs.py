@@ -9,6 +9,7 @@ are what the second begins with.
 from __future__ import annotations
 
 import heapq
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -208,13 +209,17 @@ class Jobs:
 
 
 class Told:
-    """Progress of the jobs of a call, told while the driver waits for them."""
+    """Progress of the jobs of a call, told while the driver waits for them.
+
+    Several calls may be under way in one session: each tags its jobs, and ends only those.
+    """
 
     def __init__(self, context: SparkContext, progressed: Progressed) -> None:
         """Count from nothing."""
         self._context = context
         self._progressed = progressed
         self._read = context.accumulator(0)
+        self._tag = f"keeplast-{secrets.token_hex(8)}"
         self._told = 0
 
     @property
@@ -232,6 +237,7 @@ class Told:
 
         def run() -> None:
             try:
+                self._context.addJobTag(self._tag)
                 results.extend(act())
             except Exception as error:  # noqa: BLE001 - handed to the caller's thread below
                 failure.append(error)
@@ -249,7 +255,7 @@ class Told:
                     break
         finally:
             if thread.is_alive():
-                self._context.cancelAllJobs()
+                self._context.cancelJobsWithTag(self._tag)
                 thread.join(CANCEL_SECONDS_MAX)
         if failure:
             raise UnavailableError(f"the Spark job failed. error={failure[0]}") from failure[0]

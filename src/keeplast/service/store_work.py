@@ -389,11 +389,15 @@ class StoreWork:
 
     def _round(self, found: _Finding) -> RoundReport:
         """Do a round in whatever thread; nothing raises."""
-        settings = self._settings
+        settings, cleaner = self._settings, self._cleaner
+        if not self._runner.shares_memory and cleaner.io_limit is not None:
+            # Threads share one throttle; the tasks of a cluster know of no other round's.
+            share = cleaner.io_limit / self.slots
+            cleaner = replace(cleaner, io_bytes_per_second=share)
         try:
             return self._store.clean(
                 found.request.partition, lambda files: nullcontext(self._runner),
-                cleaner=self._cleaner, memory_bytes=settings.memory_bytes,
+                cleaner=cleaner, memory_bytes=settings.memory_bytes,
                 progressed=self._progressed, grace_ms=settings.grace_ms, shape=settings.shape,
                 task_memory_bytes=settings.task_memory_bytes,
             )  # fmt: skip

@@ -18,6 +18,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from keeplast.cleaner.shapes import Shape, ShapeChoice
 from keeplast.clock import SystemClock
@@ -125,51 +126,6 @@ def test_what_is_lost_is_done_again(
     cleaned(Reshaped(runner, shape), directory, by_timestamp=by_timestamp)
     assert fault.has_struck
     assert tree(expected) == tree(directory)
-
-
-SPECULATION = {
-    "spark.speculation": "true",
-    "spark.speculation.interval": "50ms",
-    "spark.speculation.quantile": "0.1",
-    "spark.speculation.multiplier": "1.1",
-    # A stage of one task has no others to compare it with.
-    "spark.speculation.task.duration.threshold": "1s",
-}
-TWICE = [
-    (WHOLE, Stage.WHOLE, Moment.DURING, Act.WAIT),
-    (BROADCAST, Stage.INDEX, Moment.DURING, Act.WAIT),
-    (BROADCAST, Stage.REWRITE, Moment.DURING, Act.WAIT),
-    (BROADCAST, Stage.REWRITE, Moment.BEFORE, Act.LATE),
-    (BUCKET, Stage.ASK, Moment.AFTER, Act.WAIT),
-    (BUCKET, Stage.REWRITE, Moment.DURING, Act.LATE),
-]
-
-
-def test_attempts_that_overlap_leave_the_files_of_one(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A slow task and its speculative twin; the twin is also let win while the other goes on."""
-    expected = write_mixed_log(tmp_path / "expected")
-    cases = []
-    for number, (shape, stage, moment, act) in enumerate(TWICE):
-        scratch = tmp_path / f"fault{number}"
-        scratch.mkdir()
-        directory = shutil.copytree(expected.parent, tmp_path / f"data{number}") / expected.name
-        cases.append((shape, Fault(stage, moment, act, scratch), directory))
-    cleaned(LocalRunner(cores=1), expected)
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    with session_settings({**SETTINGS, **SPECULATION}), SparkRunner(cluster.master) as runner:
-        for shape, fault, directory in cases:
-            with monkeypatch.context() as patch:
-                inject(patch, fault)
-                cleaned(Reshaped(runner, shape), directory)
-            contents = {n: c for n, c in tree(directory).items() if not n.endswith(".deleted")}
-            assert tree(expected) == contents, fault
-    for _, fault, directory in cases:
-        attempts = fault.attempts()
-        assert 2 <= len({attempt for attempt, _ in attempts}), (fault, attempts)
-        assert 2 <= len({process for _, process in attempts}), (fault, attempts)
-        assert tree(expected) == tree(directory), fault
 
 
 class Driver:
@@ -309,3 +265,52 @@ def test_a_driver_that_is_killed_in_a_commit(
     cleaned(Reshaped(runner, BROADCAST), directory)
     # What was in place before it died has been cleaned once more, which lets a marker go.
     assert without_snapshots(tree(directory)) in [once, twice]
+
+
+# Last: a process has one session, and this one needs settings of its own.
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "50ms",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.multiplier": "1.1",
+    # A stage of one task has no others to compare it with.
+    "spark.speculation.task.duration.threshold": "1s",
+}
+TWICE = [
+    (WHOLE, Stage.WHOLE, Moment.DURING, Act.WAIT),
+    (BROADCAST, Stage.INDEX, Moment.DURING, Act.WAIT),
+    (BROADCAST, Stage.REWRITE, Moment.DURING, Act.WAIT),
+    (BROADCAST, Stage.REWRITE, Moment.BEFORE, Act.LATE),
+    (BUCKET, Stage.ASK, Moment.AFTER, Act.WAIT),
+    (BUCKET, Stage.REWRITE, Moment.DURING, Act.LATE),
+]
+
+
+def test_attempts_that_overlap_leave_the_files_of_one(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow task and its speculative twin; the twin is also let win while the other goes on."""
+    expected = write_mixed_log(tmp_path / "expected")
+    cases = []
+    for number, (shape, stage, moment, act) in enumerate(TWICE):
+        scratch = tmp_path / f"fault{number}"
+        scratch.mkdir()
+        directory = shutil.copytree(expected.parent, tmp_path / f"data{number}") / expected.name
+        cases.append((shape, Fault(stage, moment, act, scratch), directory))
+    cleaned(LocalRunner(cores=1), expected)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        session.stop()
+    with session_settings({**SETTINGS, **SPECULATION}), SparkRunner(cluster.master) as runner:
+        for shape, fault, directory in cases:
+            with monkeypatch.context() as patch:
+                inject(patch, fault)
+                cleaned(Reshaped(runner, shape), directory)
+            contents = {n: c for n, c in tree(directory).items() if not n.endswith(".deleted")}
+            assert tree(expected) == contents, fault
+    for _, fault, directory in cases:
+        attempts = fault.attempts()
+        assert 2 <= len({attempt for attempt, _ in attempts}), (fault, attempts)
+        assert 2 <= len({process for _, process in attempts}), (fault, attempts)
+        assert tree(expected) == tree(directory), fault

@@ -18,6 +18,7 @@ from keeplast.log.object_paths import is_object_path
 from keeplast.log.partition_log import list_partition
 
 MARK_BYTES_MAX = 256
+UNFINISHED_MARK = f"{INCOMPLETE}.tmp"
 
 
 def target_of(partition: PartitionRequest, request: CleanRequest) -> Path:
@@ -67,6 +68,8 @@ def make_target(
     if place == partition.path:
         raise RefusedError(f"--to is the source itself; leave it out. path={place}")
     names = files.listdir(place) if files.exists(place) else []
+    # A mark that was never finished says that nothing else had begun.
+    names = [name for name in names if name != UNFINISHED_MARK]
     if names and INCOMPLETE not in names:
         raise RefusedError(f"the target exists; remove it or choose another. path={place}")
     files.make_directory(place)

@@ -171,8 +171,17 @@ def put_small(objects: ObjectStore, key: str, content: bytes) -> RemoteFile:
 
 
 def check_object(objects: ObjectStore, key: str, expected: RemoteFile) -> None:
-    """Read an object by ranges; UnavailableError unless it is what was sent."""
-    crc, size = crc_of(objects, key)
+    """Read an object by ranges; UnavailableError unless it is there and what was sent.
+
+    Who was away since it was sent may find that a newer leader has removed it, as garbage.
+    """
+    try:
+        crc, size = crc_of(objects, key)
+    except FileNotFoundError as error:
+        raise UnavailableError(
+            "what was sent to the object store is not there; it is sent again unless a newer "
+            f"leader has removed it. key={key}"
+        ) from error
     if (size, crc) != (expected.size_bytes, expected.crc32c):
         raise UnavailableError(
             "the object store has not kept what was sent; it is written again. "

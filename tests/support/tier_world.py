@@ -61,16 +61,18 @@ class World(Cluster):
             (self._copy, 8), (self._clean, 6), (self._expire, 2), (self._collect, 3),
             (self._clean_follower, 3), (self._retain, 2),
             (self._read_all, 2), (self._read_slowly, 5), (self._pass_time, 6),
-            (self._change_leader, 2), (self._learn, 6), (self._lead_again, 4),
-            (self._restart, 4), (self._wake, 4), (self._shrink, 3), (self._kill, 1),
+            (self._change_leader, 2), (self._learn, 6), (self._lead_again, 8),
+            (self._restart, 8), (self._wake, 6), (self._shrink, 3), (self._kill, 1),
             (self._fill_disk, 1),
         ]  # fmt: skip
         if self._mood.has_transactions:
             events.append((self._transact, 8))
         choices = [happening for happening, _ in events]
         weights = [weight for _, weight in events]
-        for _ in range(self._mood.events):
-            happening = self._dice.choices(choices, weights)[0]
+        lagging = [self._weight_when_lagging(each, weight) for each, weight in events]
+        for at in range(self._mood.events):
+            lags = self._mood.copies_lag and at > self._mood.events // 3
+            happening = self._dice.choices(choices, lagging if lags else weights)[0]
             if self._is_distracted() and self._dice.random() < 0.3:
                 happening = self._change_leader
             if happening():
@@ -82,6 +84,19 @@ class World(Cluster):
         self.tally.records = sum(len(w.records) for w in self._model.log)
         self.tally.lost_answers += self._objects.lost_answers
         return self.tally
+
+    def _weight_when_lagging(self, happening: Callable[[], bool], weight: int) -> int:
+        """Return how often something happens while the leader does nothing for the tier.
+
+        Followers go on meanwhile, and clean what object storage does not have, for longer than
+        tombstones are kept.
+        """
+        changed = {
+            self._append: 6, self._transact: 2, self._copy: 1, self._clean: 0,
+            self._change_leader: 1, self._clean_follower: 12, self._catch_up: 14,
+            self._read_all: 8, self._pass_time: 14,
+        }  # fmt: skip
+        return changed.get(happening, weight)
 
     def _is_distracted(self) -> bool:
         """Say whether the leader sleeps in the middle of something; nobody waits for it long."""
@@ -364,7 +379,12 @@ class World(Cluster):
         def then(_: object) -> None:
             self.tally.local_rounds += 1
 
-        self._do(process, "clean", "log", lambda: self._clean_at(process), then)
+        def work() -> object:
+            if self._mood.copies_lag:
+                process.host.roll()  # Where segments begin is each replica's own.
+            return self._clean_at(process)
+
+        self._do(process, "clean", "log", work, then)
         return True
 
     def _clean_at(self, process: Process) -> object:
@@ -536,6 +556,7 @@ class World(Cluster):
     def _heal(self) -> None:
         """Wake, start and elect until one leads and all others follow it with all that it has."""
         self._heals = True
+        self._objects.fails = 0.0
         self._say("everything heals")
         for _ in range(HEALING_ROUNDS):
             for process in self._processes.values():

@@ -108,6 +108,8 @@ class Mood:
     fails: float
     jumps: bool
     has_transactions: bool
+    copies_lag: bool
+    """From some time on the leader leaves the tier alone, and its followers do not."""
     events: int
 
 
@@ -130,6 +132,7 @@ def draw_mood(dice: random.Random) -> Mood:
         fails=0.0 if calm else dice.choice([0.0, 0.1, 0.3]),
         jumps=dice.random() < 0.2,
         has_transactions=dice.random() < 0.6,
+        copies_lag=dice.random() < 0.15,
         events=dice.randint(100, 180),
     )
 
@@ -149,6 +152,7 @@ class Cluster:
         self._tables: Any = engine.raw_connection().driver_connection
         self._objects = SimulatedObjects(self._tasks, self._clock, self._dice)
         self._objects.is_routed = self._is_routed
+        self._objects.fails = self._mood.fails / 10
         self._around = Surroundings(
             self._tasks, self._clock, self._dice, self._objects, engine, self._mood.topic, Model()
         )
@@ -243,7 +247,10 @@ class Cluster:
         """Start a task, which may sleep, die or fail at one of its operations."""
         span, mood, dice = SPANS[name], self._mood, self._dice
         quiet = self._heals or not self._leader
-        sleeps = mood.sleeps * 2 if name in LONG_TASKS else mood.sleeps
+        # What happens all the time rarely goes wrong, or nobody would ever lead for long enough to
+        # do anything else.
+        often = 1.0 if name in LONG_TASKS else 0.2
+        sleeps = mood.sleeps * (2 if name in LONG_TASKS else 0.5)
 
         def draw(share: float) -> int | None:
             if quiet or dice.random() >= share:
@@ -252,7 +259,8 @@ class Cluster:
 
         task = Task(
             process, name, work, holds=holds, epoch=max(process.told, process.leads_at),
-            sleeps_at=draw(sleeps), dies_at=draw(mood.dies), fails_at=draw(mood.fails),
+            sleeps_at=draw(sleeps), dies_at=draw(mood.dies * often),
+            fails_at=draw(mood.fails * often),
         )  # fmt: skip
         self._say(f"{process.name} {name} at {self._clock.now_ms() - NOW_MS} ms")
 

@@ -159,6 +159,10 @@ class Model:
         """
         may_see = {r.offset: r for r in self.committed(reading.start, reading.end)}
         newest = {r.key: r for r in may_see.values()}
+        # A replica that ends below what is clean, as its high watermark may after a change of
+        # leader, need not have what is overwritten behind its end.
+        for record in self.committed(reading.end, self.decided_end()):
+            newest.pop(record.key, None)
         seen: dict[bytes | None, Record] = {}
         last = -1
         for record in reading.records:

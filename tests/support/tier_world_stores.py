@@ -61,6 +61,8 @@ class SimulatedObjects:
         self.now = 0
         self.lost_answers = 0
         self.is_routed: Callable[[str], bool] = lambda segment_id: False
+        self.fails = 0.0
+        """How often a write goes wrong, whatever its task's share of faults is."""
         self._written: set[str] = set()
         self._sums: dict[str, tuple[int, int]] = {}
         self._tasks = tasks
@@ -122,7 +124,8 @@ class SimulatedObjects:
 
     def complete(self, key: str, data: bytes) -> None:
         """Make an object appear, or do what goes wrong."""
-        if not self._tasks.step(f"put {short(key)}"):
+        fails = self._tasks.step(f"put {short(key)}")
+        if not fails and self._dice.random() >= self.fails:
             self._put(key, data)
             return
         how = self._dice.choice(["before", "after", "late", "short"])

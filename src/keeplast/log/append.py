@@ -394,8 +394,13 @@ class LogAppender:
         Both are the newest snapshot's and follow from what was appended since: after a crash the
         index on disk knows nothing of the transactions that ended behind the snapshot.
         """
-        end = self._log_end if self._decided_to is None else min(self._log_end, self._decided_to)
-        usable = [offset for offset in partition.snapshots if offset <= end]
+        usable = [offset for offset in partition.snapshots if offset <= self._log_end]
+        if self._decided_to is not None:
+            # What ended at or above the high watermark is read again; what lies below the log's
+            # own start is known from nowhere else than a snapshot.
+            first = partition.segments[0].base_offset
+            decided = [o for o in usable if o <= max(self._decided_to, first)]
+            usable = decided if decided or not first else usable[:1]
         since = max(usable, default=0)
         state = ProducerState()
         if usable:

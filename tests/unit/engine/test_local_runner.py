@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from keeplast.errors import StoppedError
 from keeplast.model.topic_config import CleanerConfig
 from tests.support.manual_clock import ManualClock
@@ -34,7 +32,8 @@ def test_a_round_takes_as_long_as_its_bytes_need(tmp_path: Path) -> None:
     # on top and are small.
     stats = report.stats
     moved = stats.map_bytes_read + stats.bytes_read + 2 * stats.bytes_written
-    assert moved / RATE == pytest.approx(stats.total_seconds, rel=0.1)
+    # Where a batch is not plain, the first pass looks at the rest of its window once more.
+    assert 0.9 * moved < stats.total_seconds * RATE < 1.1 * (moved + stats.map_bytes_read)
 
 
 def test_a_stop_does_not_wait_for_the_limit(tmp_path: Path) -> None:

@@ -26,8 +26,9 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.tier.database import open_database
 from keeplast.tier.importing import import_segments, read_lineage, read_topic_id
-from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import ObjectStore, ObjectWriter, StoredObject
+from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.stores import open_objects
 
 PARTITION = TopicPartition("bench", 0)

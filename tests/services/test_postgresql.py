@@ -9,7 +9,8 @@ import pytest
 
 from keeplast.errors import CompactionError, ConflictError, FencedError
 from keeplast.tier.database import open_database
-from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.metadata import MetadataStore
+from keeplast.tier.partition_state import PartitionState
 from tests.support.manual_clock import ManualClock
 from tests.support.metadata_contract import (
     GRACE_MS,

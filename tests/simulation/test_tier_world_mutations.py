@@ -21,7 +21,8 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.append import LogAppender
 from keeplast.model.partition import TopicPartition
 from keeplast.tier import collection, replica, schema, transfer, vector
-from keeplast.tier.metadata import MetadataStore, Orphan
+from keeplast.tier.metadata import MetadataStore
+from keeplast.tier.partition_state import Orphan
 from keeplast.tier.replica import Replica
 from keeplast.tier.rows import segment_of
 from keeplast.tier.segment import SegmentState

@@ -15,7 +15,8 @@ from keeplast.errors import ConflictError, FencedError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.database import open_database
-from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.metadata import MetadataStore
+from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.routing import Route
 from keeplast.tier.segment import RemoteFile, RemoteSegment, SegmentKind, SegmentState
 from tests.support.manual_clock import ManualClock

@@ -17,8 +17,9 @@ from keeplast.format.record import Record
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.tier.database import open_database
-from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import ObjectStore, object_key
+from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.segment import RemoteSegment
 from keeplast.tier.stores import open_objects
 from tests.support.manual_clock import ManualClock

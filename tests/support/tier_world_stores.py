@@ -27,8 +27,9 @@ from keeplast.errors import CommitUnknownError, UnavailableError
 from keeplast.format.checksum import crc32c
 from keeplast.model.partition import TopicPartition
 from keeplast.tier import schema
-from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import FILTER, ObjectWriter, StoredObject, object_key, segment_of_key
+from keeplast.tier.partition_state import PartitionState
 from tests.support.crashing_files import CrashingFiles, Image
 from tests.support.partition_maker import PARTITION
 from tests.support.tier_world_tasks import Tasks

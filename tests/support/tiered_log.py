@@ -20,8 +20,9 @@ from keeplast.tier.importing import (
     read_lineage,
     read_topic_id,
 )
-from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import FILTER, ObjectStore, object_key
+from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.stores import open_objects
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import NOW_MS, PARTITION

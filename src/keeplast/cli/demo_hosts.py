@@ -31,7 +31,7 @@ from keeplast.format.control import ControlType
 from keeplast.format.message_set import read_batches
 from keeplast.log.append import NewRecord
 from keeplast.model.partition import TopicPartition
-from keeplast.tier.metadata import PartitionState
+from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.segment import SegmentKind
 
 PARTITION = TopicPartition("sessions", 0)

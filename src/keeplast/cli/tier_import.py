@@ -20,7 +20,7 @@ from keeplast.errors import CompactionError, InvalidError
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.tier.metadata import PartitionState
+from keeplast.tier.partition_state import PartitionState
 
 Act = Callable[[Progressed], PartitionState]
 

@@ -55,8 +55,9 @@ from keeplast.tier.importing import (
     lineage_of,
     read_topic_id,
 )
-from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import ID_CHARS, ObjectStore
+from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.remote_retention import plan_remote_expiry
 from keeplast.tier.stores import open_objects
 

@@ -40,9 +40,10 @@ from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.tier.absence import explained
 from keeplast.tier.local_retention import LocalRetention, plan_local_retention
-from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import ID_CHARS, ObjectStore, object_key
 from keeplast.tier.overlap import Overlap
+from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.remote_retention import plan_remote_expiry
 from keeplast.tier.replica import Replica, Role
 from keeplast.tier.round_files import RoundFiles

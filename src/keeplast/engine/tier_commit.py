@@ -14,8 +14,9 @@ from keeplast.errors import CorruptError, InvariantError
 from keeplast.format import time_index
 from keeplast.format.checksum import crc32c
 from keeplast.format.filename import LOG, SNAPSHOT, TIME_INDEX, parse_segment_file
-from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import ObjectStore, object_key
+from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.round_files import new_segment_id
 from keeplast.tier.segment import RemoteFile, RemoteSegment, SegmentKind, merged_epochs
 from keeplast.tier.transfer import EPOCHS, put_small

@@ -30,8 +30,8 @@ from keeplast.log.partition_log import find_tail, list_partition, load_indexes
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.topic_config import TopicConfig
-from keeplast.tier.metadata import PartitionState
 from keeplast.tier.objects import ObjectStore
+from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.round_files import RoundFiles
 
 WINDOW_BYTES = 1 << 20

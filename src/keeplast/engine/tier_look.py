@@ -21,8 +21,8 @@ from keeplast.log.partition_log import list_partition, read_first_batch_timestam
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
-from keeplast.tier.metadata import Orphan, PartitionState
 from keeplast.tier.objects import ObjectStore
+from keeplast.tier.partition_state import Orphan, PartitionState
 from keeplast.tier.remote_retention import plan_remote_expiry
 from keeplast.tier.round_files import RoundFiles
 from keeplast.tier.segment import RemoteSegment

@@ -21,8 +21,8 @@ from keeplast.engine.tier_round import ATTEMPT_BYTES, RunnerFor
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.model.topic_config import TopicConfig
-from keeplast.tier.metadata import PartitionState
 from keeplast.tier.objects import ObjectStore
+from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.round_files import RoundRecipe
 
 TIERED = "remote.storage.enable"

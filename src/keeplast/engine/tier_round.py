@@ -40,8 +40,9 @@ from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.tier.absence import explained
 from keeplast.tier.filters import KEY_BYTES, KEY_FACT, FilterKey, SegmentBytes
-from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import ObjectStore
+from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.round_files import RoundRecipe
 
 ATTEMPT_BYTES = 16

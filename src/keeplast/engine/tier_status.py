@@ -31,7 +31,7 @@ from keeplast.log.windows import WindowBuffers
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
-from keeplast.tier.metadata import Orphan, PartitionState
+from keeplast.tier.partition_state import Orphan, PartitionState
 
 WINDOW_BYTES = 1 << 20
 ACTIVE = "active"

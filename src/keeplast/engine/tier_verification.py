@@ -15,8 +15,8 @@ from keeplast.errors import CorruptError
 from keeplast.format.checksum import crc32c
 from keeplast.format.filename import LOG, segment_file
 from keeplast.log.windows import WindowBuffers, read_windows
-from keeplast.tier.metadata import PartitionState
 from keeplast.tier.objects import ObjectStore, object_key
+from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.segment import RemoteFile, RemoteSegment, is_within_lineage
 from keeplast.tier.transfer import crc_of
 

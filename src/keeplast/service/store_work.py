@@ -46,7 +46,7 @@ from keeplast.service.narrator import TierNarrator
 from keeplast.service.schedule import RETRY_MS_MAX, Schedule, is_lasting, is_stop
 from keeplast.service.set_aside import REASON_LENGTH_MAX, SetAside
 from keeplast.service.snapshot import PartitionFacts, PartitionState, TierFacts, TierTotals
-from keeplast.tier.metadata import PartitionState as Stored
+from keeplast.tier.partition_state import PartitionState as Stored
 from keeplast.tier.round_files import ROOT
 
 COLLECT_MS = 60 * 60 * 1000

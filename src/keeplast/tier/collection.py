@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from keeplast.clock import Clock
 from keeplast.model.partition import TopicPartition
-from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import ObjectStore, partition_prefix, segment_of_key
+from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.segment import RemoteSegment, SegmentState, is_within_lineage
 
 

@@ -33,8 +33,9 @@ from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import find_tail, list_partition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import ID_CHARS, ObjectStore, object_key
+from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.transfer import copy_segment, download_object
 
 SMALL_BYTES_MAX = 1 << 20

@@ -26,8 +26,7 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier import schema, vector
 from keeplast.tier.database import READING
-from keeplast.tier.partition_state import Orphan as Orphan
-from keeplast.tier.partition_state import PartitionState as PartitionState
+from keeplast.tier.partition_state import Orphan, PartitionState
 from keeplast.tier.routing import Route, append_route, check_routes, replace_routes
 from keeplast.tier.rows import (
     find_commit,

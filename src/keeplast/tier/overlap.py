@@ -16,8 +16,8 @@ from keeplast.format.filename import DELETED, LOG, Kind, SegmentFile
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import SegmentFiles
 from keeplast.log.swap import KINDS, Replacement, commit_wave
-from keeplast.tier.metadata import PartitionState
 from keeplast.tier.objects import ObjectStore, object_key
+from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.replica import Replica
 from keeplast.tier.segment import RemoteSegment
 from keeplast.tier.transfer import download_object, file_crc

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from keeplast.cleaner.retention import ExpiryPlan, plan_expiry
 from keeplast.model.topic_config import TopicConfig
-from keeplast.tier.metadata import PartitionState
+from keeplast.tier.partition_state import PartitionState
 
 
 def plan_remote_expiry(

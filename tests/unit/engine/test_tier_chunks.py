@@ -14,8 +14,9 @@ from keeplast.format.filename import LOG
 from keeplast.log.files import LocalFiles
 from keeplast.model.offsets import RELATIVE_OFFSET_MAX
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.tier.metadata import MetadataStore, PartitionState
+from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import ObjectWriter, object_key
+from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.segment import RemoteSegment
 from tests.support.counting_objects import CountingObjects
 from tests.support.log_builder import LogBuilder

@@ -65,6 +65,8 @@ class Settings:
         self._layers = (*layers, *known, internal_layer(described))
         self._directory_layer = directory_layer
         self._key_map_bytes = key_map_bytes
+        # Thousands of partitions ask the same of a few topics.
+        self._found: dict[tuple[str, str | None], Effective] = {}
         self.warnings: tuple[str, ...] = tuple(
             warning for layer in layers for warning in warnings_of(layer)
         )
@@ -79,6 +81,12 @@ class Settings:
 
     def effective(self, definition: Definition, topic: str | None) -> Effective:
         """Return the value that counts for ``topic``; None asks for the cluster's."""
+        asked = definition.key, topic
+        if asked not in self._found:
+            self._found[asked] = self._effective(definition, topic)
+        return self._found[asked]
+
+    def _effective(self, definition: Definition, topic: str | None) -> Effective:
         if topic is not None:
             for layer in self._layers:
                 table = layer.topic(topic)

@@ -49,16 +49,6 @@ MakeTools = Callable[[PartitionTask, DecompressedCache, Progressed], Tools]
 class Job(Protocol):
     """What is left to do of a task."""
 
-    @property
-    def bytes_left(self) -> int:
-        """Return about how much is still to be read in stages; nothing for a wave."""
-        ...
-
-    @property
-    def is_done(self) -> bool:
-        """Say whether :meth:`result` may be asked for."""
-        ...
-
     def next(self) -> Work | None:
         """Return a call that may run now, None while there is none."""
         ...
@@ -73,17 +63,11 @@ class WaveJob:
 
     def __init__(self, task: PartitionTask, run_wave: RunWave, progressed: Progressed) -> None:
         """Wait to be started."""
-        self.bytes_left = 0
         self._task = task
         self._run_wave = run_wave
         self._progressed = progressed
         self._is_started = False
         self._result: TaskResult | None = None
-
-    @property
-    def is_done(self) -> bool:
-        """Say whether the wave has ended."""
-        return self._result is not None
 
     def next(self) -> Work | None:
         """Return the wave, once."""
@@ -116,6 +100,7 @@ class StagedJob:
     ) -> None:
         """Wait to be started; ``cache_share`` is in threads' shares of memory."""
         self.bytes_left = task.cost_bytes
+        """About how much is still to be read."""
         self._task = task
         self._make_tools = make_tools
         self._progressed = progressed

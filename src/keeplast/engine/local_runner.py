@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
 from typing import TypeVar
 
 from keeplast.clock import Clock, SystemClock
-from keeplast.engine.local_jobs import Job, StagedJob, WaveJob
+from keeplast.engine.local_jobs import Job, StagedJob, WaveJob, Work
 from keeplast.engine.opened_files import OpenedFiles
 from keeplast.engine.runner import Progressed
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.engine.wave import run_wave
 from keeplast.engine.work import Tools
 from keeplast.engine.workspace import DecompressedCache, Workspace
-from keeplast.errors import InvalidError
+from keeplast.errors import InvalidError, invariant
 from keeplast.log.files import FileSystem
 from keeplast.log.throttle import Throttle, ThrottledFiles
 
@@ -81,8 +82,9 @@ class LocalRunner:
         """Yield results as tasks end; all threads share one limit on their bytes, the least."""
         limits = [x.io_bytes_per_second for x in tasks if x.io_bytes_per_second is not None]
         self._throttle.limit(min(limits, default=None))
-        jobs = self._jobs(tasks, progressed)
-        if self._pool is None or (len(tasks) == 1 and not tasks[0].is_staged):
+        staged, whole = self._jobs(tasks, progressed)
+        if self._pool is None or (len(tasks) == 1 and not staged):
+            jobs: list[Job] = [*staged, *whole]
             for job in jobs:
                 while (work := job.next()) is not None:
                     work()
@@ -90,23 +92,21 @@ class LocalRunner:
             return
         running: dict[Future[None], Job] = {}
         try:
-            while jobs:
-                while len(running) < self._slots:
-                    jobs.sort(key=lambda job: -job.bytes_left)
-                    work, job = next(
-                        ((work, job) for job in jobs if (work := job.next()) is not None),
-                        (None, jobs[0]),
-                    )
-                    if work is None:
-                        break
+            while staged or whole or running:
+                while len(running) < self._slots and (begun := _begin(staged, whole)) is not None:
+                    work, job = begun
                     running[self._pool.submit(work)] = job
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     job = running.pop(future)
                     future.result()
-                    if job in jobs and job.is_done:
-                        jobs.remove(job)
+                    if isinstance(job, WaveJob):
                         yield job.result()
+                ended = [job for job in staged if job.is_done]
+                invariant(bool(running or done or ended or whole), "no round can go on")
+                for each in ended:
+                    staged.remove(each)
+                    yield each.result()
         finally:
             for future in running:
                 future.cancel()
@@ -136,17 +136,16 @@ class LocalRunner:
             # Whoever removes what was begun must not meet a thread that still writes.
             wait(futures)
 
-    def _jobs(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> list[Job]:
+    def _jobs(
+        self, tasks: Sequence[PartitionTask], progressed: Progressed
+    ) -> tuple[list[StagedJob], deque[WaveJob]]:
         # A round by itself has the memory of all threads for what it decompresses; beside whole
         # partitions, which keep their own, it has none to spare.
-        staged = sum(task.is_staged for task in tasks)
-        share = self._slots / staged if staged == len(tasks) else 0.0
-        return [
-            StagedJob(task, self._tools, progressed, self._clock, share)
-            if task.is_staged
-            else WaveJob(task, self._run_wave, progressed)
-            for task in tasks
-        ]
+        cut = [task for task in tasks if task.is_staged]
+        share = self._slots / len(cut) if len(cut) == len(tasks) else 0.0
+        staged = [StagedJob(task, self._tools, progressed, self._clock, share) for task in cut]
+        whole = (WaveJob(x, self._run_wave, progressed) for x in tasks if not x.is_staged)
+        return staged, deque(whole)
 
     def _run_wave(self, task: PartitionTask, progressed: Progressed) -> TaskResult:
         files = self._files_of(task, progressed)
@@ -173,3 +172,16 @@ class LocalRunner:
             self._local.workspace = workspace
             self._local.memory_bytes = task.memory_bytes
         return workspace
+
+
+def _begin(staged: list[StagedJob], whole: deque[WaveJob]) -> tuple[Work, Job] | None:
+    """Return what a free thread does next, and of which job; None while there is nothing."""
+    staged.sort(key=lambda job: -job.bytes_left)
+    for job in staged:
+        if (work := job.next()) is not None:
+            return work, job
+    while whole:
+        wave = whole.popleft()
+        if (work := wave.next()) is not None:
+            return work, wave
+    return None

@@ -16,7 +16,7 @@ Answers to ``CheckpointFile`` and ``OffsetCheckpointFile``; formats.md section 2
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from keeplast.errors import CorruptError
@@ -67,9 +67,12 @@ def decode_offsets(data: Buffer) -> dict[TopicPartition, int]:
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
     """Return the checkpoint of ``offsets``, in the mapping's order."""
-    return encode_entries(
-        (partition.topic, partition.partition, offset) for partition, offset in offsets.items()
-    )
+    return encode_lines([offset_line(*item) for item in offsets.items()])
+
+
+def offset_line(partition: TopicPartition, offset: int) -> str:
+    """Return the line of a partition in an offset checkpoint, without its end."""
+    return f"{partition.topic} {partition.partition} {offset}"
 
 
 def decode_entries(data: Buffer, *, field_count: int) -> list[list[Field]]:
@@ -120,8 +123,12 @@ def decode_entries(data: Buffer, *, field_count: int) -> list[list[Field]]:
 
 def encode_entries(entries: Iterable[Sequence[object]]) -> bytes:
     """Return a checkpoint whose lines are ``entries``, fields separated by one space."""
-    lines = [" ".join(str(field) for field in entry) for entry in entries]
-    return "".join(f"{line}\n" for line in (VERSION, len(lines), *lines)).encode()
+    return encode_lines([" ".join(str(field) for field in entry) for entry in entries])
+
+
+def encode_lines(lines: Collection[str]) -> bytes:
+    """Return a checkpoint of ``lines``, none of which has an end yet."""
+    return "\n".join((str(VERSION), str(len(lines)), *lines, "")).encode()
 
 
 def _lines(text: str) -> list[Field]:

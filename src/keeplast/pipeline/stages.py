@@ -11,6 +11,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -65,8 +66,9 @@ class Versions:
     zlib: str
 
 
+@cache
 def own_versions() -> Versions:
-    """Return the versions of this process."""
+    """Return the versions of this process; looked up once, as every task asks."""
     return Versions(
         importlib.metadata.version("keeplast"),
         importlib.metadata.version("cramjam"),

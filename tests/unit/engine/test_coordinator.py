@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,7 +59,7 @@ from tests.support.replay import tree
 BOUND = 60
 
 
-def checkpoint(root: Path) -> dict[TopicPartition, int]:
+def checkpoint(root: Path) -> Mapping[TopicPartition, int]:
     return read_checkpoint(LocalFiles(), root, CLEANER_CHECKPOINT)
 
 

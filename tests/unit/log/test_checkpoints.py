@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import CorruptError, RefusedError
-from keeplast.format.checkpoint import encode_offsets
+from keeplast.format.checkpoint import decode_offsets, encode_offsets
 from keeplast.format.filename import CLEANER_CHECKPOINT
-from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
+from keeplast.log import checkpoints
+from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, update_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 
@@ -90,3 +91,30 @@ def test_link_in_its_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / NAME).symlink_to(target)
     with pytest.raises(RefusedError):
         read_checkpoint(FILES, tmp_path, NAME)
+
+
+def test_a_content_is_parsed_once_however_many_partitions_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[int] = []
+
+    def decode(data: bytes) -> dict[TopicPartition, int]:
+        parsed.append(len(data))
+        return decode_offsets(data)
+
+    monkeypatch.setattr(checkpoints, "decode_offsets", decode)
+    partitions = [TopicPartition(tmp_path.name, number) for number in range(200)]
+    for number, partition in enumerate(partitions):
+        update_checkpoint(FILES, tmp_path, NAME, {partition: number})
+    assert {each: number for number, each in enumerate(partitions)} == read_checkpoint(
+        FILES, tmp_path, NAME
+    )
+    assert [] == parsed
+    drop_from_checkpoint(FILES, tmp_path, NAME, partitions[0])
+    assert partitions[0] not in read_checkpoint(FILES, tmp_path, NAME)
+    # What somebody else wrote is read, as it would be without any memory of what was there.
+    (tmp_path / NAME).write_bytes(encode_offsets({FIRST: 1}))
+    assert {FIRST: 1} == read_checkpoint(FILES, tmp_path, NAME)
+    update_checkpoint(FILES, tmp_path, NAME, {SECOND: 2})
+    assert b"0\n2\nfoo 0 1\na-topic.x_y 12 2\n" == (tmp_path / NAME).read_bytes()
+    assert 1 == len(parsed)

@@ -32,7 +32,7 @@ from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import NOW_MS, SMALL_SEGMENTS
 from tests.support.reader import read_partition
 from tests.support.record_rows import LogRow, expected_rows, rows_of
-from tests.support.source_reading import read_log, read_log_state, view_of
+from tests.support.source_reading import read_log, read_log_state, splits_of, view_of
 
 
 def collect(data: bytes, window_bytes: int, bounds: Wanted) -> Iterator[RecordColumns]:
@@ -173,6 +173,25 @@ def test_state_is_what_the_library_says_by_every_rank(
         expected = sorted((record.offset, record.key, record.value) for record in state)
         rows = read_log_state(directory, topic=topic)
         assert expected == [(row.offset, row.key, row.value) for row in rows]
+
+
+@given(steps=STEPS, strategy=st.sampled_from(Strategy), split_bytes=st.sampled_from([1, 300]))
+@settings(deadline=None, max_examples=30)
+def test_a_state_in_parts_and_in_rounds_is_the_state(
+    steps: list[tuple[int, int]], strategy: Strategy, split_bytes: int
+) -> None:
+    header = "version" if strategy is Strategy.HEADER else None
+    topic = TopicConfig(strategy=strategy, strategy_header=header)
+    with tempfile.TemporaryDirectory() as root:
+        directory = Path(root) / "t-0"
+        write_steps(directory, steps)
+        whole = read_log_state(directory, topic=topic)
+        # A map is too large as soon as it exists, so each slice is a round.
+        assert whole == read_log_state(directory, topic=topic, key_bytes_max=1)
+        parts = splits_of(view_of(directory), split_bytes=split_bytes)
+        assert whole == [
+            row for part in parts for row in read_log_state(directory, part.wanted, topic=topic)
+        ]
 
 
 @given(steps=STEPS)

@@ -138,6 +138,22 @@ def test_state_is_what_readers_of_the_log_end_up_with(spark: SparkSession, data:
     assert final == {bytes(r.key): bytes(r.value) for r in frame.collect()}
 
 
+def test_a_state_is_shared_out_when_more_tasks_are_asked_for(
+    spark: SparkSession, data: Path
+) -> None:
+    whole = load(spark, data, subscribe="u", state="latest")
+    shared = load(
+        spark, data, subscribe="u", state="latest", minPartitions="8", taskMemoryBytes="1048576"
+    )
+    assert 2 == whole.rdd.getNumPartitions()
+    assert 6 <= shared.rdd.getNumPartitions() <= 10
+    assert offsets(whole) == offsets(shared)
+    since = str(NOW_MS + 580)
+    assert offsets(load(spark, data, subscribe="u", state="latest", minTimestamp=since)) == offsets(
+        load(spark, data, subscribe="u", state="latest", minTimestamp=since, minPartitions="8")
+    )
+
+
 def test_state_agrees_with_max_by_of_spark(spark: SparkSession, data: Path) -> None:
     grouped = (
         load(spark, data, subscribe="u")

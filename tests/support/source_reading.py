@@ -72,6 +72,7 @@ def read_log_state(
     *,
     topic: TopicConfig | None = None,
     files: FileSystem | None = None,
+    key_bytes_max: int | None = None,
 ) -> list[LogRow]:
     """Return the state of a partition's committed records."""
     files = LocalFiles() if files is None else files
@@ -79,4 +80,8 @@ def read_log_state(
     whole = Wanted(view.log_start, view.last_stable)
     split = Split(view.partition, view.path, whole, reaching_into(view.aborted, whole), 0)
     topic = TopicConfig() if topic is None else topic
-    return rows_of(read_state(split, shown, topic, files, SystemClock(), workspace()))
+    return rows_of(
+        read_state(
+            split, shown, topic, files, SystemClock(), workspace(), key_bytes_max=key_bytes_max
+        )
+    )

@@ -13,6 +13,8 @@ Answers to Kafka's ``SkimpyOffsetMap``; cleaning.md section 2.3.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -295,12 +297,17 @@ class KeyMap:
 
     def to_block(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """Return every key with its rank as one block and its shards' starts, for a shuffle."""
-        parts = [table[table[:, 2] > 1] for table in self._tables]
+        parts = list(self.rows())
         starts = np.zeros(SHARDS + 1, np.int64)
         np.cumsum([len(part) for part in parts], out=starts[1:])
-        block = np.concatenate(parts)
-        block[:, 2] -= np.uint64(2)
-        return block, starts
+        return np.concatenate(parts), starts
+
+    def rows(self) -> Iterator[NDArray[np.uint64]]:
+        """Yield the keys of each shard with their ranks, as rows of a block."""
+        for table in self._tables:
+            rows = table[table[:, 2] > 1]
+            rows[:, 2] -= np.uint64(2)
+            yield rows
 
     def announce(
         self,

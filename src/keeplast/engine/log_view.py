@@ -81,6 +81,11 @@ class LogView:
     aborted: tuple[Aborted, ...]
     segments: tuple[SeenSegment, ...]
 
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes that can be read."""
+        return sum(segment.valid_bytes for segment in self.segments)
+
     def end_for(self, *, committed: bool, replicated: bool) -> int:
         """Return the exclusive end for a reader: of what is committed, of what is replicated."""
         end = self.last_stable if committed else self.log_end

@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 )
 
 from keeplast.engine.log_ranges import Split, Wanted, plan_splits, reaching_into
+from keeplast.engine.log_view import LogView
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import FileSystem
 from keeplast.model.strategy import Strategy
@@ -166,7 +167,7 @@ class LogReader(DataSourceReader):
         options, pushed = self._options, self._pushed
         logs = Logs(options)
         chosen = [entry for entry in logs.entries if pushed.holds(entry.partition)]
-        topic_config = self._source.topic_configs(logs.directory.root, logs.files)
+        views: list[tuple[LogView, Wanted]] = []
         for entry in chosen:
             view = logs.look(entry)
             first, end = logs.range_of(view)
@@ -174,16 +175,35 @@ class LogReader(DataSourceReader):
                 continue
             if not options.is_committed:
                 view = replace(view, aborted=())
-            if options.content is Content.ALL:
-                wanted = pushed.wanted.between(first, end)
-                for split in plan_splits(view, wanted, split_bytes=options.split_bytes):
-                    yield LogPart(split, files=logs.recipe)
+            if options.content is Content.LATEST:
+                views.append((view, Wanted(first, end)))
                 continue
-            whole = Wanted(first, end)
-            aborted = reaching_into(view.aborted, whole)
-            split = Split(entry.partition, entry.path, whole, aborted, 0)
-            configured = topic_config(entry.partition.topic)
-            yield LogPart(split, pushed.wanted, ranked(configured, options), logs.recipe)
+            wanted = pushed.wanted.between(first, end)
+            for split in plan_splits(view, wanted, split_bytes=options.split_bytes):
+                yield LogPart(split, files=logs.recipe)
+        yield from self._state_parts(views, logs)
+
+    def _state_parts(
+        self, views: Sequence[tuple[LogView, Wanted]], logs: Logs
+    ) -> Iterator[LogPart]:
+        """Yield parts of states: one a partition, or as many as its share of the tasks asked for.
+
+        Each part reads what it shows and, for who wins, what may outrank that.
+        """
+        options, shown = self._options, self._pushed.wanted
+        topic_config = self._source.topic_configs(logs.directory.root, logs.files)
+        total = sum(view.size_bytes for view, _ in views)
+        for view, whole in views:
+            split = Split(view.partition, view.path, whole, reaching_into(view.aborted, whole), 0)
+            topic = ranked(topic_config(view.partition.topic), options)
+            wanted = shown.between(whole.first_offset, whole.end_offset)
+            parts = max(1, round(options.tasks_min * view.size_bytes / max(total, 1)))
+            # A time says nothing of who wins, so that cuts are made by offsets alone.
+            offsets = Wanted(wanted.first_offset, wanted.end_offset)
+            cuts = plan_splits(view, offsets, split_bytes=-(-view.size_bytes // parts))
+            for part in [cut.wanted for cut in cuts] if parts > 1 else [wanted]:
+                its = wanted.between(part.first_offset, part.end_offset)
+                yield LogPart(split, its, topic, options.key_bytes_max, logs.recipe)
 
 
 class PushingLogReader(LogReader):

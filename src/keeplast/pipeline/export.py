@@ -211,8 +211,8 @@ def _tasks(
             raise RefusedError(f"a topic's name is that of the offsets' file. topic={topic}")
         view = logs.look(entry)
         whole = Wanted(*logs.range_of(view))
-        size = sum(segment.valid_bytes for segment in view.segments)
-        split = Split(entry.partition, entry.path, whole, reaching_into(view.aborted, whole), size)
+        aborted = reaching_into(view.aborted, whole)
+        split = Split(entry.partition, entry.path, whole, aborted, view.size_bytes)
         place = staging / topic / f"partition={entry.partition.partition}"
         yield ExportTask(split, topic_config(topic), place, options.memory_bytes, logs.recipe)
 

@@ -29,13 +29,14 @@ from keeplast.pipeline.source_options import SourceOptions
 class LogPart:
     """What one task reads: records, or with ``state_of`` the state by that topic's rank.
 
-    ``shown`` narrows the state down after the winners have been found. ``files`` is how the task
-    opens what it reads.
+    ``shown`` is what of the state it gives, by itself or beside others; ``key_bytes_max`` bounds
+    the key map of that. ``files`` is how the task opens what it reads.
     """
 
     split: Split
     shown: Wanted = ALL
     state_of: TopicConfig | None = None
+    key_bytes_max: int | None = None
     files: FilesRecipe = field(default_factory=LocalRecipe)
 
 
@@ -89,7 +90,10 @@ def read_part(part: LogPart, names: Sequence[str], memory_bytes: int) -> Iterato
     if part.state_of is None:
         found = read_records(part.split, files, clock, workspace)
     else:
-        found = read_state(part.split, part.shown, part.state_of, files, clock, workspace)
+        found = read_state(
+            part.split, part.shown, part.state_of, files, clock, workspace,
+            key_bytes_max=part.key_bytes_max,
+        )  # fmt: skip
     for columns in found:
         yield record_batch(columns, part.split.partition, names)
 

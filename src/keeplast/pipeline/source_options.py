@@ -37,6 +37,9 @@ OBJECT_PREFIX = "object."
 """Begins options of the object store: ``object.endpoint`` is its ``endpoint``."""
 EVERY_TIME = (-INT64_MAX - 1, INT64_MAX)
 SPLIT_BYTES_DEFAULT = 128 << 20
+KEY_BYTES_DEFAULT = 1 << 30
+KEY_BYTES_MIN = 1 << 20
+TASKS_MAX = 1 << 16
 MEMORY_BYTES_DEFAULT = 64 << 20
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 """Topics that are read only by those who name them."""
@@ -58,9 +61,18 @@ NAMES = (
     "state",
     "compaction.strategy",
     "compaction.strategy.header",
+    "minPartitions",
+    "taskMemoryBytes",
     "maxPartitionBytes",
     "memoryBytes",
 )
+STATE_NAMES = (
+    "compaction.strategy",
+    "compaction.strategy.header",
+    "minPartitions",
+    "taskMemoryBytes",
+)
+"""Options that go with ``state=latest`` only."""
 
 
 class Isolation(StrEnum):
@@ -121,6 +133,8 @@ class SourceOptions:
     content: Content
     strategy: Strategy | None
     strategy_header: str | None
+    tasks_min: int
+    key_bytes_max: int
     split_bytes: int
     memory_bytes: int
     object_options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -242,6 +256,13 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
         if strategy_text is None
         else _choice("compaction.strategy", strategy_text, Strategy),
         strategy_header=options.get("compaction.strategy.header"),
+        tasks_min=_integer("minPartitions", option("minPartitions", "1"), 1, TASKS_MAX),
+        key_bytes_max=_integer(
+            "taskMemoryBytes",
+            option("taskMemoryBytes", str(KEY_BYTES_DEFAULT)),
+            KEY_BYTES_MIN,
+            INT64_MAX,
+        ),
         split_bytes=_integer(
             "maxPartitionBytes",
             option("maxPartitionBytes", str(SPLIT_BYTES_DEFAULT)),
@@ -284,11 +305,13 @@ def _refuse_in_batches(options: Mapping[str, str], content: Content) -> None:
             "only a stream has triggers; use endingOffsets, or leave the option out. "
             f"maxOffsetsPerTrigger={options['maxoffsetspertrigger']}"
         )
-    for name in ("compaction.strategy", "compaction.strategy.header"):
-        if name in options and content is Content.ALL:
+    if content is Content.LATEST:
+        return
+    for name in STATE_NAMES:
+        if name.lower() in options:
             raise InvalidError(
-                f"only a state has winners; add state=latest, or leave the option out. "
-                f"{name}={options[name]}"
+                f"this is for a state; add state=latest, or leave the option out. "
+                f"{name}={options[name.lower()]}"
             )
 
 

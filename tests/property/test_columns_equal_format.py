@@ -33,6 +33,7 @@ from tests.support.partition_maker import NOW_MS, SMALL_SEGMENTS
 from tests.support.reader import read_partition
 from tests.support.record_rows import LogRow, expected_rows, rows_of
 from tests.support.source_reading import read_log, read_log_state, splits_of, view_of
+from tests.support.state_in_parts import parts_of_log, rows_by_buckets, rows_by_threads
 
 
 def collect(data: bytes, window_bytes: int, bounds: Wanted) -> Iterator[RecordColumns]:
@@ -192,6 +193,27 @@ def test_a_state_in_parts_and_in_rounds_is_the_state(
         assert whole == [
             row for part in parts for row in read_log_state(directory, part.wanted, topic=topic)
         ]
+
+
+@given(
+    steps=STEPS,
+    strategy=st.sampled_from(Strategy),
+    split_bytes=st.sampled_from([1, 300, 1 << 30]),
+    buckets=st.sampled_from([1, 3, 200]),
+)
+@settings(deadline=None, max_examples=30)
+def test_a_state_whose_keys_were_exchanged_is_the_state(
+    steps: list[tuple[int, int]], strategy: Strategy, split_bytes: int, buckets: int
+) -> None:
+    header = "version" if strategy is Strategy.HEADER else None
+    topic = TopicConfig(strategy=strategy, strategy_header=header)
+    with tempfile.TemporaryDirectory() as root:
+        directory = Path(root) / "t-0"
+        write_steps(directory, steps)
+        whole = read_log_state(directory, topic=topic)
+        parts = parts_of_log(directory, topic, split_bytes=split_bytes, buckets=buckets)
+        assert whole == rows_by_threads(parts)
+        assert whole == rows_by_buckets(parts)
 
 
 @given(steps=STEPS)

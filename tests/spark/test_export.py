@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from keeplast.cli.main import app
+from keeplast.pipeline import export_plan
 from tests.support.mixed_log import write_mixed_log
 
 pytestmark = pytest.mark.spark
@@ -28,3 +32,40 @@ def test_both_runners_write_the_same_files(tmp_path: Path, spark: SparkSession) 
     ]
     assert 2 == len(contents[0])
     assert contents[0] == contents[1]
+
+
+def run(data: Path, target: Path, *more: str) -> Any:
+    arguments = ["export", str(data), "--to", str(target), "--cores", "2", "--json", *more]
+    return CliRunner().invoke(app, arguments)
+
+
+@pytest.mark.parametrize("strategy", ["offset", "timestamp"])
+def test_keys_that_fit_no_task_go_to_buckets(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    data = tmp_path / "data"
+    directory = write_mixed_log(data)
+    config = ["--config", f"compaction.strategy={strategy}"]
+    whole = run(data, tmp_path / "whole", "--runner", "local", *config)
+    assert 0 == whole.exit_code, whole.output
+    monkeypatch.setattr(export_plan, "PART_BYTES_MIN", 1)
+    cut = run(data, tmp_path / "cut", "--runner", "spark", "--task-memory", "1k", *config)
+    assert 0 == cut.exit_code, cut.output
+    (how,) = json.loads(cut.stdout)["partitions"]
+    assert "bucket" == how["shape"]
+    assert how["buckets"] > 2
+    assert how["tasks"] > 2
+    assert f"and {how['buckets']} buckets of keys: keys of up to" in cut.stderr
+    one, several = tmp_path / "whole/t/partition=0", tmp_path / "cut/t/partition=0"
+    rows = [row for path in sorted(several.iterdir()) for row in pq.read_table(path).to_pylist()]
+    assert pq.read_table(one / "part-00000.parquet").to_pylist() == rows
+    assert how["records"] == len(rows) > 0
+
+    log = directory / f"{10:020d}.log"
+    damaged = bytearray(log.read_bytes())
+    damaged[-1] ^= 1
+    log.write_bytes(damaged)
+    failed = run(data, tmp_path / "bad", "--runner", "spark", "--task-memory", "1k", *config)
+    assert 3 == failed.exit_code
+    assert str(log) == json.loads(failed.stdout)["error"]["path"]
+    assert not (tmp_path / "bad").exists()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from keeplast.cleaner.plan import RoundPlan, plan_groups
+from keeplast.model.strategy import Strategy
 
 
 class Shape(StrEnum):
@@ -137,8 +138,8 @@ def _choose(workload: Workload, share: int, ground: Ground, asked: Shape | None)
     if asked is not None:
         return ShapeChoice(asked, buckets if asked is Shape.BUCKET else 0, "as asked for")
     if not ground.has_room_for(workload):
-        about = "unknown size" if workload.map_bytes is None else f"~{_size(workload.map_bytes)}"
-        why = f"a key map of {about} does not fit a task of {_size(ground.task_memory_bytes or 0)}"
+        about = "unknown size" if workload.map_bytes is None else f"~{in_mib(workload.map_bytes)}"
+        why = f"a key map of {about} does not fit a task of {in_mib(ground.task_memory_bytes or 0)}"
         return ShapeChoice(Shape.BUCKET, buckets, why)
     groups = len(plan_groups(plan, plan.bound))
     if ground.slots == 1:
@@ -154,8 +155,13 @@ def _choose(workload: Workload, share: int, ground: Ground, asked: Shape | None)
 
 
 def key_map_bytes(plan: RoundPlan, keys: int) -> int:
+    """Return about what a round's key map takes with so many keys."""
+    return map_bytes(plan.topic.strategy, keys)
+
+
+def map_bytes(strategy: Strategy, keys: int) -> int:
     """Return about what a key map of so many keys takes."""
-    return round(keys * plan.topic.strategy.slot_bytes * MAP_BYTES_PER_SLOT_BYTE)
+    return round(keys * strategy.slot_bytes * MAP_BYTES_PER_SLOT_BYTE)
 
 
 def bucket_count(workload: Workload, task_memory_bytes: int | None) -> int:
@@ -164,10 +170,16 @@ def bucket_count(workload: Workload, task_memory_bytes: int | None) -> int:
         return 1
     keys = workload.rows if workload.dirty_keys is None else workload.dirty_keys
     needed = workload.rows * BUCKET_BYTES_PER_ROW + key_map_bytes(workload.plan, keys)
+    return buckets_for(needed, task_memory_bytes)
+
+
+def buckets_for(needed_bytes: int, task_memory_bytes: int) -> int:
+    """Return how many buckets it takes for each to fit a task, of what all need together."""
     # Buckets are not of one size: an eighth more room than the mean takes.
-    buckets = -(-needed * 9 // 8 // max(task_memory_bytes, 1))
+    buckets = -(-needed_bytes * 9 // 8 // max(task_memory_bytes, 1))
     return min(max(buckets, 1), BUCKETS_MAX)
 
 
-def _size(size: int) -> str:
+def in_mib(size: int) -> str:
+    """Return a size in words."""
     return f"{size / (1 << 20):.0f} MiB"

@@ -46,6 +46,7 @@ def export(
     config: options.Config = None,
     config_file: options.ConfigFile = None,
     memory: options.Memory = options.MEMORY_DEFAULT,
+    task_memory: options.TaskMemory = options.TASK_MEMORY_DEFAULT,
     object_option: options.ObjectOptions = None,
     as_json: options.Json = False,
 ) -> None:
@@ -68,6 +69,7 @@ def export(
             flags=tuple(config or ()),
             config_file=config_file,
             memory=memory,
+            task_memory=task_memory,
             object_options=tuple(object_option or ()),
             as_json=as_json,
         ),
@@ -88,6 +90,7 @@ def _exported(
     flags: tuple[str, ...],
     config_file: Path | None,
     memory: str,
+    task_memory: str,
     object_options: tuple[str, ...],
     as_json: bool,
 ) -> tuple[int, dict[str, Any]]:
@@ -109,6 +112,7 @@ def _exported(
     if topics:
         given["subscribe"] = ",".join(topics)
     source = read_options(given, is_streaming=False)
+    task_memory_bytes = parse_size(task_memory, "--task-memory")
     there = source.recipe().open()
     root = open_data_directory(data_dir, there).root
     settings = read_settings(root, there, flags=flags, config_file=config_file)
@@ -123,6 +127,7 @@ def _exported(
             topic_config=settings.topic_config,
             partitions=partitions,
             overwrite=overwrite,
+            task_memory_bytes=task_memory_bytes,
         )
     if not as_json:
         print_result(_table(done))
@@ -164,13 +169,14 @@ def _table(done: Export) -> Any:
 
     table = Table(title=f"exported to {done.target}", title_justify="left", box=None)
     table.add_column("partition")
-    for name in ("keys", "Parquet", "go on at offset"):
+    for name in ("keys", "Parquet", "tasks", "go on at offset"):
         table.add_column(name, justify="right")
     for each in done.partitions:
         table.add_row(
             str(each.partition),
             f"{each.records:,}",
             format_bytes(each.size_bytes),
+            f"{each.tasks:,}",
             f"{each.end_offset:,}",
         )
     return table

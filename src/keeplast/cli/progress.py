@@ -97,6 +97,13 @@ class ProgressEvents:
         if self._progress is None:
             say(f"{self._what} {partition}: {round_sentence(report)}")
 
+    def noted(self, message: str) -> None:
+        """Say how work will be done, above the bar."""
+        if self._progress is not None:
+            self._console.print(printable(message), soft_wrap=True)
+        else:
+            say(message)
+
     def warned(self, message: str) -> None:
         """Say it at once, above the bar."""
         if self._progress is not None:

@@ -19,8 +19,10 @@ from typing import TypeVar
 
 from keeplast.clock import Clock, SystemClock
 from keeplast.engine.local_jobs import Job, StagedJob, WaveJob, Work
+from keeplast.engine.log_state import Winners
 from keeplast.engine.opened_files import OpenedFiles
 from keeplast.engine.runner import Progressed
+from keeplast.engine.state_parts import NO_WINNERS, StatePart, shared_winners
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.engine.wave import run_wave
 from keeplast.engine.work import Tools
@@ -135,6 +137,25 @@ class LocalRunner:
                 future.cancel()
             # Whoever removes what was begun must not meet a thread that still writes.
             wait(futures)
+
+    def latest(
+        self,
+        parts: Sequence[StatePart],
+        show: Callable[[StatePart, Winners, Progressed], _Result],
+        progressed: Progressed,
+        roots: Iterable[Path] = (),
+    ) -> Iterator[_Result]:
+        """Yield ``show`` of every part of some states with its winners, as they end.
+
+        Raises the error of a part whose keys cannot be read.
+        """
+        winners = shared_winners(self.each, parts, progressed)
+
+        def show_one(part: StatePart, progressed: Progressed) -> _Result:
+            its = winners.get((part.state.number, part.number), NO_WINNERS)
+            return show(part, its, progressed)
+
+        yield from self.each(show_one, parts, progressed, roots)
 
     def _jobs(
         self, tasks: Sequence[PartitionTask], progressed: Progressed

@@ -27,7 +27,7 @@ from keeplast.engine.ranking import VersionCounts, ranking_of
 from keeplast.engine.resolve import RaiseKnown, raise_over_extent
 from keeplast.engine.rewrite import EntryNeededError, PassContext
 from keeplast.engine.second_pass import SecondPass, discard
-from keeplast.engine.standings import Standings, cells_of, pack_bits, parts_of
+from keeplast.engine.standings import Standings, pack_bits, parts_of
 from keeplast.engine.task import IndexStats, PartitionTask, StagedGroup, second_pass_start
 from keeplast.engine.transaction_windows import follow_window, list_window
 from keeplast.engine.units import (
@@ -45,6 +45,7 @@ from keeplast.engine.units import (
     Scanned,
     ScanUnit,
 )
+from keeplast.engine.waiting_rows import WaitingRows
 from keeplast.engine.wave import peak_rss_bytes
 from keeplast.engine.workspace import DecompressedCache, Workspace
 from keeplast.errors import CorruptError
@@ -54,8 +55,6 @@ from keeplast.log.windows import Window, read_windows
 
 Progressed = Callable[[int], None]
 Emit = Callable[[KeyChunk], None]
-
-CHUNK_ROWS_MIN = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,12 +270,8 @@ class _Asking:
         self._tools = tools
         self._emit = emit
         self._state = unit.entry.copy()
-        self._parts = parts_of(unit.buckets)
-        self._cells: dict[int, list[NDArray[np.uint64]]] = {}
-        self._rows = 0
+        self._waiting = WaitingRows(unit.buckets, tools.task.memory_bytes)
         self._part = 0
-        # Rows wait in a quarter of the worker's memory; reducing them takes about as much again.
-        self._rows_max = max(tools.task.memory_bytes // 4 // 32, CHUNK_ROWS_MIN)
         self._ranking = ranking_of(tools.task.plan.topic)
         self.has_versions = self._ranking.has_versions
         self.versions = VersionCounts()
@@ -300,19 +295,15 @@ class _Asking:
                 continue
             self.versions += self._ranking.read_versions(window, part, w)
             block = self._ranking.block_of(part.rows, w)
-            for cell, chosen in cells_of(block, w.starts, self._parts):
-                self._cells.setdefault(cell, []).append(block[chosen].copy())
-            self._rows += count
-            if self._rows >= self._rows_max:
+            self._waiting.add(block, w.starts)
+            if self._waiting.is_full:
                 self.flush()
         if unit.indexes:
             self.bytes += window.length
 
     def flush(self) -> None:
-        for cell, waiting in sorted(self._cells.items()):
-            self._emit(self._chunk(cell, np.concatenate(waiting)))
-        self._cells.clear()
-        self._rows = 0
+        for cell, rows in self._waiting.take():
+            self._emit(self._chunk(cell, rows))
         self._part += 1
 
     def _chunk(self, cell: int, rows: NDArray[np.uint64]) -> KeyChunk:

@@ -4,6 +4,7 @@
 
     DIR/orders/partition=0/part-00000.parquet
     DIR/orders/partition=1/part-00000.parquet
+    DIR/orders/partition=1/part-00001.parquet  where the partition was cut
     DIR/_offsets.json                          {"orders": {"0": 339, "1": 17}}
 
 The rules:
@@ -14,7 +15,8 @@ The rules:
 3. The offsets are those at which each partition's state was taken: who reads the Parquet files and
    then the log from there on misses nothing.
 
-The files are written by tasks, and are the same whatever runs them.
+The files are written by tasks, and hold the same rows whatever runs them; a partition that was cut
+has one for each part with rows (:mod:`keeplast.pipeline.export_plan`).
 """
 
 from __future__ import annotations
@@ -22,59 +24,43 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
-import pyarrow.parquet as pq
-
-from keeplast.clock import SystemClock
-from keeplast.engine.kernel_cache import load_kernels
-from keeplast.engine.log_ranges import ALL, Split, Wanted, reaching_into
-from keeplast.engine.log_state import read_state
+from keeplast.cleaner.shapes import Ground, Shape, ShapeChoice
+from keeplast.engine.log_ranges import Split, Wanted, reaching_into
+from keeplast.engine.log_state import Winners
+from keeplast.engine.request import TASK_MEMORY_BYTES_DEFAULT
 from keeplast.engine.runner import Progressed
-from keeplast.engine.workspace import Workspace
-from keeplast.errors import CompactionError, InvalidError, RefusedError
-from keeplast.log.files import FilesRecipe, FileSystem, LocalFiles, LocalRecipe
+from keeplast.engine.state_parts import StatePart
+from keeplast.errors import InvalidError, RefusedError
+from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.pipeline.arrow_batches import COLUMN_NAMES, arrow_schema, record_batch
+from keeplast.pipeline.export_plan import PartitionState, choose_cuts, parts_of_state
+from keeplast.pipeline.export_tasks import ExportedFile, ExportTask, export_part, export_partition
 from keeplast.pipeline.log_parts import Logs
 from keeplast.pipeline.source_options import SourceOptions
 
 OFFSETS_FILE = "_offsets.json"
-OFFSETS_BYTES_MAX = 64 << 20
-FILE_NAME = "part-00000.parquet"
-COLUMNS = tuple(name for name in COLUMN_NAMES if name not in ("topic", "partition"))
-"""The directories say topic and partition."""
-
-COMPRESSION = "zstd"
-
-
-@dataclass(frozen=True, slots=True)
-class ExportTask:
-    """One partition's state, and the directory that it is written to, on a disk.
-
-    ``files`` is how the log is opened.
-    """
-
-    split: Split
-    topic: TopicConfig
-    target: Path
-    memory_bytes: int
-    files: FilesRecipe = field(default_factory=LocalRecipe)
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedPartition:
-    """What a task did; ``end_offset`` is exclusive. With ``error`` nothing else means anything."""
+    """A partition that was written by ``tasks`` tasks; ``end_offset`` is exclusive.
+
+    ``choice`` says how it was cut, and why.
+    """
 
     partition: TopicPartition
     end_offset: int
     records: int
     size_bytes: int
-    error: CompactionError | OSError | None = None
+    choice: ShapeChoice
+    tasks: int
 
     def to_json(self) -> dict[str, Any]:
         """Return the partition's part of the document."""
@@ -84,25 +70,53 @@ class ExportedPartition:
             "end_offset": self.end_offset,
             "records": self.records,
             "size_bytes": self.size_bytes,
+            "shape": str(self.choice.shape),
+            "buckets": self.choice.buckets,
+            "tasks": self.tasks,
+            "why": self.choice.why,
         }
 
 
 class Workers(Protocol):
     """Who executes tasks: threads of this process, or Spark."""
 
+    @property
+    def slots(self) -> int:
+        """Return how many tasks run at once."""
+        ...
+
+    @property
+    def shares_memory(self) -> bool:
+        """Say whether all tasks share one memory."""
+        ...
+
     def each(
         self,
-        work: Callable[[ExportTask, Progressed], ExportedPartition],
+        work: Callable[[ExportTask, Progressed], ExportedFile],
         items: Sequence[ExportTask],
         progressed: Progressed,
         roots: Iterable[Path] = (),
-    ) -> Iterator[ExportedPartition]:
+    ) -> Iterator[ExportedFile]:
         """Yield the result of every item, in any order; every host must see ``roots``."""
+        ...
+
+    def latest(
+        self,
+        parts: Sequence[StatePart],
+        show: Callable[[StatePart, Winners, Progressed], ExportedFile],
+        progressed: Progressed,
+        roots: Iterable[Path] = (),
+    ) -> Iterator[ExportedFile]:
+        """Yield ``show`` of every part with its winners, in any order."""
         ...
 
 
 class ExportEvents(Protocol):
     """Who is told how far an export is."""
+
+    def noted(self, message: str) -> None:
+        """Hear how the work is cut."""
+        ...
 
     def planned(self, total_bytes: int) -> None:
         """Hear how much will be read."""
@@ -139,10 +153,12 @@ def export_state(
     topic_config: Callable[[str], TopicConfig],
     partitions: Sequence[int] = (),
     overwrite: bool = False,
+    task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT,
 ) -> Export:
     """Write the state of what ``options`` choose to the directory ``target``.
 
     ``partitions`` empty means all numbers. ``topic_config`` says how a topic's records rank.
+    ``task_memory_bytes`` is what the keys of a task that shares its memory with no other may take.
     Raises InvalidError for what names nothing, RefusedError when ``target`` is in the way, and the
     error of the first partition that cannot be read; ``target`` is then as it was.
     """
@@ -150,16 +166,15 @@ def export_state(
     files = LocalFiles()
     check_target(target, files, options, overwrite=overwrite)
     staging = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
-    tasks = list(_tasks(options, staging, topic_config, partitions))
-    events.planned(2 * sum(task.split.size_bytes for task in tasks))
+    ground = Ground(workers.slots, None if workers.shares_memory else task_memory_bytes)
+    jobs = _jobs(options, staging, topic_config, partitions, ground)
+    for sentence in _sentences(jobs):
+        events.noted(sentence)
+    events.planned(2 * sum(job.state.view.size_bytes for job in jobs))
     try:
         staging.mkdir(parents=True)
-        done = []
-        for result in workers.each(export_partition, tasks, events.progressed, (staging,)):
-            if result.error is not None:
-                raise result.error
-            done.append(result)
-        export = Export(target, tuple(sorted(done, key=lambda each: each.partition)))
+        written = _write(jobs, workers, events.progressed, staging)
+        export = Export(target, tuple(job.exported(written) for job in jobs))
         document = json.dumps(export.offsets(), indent=1) + "\n"
         files.write_durable(staging / OFFSETS_FILE, document.encode())
         _put_in_place(staging, target, files)
@@ -191,12 +206,39 @@ def check_target(
         )
 
 
-def _tasks(
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A partition's part of the work: one task, or ``parts``."""
+
+    state: PartitionState
+    choice: ShapeChoice
+    task: ExportTask
+    parts: tuple[StatePart, ...]
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self.task.split.partition
+
+    def exported(self, written: Mapping[TopicPartition, list[ExportedFile]]) -> ExportedPartition:
+        """Return what became of it."""
+        its = written[self.partition]
+        return ExportedPartition(
+            self.partition,
+            self.state.wanted.end_offset,
+            sum(each.records for each in its),
+            sum(each.size_bytes for each in its),
+            self.choice,
+            max(1, len(self.parts)),
+        )
+
+
+def _jobs(
     options: SourceOptions,
     staging: Path,
     topic_config: Callable[[str], TopicConfig],
     partitions: Sequence[int],
-) -> Iterator[ExportTask]:
+    ground: Ground,
+) -> list[_Job]:
     logs = Logs(options)
     chosen = [e for e in logs.entries if not partitions or e.partition.partition in partitions]
     for number in partitions:
@@ -205,47 +247,60 @@ def _tasks(
                 f"no such partition in the data directory; leave --partition out to take all. "
                 f"partition={number} path={options.path}"
             )
-    for entry in chosen:
+    states = []
+    for entry in sorted(chosen, key=lambda each: each.partition):
         topic = entry.partition.topic
         if topic == OFFSETS_FILE:
             raise RefusedError(f"a topic's name is that of the offsets' file. topic={topic}")
         view = logs.look(entry)
-        whole = Wanted(*logs.range_of(view))
-        aborted = reaching_into(view.aborted, whole)
-        split = Split(entry.partition, entry.path, whole, aborted, view.size_bytes)
-        place = staging / topic / f"partition={entry.partition.partition}"
-        yield ExportTask(split, topic_config(topic), place, options.memory_bytes, logs.recipe)
+        states.append(PartitionState(view, Wanted(*logs.range_of(view)), topic_config(topic)))
+    jobs = []
+    for number, (state, choice) in enumerate(zip(states, choose_cuts(states, ground), strict=True)):
+        view, wanted = state.view, state.wanted
+        place = staging / view.partition.topic / f"partition={view.partition.partition}"
+        aborted = reaching_into(view.aborted, wanted)
+        split = Split(view.partition, view.path, wanted, aborted, view.size_bytes)
+        task = ExportTask(split, state.topic, place, options.memory_bytes, logs.recipe)
+        parts: tuple[StatePart, ...] = ()
+        if choice.shape is not Shape.PARTITION:
+            parts = parts_of_state(
+                state, choice, number, ground.slots, options.memory_bytes, logs.recipe
+            )
+        jobs.append(_Job(state, choice, task, parts))
+    return jobs
 
 
-def export_partition(task: ExportTask, progressed: Progressed) -> ExportedPartition:
-    """Write one partition's state here; the result carries every fault."""
-    partition, end = task.split.partition, task.split.wanted.end_offset
-    try:
-        records, size = _write(task, progressed)
-    except (CompactionError, OSError) as error:
-        return ExportedPartition(partition, end, 0, 0, error)
-    return ExportedPartition(partition, end, records, size)
+def _sentences(jobs: Sequence[_Job]) -> Iterator[str]:
+    """Yield how the work is cut, for people."""
+    whole = sum(not job.parts for job in jobs)
+    if whole:
+        yield f"{whole:,} partition{'s' if whole > 1 else ''}, each by one task"
+    for job in jobs:
+        if job.parts:
+            buckets = f" and {job.choice.buckets:,} buckets of keys" if job.choice.buckets else ""
+            yield f"{job.partition} in {len(job.parts):,} parts{buckets}: {job.choice.why}"
 
 
-def _write(task: ExportTask, progressed: Progressed) -> tuple[int, int]:
-    load_kernels(_silent)
-    files = LocalFiles()
-    workspace = Workspace(task.memory_bytes)
-    task.target.mkdir(parents=True, exist_ok=True)
-    # A task that Spark runs twice writes twice, and the last name given is a whole file either way.
-    path = task.target / f".{secrets.token_hex(8)}.parquet"
-    records = 0
-    with pq.ParquetWriter(path, arrow_schema(COLUMNS), compression=COMPRESSION) as writer:
-        for columns in read_state(
-            task.split, ALL, task.topic, task.files.open(), SystemClock(), workspace, progressed
-        ):
-            writer.write_batch(record_batch(columns, task.split.partition, COLUMNS))
-            records += columns.rows
-    files.fsync(path)
-    size = files.stat(path).size_bytes
-    files.rename(path, task.target / FILE_NAME)
-    files.fsync_directory(task.target)
-    return records, size
+def _write(
+    jobs: Sequence[_Job], workers: Workers, progressed: Progressed, staging: Path
+) -> dict[TopicPartition, list[ExportedFile]]:
+    """Have everything written; raises the first error that is heard of."""
+    whole = [job.task for job in jobs if not job.parts]
+    parts = [part for job in jobs for part in job.parts]
+    targets = {part.state.number: job.task.target for job in jobs for part in job.parts}
+
+    def show(part: StatePart, winners: Winners, progressed: Progressed) -> ExportedFile:
+        return export_part(part, winners, targets[part.state.number], progressed)
+
+    written: dict[TopicPartition, list[ExportedFile]] = {}
+    for file in chain(
+        workers.latest(parts, show, progressed, (staging,)),
+        workers.each(export_partition, whole, progressed, (staging,)),
+    ):
+        if file.error is not None:
+            raise file.error
+        written.setdefault(file.partition, []).append(file)
+    return written
 
 
 def _put_in_place(staging: Path, target: Path, files: FileSystem) -> None:
@@ -268,7 +323,3 @@ def _put_in_place(staging: Path, target: Path, files: FileSystem) -> None:
     files.fsync_directory(target.parent)
     if is_replacing:
         shutil.rmtree(old)
-
-
-def _silent(message: str) -> None:
-    """Say nothing: output of a task is not for people."""

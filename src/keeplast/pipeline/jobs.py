@@ -157,7 +157,7 @@ class Jobs:
                 yield place, (unit.number, found)
 
         pairs = self._context.parallelize(units, len(units)).flatMap(work)
-        shuffled: RDD[Any] = pairs.partitionBy(places, _place)
+        shuffled: RDD[Any] = pairs.partitionBy(places, place_number)
         read = self._told.during(lambda: self._context.runJob(shuffled, list, [0]))
         for _, (number, result) in read:
             rounds[number].take(result)
@@ -203,7 +203,7 @@ class Jobs:
             standings = RowStandings(task.shape.buckets, answers)
             yield unit.number, worker.do(task, unit, None, standings)
 
-        answers = shuffled.mapPartitionsWithIndex(answer).partitionBy(len(units), _place)
+        answers = shuffled.mapPartitionsWithIndex(answer).partitionBy(len(units), place_number)
         for number, result in self._told.during(answers.mapPartitionsWithIndex(work).collect):
             rounds[number].take(result)
 
@@ -341,6 +341,6 @@ def packed(items: Sequence[T], cost: Callable[[T], int], packs: int) -> list[lis
     return found
 
 
-def _place(key: int) -> int:
+def place_number(key: int) -> int:
     """Return a key that is the number of its partition."""
     return key

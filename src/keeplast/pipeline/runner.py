@@ -16,13 +16,16 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
+from keeplast.engine.log_state import Winners
 from keeplast.engine.runner import Progressed
+from keeplast.engine.state_parts import StatePart
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.format.filename import parse_segment_file
 from keeplast.pipeline.jobs import Jobs, Told
 from keeplast.pipeline.session import start_session
 from keeplast.pipeline.stages import ATTEMPT_MARK, read_token
+from keeplast.pipeline.state_job import show_states
 
 PROBES_PER_SLOT = 4
 STOP_SECONDS = 3.0
@@ -128,6 +131,25 @@ class SparkRunner:
 
         job = context.parallelize(list(items), len(items)).map(execute_one)
         yield from told.during(job.collect)
+
+    def latest(
+        self,
+        parts: Sequence[StatePart],
+        show: Callable[[StatePart, Winners, Progressed], _Result],
+        progressed: Progressed,
+        roots: Iterable[Path] = (),
+    ) -> Iterator[_Result]:
+        """Yield ``show`` of every part of some states with its winners, when all have ended.
+
+        Executors must see ``roots``; errors as for :meth:`run`, and that of the first part whose
+        keys cannot be read.
+        """
+        if not parts:
+            return
+        for root in roots:
+            self._probe(root)
+        context = self._session.sparkContext
+        yield from show_states(context, parts, show, Told(context, progressed))
 
     def _probe(self, root: Path) -> None:
         """Make sure that executors see ``root`` as the driver does."""

@@ -15,6 +15,7 @@ from keeplast.cli.main import app
 from keeplast.log.append import NewRecord
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline import export as export_module
+from keeplast.pipeline import export_plan
 from tests.support.log_builder import LogBuilder
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import NOW_MS
@@ -85,6 +86,28 @@ def test_the_state_is_by_the_topics_rank(data: Path, tmp_path: Path) -> None:
     broken = run(data, tmp_path / "other", "--topic", "u", "--config", "compaction.strategy=age")
     assert 2 == broken.exit_code
     assert "compaction.strategy" in broken.stderr
+
+
+def test_a_large_partition_is_written_in_parts(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(data, tmp_path / "whole", "--cores", "2", "--json")
+    assert "3 partitions, each by one task" in whole.stderr
+    monkeypatch.setattr(export_plan, "SMALLEST_CUT_BYTES", 0)
+    monkeypatch.setattr(export_plan, "PART_BYTES_MIN", 1)
+    cut = run(data, tmp_path / "cut", "--cores", "2", "--json")
+    assert 0 == cut.exit_code, cut.output
+    assert "2 partitions, each by one task" in cut.stderr
+    (how,) = [each for each in json.loads(cut.stdout)["partitions"] if each["topic"] == "t"]
+    assert ("broadcast", 0) == (how["shape"], how["buckets"])
+    assert how["tasks"] > 2
+    assert f"t-0 in {how['tasks']} parts: more than a task's share" in cut.stderr
+    assert json.loads(whole.stdout)["offsets"] == json.loads(cut.stdout)["offsets"]
+    one, several = tmp_path / "whole/t/partition=0", tmp_path / "cut/t/partition=0"
+    assert 1 == len(list(one.iterdir()))
+    assert 1 < len(list(several.iterdir())) <= how["tasks"]
+    rows = [row for path in sorted(several.iterdir()) for row in pq.read_table(path).to_pylist()]
+    assert pq.read_table(one / "part-00000.parquet").to_pylist() == rows
 
 
 def test_what_is_in_the_way_is_replaced_only_on_request(data: Path, tmp_path: Path) -> None:

@@ -9,16 +9,18 @@ Pure: times come from the caller, and a bound is always explained in words.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from keeplast.cleaner.explanation import (
     active_limit,
+    kept_limit,
     lag_limit,
     transaction_limit,
     watermark_limit,
 )
 from keeplast.errors import InvalidError
+from keeplast.format.txn_index import AbortedTransaction
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.segment import SegmentSummary
 
@@ -104,6 +106,7 @@ def find_first_uncleanable(
     open_transaction: int | None,
     min_compaction_lag_ms: int,
     now_ms: int,
+    kept_transaction: int | None = None,
 ) -> FirstUncleanable:
     """Return the least of last stable offset, active base and the base of the first young segment.
 
@@ -111,6 +114,8 @@ def find_first_uncleanable(
     offset of the oldest undecided transaction. Never below ``first_dirty``. A segment is young
     when its largest timestamp is greater than ``now_ms - min_compaction_lag_ms``; timestamps are
     believed, so one record from the future holds back everything behind it.
+    ``kept_transaction`` is where the first aborted transaction begins that must stay for another
+    part of the log, of :func:`find_kept_transaction`.
     """
     active = segments[-1].base_offset
     found = FirstUncleanable(active, active_limit(active))
@@ -126,9 +131,34 @@ def find_first_uncleanable(
         found = FirstUncleanable(high_watermark, watermark_limit(high_watermark))
     if open_transaction is not None and open_transaction < found.offset:
         found = FirstUncleanable(open_transaction, transaction_limit(open_transaction))
+    if kept_transaction is not None and kept_transaction < found.offset:
+        found = FirstUncleanable(kept_transaction, kept_limit(kept_transaction))
     if found.offset < first_dirty:
         return FirstUncleanable(first_dirty, found.note)
     return found
+
+
+def find_kept_transaction(
+    aborted: Iterable[tuple[int, Sequence[AbortedTransaction]]], clean_elsewhere_to: int | None
+) -> int | None:
+    """Return where the first aborted transaction begins whose data another part may still have.
+
+    ``aborted`` is as in :class:`~keeplast.cleaner.plan.RoundPlan`. The other part is clean below
+    ``clean_elsewhere_to``; None when there is none. Its data is told from committed data by the
+    entry of the transaction index alone, which goes with the data here: what is copied or fetched
+    from here afterwards would bring the marker without it.
+    """
+    if clean_elsewhere_to is None:
+        return None
+    return min(
+        (
+            each.first_offset
+            for _, entries in aborted
+            for each in entries
+            if each.last_offset >= clean_elsewhere_to
+        ),
+        default=None,
+    )
 
 
 def find_cleanable_range(

@@ -38,6 +38,14 @@ def transaction_limit(first_offset: int) -> str:
     return f"a transaction is open since offset {first_offset}"
 
 
+def kept_limit(transaction: int) -> str:
+    """Say that an aborted transaction must be cleaned elsewhere first."""
+    return (
+        f"a transaction from {transaction} on was aborted, and the rest of the log is not clean "
+        "up to its end"
+    )
+
+
 def given_limit(uncleanable: int) -> str:
     """Say that the caller drew the line."""
     return f"{uncleanable} was given as the first uncleanable offset"

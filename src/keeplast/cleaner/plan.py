@@ -33,8 +33,8 @@ class RoundPlan:
     ``first_dirty`` and ``bound`` are the same, and the checkpoint stays where it is.
     ``keeps_group_ends`` keeps the last batch of every output, empty if need be, so that a segment
     without a directory around it tells where it ends. ``expires_nothing`` keeps every tombstone and
-    marker whatever its horizon, as a pass must that does not see all of the log: what they delete
-    may lie where it cannot look.
+    marker whatever its horizon, and sets none, as a pass must that does not see all of the log:
+    what they delete may lie where it cannot look, and is read there until it goes.
     ``chunk_end``, the base of a segment, is up to where the first pass reads when that is less than
     the bound; then the round ends there, as it does where a bounded map fills.
     """
@@ -69,6 +69,8 @@ class RoundPlan:
     @property
     def horizon_ms(self) -> int:
         """Return the delete horizon that is stamped in this round; negative means never."""
+        if self.expires_nothing:
+            return -1
         return delete_horizon(self.now_ms, self.topic.delete_retention_ms)
 
     @property

@@ -284,12 +284,14 @@ class PartitionHost(Replica):
         """Clean this disk as a follower; no tombstone or marker goes.
 
         What it deletes may lie in object storage, where only the leader cleans: were it gone here
-        and this host the next leader, the deleted key would come back (ST-23).
+        and this host the next leader, the deleted key would come back (ST-23). The same holds of an
+        aborted transaction: its data here is what the next leader knows it by.
         """
+        first_dirty = self.state().first_dirty()
         partition = PartitionRequest(self.partition, self.directory, self.topic, cleaner)
         request = CleanRequest(
             (partition,), high_watermark=self.last_stable_offset, memory_bytes=memory_bytes,
-            force=force, expires_nothing=True,
+            force=force, clean_elsewhere_to=first_dirty,
         )  # fmt: skip
         with runner_for(self._files) as runner:
             found = Coordinator(runner, self._clock, self._files, NoEvents()).clean(request)

@@ -43,8 +43,9 @@ class CleanRequest:
     ``order`` is the order in which partitions are begun. ``retention`` removes
     afterwards the segments that retention and the log start offset let go.
     ``shape`` None lets the planner choose; ``task_memory_bytes`` is what a task that shares its
-    memory with no other may hold of keys. ``expires_nothing`` is for directories that hold a part
-    of a log: tombstones and markers stay, whatever their horizon.
+    memory with no other may hold of keys. ``clean_elsewhere_to`` is for directories that hold a
+    part of a log, of which the rest is clean below that offset: tombstones and markers stay and get
+    no horizon, and an aborted transaction that ends at or above it stays with what is behind it.
     """
 
     partitions: tuple[PartitionRequest, ...]
@@ -65,4 +66,4 @@ class CleanRequest:
     receipt: Path | None = None
     shape: Shape | None = None
     task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT
-    expires_nothing: bool = False
+    clean_elsewhere_to: int | None = None

@@ -22,6 +22,7 @@ from keeplast.cleaner.eligibility import (
     find_expired_bound,
     find_first_dirty,
     find_first_uncleanable,
+    find_kept_transaction,
     segments_between,
 )
 from keeplast.cleaner.explanation import (
@@ -215,6 +216,7 @@ def survey_partition(
         open_transaction=open_from,
         min_compaction_lag_ms=topic.min_compaction_lag_ms,
         now_ms=now_ms,
+        kept_transaction=find_kept_transaction(aborted, request.clean_elsewhere_to),
     )
     if request.uncleanable_offset is not None:
         uncleanable = FirstUncleanable(
@@ -248,7 +250,7 @@ def survey_partition(
         max_compaction_lag_ms=topic.max_compaction_lag_ms,
     )
     expired = Expired()
-    if reason is not None and request.expired and not request.expires_nothing:
+    if reason is not None and request.expired and request.clean_elsewhere_to is None:
         bound = find_expired_bound(segments, first_dirty=first_dirty.offset, bound=cleanable.bound)
         clean = [each for each in listing.segments[:-1] if each.base_offset < bound]
         book = HorizonBook(files) if book is None else book
@@ -289,7 +291,7 @@ def survey_partition(
             key_slots=key_slots(partition),
             now_ms=now_ms,
             is_expired_round=is_expired_round,
-            expires_nothing=request.expires_nothing,
+            expires_nothing=request.clean_elsewhere_to is not None,
         )
     sample = None if plan is None or known else choose_sample(plan, indexes)
     return Survey(

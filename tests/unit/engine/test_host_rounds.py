@@ -10,6 +10,7 @@ import pytest
 
 from keeplast.engine.partition_host import PartitionHost
 from keeplast.errors import RefusedError
+from keeplast.format.control import ControlType
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles, WriteHandle
@@ -148,6 +149,76 @@ def test_st_23_a_followers_pass_drops_no_tombstone(cluster: Cluster) -> None:
     b.copy()
     clean(cluster, b)
     assert read_all(b).get(b"k1") is None
+
+
+@pytest.mark.parametrize("name", ["b", "c"])
+def test_st_23_a_followers_pass_keeps_what_an_aborted_transaction_is_known_by(
+    cluster: Cluster, name: str
+) -> None:
+    """Object storage has its data; who leads next, or has it from a follower, has its marker."""
+    a, b = cluster.host("a"), cluster.host("b")
+    a.become_leader(0)
+    b.become_follower(0)
+    a.append([NewRecord(b"t", b"1")], producer_id=7, producer_epoch=0, base_sequence=0,
+             is_transactional=True)  # fmt: skip
+    a.roll()
+    a.end_transaction(ControlType.ABORT, producer_id=7, producer_epoch=0)
+    a.acknowledge(a.log_end_offset)
+    assert a.copy() == 1
+    write(a, 20)
+    replicate(a, b)
+    b.replicate(b"", high_watermark=a.high_watermark)
+    b.roll()
+    report = b.clean(cluster.runner, force=True)
+    assert report.reason is not None
+    assert "a transaction from 0 on was aborted" in report.reason
+    cluster.clock.advance(LATER_MS)
+    b.become_leader(1)
+    leader = b
+    if name == "c":
+        leader = cluster.host("c")
+        leader.become_follower(1)
+        replicate(b, leader)
+        leader.become_leader(2)
+        leader.acknowledge(leader.log_end_offset)
+    leader.roll()
+    leader.copy()
+    assert clean(cluster, leader)
+    assert {b"k0", b"k1", b"k2", b"k3"} <= set(read_all(leader))
+    assert b"t" not in read_all(leader)
+    if name == "c":
+        # Object storage is clean behind it: so may be every other disk.
+        b.become_follower(2)
+        b.replicate(b"", high_watermark=leader.high_watermark)
+        assert clean(cluster, b)
+
+
+def test_st_23_a_followers_pass_sets_no_horizon(cluster: Cluster) -> None:
+    """A reader has ``delete.retention.ms`` from the leader's round on, not ours."""
+    a, b = cluster.host("a"), cluster.host("b")
+    a.become_leader(0)
+    b.become_follower(0)
+    write(a, 12)
+    a.roll()
+    a.copy()
+    a.append([NewRecord(b"k1", None, NOW_MS)])
+    write(a, 20, keys=40, start=100)
+    replicate(a, b)
+    b.replicate(b"", high_watermark=a.high_watermark)
+    b.roll()
+    assert clean(cluster, b)
+    assert [None] == list({batch.delete_horizon_ms for batch in batches(b, 0)})
+    cluster.clock.advance(LATER_MS)
+    b.become_leader(1)
+    b.copy()
+    assert clean(cluster, b)
+    assert read_all(b)[b"k1"] is None
+    cluster.clock.advance(LATER_MS)
+    write(b, 20, keys=40, start=300)
+    b.roll()
+    b.copy()
+    assert clean(cluster, b)
+    assert b"k1" not in read_all(b)
 
 
 def batches(host: PartitionHost, start: int) -> Iterator[Batch]:

@@ -59,7 +59,7 @@ from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import ID_CHARS, ObjectStore
 from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.remote_retention import plan_remote_expiry
-from keeplast.tier.stores import open_objects
+from keeplast.tier.stores import check_directory, lasting_url, open_objects
 
 OBJECTS = "objects"
 GARBAGE_AGE_MS_DEFAULT = 24 * 60 * 60 * 1000
@@ -449,21 +449,38 @@ def open_store(
             f"store={shown_url(store)}"
         )
     metadata = MetadataStore(open_database(store), clock)
-    known = metadata.find_fact(OBJECTS)
-    if known is None and objects is None:
+    try:
+        found = _open_objects(metadata, store, objects, dict(options or {}))
+    except BaseException:
         metadata.close()
+        raise
+    return TieredStore(
+        metadata, found, owner=owner, topic_of=topic_of, clock=clock, files=LocalFiles()
+    )
+
+
+def _open_objects(
+    metadata: MetadataStore, store: str, given: str | None, options: dict[str, str]
+) -> ObjectStore:
+    """Open the objects of a store; a place that cannot be opened and listed is not remembered."""
+    known = metadata.find_fact(OBJECTS)
+    url = known if given is None else lasting_url(given)
+    if url is None:
         raise InvalidError(
             "this store is new; say where its objects are (keeplast tier init). "
             f"store={shown_url(store)}"
         )
-    if objects is not None:
-        known = metadata.fact(OBJECTS, lambda: objects)
-        if known != objects:
-            metadata.close()
-            raise InvalidError(
-                f"the objects of this store are elsewhere. given={objects} found={known}"
-            )
-    return TieredStore(
-        metadata, open_objects(str(known), dict(options or {})), owner=owner, topic_of=topic_of,
-        clock=clock, files=LocalFiles(),
-    )  # fmt: skip
+    if known in (None, url):
+        if known is None:
+            opened = open_objects(url, options)
+            next(iter(opened.list("")), None)
+            known = metadata.fact(OBJECTS, lambda: url)
+        else:
+            check_directory(url)
+            opened = open_objects(url, options)
+        if known == url:
+            return opened
+    raise InvalidError(
+        "the objects of this store are elsewhere; leave --objects out, or make another store. "
+        f"given={url} found={known}"
+    )

@@ -21,6 +21,8 @@ from obstore.store import LocalStore, MemoryStore, from_url
 from keeplast.errors import InvalidError, UnavailableError
 from keeplast.tier.objects import ObjectStore, ObjectTree, ObjectWriter, StoredObject
 
+FILE = "file://"
+MEMORY = "memory://"
 PART_BYTES = 8 << 20
 """S3 takes parts of 5 MiB or more, 10,000 of an object: enough for the largest segment."""
 PARTS_AT_ONCE = 4
@@ -134,17 +136,50 @@ def open_objects(url: str, options: dict[str, str] | None = None) -> ObjectStore
     return open_tree(url, options)
 
 
+def lasting_url(url: str) -> str:
+    """Return ``url`` as any process of this host understands it: a path is made absolute.
+
+    InvalidError for what names no place, or one that ends with the process.
+    """
+    if url.startswith(MEMORY):
+        raise InvalidError(
+            f"objects in memory end with the process; give file://, s3://, gs:// or az://. url={url}"
+        )
+    path = url.removeprefix(FILE)
+    if not path or (url.startswith(FILE) and not path.startswith("/")):
+        raise InvalidError(
+            "a directory for objects is a path, or file:// with an absolute one: file:///srv/objects"
+            f". url={url}"
+        )
+    return f"{FILE}{Path(path).absolute()}" if _is_directory(url) else url
+
+
+def check_directory(url: str) -> None:
+    """Raise UnavailableError when ``url`` is a directory of this host that is not there.
+
+    It was made with the store: a volume that is not mounted must not be taken for an empty one.
+    """
+    if _is_directory(url) and not Path(url.removeprefix(FILE)).is_dir():
+        raise UnavailableError(
+            f"the directory of the objects is not there; is its volume mounted? url={url}"
+        )
+
+
+def _is_directory(url: str) -> bool:
+    return url.startswith(FILE) or "://" not in url
+
+
 def open_tree(url: str, options: dict[str, str] | None = None) -> ObjectTree:
     """Return the store at ``url``; ``options`` are obstore's, as for credentials and endpoints.
 
     InvalidError when the URL is not understood. A local directory is made.
     """
-    if url.startswith("memory://"):
+    if url.startswith(MEMORY):
         return ObstoreObjects(MemoryStore(), url)
-    if url.startswith("file://") or "://" not in url:
-        path = Path(url.removeprefix("file://")).absolute()
+    if _is_directory(url):
+        path = Path(url.removeprefix(FILE)).absolute()
         path.mkdir(parents=True, exist_ok=True)
-        return ObstoreObjects(LocalStore(prefix=path, automatic_cleanup=True), f"file://{path}")
+        return ObstoreObjects(LocalStore(prefix=path, automatic_cleanup=True), f"{FILE}{path}")
     try:
         config: Any = dict(options or {})
         # A server without TLS is one that the user has named so.

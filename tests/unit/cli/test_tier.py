@@ -115,6 +115,41 @@ def test_a_new_store_wants_to_know_where_its_objects_are(tmp_path: Path, keeplas
     assert not (tmp_path / "other.db").exists()
 
 
+@pytest.mark.parametrize("objects", ["memory://here", "file://srv/objects", "", "ftp://x/y"])
+def test_a_place_that_keeps_no_objects_is_refused_and_not_remembered(
+    tmp_path: Path, keeplast: Command, objects: str
+) -> None:
+    url = f"sqlite:///{tmp_path / 'typed-wrong.db'}"
+    assert 2 == keeplast("tier", "init", "--store", url, "--objects", objects).code
+    right = f"file://{tmp_path / 'right'}"
+    assert 0 == keeplast("tier", "init", "--store", url, "--objects", right).code
+
+
+def test_a_relative_place_is_the_same_from_everywhere(
+    tmp_path: Path, keeplast: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'relative.db'}"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    keeplast("tier", "init", "--store", url, "--objects", "kept")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert 0 == keeplast("tier", "status", "--store", url).code
+    assert [] == list((tmp_path / "elsewhere").iterdir())
+    run = keeplast("tier", "init", "--store", url, "--objects", "kept")
+    assert 2 == run.code
+    assert f"found=file://{tmp_path}/kept" in run.err
+
+
+def test_a_volume_that_is_not_mounted_is_not_an_empty_one(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    (tmp_path / "objects").rename(tmp_path / "away")
+    run = keeplast("tier", "verify", "--store", store)
+    assert 5 == run.code
+    assert "is its volume mounted?" in run.err
+    assert not (tmp_path / "objects").exists()
+
+
 def test_objects_of_a_topic_that_is_not_compacted_are_never_rewritten(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:

@@ -41,7 +41,8 @@ def report_call(
     """
     memory_bytes = parse_size(options.memory, "--memory")
     recipe = recipe_for((options.data_dir, options.to), options.object_options)
-    selection = select(options, recipe.open())
+    files = recipe.open()
+    selection = select(options, files)
     for warning in selection.warnings:
         say(warning, kind="warning")
     wiring.check_runner(options.runner, master=options.master)
@@ -49,7 +50,7 @@ def report_call(
     if selection.partitions:
         request = make_request(options, selection, memory_bytes)
         if writes:
-            check_places(request)
+            check_places(request, files)
         with (
             ProgressEvents(what) as events,
             wiring.open_coordinator(

@@ -82,8 +82,8 @@ Master = Annotated[
     typer.Option(
         "--master",
         metavar="URL",
-        help="Spark master; every host must have the directory at the same path. "
-        "Default: local[*].",
+        help="Spark master; every host must have the directory at the same path, unless it is in "
+        "an object store. Default: local[*].",
         rich_help_panel=RUN,
     ),
 ]

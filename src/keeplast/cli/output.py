@@ -12,6 +12,8 @@ import sys
 from typing import IO, Any, cast
 
 from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from keeplast.cli.escapes import printable
@@ -19,6 +21,8 @@ from keeplast.log.object_paths import shown
 
 PLAIN_WIDTH = 120
 """Columns to lay out for when stdout is a file or a pipe and nobody says how wide it is."""
+UNBOUNDED = 10_000
+"""More columns than any table needs."""
 
 
 def claim_stdout() -> None:
@@ -41,7 +45,24 @@ def print_result(*parts: RenderableType) -> None:
     """Print what a person asked for; text is taken literally."""
     console = _console(sys.stdout)
     for part in parts:
-        console.print(part, soft_wrap=isinstance(part, str | Text))
+        if isinstance(part, Table):
+            # In fewer columns it would lose letters, names before numbers.
+            least = _least_width(console, part)
+            wide = console if least <= console.width else _console(sys.stdout, width=least)
+            wide.print(part)
+        else:
+            console.print(part, soft_wrap=isinstance(part, str | Text))
+
+
+def _least_width(console: Console, table: Table) -> int:
+    """Return how many columns hold the longest word of each text, and every number whole."""
+    options = console.options.update(width=UNBOUNDED)
+    least = 0
+    for column in table.columns:
+        found = [console.measure(each, options=options) for each in (column.header, *column.cells)]
+        least += max(each.maximum if column.no_wrap else each.minimum for each in found)
+        least += sum(Padding.unpack(table.padding)[1::2])
+    return least
 
 
 def clear_screen() -> None:
@@ -75,8 +96,9 @@ class _Shown:
         return getattr(self._stream, name)
 
 
-def _console(stream: Any) -> Console:
-    width = None if stream.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
+def _console(stream: Any, *, width: int | None = None) -> Console:
+    if width is None and not (stream.isatty() or "COLUMNS" in os.environ):
+        width = PLAIN_WIDTH
     return Console(
         file=cast(IO[str], _Shown(stream)), markup=False, highlight=False, emoji=False, width=width
     )

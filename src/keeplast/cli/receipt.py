@@ -43,8 +43,14 @@ def _shown(file: Path, *, as_json: bool) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.output import print_result
     from keeplast.cli.receipt_view import receipts_table
     from keeplast.engine.receipt_book import read_entries
+    from keeplast.errors import InvalidError
     from keeplast.log.files import LocalFiles
 
+    if not file.exists():
+        raise InvalidError(
+            "no such file; give the one that clean --receipt wrote, or DATA_DIR/keeplast-receipts. "
+            f"path={file}"
+        )
     receipts = read_entries(file, LocalFiles())
     if not as_json:
         print_result(receipts_table(receipts))

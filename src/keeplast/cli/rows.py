@@ -122,8 +122,9 @@ def new_table(*headings: str) -> Table:
     for heading in headings:
         is_number = heading.startswith(">")
         table.add_column(
-            heading.lstrip(">"), justify="right" if is_number else "left", no_wrap=is_number
-        )
+            heading.lstrip(">"), justify="right" if is_number else "left", no_wrap=is_number,
+            overflow="fold",
+        )  # fmt: skip
     return table
 
 

@@ -40,3 +40,8 @@ def format_bytes(count: int) -> str:
 def format_count(count: int) -> str:
     """Return ``count`` with separators between thousands."""
     return f"{count:,}"
+
+
+def format_counted(count: int, noun: str) -> str:
+    """Return ``count`` and what is counted; one of it, or several."""
+    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"

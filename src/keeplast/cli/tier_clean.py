@@ -11,13 +11,13 @@ from typing import Any
 from keeplast.cleaner.shapes import Shape
 from keeplast.cli import wiring
 from keeplast.cli.exit_codes import DONE, error_exit_code
-from keeplast.cli.guard import JSON_VERSION, StopSignals, error_text
+from keeplast.cli.guard import JSON_VERSION, StopSignals
 from keeplast.cli.output import print_result, say
 from keeplast.cli.progress import ProgressEvents
 from keeplast.cli.sizes import format_bytes, format_count, parse_size
 from keeplast.cli.tables import note_lines, reasons_table, summary_table
 from keeplast.cli.tier_options import ROUNDS_MAX
-from keeplast.cli.verdict import is_stopped
+from keeplast.cli.verdict import is_stopped, report_errors
 from keeplast.cli.wiring import RunnerName
 from keeplast.engine.open_store import GRACE_MS_DEFAULT, TieredStore
 from keeplast.engine.report import CleanReport, PartitionReport, RoundReport, describe_error
@@ -81,7 +81,6 @@ def clean_partitions(
             for each, report in zip(partitions, pool.map(one, partitions), strict=True):
                 if report.failure is not None:
                     code = max(code, error_exit_code(report.failure))
-                    say(f"{each}: {error_text(report.failure)}", kind="error")
                 events.finished(each, report)
                 reports.append(PartitionReport(each.topic, each.partition, (report,)))
     done = CleanReport(tuple(reports))
@@ -98,6 +97,8 @@ def clean_partitions(
         lines = [*chunk_lines(done), *filter_lines(done)]
         if lines:
             print_result("", *lines)
+    for message in report_errors(done):
+        say(message, kind="error")
     return code, {**done.to_json(), "version": JSON_VERSION}
 
 

@@ -45,7 +45,7 @@ def init(
 
 
 def import_(
-    data_dir: options.DataDir,
+    data_dir: shared.DataDir,
     store: shared.Store,
     topic: options.Topics = None,
     partition: options.Partitions = None,
@@ -77,7 +77,7 @@ def import_(
 
 
 def copy(
-    data_dir: options.DataDir,
+    data_dir: shared.DataDir,
     store: shared.Store,
     topic: options.Topics = None,
     partition: options.Partitions = None,

@@ -13,7 +13,7 @@ from keeplast.cli.exit_codes import DONE, error_exit_code
 from keeplast.cli.guard import JSON_VERSION, error_document, error_text
 from keeplast.cli.output import print_result, say
 from keeplast.cli.progress import ProgressEvents
-from keeplast.cli.sizes import format_bytes
+from keeplast.cli.sizes import format_bytes, format_counted
 from keeplast.config.selection import select_directory
 from keeplast.engine.open_store import Progressed, TieredStore
 from keeplast.errors import CompactionError, InvalidError
@@ -118,8 +118,8 @@ def _taken_over(
         )
         if not as_json:
             print_result(
-                f"{partition}: {added} segments copied, {len(state.routes)} in the "
-                f"store, {format_bytes(state.remote_bytes)}, offsets "
+                f"{partition}: {format_counted(added, 'segment')} copied, "
+                f"{len(state.routes)} in the store, {format_bytes(state.remote_bytes)}, offsets "
                 f"{state.log_start}..{state.remote_end}"
             )
     return code, {"version": JSON_VERSION, "partitions": documents}

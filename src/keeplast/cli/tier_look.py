@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,9 @@ from keeplast.cli import options
 from keeplast.cli import tier_options as shared
 from keeplast.cli.guard import JSON_VERSION, run_guarded
 from keeplast.cli.tier_options import Result, store_call
+
+if TYPE_CHECKING:
+    from keeplast.model.partition import TopicPartition
 
 Local = Annotated[
     Path | None,
@@ -55,18 +59,17 @@ def status(
 
         call = store_call(store, topic, partition, object_option)
         erasures = {}
+        places = _places(local)
         with call.opened() as opened:
-            found = [
-                opened.status(each, None if local is None else local / str(each))
-                for each in call.chosen(opened)
-            ]
+            found = [opened.status(each, places(each)) for each in call.chosen(opened)]
             if erased_by:
                 from keeplast.service.tier_pace import tier_pace
 
                 pace = tier_pace(CleanerConfig(), [each.remote_bytes for each in found])
                 for each in found:
-                    place = None if local is None else local / str(each.partition)
-                    erasures[each.partition] = opened.erased_by(each.partition, pace, place)
+                    erasures[each.partition] = opened.erased_by(
+                        each.partition, pace, places(each.partition)
+                    )
         if not as_json:
             print_result(*status_parts(found), *erased_lines(erasures))
         documents = [
@@ -75,6 +78,25 @@ def status(
         return 0, {"version": JSON_VERSION, "partitions": documents}
 
     run_guarded(body, as_json=as_json)
+
+
+def _places(local: Path | None) -> Callable[[TopicPartition], Path | None]:
+    """Return where the host has a partition, None for one that it has not.
+
+    InvalidError when ``local`` is no data directory.
+    """
+    from keeplast.log.data_directory import open_data_directory
+    from keeplast.log.files import LocalFiles
+
+    if local is None:
+        return lambda partition: None
+    directory = open_data_directory(local, LocalFiles())
+
+    def place(partition: TopicPartition) -> Path | None:
+        entry = directory.find(partition)
+        return None if entry is None else entry.path
+
+    return place
 
 
 def verify(

@@ -9,11 +9,14 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keeplast.cli.guard import JSON_VERSION, run_guarded
+from keeplast.cli.options import RUN
+from keeplast.cli.places import object_option
 
 if TYPE_CHECKING:
     from keeplast.engine.open_store import TieredStore
@@ -30,6 +33,13 @@ Store = Annotated[
         help="The metadata store: sqlite:///FILE, or postgresql://USER@HOST/DATABASE.",
     ),
 ]  # fmt: skip
+DataDir = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DATA_DIR", show_default=False,
+        help="A Kafka log.dirs directory on this host, or one partition directory in it.",
+    ),
+]  # fmt: skip
 Objects = Annotated[
     str | None,
     typer.Option(
@@ -42,6 +52,14 @@ ObjectOptions = Annotated[
     typer.Option(
         "--object-option", metavar="KEY=VALUE",
         help="An option of the object store, such as endpoint=http://host:port; repeatable.",
+    ),
+]  # fmt: skip
+Master = Annotated[
+    str | None,
+    typer.Option(
+        "--master", metavar="URL", rich_help_panel=RUN,
+        help="Spark master; its executors read and write the objects themselves, file:// ones at "
+        "the same path on every host. Default: local[*].",
     ),
 ]  # fmt: skip
 Owner = Annotated[
@@ -97,7 +115,7 @@ class StoreCall:
         check_packages()
         from keeplast.engine.open_store import open_store
 
-        given = dict(_pair(text) for text in self.object_options)
+        given = dict(object_option(text) for text in self.object_options)
         with open_store(
             self.store, objects, owner=self.owner_name, topic_of=topic_config, options=given
         ) as opened:
@@ -173,11 +191,13 @@ def each_partition(
     call: StoreCall,
     act: Callable[[TieredStore, TopicPartition], dict[str, Any]],
     *,
+    check: Callable[[], None] | None = None,
     as_json: bool,
 ) -> None:
     """Do the same for each chosen partition and show what came of it in a line.
 
-    A fault of one partition is told and stops no other; the greatest exit code counts.
+    A fault of one partition is told and stops no other; the greatest exit code counts. What
+    ``check`` raises is about the call and said once.
     """
 
     def body() -> Result:
@@ -187,6 +207,8 @@ def each_partition(
         from keeplast.cli.tier_view import fact_line
         from keeplast.errors import CompactionError
 
+        if check is not None:
+            check()
         documents, code = [], DONE
         with call.opened() as opened:
             for each in call.chosen(opened):
@@ -203,15 +225,6 @@ def each_partition(
         return code, {"version": JSON_VERSION, "partitions": documents}
 
     run_guarded(body, as_json=as_json)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    from keeplast.errors import InvalidError
-
-    key, separator, value = text.partition("=")
-    if not separator or not key:
-        raise InvalidError(f"give KEY=VALUE. --object-option={text}")
-    return key, value
 
 
 def _warn(message: str) -> None:

@@ -60,7 +60,7 @@ def run(
     retry: options.Retry = False,
     selection: options.Selection = options.SelectionName.OVERDUE_FIRST,
     runner: options.Runner = RunnerName.LOCAL,
-    master: options.Master = None,
+    master: shared.Master = None,
     cores: options.Cores = None,
     memory: options.Memory = options.MEMORY_DEFAULT,
     shape: options.Shape = None,

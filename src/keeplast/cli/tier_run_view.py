@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keeplast.cli.run_view import NAME_WIDTH, REASON_WIDTH, RunLines, run_sentences
-from keeplast.cli.sizes import format_bytes, format_count
+from keeplast.cli.sizes import format_bytes, format_counted
 from keeplast.model.partition import TopicPartition
 from keeplast.service.run_report import RunReport
 
@@ -13,11 +13,11 @@ class TierLines(RunLines):
 
     def copied(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
         """Say what a partition has gained."""
-        self._told(partition, "copied", f"{_counted(segments, 'segment')}", size_bytes)
+        self._told(partition, "copied", f"{format_counted(segments, 'segment')}", size_bytes)
 
     def collected(self, partition: TopicPartition, objects: int, size_bytes: int) -> None:
         """Say what was removed from the object store."""
-        self._told(partition, "collected", f"{_counted(objects, 'object')}", size_bytes)
+        self._told(partition, "collected", f"{format_counted(objects, 'object')}", size_bytes)
 
     def left_alone(self, partition: TopicPartition, reason: str) -> None:
         """Say that another host owns a partition."""
@@ -43,14 +43,10 @@ def tier_sentences(report: RunReport) -> list[str]:
             (totals.collected_objects, "object", totals.collected_bytes, "collected"),
         ]
         words = [
-            f"{_counted(count, noun)} ({format_bytes(size)}) {what}"
+            f"{format_counted(count, noun)} ({format_bytes(size)}) {what}"
             for count, noun, size, what in parts
             if count
         ]
         if words:
             sentences.append(", ".join(words))
     return sentences
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"

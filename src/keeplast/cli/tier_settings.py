@@ -51,6 +51,12 @@ def configure(
     would go: they are counted, and the change is refused until `--drop-keyless` confirms it.
     """
 
+    def check() -> None:
+        from keeplast.cli.sizes import parse_size
+
+        _changes(config, unset)
+        parse_size(memory, "--memory")
+
     def act(opened: TieredStore, each: TopicPartition) -> dict[str, Any]:
         from keeplast.cli import wiring
         from keeplast.cli.progress import ProgressEvents
@@ -76,7 +82,8 @@ def configure(
                 )  # fmt: skip
         return _facts(found, changed=not plan)
 
-    each_partition(store_call(store, topic, partition, object_option, owner), act, as_json=as_json)
+    call = store_call(store, topic, partition, object_option, owner)
+    each_partition(call, act, check=check, as_json=as_json)
 
 
 def _changes(config: list[str] | None, unset: list[str] | None) -> dict[str, str | None]:

@@ -24,7 +24,7 @@ def clean(
     partition: options.Partitions = None,
     force: options.Force = False,
     runner: options.Runner = RunnerName.LOCAL,
-    master: options.Master = None,
+    master: shared.Master = None,
     cores: options.Cores = None,
     memory: options.Memory = options.MEMORY_DEFAULT,
     shape: options.Shape = None,

@@ -161,7 +161,7 @@ class Coordinator:
         RefusedError when a data directory is in use. Faults of one partition are in its report, and
         so is that it was stopped.
         """
-        check_places(request)
+        check_places(request, self._files)
         with self._locks(request):
             runs = [PartitionRun(partition) for partition in request.partitions]
             for run in runs:
@@ -187,7 +187,7 @@ class Coordinator:
         As a cleaner thread does behind its rounds for every compacted log that is not uncleanable.
         RefusedError when a data directory is in use; faults of one partition are in its report.
         """
-        check_places(request)
+        check_places(request, self._files)
         with self._locks(request):
             runs = [PartitionRun(partition) for partition in request.partitions]
             for run in runs:

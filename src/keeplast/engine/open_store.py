@@ -22,6 +22,7 @@ from keeplast.cleaner.shapes import Shape
 from keeplast.clock import Clock, SystemClock
 from keeplast.engine.partition_host import GRACE_MS_DEFAULT as GRACE_MS_DEFAULT
 from keeplast.engine.partition_host import PartitionHost
+from keeplast.engine.place import begin_target, complete_target
 from keeplast.engine.report import RoundReport
 from keeplast.engine.request import (
     MEMORY_BYTES_DEFAULT,
@@ -46,6 +47,7 @@ from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.tier.absence import explained
 from keeplast.tier.collection import Collected, collect
 from keeplast.tier.database import is_missing, open_database, shown_url
 from keeplast.tier.importing import (
@@ -181,7 +183,7 @@ class TieredStore:
             return state
         if state.owner and not takes_over:
             raise RefusedError(
-                "another host owns the partition; stop it, then ask to take over. "
+                "another host owns the partition; stop it, then take over (--take-over). "
                 f"partition={partition} owner={state.owner} epoch={state.leader_epoch}"
             )
         epoch = state.leader_epoch + 1
@@ -278,10 +280,17 @@ class TieredStore:
         )  # fmt: skip
 
     def export(self, partition: TopicPartition, directory: Path, progressed: Progressed) -> None:
-        """Write a directory that a broker serves."""
-        export_partition(
-            self._objects, self._files, self._store.load(partition), directory, progressed
-        )
+        """Write a directory that a broker serves; it is marked as incomplete until it is one.
+
+        RefusedError when something is there, unless an export left it unfinished.
+        """
+        run = secrets.token_hex(ID_CHARS // 2)
+        begin_target(self._files, directory, run=run)
+        with explained(self._store, partition):
+            export_partition(
+                self._objects, self._files, self._store.load(partition), directory, progressed
+            )
+        complete_target(self._files, directory, run=run)
 
     def clean(
         self,
@@ -412,8 +421,12 @@ class TieredStore:
 
     def verify(self, partition: TopicPartition, progressed: Progressed) -> tuple[TierFinding, ...]:
         """Check the invariants of what is live, by reading all of it; changes nothing."""
-        state = self._store.load(partition)
-        return verify_remote(self._objects, state, progressed)
+        found = verify_remote(self._objects, self._store.load(partition), progressed)
+        if not found:
+            return ()
+        # What was replaced while it was read may be gone by now, and is nobody's.
+        live = self._store.load(partition).segments
+        return tuple(each for each in found if each.segment_id is None or each.segment_id in live)
 
     def host(
         self, partition: TopicPartition, root: Path, topic: TopicConfig, *, recovers: bool = False

@@ -28,12 +28,24 @@ def target_of(partition: PartitionRequest, request: CleanRequest) -> Path:
     return request.target.absolute() / partition.path.name
 
 
-def check_places(request: CleanRequest) -> None:
-    """Raise RefusedError when a log in an object store would have to change where it is.
+def check_places(request: CleanRequest, files: FileSystem) -> None:
+    """Raise RefusedError when a log in an object store would have to change where it is, or when
+    the target lies in a broker's data directory.
 
-    A store renames nothing: while segments were swapped, readers would see two logs in one.
+    A store renames nothing: while segments were swapped, readers would see two logs in one. And
+    brokers do not start on a data directory that holds a directory which is no partition.
     """
     for partition in request.partitions:
+        root = partition.path.parent
+        if (
+            request.target is not None
+            and files.exists(root / META_PROPERTIES)
+            and root in request.target.absolute().parents
+        ):
+            raise RefusedError(
+                "--to lies in the data directory, on which no broker would start then; give a "
+                f"place outside of it. --to={request.target} path={root}"
+            )
         if request.target is None and is_object_path(partition.path):
             raise RefusedError(
                 "a log in an object store is not cleaned in place; give --to and another prefix, "
@@ -67,6 +79,15 @@ def make_target(
     place = target_of(partition, request)
     if place == partition.path:
         raise RefusedError(f"--to is the source itself; leave it out. path={place}")
+    return begin_target(files, place, run=run)
+
+
+def begin_target(files: FileSystem, place: Path, *, run: str) -> bool:
+    """Make the directory ``place`` for ``run`` to fill, with a mark that it is incomplete.
+
+    Returns whether another run had begun there and not finished: what it left is removed.
+    RefusedError when something else is there.
+    """
     names = files.listdir(place) if files.exists(place) else []
     # A mark that was never finished says that nothing else had begun.
     names = [name for name in names if name != UNFINISHED_MARK]

@@ -77,6 +77,12 @@ def new_settings(
         raise InvalidError(
             f"without a policy a log would expire by default; say compact, delete or both. {POLICY}"
         )
+    for key, value in changes.items():
+        if value is None and key not in settings:
+            raise InvalidError(
+                "this setting is not kept with the partition, and cannot be taken out. "
+                f"key={key} kept={', '.join(sorted(settings)) or 'none'}"
+            )
     merged: dict[str, str | None] = {**settings, **changes}
     return {key: value for key, value in merged.items() if value is not None}
 

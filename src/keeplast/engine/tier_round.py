@@ -203,7 +203,7 @@ class _Chunk:
             while True:
                 (result,) = runner.run([round_.task], progressed)
                 if result.error is not None:
-                    raise result.error
+                    raise self._files.named(result.error)
                 round_.results.append(result)
                 commit.wave(result)
                 if result.carry is None:

@@ -97,8 +97,8 @@ def list_partition(path: Path, files: FileSystem) -> PartitionFiles:
         parsed = parse_segment_file(name)
         if name == INCOMPLETE:
             raise RefusedError(
-                "a clean --to that ended early has left this; run it again, which begins anew, or "
-                f"remove the directory. path={path / name}"
+                "a clean --to or tier export that ended early has left this; run it again, which "
+                f"begins anew, or remove the directory. path={path / name}"
             )
         if parsed is None:
             unknown.append(name)

@@ -196,12 +196,10 @@ def export_partition(
     directory: Path,
     progressed: Progressed,
 ) -> None:
-    """Write the live log of ``state`` into ``directory``, which must be empty or absent.
+    """Write the live log of ``state`` into ``directory``, which holds no log yet.
 
-    CorruptError when an object is not what was uploaded.
+    CorruptError when an object is not what was uploaded; what is there by then stays.
     """
-    if files.exists(directory) and files.listdir(directory):
-        raise RefusedError(f"the target exists; remove it or choose another. path={directory}")
     files.make_directory(directory)
     for route in state.routes:
         segment = state.segments[route.segment_id]

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keeplast.errors import InvalidError, InvariantError
+from keeplast.errors import CorruptError, InvalidError, InvariantError
 from keeplast.format.filename import LOG, SNAPSHOT, parse_segment_file, segment_file
 from keeplast.log.files import (
     Buffer,
@@ -174,6 +174,18 @@ class RoundFiles:
         return object_key(
             self._partition, self._topic_id, segment_id, parsed.base_offset, parsed.kind
         )
+
+    def named(self, error: Exception) -> Exception:
+        """Return an error about a file of the round as one about the object that it is."""
+        if not isinstance(error, CorruptError) or error.path is None:
+            return error
+        found = self._found.get(Path(error.path).name)
+        if found is None or Path(error.path).parent != self.path:
+            return error
+        return CorruptError(
+            error.problem, path=found.key, position=error.position, expected=error.expected,
+            found=error.found,
+        )  # fmt: skip
 
     # The port.
 

@@ -143,7 +143,8 @@ def lasting_url(url: str) -> str:
     """
     if url.startswith(MEMORY):
         raise InvalidError(
-            f"objects in memory end with the process; give file://, s3://, gs:// or az://. url={url}"
+            "objects in memory end with the process; give file://, s3://, gs:// or az://. "
+            f"url={url}"
         )
     path = url.removeprefix(FILE)
     if not path or (url.startswith(FILE) and not path.startswith("/")):

@@ -224,7 +224,7 @@ def download_object(
         files.unlink(path)
         raise CorruptError(
             "an object is not what was uploaded", path=key, position=0,
-            expected=expected.crc32c, found=crc,
+            expected=f"0x{expected.crc32c:08x}", found=f"0x{crc:08x}",
         )  # fmt: skip
     files.set_mtime(path, mtime_ms * 1_000_000)
 

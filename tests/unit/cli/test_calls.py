@@ -59,6 +59,16 @@ def failed(error: CompactionError) -> Callable[[], RoundReport]:
     return lambda: RoundReport(error=describe_error(error), failure=error)
 
 
+def test_a_target_inside_of_a_brokers_directory_is_refused(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    (data_dir / "meta.properties").write_bytes(b"version=1\n")
+    run = keeplast("clean", data_dir, *COMPACT, "--to", data_dir / "out")
+    assert 4 == run.code
+    assert "give a place outside of it" in run.err
+    assert ([], False) == (coordinator.requests, (data_dir / "out").exists())
+
+
 def test_options_become_the_request(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
 ) -> None:

@@ -98,6 +98,22 @@ def test_a_lost_object_is_found(tmp_path: Path, keeplast: Command, store: str) -
     assert "orders-0: broken, I-14: the object is gone" in run.out
 
 
+def test_an_export_that_fails_is_no_log_and_begins_anew(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    lost = max((tmp_path / "objects").rglob("*.log"))
+    kept = lost.read_bytes()
+    lost.unlink()
+    run = keeplast("tier", "export", "--store", store, "--to", tmp_path / "out")
+    assert 3 == run.code
+    assert "an object of a live segment is gone" in run.err
+    assert 4 == keeplast("clean", tmp_path / "out", "--runner", "local").code
+    lost.write_bytes(kept)
+    assert 0 == keeplast("tier", "export", "--store", store, "--to", tmp_path / "out").code
+    whole = read_partition(tmp_path / "data" / "orders-0").records()
+    assert whole == read_partition(tmp_path / "out" / "orders-0").records()
+
+
 def test_a_changed_object_is_found(tmp_path: Path, keeplast: Command, store: str) -> None:
     changed = next((tmp_path / "objects").rglob("*.log"))
     data = bytearray(changed.read_bytes())
@@ -106,6 +122,18 @@ def test_a_changed_object_is_found(tmp_path: Path, keeplast: Command, store: str
     run = keeplast("tier", "verify", "--store", store)
     assert 1 == run.code
     assert "orders-0: broken, I-9: the object is not what was written" in run.out
+
+
+def test_damage_is_said_to_be_in_the_object(tmp_path: Path, keeplast: Command, store: str) -> None:
+    changed = next((tmp_path / "objects").rglob("*60.log"))
+    data = bytearray(changed.read_bytes())
+    data[200] ^= 1
+    changed.write_bytes(data)
+    run = keeplast("tier", "clean", "--store", store, "--force", "--json")
+    assert 3 == run.code
+    (partition,) = run.document["partitions"]
+    error = partition["rounds"][-1]["error"]
+    assert str(changed.relative_to(tmp_path / "objects")) == error["path"]
 
 
 def test_a_new_store_wants_to_know_where_its_objects_are(tmp_path: Path, keeplast: Command) -> None:
@@ -138,6 +166,44 @@ def test_a_relative_place_is_the_same_from_everywhere(
     run = keeplast("tier", "init", "--store", url, "--objects", "kept")
     assert 2 == run.code
     assert f"found=file://{tmp_path}/kept" in run.err
+
+
+def test_what_is_wrong_with_the_call_is_said_once(
+    keeplast: Command, store: str, tmp_path: Path
+) -> None:
+    keeplast("tier", "import", tmp_path / "data", "--store", store)
+    run = keeplast("tier", "configure", "--store", store)
+    said = "error: say what to change: --config KEY=VALUE, or --unset KEY\n"
+    assert (2, said) == (run.code, run.err)
+
+
+def test_a_setting_that_is_not_kept_cannot_be_taken_out(keeplast: Command, store: str) -> None:
+    run = keeplast("tier", "configure", "--store", store, "--unset", "cleanup.polciy")
+    assert 2 == run.code
+    assert "key=cleanup.polciy kept=cleanup.policy, " in run.err
+
+
+def test_the_value_of_an_object_option_is_in_no_error(keeplast: Command, store: str) -> None:
+    run = keeplast("tier", "status", "--store", store, "--object-option", "=hidden")
+    assert 2 == run.code
+    assert "hidden" not in run.err
+
+
+def test_status_beside_a_host_that_is_none_is_a_mistake(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    run = keeplast("tier", "status", "--store", store, "--local", tmp_path / "nowhere")
+    assert 2 == run.code
+    assert "not a directory; give a Kafka log.dirs directory" in run.err
+
+
+def test_status_beside_a_host_without_the_partition_shows_the_tier(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    (tmp_path / "host").mkdir()
+    run = keeplast("tier", "status", "--store", store, "--local", tmp_path / "host", "--json")
+    (partition,) = run.document["partitions"]
+    assert (0, None) == (run.code, partition["local_bytes"])
 
 
 def test_a_volume_that_is_not_mounted_is_not_an_empty_one(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
 from keeplast.cleaner.shapes import Shape, ShapeChoice
 from keeplast.clock import SystemClock
@@ -15,8 +16,10 @@ from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.events import NoEvents
 from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.report import Stats
-from keeplast.engine.runner import Runner
+from keeplast.engine.runner import Progressed, Runner
+from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.log.files import LocalFiles
+from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.jobs import packed
@@ -32,6 +35,7 @@ UNTIMED = {
     "index_seconds": 0.0, "clean_seconds": 0.0, "total_seconds": 0.0, "removal_seconds": 0.0,
     "peak_rss_bytes": 0,
 }  # fmt: skip
+IO_BYTES = 3000
 BY_TIMESTAMP = replace(SMALL_SEGMENTS, strategy=Strategy.TIMESTAMP)
 
 
@@ -69,6 +73,54 @@ def test_stages_on_spark_leave_the_bytes_of_one_task(
     assert tree(whole) == tree(staged)
     cut = dict.fromkeys(OF_THE_SHAPE, 0)
     assert replace(expected, **cut) == replace(actual, **cut)
+
+
+class OneCut:
+    """A runner that cuts the first partition of a call, slows all down, and notes what runs."""
+
+    slots = 2
+    shares_memory = False
+
+    def __init__(self, runner: SparkRunner) -> None:
+        self._runner = runner
+        self.most_jobs = 0
+
+    def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
+        def noted(count: int) -> None:
+            context = SparkContext.getOrCreate()
+            self.most_jobs = max(self.most_jobs, len(context.statusTracker().getActiveJobsIds()))
+            progressed(count)
+
+        slow = [replace(task, io_bytes_per_second=IO_BYTES) for task in tasks]
+        slow[0] = replace(slow[0], shape=ShapeChoice(Shape.BROADCAST))
+        assert 1 == sum(task.is_staged for task in slow)
+        return self._runner.run(slow, noted)
+
+    def __enter__(self) -> OneCut:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_whole_partitions_are_cleaned_beside_the_stages_of_a_cut_one(
+    runner: SparkRunner, tmp_path: Path
+) -> None:
+    first = write_mixed_log(tmp_path / "both")
+    second = shutil.copytree(first, first.parent / f"{first.name[:-1]}1")
+    expected = shutil.copytree(first.parent, tmp_path / "expected") / first.name
+    with LocalRunner(cores=1) as local:
+        cleaned(local, expected, SMALL_SEGMENTS, 0)
+    beside = OneCut(runner)
+    coordinator = Coordinator(beside, SystemClock(), LocalFiles(), NoEvents())
+    request = clean_request(first, topic=SMALL_SEGMENTS)
+    one = request.partitions[0]
+    other = replace(one, partition=TopicPartition(one.partition.topic, 1), path=second)
+    request = replace(request, partitions=(one, other), first_dirty_offset=0)
+    report = coordinator.clean(request)
+    assert [None, None] == [each.rounds[-1].error for each in report.partitions]
+    assert tree(expected) == tree(first) == tree(second)
+    assert 2 == beside.most_jobs
 
 
 def test_items_are_packed_to_about_the_same_cost_the_greatest_first() -> None:

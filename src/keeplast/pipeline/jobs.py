@@ -1,4 +1,4 @@
-"""The Spark jobs of one call: whole partitions in one job, and one a stage for rounds in stages.
+"""The Spark jobs of one call: one for whole partitions, beside it one a stage of rounds in stages.
 
 A stage has one job for all partitions of a call. Keys and standings travel as packed arrays, never
 as rows of a table. With buckets they never pass the driver: one job reads and shuffles keys to
@@ -12,7 +12,7 @@ import heapq
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pyspark import RDD, Broadcast, SparkContext
 
@@ -45,6 +45,10 @@ CANCEL_SECONDS_MAX = 30
 TASKS_PER_SLOT = 4
 """Whole partitions are packed into so many Spark tasks a slot, each of about the same size."""
 
+STAGES_POOL, WAVES_POOL = "keeplast-stages", "keeplast-waves"
+POOL_PROPERTY = "spark.scheduler.pool"
+"""Pools of a fair scheduler; one that is not fair takes jobs in the order of their coming."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -65,22 +69,35 @@ class Jobs:
         self._told = Told(context, progressed)
         self._worker = Worker(own_versions(), self._told.add, max(1, min(slots, len(tasks))))
 
-    def whole(self, tasks: Sequence[PartitionTask]) -> Iterator[TaskResult]:
-        """Do every task as one wave; small ones share a Spark task."""
-        if not tasks:
-            return
+    def all(self, tasks: Sequence[PartitionTask]) -> Iterator[TaskResult]:
+        """Do every task: whole partitions beside the stages of those that are cut.
+
+        The two kinds share the slots fairly where the session's scheduler is fair, as ours is: the
+        large rounds begin at once, and small partitions fill what their stages leave idle.
+        """
+        cut = [task for task in tasks if task.is_staged]
+        waves = self._begin([task for task in tasks if not task.is_staged])
+        try:
+            yield from self._staged(cut, waves)
+            yield from waves.results()
+        finally:
+            waves.end()
+
+    def _begin(self, tasks: Sequence[PartitionTask]) -> _Waves:
+        """Begin every task as one wave; small ones share a Spark task."""
         packs = packed(tasks, lambda task: task.cost_bytes, self._slots * TASKS_PER_SLOT)
         worker = self._worker
 
         def work(pack: list[PartitionTask]) -> list[TaskResult]:
             return [worker.run(task) for task in pack]
 
-        job = self._context.parallelize(packs, len(packs)).map(work)
-        for results in self._told.during(job.collect):
-            yield from results
+        def act() -> list[list[TaskResult]]:
+            return self._context.parallelize(packs, len(packs)).map(work).collect()
 
-    def staged(self, tasks: Sequence[PartitionTask]) -> Iterator[TaskResult]:
-        """Take every round through its stages, side by side."""
+        return _Waves(self._told, act if tasks else None)
+
+    def _staged(self, tasks: Sequence[PartitionTask], waves: _Waves) -> Iterator[TaskResult]:
+        """Take every round through its stages, side by side; yields waves that end meanwhile."""
         if not tasks:
             return
         rounds = [_Driven(StagedRound(task, SystemClock())) for task in tasks]
@@ -92,6 +109,8 @@ class Jobs:
                 self._do_buckets(by_number, known)
                 for each in rounds:
                     each.advance(self._context)
+                if waves.are_done:
+                    yield from waves.results()
         finally:
             known.unpersist()
             for each in rounds:
@@ -227,39 +246,105 @@ class Told:
         """Return what tasks call with bytes that they have read."""
         return self._read.add
 
-    def during(self, act: Callable[[], list[R]]) -> list[R]:
+    def during(self, act: Callable[[], list[R]], pool: str = STAGES_POOL) -> list[R]:
         """Act in a thread, so that progress can be told meanwhile.
 
         UnavailableError when the job fails as a whole.
         """
-        results: list[R] = []
-        failure: list[Exception] = []
-
-        def run() -> None:
-            try:
-                self._context.addJobTag(self._tag)
-                results.extend(act())
-            except Exception as error:  # noqa: BLE001 - handed to the caller's thread below
-                failure.append(error)
-
-        thread = threading.Thread(target=run, name="keeplast-spark", daemon=True)
-        thread.start()
+        job = self.begin(act, pool)
         try:
-            while True:
-                thread.join(POLL_SECONDS)
-                now = int(self._read.value)
-                # Nothing new is told, too: whoever listens may want the job to end.
-                self._progressed(now - self._told)
-                self._told = now
-                if not thread.is_alive():
-                    break
+            return self.wait(job)
         finally:
-            if thread.is_alive():
-                self._context.cancelJobsWithTag(self._tag)
-                thread.join(CANCEL_SECONDS_MAX)
-        if failure:
-            raise UnavailableError(f"the Spark job failed. error={failure[0]}") from failure[0]
-        return results
+            self.end(job)
+
+    def begin(self, act: Callable[[], list[R]], pool: str) -> Job[R]:
+        """Act in a thread, in a pool of Spark's scheduler; :meth:`end` must follow."""
+
+        def tagged() -> list[R]:
+            self._context.addJobTag(self._tag)
+            self._context.setLocalProperty(POOL_PROPERTY, pool)
+            return act()
+
+        return Job(tagged)
+
+    def wait(self, job: Job[R]) -> list[R]:
+        """Return what a job gave, and tell progress until then; errors as for :meth:`during`."""
+        while True:
+            job.join(POLL_SECONDS)
+            now = int(self._read.value)
+            # Nothing new is told, too: whoever listens may want the job to end.
+            self._progressed(now - self._told)
+            self._told = now
+            if not job.is_alive:
+                return job.results()
+
+    def end(self, job: Job[R]) -> None:
+        """Cancel every job of the call when this one still runs, and wait for its end."""
+        if job.is_alive:
+            self._context.cancelJobsWithTag(self._tag)
+            job.join(CANCEL_SECONDS_MAX)
+
+
+class Job(Generic[R]):
+    """A Spark job that a thread of the driver waits for."""
+
+    def __init__(self, act: Callable[[], list[R]]) -> None:
+        """Begin."""
+        self._act = act
+        self._results: list[R] = []
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="keeplast-spark", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Say whether it has not ended."""
+        return self._thread.is_alive()
+
+    def join(self, seconds: float) -> None:
+        """Wait for its end, at most so long."""
+        self._thread.join(seconds)
+
+    def results(self) -> list[R]:
+        """Return what it gave; it has ended. UnavailableError when it failed as a whole."""
+        if self._failure is not None:
+            raise UnavailableError(
+                f"the Spark job failed. error={self._failure}"
+            ) from self._failure
+        return self._results
+
+    def _run(self) -> None:
+        try:
+            self._results = self._act()
+        except Exception as error:  # noqa: BLE001 - handed to the thread that asks for results
+            self._failure = error
+
+
+class _Waves:
+    """The job of the whole partitions of a call, or none; its results are given once."""
+
+    def __init__(self, told: Told, act: Callable[[], list[list[TaskResult]]] | None) -> None:
+        self._told = told
+        self._job = None if act is None else told.begin(act, WAVES_POOL)
+
+    @property
+    def are_done(self) -> bool:
+        """Say whether there are results that need no waiting."""
+        return self._job is not None and not self._job.is_alive
+
+    def results(self) -> Iterator[TaskResult]:
+        """Wait for the job, and yield what has not been given before."""
+        if self._job is None:
+            return
+        found = self._told.wait(self._job)
+        self._job = None
+        for results in found:
+            yield from results
+
+    def end(self) -> None:
+        """End the job if nobody has waited for it."""
+        if self._job is not None:
+            self._told.end(self._job)
 
 
 class _Keys:

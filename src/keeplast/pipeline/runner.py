@@ -89,7 +89,7 @@ class SparkRunner:
         self._written.clear()
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
-        """Run the jobs that the shapes of the tasks need; results come when a job has ended.
+        """Run the jobs that the shapes of the tasks need; results come when their job has ended.
 
         UnavailableError when the job fails as a whole; RefusedError when an executor does not
         see the data directory.
@@ -103,9 +103,7 @@ class SparkRunner:
             if task.writes:
                 self._written[task.attempt] = task
         context = self._session.sparkContext
-        jobs = Jobs(context, tasks, self.slots, progressed)
-        yield from jobs.whole([task for task in tasks if not task.is_staged])
-        yield from jobs.staged([task for task in tasks if task.is_staged])
+        yield from Jobs(context, tasks, self.slots, progressed).all(tasks)
 
     def each(
         self,

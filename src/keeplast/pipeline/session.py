@@ -48,6 +48,7 @@ def start_session(master: str | None, cores: int | None) -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.driver.maxResultSize", "0")
+        .config("spark.scheduler.mode", "FAIR")
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOG_CONFIGURATION}")
     )
     if not is_submitted:

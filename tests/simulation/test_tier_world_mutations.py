@@ -28,7 +28,7 @@ from keeplast.tier.rows import segment_of
 from keeplast.tier.segment import SegmentState
 from keeplast.tier.vector import Publication
 from tests.support.tier_world import Failure, simulate
-from tests.support.tier_world_stores import SimulatedStore, open_database_in_memory
+from tests.support.tier_world_stores import open_database_in_memory
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -40,14 +40,7 @@ def engine() -> Engine:
 
 def without_fencing(patch: pytest.MonkeyPatch) -> None:
     """An old leader's transactions are as good as the new one's."""
-    owned = MetadataStore._owned
-
-    def anybody(self: SimulatedStore, partition: TopicPartition, epoch: int) -> Any:
-        with self._tasks.unobserved():
-            current = self.load(partition).leader_epoch
-        return owned(self, partition, current)
-
-    patch.setattr(MetadataStore, "_owned", anybody)
+    patch.setattr(MetadataStore, "_check_fence", lambda *args: None)
     patch.setattr(PartitionHost, "_own_state", lambda self: self.state())
 
 

@@ -107,6 +107,78 @@ class MetadataContract:
         with pytest.raises(FencedError):
             opened.store.publish(PARTITION, new_id(), epoch=0, cleaned_to=10)
 
+    def test_a_second_process_of_the_owner_fences_the_first(self, opened: Opened, url: str) -> None:
+        """Each process that comes is a holder of its own, at the epoch that the owner has."""
+        opened.copy(segment(0, 9))
+        second = MetadataStore(open_database(url), opened.clock)
+        try:
+            found = second.take_over(PARTITION, epoch=0, owner="a", lineage=LINEAGE, log_end=10)
+            assert (0, "a", second.holder) == (found.leader_epoch, found.owner, found.holder)
+            assert 1 == len(found.publications)
+            late = segment(10, 20)
+            with pytest.raises(FencedError, match=f"owner=a epoch=0 process={second.holder.pid}"):
+                opened.copy(late)
+            with pytest.raises(FencedError):
+                opened.store.publish(PARTITION, new_id(), epoch=0, cleaned_to=10)
+            with pytest.raises(FencedError):
+                opened.store.check_owner(PARTITION, epoch=0)
+            assert found == opened.state()
+            second.publish(PARTITION, new_id(), epoch=0, cleaned_to=10)
+        finally:
+            second.close()
+
+    def test_who_gave_back_is_succeeded_and_the_first_stays_fenced_until_then(
+        self, opened: Opened, url: str
+    ) -> None:
+        second = MetadataStore(open_database(url), opened.clock)
+        try:
+            held = second.take_over(PARTITION, epoch=0, owner="a", lineage=LINEAGE, log_end=0)
+            second.give_back()
+            free = opened.state()
+            assert (NOW_MS, None) == (held.held_since_ms, free.held_since_ms)
+            assert (held.fence, held.version + 1) == (free.fence, free.version)
+            with pytest.raises(FencedError):
+                opened.copy(segment(0, 9))
+            opened.store.take_over(
+                PARTITION, epoch=0, owner="a", lineage=LINEAGE, log_end=0, instead_of=free
+            )
+            opened.copy(segment(0, 9))
+            second.give_back()
+            assert opened.state().held_since_ms == NOW_MS
+        finally:
+            second.close()
+
+    def test_of_two_that_succeed_one_holder_one_is_told(self, opened: Opened, url: str) -> None:
+        second = MetadataStore(open_database(url), opened.clock)
+        third = MetadataStore(open_database(url), opened.clock)
+        try:
+            seen = opened.state()
+            second.take_over(
+                PARTITION, epoch=0, owner="a", lineage=LINEAGE, log_end=0, instead_of=seen
+            )
+            with pytest.raises(ConflictError):
+                third.take_over(
+                    PARTITION, epoch=0, owner="a", lineage=LINEAGE, log_end=0, instead_of=seen
+                )
+            assert second.holder == opened.state().holder
+        finally:
+            second.close()
+            third.close()
+
+    def test_one_transaction_is_done_in_the_name_of_who_holds_the_partition(
+        self, opened: Opened, url: str
+    ) -> None:
+        second = MetadataStore(open_database(url), opened.clock)
+        try:
+            holder = opened.state().holder
+            second.configure(PARTITION, epoch=0, settings={"x": "1"}, holder=holder)
+            with pytest.raises(FencedError):
+                second.configure(PARTITION, epoch=0, settings={"x": "2"})
+            assert ({"x": "1"}, holder) == (opened.state().settings, opened.state().holder)
+            opened.copy(segment(0, 9))
+        finally:
+            second.close()
+
     def test_swap_replaces_and_the_sources_wait_out_the_grace(self, opened: Opened) -> None:
         sources = [segment(0, 9), segment(10, 19), segment(20, 29)]
         for made in sources:

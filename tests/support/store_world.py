@@ -20,6 +20,10 @@ from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.service.daemon import Daemon
 from keeplast.service.run_report import RunReport
 from keeplast.service.store_work import StoreSettings, StoreWork
+from keeplast.tier.database import open_database
+from keeplast.tier.holder import Holder
+from keeplast.tier.metadata import MetadataStore
+from keeplast.tier.stores import open_objects
 from tests.support.daemon_world import Published, Told
 from tests.support.log_builder import START_MS, LogBuilder, text
 from tests.support.manual_clock import ManualClock
@@ -56,6 +60,14 @@ class StoreWorld:
         self.runner: Runner = LocalRunner(1, clock=self.clock)
         self.daemon: Daemon | None = None
         self.wrap: Callable[[TieredStore], TieredStore] = lambda store: store
+
+    def open_as(self, holder: Holder, owner: str = "a") -> TieredStore:
+        """Open the store as a process of one's own making."""
+        return TieredStore(
+            MetadataStore(open_database(self.url), self.clock, holder),
+            open_objects(f"file://{self.root / 'objects'}"),
+            owner=owner, topic_of=topic_config, clock=self.clock, files=LocalFiles(),
+        )  # fmt: skip
 
     def open(self, owner: str = "a") -> TieredStore:
         return open_store(
@@ -100,15 +112,20 @@ class StoreWorld:
         retries: bool = False,
         copies: bool = False,
         grace_ms: int = 0,
+        holder: Holder | None = None,
     ) -> tuple[RunReport, ToldOfStore, Published]:
-        """Run until nothing is eligible, or until it was idle ``idles`` times."""
+        """Run until nothing is eligible, or until it was idle ``idles`` times.
+
+        ``holder`` is which process does it, this one without.
+        """
         told, published = ToldOfStore(), Published()
         settings = StoreSettings(
             "the store", owner, lambda partition: True, lambda: CleanerConfig(backoff_ms=15_000),
             slots=slots, data_dir=self.data if copies else None, takes_over=takes_over,
             retries=retries, memory_bytes=MEMORY_BYTES_MIN, grace_ms=grace_ms, garbage_age_ms=0,
         )  # fmt: skip
-        with self.open(owner) as opened, self.runner:
+        store = self.open(owner) if holder is None else self.open_as(holder, owner)
+        with store as opened, self.runner:
             work = StoreWork(
                 self.wrap(opened), self.runner, self.clock, LocalFiles(), settings,
                 narrator=told, events=told,

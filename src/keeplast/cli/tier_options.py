@@ -73,7 +73,8 @@ TakeOver = Annotated[
     bool,
     typer.Option(
         "--take-over", rich_help_panel=OWNER,
-        help="Fence another owner. What it does from then on is refused.",
+        help="Fence another owner, or another process of this one. What it does from then on is "
+        "refused.",
     ),
 ]  # fmt: skip
 GraceMs = Annotated[

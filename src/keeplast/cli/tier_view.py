@@ -36,6 +36,8 @@ def status_parts(found: Sequence[TierStatus]) -> list[RenderableType]:
         notes = [s.uncleanable_reason] if s.uncleanable_reason else []
         if s.is_drifted:
             notes.append("the cached size has drifted from the sum: run tier verify")
+        if s.holder is not None and s.held_since_ms is not None:
+            notes.append(f"held by process {s.holder.pid} on {s.holder.host}")
         table.add_row(
             Text(printable(str(s.partition))), Text(printable(s.owner)), str(s.leader_epoch),
             f"{s.log_start}..{s.log_end}", str(s.first_dirty), str(len(s.segments)),
@@ -61,7 +63,7 @@ def status_document(s: TierStatus) -> dict[str, Any]:
         "cleanable_bytes": s.cleanable_bytes, "bytes": s.remote_bytes,
         "local_bytes": s.local_bytes,
         "is_drifted": s.is_drifted, "orphans": s.orphans, "orphan_bytes": s.orphan_bytes,
-        "uncleanable_reason": s.uncleanable_reason,
+        "uncleanable_reason": s.uncleanable_reason, "holder": _holder_document(s),
         "regions": [
             {"name": r.name, "base_offset": r.base_offset, "end_offset": r.end_offset,
              "segments": r.segments, "bytes": r.size_bytes, "remote_only_bytes": r.remote_bytes,
@@ -75,6 +77,12 @@ def status_document(s: TierStatus) -> dict[str, Any]:
             for each in s.segments
         ],
     }  # fmt: skip
+
+
+def _holder_document(s: TierStatus) -> dict[str, Any] | None:
+    if s.holder is None or s.held_since_ms is None:
+        return None
+    return {"process": s.holder.pid, "host": s.holder.host, "since_ms": s.held_since_ms}
 
 
 def erased_lines(erasures: Mapping[TopicPartition, TierErasure]) -> list[str]:

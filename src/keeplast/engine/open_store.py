@@ -4,8 +4,8 @@
         store.import_directory(TopicPartition("orders", 0), directory, settings)
         store.clean(TopicPartition("orders", 0), runner_for)
 
-Whoever changes a partition owns it: an owner's name is looked at first, and nobody is fenced
-without being asked to (``takes_over``).
+Whoever changes a partition owns it, and of an owner's processes one holds it until its store is
+closed: nobody who may still run is fenced without being asked to (``takes_over``).
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ from keeplast.tier.importing import (
 )
 from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import ID_CHARS, ObjectStore
+from keeplast.tier.ownership import Ownership
 from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.remote_retention import plan_remote_expiry
 from keeplast.tier.stores import check_directory, lasting_url, open_objects
@@ -104,6 +105,7 @@ class TieredStore:
         self._clock = clock
         self._files = files
         self._timestamps = FirstTimestamps(objects)
+        self._ownership = Ownership(store, owner)
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -115,7 +117,8 @@ class TieredStore:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the metadata store."""
+        """Give back what is held, and close the metadata store."""
+        self._ownership.give_back()
         self._store.close()
 
     def partitions(self) -> tuple[TopicPartition, ...]:
@@ -173,25 +176,21 @@ class TieredStore:
         if state.uncleanable_reason != reason:
             self._store.set_uncleanable(partition, epoch=state.leader_epoch, reason=reason)
 
-    def own(self, partition: TopicPartition, *, takes_over: bool) -> PartitionState:
-        """Return the state as its owner.
+    def own(
+        self,
+        partition: TopicPartition,
+        *,
+        takes_over: bool,
+        succeeds: bool = False,
+        known: PartitionState | None = None,
+    ) -> PartitionState:
+        """Hold the partition as its owner, until this store is closed, and return its state.
 
-        RefusedError when somebody else owns it and ``takes_over`` is False.
+        RefusedError when somebody else has it and ``takes_over`` is False; ``succeeds`` takes it
+        from a process of this owner whose end nobody knows. ``known`` is a state that was just
+        read. See :meth:`~keeplast.tier.ownership.Ownership.own`.
         """
-        state = self._store.load(partition)
-        if state.owner == self._owner:
-            return state
-        if state.owner and not takes_over:
-            raise RefusedError(
-                "another host owns the partition; stop it, then take over (--take-over). "
-                f"partition={partition} owner={state.owner} epoch={state.leader_epoch}"
-            )
-        epoch = state.leader_epoch + 1
-        return self._store.take_over(
-            # Who keeps a log writes no records into it: the leaders' epochs stay as they are.
-            partition, epoch=epoch, owner=self._owner, lineage=state.lineage,
-            log_end=state.remote_end,
-        )  # fmt: skip
+        return self._ownership.own(partition, takes_over=takes_over, succeeds=succeeds, known=known)
 
     def create(
         self,
@@ -237,17 +236,7 @@ class TieredStore:
                 log_start=first,
                 settings=settings,
             )
-        state = self._store.load(partition)
-        newest = lineage[-1].epoch
-        if state.owner in ("", self._owner) and state.leader_epoch < newest:
-            state = self._store.take_over(
-                partition,
-                epoch=newest,
-                owner=self._owner,
-                lineage=lineage,
-                log_end=state.remote_end,
-            )
-        state = self.own(partition, takes_over=takes_over)
+        state = self._ownership.own(partition, takes_over=takes_over, lineage=lineage)
         state = import_segments(
             self._store, self._objects, self._files, directory, state,
             index_interval_bytes=topic.index_interval_bytes, progressed=progressed,
@@ -335,15 +324,18 @@ class TieredStore:
         takes_over: bool = False,
         grace_ms: int = GRACE_MS_DEFAULT,
     ) -> Expired:
-        """Let go what retention and the log start offset let go."""
-        state = self.own(partition, takes_over=takes_over)
+        """Let go what retention and the log start offset let go.
+
+        It is one transaction: a process of this owner that holds the partition goes on with it.
+        """
+        state = self._ownership.join(partition, takes_over=takes_over)
         plan = plan_remote_expiry(self._topic_of(state.settings), state, self._clock.now_ms())
         gone = {each.segment.base_offset for each in plan.expired}
         ids = [r.segment_id for r in state.routes if r.base_offset in gone]
         if ids:
             self._store.commit_expiry(
                 partition, secrets.token_hex(ID_CHARS // 2), epoch=state.leader_epoch,
-                log_start=plan.log_start, segments=ids, grace_ms=grace_ms,
+                log_start=plan.log_start, segments=ids, grace_ms=grace_ms, holder=state.holder,
             )  # fmt: skip
         return Expired(plan, len(ids), sum(state.segments[i].size_bytes for i in ids))
 
@@ -397,6 +389,8 @@ class TieredStore:
     ) -> Migration:
         """Change settings of a partition as its owner; None takes one out.
 
+        A process of this owner that holds the partition goes on with it.
+
         A topic that becomes compacted loses its records without a key in the next rounds: they are
         counted by ``runner_for``, and RefusedError names their number unless ``drops_keyless``.
         """
@@ -411,8 +405,10 @@ class TieredStore:
                 partition, changes, runner_for, memory_bytes=memory_bytes, progressed=progressed
             )
         found.check(drops_keyless=drops_keyless)
-        state = self.own(partition, takes_over=takes_over)
-        self._store.configure(partition, epoch=state.leader_epoch, settings=found.settings)
+        state = self._ownership.join(partition, takes_over=takes_over)
+        self._store.configure(
+            partition, epoch=state.leader_epoch, settings=found.settings, holder=state.holder
+        )
         return found
 
     def _migration(self, state: PartitionState, changes: Mapping[str, str | None]) -> Migration:

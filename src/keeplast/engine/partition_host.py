@@ -92,7 +92,7 @@ class PartitionHost(Replica):
         """Return the state as its leader; FencedError when a newer one has taken over."""
         self.check_leader()
         state = self.state()
-        if state.leader_epoch != self.epoch:
+        if state.leader_epoch != self.epoch or not self._store.holds(state):
             raise FencedError(
                 "a newer leader owns the partition; step down. "
                 f"partition={self.partition} epoch={self.epoch} current={state.leader_epoch}"

@@ -117,12 +117,13 @@ def clean_remote(
 
 
 def _still_owned(store: MetadataStore, state: PartitionState) -> PartitionState:
-    """Return the state as it is now; FencedError when the owner is another one."""
+    """Return the state as it is now; FencedError when somebody else holds the partition."""
     found = store.load(state.partition)
-    if found.leader_epoch != state.leader_epoch:
+    if found.fence != state.fence:
         raise FencedError(
-            "a newer leader owns the partition; stop. partition="
-            f"{state.partition} epoch={state.leader_epoch} current={found.leader_epoch}"
+            "somebody else has taken the partition over; stop. partition="
+            f"{state.partition} epoch={state.leader_epoch} current={found.leader_epoch} "
+            f"owner={found.owner}"
         )
     return found
 

@@ -31,6 +31,7 @@ from keeplast.log.windows import WindowBuffers
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
+from keeplast.tier.holder import Holder
 from keeplast.tier.partition_state import Orphan, PartitionState
 
 WINDOW_BYTES = 1 << 20
@@ -108,7 +109,7 @@ class TierStatus:
     """One partition of a store; ``is_drifted`` says that the cached size is not the sum.
 
     ``local_bytes`` None says that no local log was looked at; ``log_end`` is then the remote end.
-    ``kip_ratio`` is the KIP's figure.
+    ``kip_ratio`` is the KIP's figure. ``held_since_ms`` None says that nobody holds the partition.
     """
 
     partition: TopicPartition
@@ -131,6 +132,8 @@ class TierStatus:
     orphan_bytes: int
     uncleanable_reason: str | None
     segments: tuple[TierSegment, ...]
+    holder: Holder | None
+    held_since_ms: int | None
 
 
 def local_log(
@@ -204,6 +207,8 @@ def tier_status(
         orphan_bytes=sum(orphan.segment.size_bytes for orphan in orphans),
         uncleanable_reason=state.uncleanable_reason,
         segments=segments,
+        holder=state.holder,
+        held_since_ms=state.held_since_ms,
     )
 
 

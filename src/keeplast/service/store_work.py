@@ -2,9 +2,11 @@
 
 What a reader must not break:
 
-1. A partition is worked on by its owner only. What nobody owns is claimed; what another owns is
-   taken over once, at the first look, and only when that was asked for. Who is fenced later says so
-   and leaves the partition alone: two that fought would fence each other for ever.
+1. A partition is worked on by its owner only, and of an owner's processes by the one that holds it.
+   What nobody has is claimed. What another owner has is taken over once, at the first look, and
+   only when that was asked for; so is what an earlier process of this owner left without a word.
+   Who is fenced later says so and leaves the partition alone until it is given back: two that
+   fought would fence each other for ever.
 2. Nothing is remembered that the store does not say: after ``kill -9`` the next start goes on from
    the metadata alone. What is set aside is written there, by the owner of the newest epoch.
 3. Errors of the object store, the database and the disk pass: they end a round and are tried again.
@@ -34,8 +36,8 @@ from keeplast.engine.request import (
 )
 from keeplast.engine.runner import Runner
 from keeplast.engine.tier_look import RemoteLook
-from keeplast.errors import CompactionError, CorruptError, FencedError, StoppedError
-from keeplast.log.data_directory import DataDirectory, open_data_directory
+from keeplast.errors import CompactionError, CorruptError, FencedError, RefusedError, StoppedError
+from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
@@ -223,10 +225,12 @@ class StoreWork:
         history = self.schedule.history(partition)
         try:
             is_first = partition not in self._seen
+            claimed = self._claim(state, is_first=is_first)
             self._seen.add(partition)
-            reason = self._other_owner(state, takes_over=is_first and self._settings.takes_over)
-            if reason is not None:
-                return self._left_alone(request, state, reason)
+            if isinstance(claimed, str):
+                return self._left_alone(request, state, claimed)
+            self._elsewhere.pop(partition, None)
+            state = claimed
             if is_first and self._settings.retries:
                 self._store.set_aside(partition, None)
                 state = self._store.state(partition)
@@ -251,17 +255,21 @@ class StoreWork:
             self.schedule.recovered(partition)
         return self._facts(found)
 
-    def _other_owner(self, state: Stored, *, takes_over: bool) -> str | None:
-        """Own the partition, or return why it is left alone. FencedError when another was faster.
+    def _claim(self, state: Stored, *, is_first: bool) -> Stored | str:
+        """Hold the partition, or return why it is left alone. FencedError when it was taken.
 
         Only the first look takes anything over; see rule 1 above.
         """
-        if state.owner == self._settings.owner:
-            return None
-        if state.owner and not takes_over:
+        partition, takes_over = state.partition, is_first and self._settings.takes_over
+        if state.owner not in ("", self._settings.owner) and not takes_over:
             return f"owned by {state.owner} at epoch {state.leader_epoch}"
-        self._store.own(state.partition, takes_over=takes_over)
-        return None
+        if not state.owner and not state.routes and self._entry(partition) is None:
+            # Whoever made it is about to fill it, and would find it taken.
+            return "nothing was copied yet"
+        try:
+            return self._store.own(partition, takes_over=takes_over, succeeds=is_first, known=state)
+        except RefusedError as error:
+            return str(error)
 
     def _left_alone(self, request: PartitionRequest, state: Stored, reason: str) -> PartitionFacts:
         partition = request.partition
@@ -288,9 +296,12 @@ class StoreWork:
         mark = SetAside(partition, reason or name, name, self.looked_ms, "")
         return self.schedule.marks.setdefault(partition, mark)
 
+    def _entry(self, partition: TopicPartition) -> PartitionEntry | None:
+        return None if self._directory is None else self._directory.find(partition)
+
     def _copy(self, partition: TopicPartition) -> None:
         """Take over what the partition has gained in the data directory, if it lies there."""
-        entry = None if self._directory is None else self._directory.find(partition)
+        entry = self._entry(partition)
         if entry is None:
             return
         before = self._store.state(partition)

@@ -1,9 +1,10 @@
 """The metadata store: what of a partition is live in object storage, and who may change it.
 
 Every change is one transaction that locks the partition's row, compares the caller's leader epoch
-with it, and raises its version; an older epoch is a :class:`FencedError` and changes nothing
-(I-19). A commit has an id that its author chose: when the connection is lost at the end of one, its
-outcome is looked up by that id and never guessed. Source: tiering.md sections 9.1 to 9.3.
+and the process that holds the partition with it, and raises its version; an older epoch, or another
+holder, is a :class:`FencedError` and changes nothing (I-19). A commit has an id that its author
+chose: when the connection is lost at the end of one, its outcome is looked up by that id and never
+guessed. Source: tiering.md sections 9.1 to 9.3.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier import schema, vector
 from keeplast.tier.database import READING
+from keeplast.tier.holder import Holder, new_holder
 from keeplast.tier.partition_state import Orphan, PartitionState
 from keeplast.tier.routing import Route, append_route, check_routes, replace_routes
 from keeplast.tier.rows import (
     find_commit,
     find_partition,
+    holder_of,
     json_text,
     load_state,
     raise_version,
@@ -50,10 +53,15 @@ from keeplast.tier.segment import (
 class MetadataStore:
     """The tables of one store. Safe for several threads and, by the database, several hosts."""
 
-    def __init__(self, engine: Engine, clock: Clock) -> None:
-        """Take an engine whose tables are there; see :mod:`keeplast.tier.database`."""
+    def __init__(self, engine: Engine, clock: Clock, holder: Holder | None = None) -> None:
+        """Take an engine whose tables are there; see :mod:`keeplast.tier.database`.
+
+        ``holder`` is who changes what is changed through this object: this process, unless a test
+        says otherwise.
+        """
         self._engine = engine
         self._clock = clock
+        self.holder = new_holder() if holder is None else holder
 
     def close(self) -> None:
         """Close every connection."""
@@ -128,6 +136,11 @@ class MetadataStore:
             return self.find_fact(key) or made  # Somebody else was first.
         return made
 
+    def holds(self, state: PartitionState) -> bool:
+        """Say whether a partition is held through this object, and not given back."""
+        is_mine = state.holder is not None and state.holder.id == self.holder.id
+        return is_mine and state.held_since_ms is not None
+
     # What changes.
 
     def create(
@@ -150,18 +163,23 @@ class MetadataStore:
 
     def take_over(
         self, partition: TopicPartition, *, epoch: int, owner: str,
-        lineage: Sequence[LeaderEpoch], log_end: int,
+        lineage: Sequence[LeaderEpoch], log_end: int, instead_of: PartitionState | None = None,
     ) -> PartitionState:  # fmt: skip
         """Become the owner at ``epoch``: fence every older one and publish the claim, at once.
 
         ``lineage`` is the new leader's. FencedError unless the epoch is newer than the owner's;
-        the same owner may come again with its own epoch, as after a restart.
+        the same owner may come again with its own epoch, as after a restart, and fences the process
+        that held the partition. ConflictError when that is not the one of ``instead_of`` any more.
         """
         with self._writing() as connection:
             row = find_partition(connection, partition, locks=True)
             current = int(row["leader_epoch"])
             if epoch < current or (epoch == current and owner != row["owner"]):
                 raise _fenced(partition, epoch, current)
+            if instead_of is not None and instead_of.fence != (current, row["holder"]):
+                raise ConflictError(
+                    f"somebody else took the partition over first. partition={partition}"
+                )
             if epoch > current:
                 state = load_state(connection, row)
                 claim = vector.take_over(
@@ -170,8 +188,26 @@ class MetadataStore:
                 )  # fmt: skip
                 write_publication(connection, state.row_id, claim)
             write_lineage(connection, int(row["id"]), lineage)
-            raise_version(connection, row, leader_epoch=epoch, owner=owner)
+            raise_version(
+                connection, row, leader_epoch=epoch, owner=owner, holder=self.holder.id,
+                holder_process=self.holder.to_json(), held_since_ms=self._clock.now_ms(),
+            )  # fmt: skip
             return load_state(connection, find_partition(connection, partition))
+
+    def give_back(self) -> None:
+        """Say of every partition that is held through this object that its holder has ended.
+
+        Nobody else may change them before he has taken them over.
+        """
+        with self._writing() as connection:
+            connection.execute(
+                update(schema.PARTITIONS)
+                .where(
+                    schema.PARTITIONS.c.holder == self.holder.id,
+                    schema.PARTITIONS.c.held_since_ms.is_not(None),
+                )
+                .values(held_since_ms=None, version=schema.PARTITIONS.c.version + 1)
+            )
 
     def commit_copy(
         self, partition: TopicPartition, commit_id: str, *, epoch: int, segment: RemoteSegment,
@@ -230,13 +266,14 @@ class MetadataStore:
 
     def commit_expiry(
         self, partition: TopicPartition, commit_id: str, *, epoch: int, log_start: int,
-        segments: Sequence[str], grace_ms: int,
+        segments: Sequence[str], grace_ms: int, holder: Holder | None = None,
     ) -> PartitionState:  # fmt: skip
         """Move the log start; ``segments``, a prefix of the routes below it, are read no more.
 
         It may pass the end of the routes when all of them go: the log is then local alone.
+        ``holder`` is who must hold the partition, instead of this process.
         """
-        with self._committing(partition, commit_id, epoch, "expire") as (connection, row):
+        with self._committing(partition, commit_id, epoch, "expire", holder) as (connection, row):
             state = load_state(connection, row)
             gone = set(segments)
             leaves_routes = any(route.segment_id not in gone for route in state.routes)
@@ -301,10 +338,11 @@ class MetadataStore:
             )
 
     def configure(
-        self, partition: TopicPartition, *, epoch: int, settings: Mapping[str, str]
-    ) -> None:
-        """Replace the settings of a partition, as its owner."""
-        with self._owned(partition, epoch) as (connection, row):
+        self, partition: TopicPartition, *, epoch: int, settings: Mapping[str, str],
+        holder: Holder | None = None,
+    ) -> None:  # fmt: skip
+        """Replace the settings of a partition, as its owner; ``holder`` as for an expiry."""
+        with self._owned(partition, epoch, holder) as (connection, row):
             connection.execute(
                 update(schema.PARTITIONS)
                 .where(schema.PARTITIONS.c.id == row["id"])
@@ -359,27 +397,38 @@ class MetadataStore:
 
     @contextmanager
     def _owned(
-        self, partition: TopicPartition, epoch: int
+        self, partition: TopicPartition, epoch: int, holder: Holder | None = None
     ) -> Iterator[tuple[Connection, RowMapping]]:
         """One transaction of the owner, which raises the version; FencedError for anybody else."""
         with self._writing() as connection:
             row = find_partition(connection, partition, locks=True)
-            if int(row["leader_epoch"]) != epoch:
-                raise _fenced(partition, epoch, int(row["leader_epoch"]))
+            self._check_fence(partition, row, epoch, self.holder if holder is None else holder)
             yield connection, row
             raise_version(connection, row)
 
+    def _check_fence(
+        self, partition: TopicPartition, row: RowMapping, epoch: int, holder: Holder
+    ) -> None:
+        if int(row["leader_epoch"]) != epoch:
+            raise _fenced(partition, epoch, int(row["leader_epoch"]))
+        if row["holder"] != holder.id:
+            raise FencedError(
+                "another process of the same owner has taken the partition over; stop. "
+                f"partition={partition} owner={row['owner']} epoch={epoch} {holder_of(row)}"
+            )
+
     @contextmanager
     def _committing(
-        self, partition: TopicPartition, commit_id: str, epoch: int, kind: str
-    ) -> Iterator[tuple[Connection, RowMapping]]:
+        self, partition: TopicPartition, commit_id: str, epoch: int, kind: str,
+        holder: Holder | None = None,
+    ) -> Iterator[tuple[Connection, RowMapping]]:  # fmt: skip
         """One transaction of the owner whose outcome can be looked up, and is if it must be.
 
         ConflictError when the answer was lost and the commit did not happen; CommitUnknownError
         only when it could not be looked up either.
         """
         try:
-            with self._inserting_commit(partition, commit_id, epoch, kind) as found:
+            with self._inserting_commit(partition, commit_id, epoch, kind, holder) as found:
                 yield found
         except CommitUnknownError as unknown:
             try:
@@ -397,9 +446,10 @@ class MetadataStore:
 
     @contextmanager
     def _inserting_commit(
-        self, partition: TopicPartition, commit_id: str, epoch: int, kind: str
-    ) -> Iterator[tuple[Connection, RowMapping]]:
-        with self._owned(partition, epoch) as (connection, row):
+        self, partition: TopicPartition, commit_id: str, epoch: int, kind: str,
+        holder: Holder | None,
+    ) -> Iterator[tuple[Connection, RowMapping]]:  # fmt: skip
+        with self._owned(partition, epoch, holder) as (connection, row):
             connection.execute(
                 insert(schema.COMMITS).values(
                     id=commit_id, partition_id=row["id"], epoch=epoch, kind=kind,

@@ -9,6 +9,7 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.tier import vector
+from keeplast.tier.holder import Holder
 from keeplast.tier.routing import Route
 from keeplast.tier.segment import RemoteSegment, SegmentState, is_within_lineage
 from keeplast.tier.vector import Publication
@@ -16,7 +17,11 @@ from keeplast.tier.vector import Publication
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """All that is known of a partition, as of one transaction. ``segments`` are the routed ones."""
+    """All that is known of a partition, as of one transaction. ``segments`` are the routed ones.
+
+    ``holder`` is the process that may change it, or the last one that might when
+    ``held_since_ms`` is None.
+    """
 
     row_id: int
     partition: TopicPartition
@@ -32,6 +37,13 @@ class PartitionState:
     segments: Mapping[str, RemoteSegment]
     settings: Mapping[str, str]
     uncleanable_reason: str | None
+    holder: Holder | None
+    held_since_ms: int | None
+
+    @property
+    def fence(self) -> tuple[int, str | None]:
+        """Return what a change is compared with: the leader epoch, and the holder's id."""
+        return self.leader_epoch, None if self.holder is None else self.holder.id
 
     @property
     def remote_end(self) -> int:

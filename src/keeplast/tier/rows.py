@@ -12,6 +12,7 @@ from keeplast.errors import ConflictError, InvalidError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier import schema
+from keeplast.tier.holder import Holder
 from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.routing import Route
 from keeplast.tier.segment import RemoteFile, RemoteSegment, SegmentKind
@@ -84,7 +85,16 @@ def load_state(connection: Connection, row: RowMapping) -> PartitionState:
         segments={found["id"]: segment_of(found) for found in segments},
         settings=json.loads(row["settings"]),
         uncleanable_reason=row["uncleanable_reason"],
+        holder=holder_of(row),
+        held_since_ms=row["held_since_ms"],
     )
+
+
+def holder_of(row: RowMapping) -> Holder | None:
+    """Return the process that a partition's row names as its holder."""
+    if row["holder"] is None:
+        return None
+    return Holder.of_json(row["holder"], row["holder_process"])
 
 
 def raise_version(connection: Connection, row: RowMapping, **values: Any) -> None:

@@ -47,6 +47,9 @@ PARTITIONS = Table(
     Column("topic_id", String(32), nullable=False),
     Column("leader_epoch", Integer, nullable=False),
     Column("owner", String(255), nullable=False),
+    Column("holder", String(32), nullable=True),
+    Column("holder_process", Text, nullable=True),
+    Column("held_since_ms", BigInteger, nullable=True),
     Column("version", BigInteger, nullable=False),
     Column("log_start", BigInteger, nullable=False),
     Column("remote_bytes", BigInteger, nullable=False),
@@ -54,7 +57,11 @@ PARTITIONS = Table(
     Column("uncleanable_reason", Text, nullable=True),
     UniqueConstraint("topic", "partition"),
 )
-"""One row a partition: its owner, and ``version``, which every change raises."""
+"""One row a partition: its owner, and ``version``, which every change raises.
+
+``holder`` is the one process of the owner that may change anything, or was until it gave the
+partition back: ``held_since_ms`` is then empty.
+"""
 
 LINEAGE = Table(
     "lineage",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from keeplast.format.control import ControlType
 from keeplast.log.append import NewRecord
 from keeplast.model.partition import TopicPartition
 from keeplast.service.snapshot import PartitionState
-from tests.support.log_builder import Sender, text
-from tests.support.store_world import StoreWorld
+from keeplast.tier.holder import Holder, new_holder
+from keeplast.tier.metadata import MetadataStore
+from tests.support.log_builder import START_MS, Sender, text
+from tests.support.store_world import COMPACTED, StoreWorld
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -150,6 +154,108 @@ def test_who_is_fenced_in_the_middle_of_a_round_leaves_it(world: StoreWorld) -> 
     assert ["t-0"] == told.of("left alone")
     assert PartitionState.ELSEWHERE is published.facts(0).state
     assert (0, {}) == (report.rounds, report.failures)
+
+
+# Two processes with one owner's name.
+
+ELSEWHERE = Holder("e" * 32, "pod-1", 7, "another machine", "1")
+ELSEWHERE_TOO = Holder("f" * 32, "pod-2", 7, "a third machine", "1")
+
+
+def over() -> Holder:
+    """Return a process of this machine that has ended."""
+    return replace(new_holder(), id="0" * 32, started="0")
+
+
+def alive() -> Holder:
+    """Return another process of this machine that runs, for certain: the first one."""
+    first = Path("/proc/1/stat").read_text("utf-8").rpartition(")")[2].split()[19]
+    return replace(new_holder(), id="1" * 32, pid=1, started=first)
+
+
+@pytest.mark.parametrize("holder", [over(), ELSEWHERE], ids=["known to be over", "unknown"])
+def test_who_starts_again_succeeds_at_once_and_without_a_new_epoch(
+    world: StoreWorld, holder: Holder
+) -> None:
+    world.log(0, 3)
+    world.open_as(holder).own(T0, takes_over=False)
+    report, told, published = world.run()
+    tier = published.facts(0).tier
+    assert tier is not None
+    assert (1, [], 0) == (report.rounds, told.of("left alone"), tier.epoch)
+
+
+def test_a_process_that_runs_is_not_pushed_aside(world: StoreWorld) -> None:
+    world.log(0, 3)
+    world.open_as(alive()).own(T0, takes_over=False)
+    report, told, published = world.run()
+    ((_, _, reason),) = [line for line in told.lines if line[0] == "left alone"]
+    assert "another process of the same owner works on the partition" in reason
+    assert "owner=a epoch=0 process=1 host=" in reason
+    assert f"since={datetime.fromtimestamp(START_MS // 1000, UTC).isoformat()}" in reason
+    assert (0, PartitionState.ELSEWHERE) == (report.rounds, published.facts(0).state)
+    report, told, _ = world.run(takes_over=True)
+    assert (1, []) == (report.rounds, told.of("left alone"))
+
+
+def test_of_two_the_later_one_stays_and_the_earlier_goes_on_when_it_has_ended(
+    world: StoreWorld,
+) -> None:
+    """Neither takes the partition back from the other, however often it looks."""
+    world.log(0, 3)
+    later = world.open_as(ELSEWHERE_TOO)
+    seen: list[str] = []
+
+    def come(times: int) -> None:
+        if times == 1:
+            later.own(T0, takes_over=False, succeeds=True)
+            for _ in range(3):
+                world.fill(0)
+        with world.open() as store:
+            holder = store.state(T0).holder
+            seen.append("" if holder is None else holder.host)
+        if times == 4:
+            later.__exit__(None, None, None)
+
+    report, told, published = world.run(idles=6, on_idle=come, copies=True, holder=ELSEWHERE)
+    ((_, _, reason),) = [line for line in told.lines if line[0] == "left alone"]
+    assert "another process of the same owner has taken the partition" in reason
+    assert "process=7 host=pod-2" in reason
+    assert ["pod-2"] * 4 + ["pod-1"] * 2 == seen
+    assert (2, {}) == (report.rounds, report.failures)
+    assert PartitionState.WAITING is published.facts(0).state
+
+
+def test_what_a_slow_process_has_uploaded_is_not_live_after_it_was_collected(
+    world: StoreWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have the same name and the same epoch; objects that are collected have no row."""
+    world.log(0, 3)
+    swap = MetadataStore.commit_swap
+
+    def late(store: MetadataStore, *arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(MetadataStore, "commit_swap", swap)
+        for path in (world.root / "objects").rglob("*"):
+            os.utime(path, (1, 1))
+        with world.open_as(ELSEWHERE_TOO) as second:
+            collected.append(second.collect(T0, takes_over=True, garbage_age_ms=0).objects)
+        return swap(store, *arguments, **named)
+
+    collected: list[int] = []
+    monkeypatch.setattr(MetadataStore, "commit_swap", late)
+    world.run(holder=ELSEWHERE)
+    assert collected[0] > 0
+    with world.open() as store:
+        assert () == store.verify(T0, lambda count: None)
+
+
+def test_a_partition_that_nobody_has_filled_yet_is_left_to_who_made_it(world: StoreWorld) -> None:
+    with world.open() as store:
+        store.create(T0, COMPACTED)
+    _, told, _ = world.run()
+    assert [("left alone", "t-0", "nothing was copied yet")] == told.lines[:1]
+    with world.open() as store:
+        assert "" == store.state(T0).owner
 
 
 def test_damage_is_set_aside_in_the_store_until_somebody_says_so(world: StoreWorld) -> None:

@@ -60,6 +60,7 @@ def test_st_9_second_process_waits_and_then_goes_on_or_is_fenced(
 ) -> None:
     other = HostProcess(place_on_sqlite(tmp_path), "b")
     store = open_store(tmp_path)
+    store.take_over(PARTITION, epoch=0, owner="a", lineage=LINEAGE, log_end=0)
     try:
         other.call_until("in take_over", 1, "own")
         thread, found = in_thread(
@@ -88,6 +89,7 @@ def test_st_9_second_process_waits_and_then_goes_on_or_is_fenced(
 def publish_forever(url: str) -> None:
     """Commit, and write the log back into the database after each commit, until killed."""
     store = MetadataStore(open_database(url), SystemClock())
+    store.take_over(PARTITION, epoch=0, owner="a", lineage=LINEAGE, log_end=0)
     connection = sqlite3.connect(url.removeprefix("sqlite:///"))
     base = store.load(PARTITION).remote_end
     while True:

@@ -1,0 +1,93 @@
+"""Which process holds a partition, and whether it is known to be over.
+
+A holder is one opened store of one process. Its random id is compared in every transaction, so that
+of two processes with the same owner's name one alone can change anything. The rest is for deciding
+without waiting, and for people: a machine's boot and its process numbers tell for certain that a
+process is over, and nothing on another machine does. Wrong answers cost work and never records.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from pathlib import Path
+
+PROC = Path("/proc")
+ID_BYTES = 16
+STARTED_FIELD = 19
+"""Where ``/proc/PID/stat`` has the start time, counted behind the command's closing bracket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that may hold partitions.
+
+    ``machine`` names one boot of one machine, and one table of process numbers on it; it is empty
+    where the system does not say. ``started`` tells processes of one number apart.
+    """
+
+    id: str
+    host: str
+    pid: int
+    machine: str
+    started: str
+
+    def __str__(self) -> str:
+        """Return it for people."""
+        return f"process={self.pid} host={self.host}"
+
+    def is_process_of(self, other: Holder) -> bool:
+        """Say whether both are the same process, which opened two stores."""
+        return (self.host, self.pid, self.machine, self.started) == (
+            other.host, other.pid, other.machine, other.started,
+        )  # fmt: skip
+
+    def is_comparable(self, other: Holder) -> bool:
+        """Say whether one can tell whether the other's process still runs."""
+        return bool(self.machine) and self.machine == other.machine
+
+    def knows_over(self, other: Holder) -> bool:
+        """Say whether the other's process is over for certain."""
+        return self.is_comparable(other) and _started(other.pid) != other.started
+
+    def to_json(self) -> str:
+        """Return it as text, without its id."""
+        return json.dumps({k: v for k, v in asdict(self).items() if k != "id"}, sort_keys=True)
+
+    @classmethod
+    def of_json(cls, holder_id: str, text: str) -> Holder:
+        """Return what :meth:`to_json` has written."""
+        found = json.loads(text)
+        known = {each.name: found[each.name] for each in fields(cls) if each.name != "id"}
+        return cls(holder_id, **known)
+
+
+def new_holder() -> Holder:
+    """Return this process as a holder that nobody knows yet."""
+    pid = os.getpid()
+    # Not from a seed that a test may have set: it is compared, and nothing follows from its order.
+    holder_id = os.urandom(ID_BYTES).hex()
+    return Holder(holder_id, socket.gethostname(), pid, _machine(), _started(pid) or "")
+
+
+@cache
+def _machine() -> str:
+    try:
+        boot = (PROC / "sys/kernel/random/boot_id").read_text("ascii").strip()
+        return f"{boot} {os.readlink(PROC / 'self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str | None:
+    """Return when a process started, in the system's own count; None when it is over."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text("utf-8", "replace")
+    except OSError:
+        return None
+    # Behind the command, which may hold spaces and brackets; Z and X wait for their parent only.
+    state, *rest = text.rpartition(")")[2].split()
+    return None if state in "ZX" else rest[STARTED_FIELD - 1]

@@ -1,0 +1,89 @@
+"""Two ``keeplast tier`` processes with one owner's name, on one SQLite store."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.store_world import StoreWorld
+from tests.unit.cli.conftest import Run
+
+Command = Callable[..., Run]
+
+SECONDS_MAX = 120
+
+
+@contextmanager
+def running(world: StoreWorld, err: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start ``tier run`` as the owner ``a``; killed at the end if it still runs."""
+    with err.open("wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "keeplast", "tier", "run", "--store", world.url, "--owner", "a",
+             "--cores", "1", "--config", "log.cleaner.backoff.ms=200"],
+            stdout=subprocess.DEVNULL, stderr=said,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for(reached: Callable[[], bool], err: Path) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not reached():
+        assert time.monotonic() < deadline, err.read_text()
+        time.sleep(0.05)
+
+
+def test_a_command_by_hand_beside_a_run_and_a_run_after_a_kill(
+    tmp_path: Path, keeplast: Command
+) -> None:
+    world = StoreWorld(tmp_path)
+    world.log(0, 3)
+
+    def tier(verb: str, *options: str) -> Run:
+        return keeplast("tier", verb, "--store", world.url, *options)
+
+    def holder() -> dict[str, Any] | None:
+        (found,) = tier("status", "--json").document["partitions"]
+        held: dict[str, Any] | None = found["holder"]
+        return held
+
+    def is_held_by(process: subprocess.Popen[bytes]) -> bool:
+        held = holder()
+        return held is not None and held["process"] == process.pid
+
+    first_err, second_err = tmp_path / "err-1", tmp_path / "err-2"
+    with running(world, first_err) as first:
+        wait_for(lambda: is_held_by(first), first_err)
+        assert f"held by process {first.pid} on " in tier("status").out
+        refused = tier("clean", "--owner", "a", "--force")
+        assert 4 == refused.code
+        assert "another process of the same owner works on the partition" in refused.err
+        assert f"owner=a epoch=0 process={first.pid} host=" in refused.err
+        assert "--take-over" in refused.err
+        # One transaction needs no round to end.
+        assert 0 == tier("configure", "--owner", "a", "--config", "segment.bytes=2097152").code
+        assert 0 == tier("expire", "--owner", "a").code
+        assert is_held_by(first)
+        # Who insists is obeyed, and what it took goes back to whom it belongs.
+        assert 0 == tier("clean", "--owner", "a", "--force", "--take-over").code
+        wait_for(lambda: is_held_by(first), first_err)
+        with running(world, second_err) as second:
+            wait_for(lambda: "left alone" in second_err.read_text(), second_err)
+            assert is_held_by(first)
+            first.kill()
+            first.wait()
+            wait_for(lambda: is_held_by(second), second_err)
+            second.send_signal(signal.SIGTERM)
+            assert 143 == second.wait(SECONDS_MAX)
+    assert holder() is None
+    assert 0 == tier("clean", "--owner", "a", "--force").code
+    assert "t-0: holds" in tier("verify").out

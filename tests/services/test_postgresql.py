@@ -78,7 +78,8 @@ def test_of_two_swaps_of_one_segment_one_happens(database: str) -> None:
         finally:
             store.close()
 
-    stores = [MetadataStore(open_database(database), ManualClock(NOW_MS)) for _ in range(4)]
+    holder = opened.store.holder
+    stores = [MetadataStore(open_database(database), ManualClock(NOW_MS), holder) for _ in range(4)]
     threads = [threading.Thread(target=swap, args=(store,)) for store in stores]
     for thread in threads:
         thread.start()

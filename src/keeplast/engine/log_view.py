@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.clock import Clock
-from keeplast.engine.survey import replay_producers
+from keeplast.engine.producer_replay import replay_producers
 from keeplast.engine.transaction_outcomes import TransactionOutcomes
 from keeplast.errors import CorruptError
 from keeplast.format import offset_index, time_index

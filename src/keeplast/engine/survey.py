@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from keeplast.cleaner.eligibility import (
     CleanableRange,
     FirstDirty,
@@ -37,30 +35,23 @@ from keeplast.cleaner.explanation import (
 )
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.producers import last_records
-from keeplast.columns import batch_table as t
 from keeplast.engine.horizons import Expired, HorizonBook
+from keeplast.engine.producer_replay import replay_producers
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rolling import foreseen, idle_reason
 from keeplast.engine.sample import SampleChoice, choose_sample
-from keeplast.errors import CorruptError, InvalidError, RefusedError
-from keeplast.format import producer_snapshot
-from keeplast.format.batch import decode_batch
+from keeplast.errors import InvalidError, RefusedError
 from keeplast.format.filename import (
     CLEANER_CHECKPOINT,
-    INDEX,
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_CHECKPOINT,
     PARTITION_METADATA,
     REPLICATION_CHECKPOINT,
-    SNAPSHOT,
-    segment_file,
 )
-from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.checkpoints import read_checkpoint
-from keeplast.log.files import FileSystem, reading
+from keeplast.log.files import FileSystem
 from keeplast.log.format_guard import check_magic, check_understood
 from keeplast.log.partition_log import (
-    SNAPSHOT_BYTES_MAX,
     LoadedIndexes,
     PartitionFiles,
     SegmentIndexes,
@@ -68,13 +59,11 @@ from keeplast.log.partition_log import (
     find_offset_from,
     find_tail,
     list_partition,
-    load_aborted,
     read_first_batch_timestamp,
     summarize,
 )
-from keeplast.log.producer_state import ProducerState
-from keeplast.log.windows import Window, WindowBuffers, read_windows
-from keeplast.model.offsets import INT32_MAX, NO_PRODUCER_ID
+from keeplast.log.windows import WindowBuffers
+from keeplast.model.offsets import INT32_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.strategy import Strategy
@@ -173,25 +162,15 @@ def survey_partition(
     chosen.
     """
     tp, topic = partition.partition, partition.topic
-    capacity = key_capacity(partition)
+    key_capacity(partition)  # A map that cannot be is refused before anything is read.
     if not known:
         check_understood(partition.path, files)
-    listing = list_partition(partition.path, files)
-    tail = find_tail(listing, files)
-    if tail.torn_at is not None:
-        check_magic(listing.active.log_path, tail.torn_at, files)
-    roll_note = None
-    if foresees_roll:
-        reason = "as asked" if request.roll_active else None
-        if reason is None and request.rolls_idle:
-            reason = idle_reason(listing, tail, topic, files, now_ms)
-        if reason is not None and listing.active.size_bytes:
-            listing, tail = foreseen(listing, tail)
-            roll_note = f"the active segment will be rolled ({reason})"
+    listing, tail, roll_note = _find_log(
+        partition, request, files, now_ms, foresees_roll=foresees_roll
+    )
     buffers = WindowBuffers(SURVEY_WINDOW_BYTES)
     bounds = find_bounds(tp, request, checkpoints, listing, tail)
     log_start = bounds.log_start
-    known = {} if known is None else known
     indexes = LoadedIndexes(listing, files, topic.index_interval_bytes, buffers)
     producers, aborted = replay_producers(listing, tail, log_start, indexes, files, buffers)
     open_from = producers.first_undecided(bounds.high_watermark)
@@ -199,14 +178,11 @@ def survey_partition(
         # A transaction that DeleteRecords has cut into begins with what is left of the log.
         open_from = find_offset_from(log_start, listing, tail, indexes, files, buffers)
     last_stable = min(bounds.high_watermark, _given(open_from, tail.log_end))
-    checkpoint = checkpoints.cleaner.get(tp)
-    by_checkpoint = find_first_dirty(checkpoint, log_start=log_start, log_end=tail.log_end)
-    first_dirty = by_checkpoint
-    if request.first_dirty_offset is not None:
-        first_dirty = FirstDirty(request.first_dirty_offset, False)
-    if first_dirty.offset < 0:
-        raise InvalidError(f"an offset cannot be negative. first_dirty={first_dirty.offset}")
-    segments = _summaries(listing, indexes, first_dirty.offset, files, known)
+    by_checkpoint = find_first_dirty(
+        checkpoints.cleaner.get(tp), log_start=log_start, log_end=tail.log_end
+    )
+    first_dirty = _first_dirty(request, by_checkpoint)
+    segments = _summaries(listing, indexes, first_dirty.offset, files, known or {})
     # The bound follows from the checkpoint also when another first dirty offset is asked for: what
     # must not be touched does not depend on where somebody wants to start.
     uncleanable = find_first_uncleanable(
@@ -249,30 +225,22 @@ def survey_partition(
         min_compaction_lag_ms=topic.min_compaction_lag_ms,
         max_compaction_lag_ms=topic.max_compaction_lag_ms,
     )
-    expired = Expired()
+    is_expired_round = False
     if reason is not None and request.expired and request.clean_elsewhere_to is None:
         bound = find_expired_bound(segments, first_dirty=first_dirty.offset, bound=cleanable.bound)
-        clean = [each for each in listing.segments[:-1] if each.base_offset < bound]
-        book = HorizonBook(files) if book is None else book
-        expired = book.expired(partition.path, clean, now_ms)
-    # A late record may rank below a tombstone that expires: by any order but the offset's, what is
-    # dirty and may be indexed has to be, and the round is one like any other (cleaning.md 9.3).
-    is_expired_round = bool(expired) and (
-        topic.strategy is Strategy.OFFSET or cleanable.cleanable_bytes == 0
-    )
-    if expired:
-        reason = None
-        notes.insert(0, f"a round for what has expired: {expired}")
-    if is_expired_round:
-        first_dirty = replace(first_dirty, offset=bound)
-        cleanable = replace(cleanable, bound=bound, cleanable_bytes=0)
+        expired = _expired(partition, listing, bound, files, now_ms, book)
+        if expired:
+            reason = None
+            notes.insert(0, f"a round for what has expired: {expired}")
+            # A late record may rank below a tombstone that expires: by any order but the offset's,
+            # what is dirty and may be indexed has to be, and the round is one like any other
+            # (cleaning.md 9.3).
+            is_expired_round = topic.strategy is Strategy.OFFSET or cleanable.cleanable_bytes == 0
+        if is_expired_round:
+            first_dirty = replace(first_dirty, offset=bound)
+            cleanable = replace(cleanable, bound=bound, cleanable_bytes=0)
     plan = None
     if reason is None:
-        dirty = segments_between(segments, first_dirty.offset, cleanable.bound)
-        start = 0
-        if dirty and dirty[0].base_offset < first_dirty.offset:
-            relative = first_dirty.offset - dirty[0].base_offset
-            start = indexes[dirty[0].base_offset].position_before(relative)
         plan = RoundPlan(
             partition=tp,
             topic=topic,
@@ -286,8 +254,8 @@ def survey_partition(
             log_start=log_start,
             first_dirty=first_dirty.offset,
             bound=cleanable.bound,
-            start_position=start,
-            key_capacity=capacity,
+            start_position=_start_position(segments, indexes, first_dirty.offset, cleanable.bound),
+            key_capacity=key_capacity(partition),
             key_slots=key_slots(partition),
             now_ms=now_ms,
             is_expired_round=is_expired_round,
@@ -298,6 +266,68 @@ def survey_partition(
         listing, segments, tail, log_start, last_stable, first_dirty, uncleanable, cleanable,
         delay, dating, plan, sample, reason, tuple(notes),
     )  # fmt: skip
+
+
+def _find_log(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    files: FileSystem,
+    now_ms: int,
+    *,
+    foresees_roll: bool,
+) -> tuple[PartitionFiles, Tail, str | None]:
+    """Return the log as it is, or as it will be when its active segment was left, and a note."""
+    listing = list_partition(partition.path, files)
+    tail = find_tail(listing, files)
+    if tail.torn_at is not None:
+        check_magic(listing.active.log_path, tail.torn_at, files)
+    if not foresees_roll or not listing.active.size_bytes:
+        return listing, tail, None
+    reason = "as asked" if request.roll_active else None
+    if reason is None and request.rolls_idle:
+        reason = idle_reason(listing, tail, partition.topic, files, now_ms)
+    if reason is None:
+        return listing, tail, None
+    listing, tail = foreseen(listing, tail)
+    return listing, tail, f"the active segment will be rolled ({reason})"
+
+
+def _first_dirty(request: CleanRequest, by_checkpoint: FirstDirty) -> FirstDirty:
+    """Return where the round starts: as asked for, else by the checkpoint."""
+    if request.first_dirty_offset is None:
+        return by_checkpoint
+    if request.first_dirty_offset < 0:
+        raise InvalidError(
+            f"an offset cannot be negative. first_dirty={request.first_dirty_offset}"
+        )
+    return FirstDirty(request.first_dirty_offset, False)
+
+
+def _expired(
+    partition: PartitionRequest,
+    listing: PartitionFiles,
+    bound: int,
+    files: FileSystem,
+    now_ms: int,
+    book: HorizonBook | None,
+) -> Expired:
+    """Return what may go of the closed segments below ``bound``, because its time has passed."""
+    clean = [each for each in listing.segments[:-1] if each.base_offset < bound]
+    book = HorizonBook(files) if book is None else book
+    return book.expired(partition.path, clean, now_ms)
+
+
+def _start_position(
+    segments: Sequence[SegmentSummary],
+    indexes: Mapping[int, SegmentIndexes],
+    first_dirty: int,
+    bound: int,
+) -> int:
+    """Return where in the first dirty segment reading begins."""
+    dirty = segments_between(segments, first_dirty, bound)
+    if not dirty or dirty[0].base_offset >= first_dirty:
+        return 0
+    return indexes[dirty[0].base_offset].position_before(first_dirty - dirty[0].base_offset)
 
 
 def key_slots(partition: PartitionRequest) -> int | None:
@@ -413,103 +443,3 @@ def _notes(
     if listing.leftovers:
         notes.append(f"{len(listing.leftovers)} staged files of an earlier run lie in {tp}")
     return tuple(notes)
-
-
-def replay_producers(
-    listing: PartitionFiles,
-    tail: Tail,
-    log_start: int,
-    indexes: Mapping[int, SegmentIndexes],
-    files: FileSystem,
-    buffers: WindowBuffers,
-) -> tuple[ProducerState, tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]]:
-    """Return the producers at the log end, and each segment's aborted transactions by its base.
-
-    A segment without an offset index has lost its transaction index too, as far as anybody can
-    tell, and one whose transaction index is another's has none; the transactions are then
-    followed from the first such segment on, as Kafka's recovery does.
-    """
-    aborted: dict[int, tuple[AbortedTransaction, ...]] = {}
-    stripped: list[int] = []
-    for segment in listing.segments:
-        try:
-            aborted[segment.base_offset] = load_aborted(segment, files)
-        except CorruptError:
-            stripped.append(segment.base_offset)
-        else:
-            if segment.size_bytes and not files.exists(segment.path(INDEX)):
-                stripped.append(segment.base_offset)
-    if stripped:
-        state, start = _newest_snapshot(listing, stripped[0], log_start, files)
-        ended = _fold(state, listing, tail, start, {}, files, buffers)
-        ends = [*(s.base_offset for s in listing.segments[1:]), tail.log_end]
-        for segment, end in zip(listing.segments, ends, strict=True):
-            base = segment.base_offset
-            if base in stripped:
-                aborted[base] = tuple(x for x in ended if base <= x.last_offset < end)
-    state, start = _newest_snapshot(listing, tail.log_end, log_start, files)
-    _fold(state, listing, tail, start, indexes, files, buffers)
-    return state, tuple(sorted(aborted.items()))
-
-
-def _newest_snapshot(
-    listing: PartitionFiles, at_most: int, log_start: int, files: FileSystem
-) -> tuple[ProducerState, int]:
-    """Return the producers of the newest readable snapshot and the offset it stands for.
-
-    Snapshots above ``at_most`` or at or below the log start are not used, unreadable ones are
-    passed over, as a broker does; without any the fold starts at the log start.
-    """
-    for offset in reversed(listing.snapshots):
-        if log_start < offset <= at_most:
-            path = listing.path / segment_file(offset, SNAPSHOT)
-            try:
-                entries = producer_snapshot.decode(files.read_bytes(path, SNAPSHOT_BYTES_MAX))
-            except CorruptError:
-                continue
-            return ProducerState(entries), offset
-    return ProducerState(), log_start
-
-
-def _fold(
-    state: ProducerState,
-    listing: PartitionFiles,
-    tail: Tail,
-    start: int,
-    indexes: Mapping[int, SegmentIndexes],
-    files: FileSystem,
-    buffers: WindowBuffers,
-) -> list[AbortedTransaction]:
-    """Fold every batch that ends at or above ``start``; return the transactions that aborted."""
-    ended: list[AbortedTransaction] = []
-    for i, segment in enumerate(listing.segments):
-        is_active = i == len(listing.segments) - 1
-        end_offset = tail.log_end if is_active else listing.segments[i + 1].base_offset
-        if end_offset <= start:
-            continue
-        end = tail.valid_bytes if is_active else segment.size_bytes
-        position = 0
-        if segment.base_offset < start and segment.base_offset in indexes:
-            position = indexes[segment.base_offset].position_before(start - segment.base_offset)
-        if position >= end:
-            continue
-        with reading(files, segment.log_path) as handle:
-            for window in read_windows(handle, segment.log_path, buffers, start=position, end=end):
-                _fold_window(state, ended, window, start)
-    return ended
-
-
-def _fold_window(
-    state: ProducerState, ended: list[AbortedTransaction], window: Window, start: int
-) -> None:
-    rows = window.table[: window.batches]
-    chosen = (rows[:, t.PRODUCER_ID] != NO_PRODUCER_ID) & (rows[:, t.LAST_OFFSET] >= start)
-    for i in np.flatnonzero(chosen & (rows[:, t.MAGIC] == 2)).tolist():
-        position = int(rows[i, t.POSITION])
-        raw = window.data[position : position + int(rows[i, t.SIZE])].tobytes()
-        try:
-            aborted = state.add(decode_batch(raw))
-        except CorruptError as error:
-            raise window.corrupt(i, error.problem, error.expected, error.found) from error
-        if aborted is not None:
-            ended.append(aborted)

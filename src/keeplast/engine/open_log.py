@@ -83,12 +83,18 @@ class OpenLog:
         recipe = recipe_of((self.path,), self._options if is_object_path(self.path) else {})
         self._files = recipe.open() if files is None else files
         parsed = parse_partition_directory(self.path.name)
-        if parsed is None or not self._files.is_directory(self.path):
+        if not self._files.is_directory(self.path):
+            raise InvalidError(f"no such directory; correct the path. path={self.path}")
+        if parsed is None:
             raise InvalidError(
                 f"not a partition directory; its name must be <topic>-<number>. path={self.path}"
             )
         self.partition: TopicPartition = parsed.partition
         self._mark = parsed.mark
+
+    def __repr__(self) -> str:
+        """Return which log it is."""
+        return f"OpenLog({str(self.path)!r})"
 
     def segments(self) -> tuple[Segment, ...]:
         """Return the segments by ascending base offset; RefusedError when there is none."""

@@ -1,8 +1,13 @@
 """A tiered store as an object: what ``keeplast tier`` and programs work with.
 
-    with keeplast.open_store("sqlite:///meta.db", "s3://bucket/logs") as store:
-        store.import_directory(TopicPartition("orders", 0), directory, settings)
-        store.clean(TopicPartition("orders", 0), runner_for)
+    orders = keeplast.TopicPartition("orders", 0)
+    with keeplast.open_store(
+        "sqlite:///meta.db", "s3://bucket/logs", owner="me", topic_of=keeplast.topic_config
+    ) as store:
+        store.import_directory(orders, Path("data/orders-0"), {"cleanup.policy": "compact"})
+        print(store.clean(orders, force=True).stats)
+
+Rounds are done by threads of this process unless a ``runner_for`` gives another runner.
 
 Whoever changes a partition owns it, and of an owner's processes one holds it until its store is
 closed: nobody who may still run is fenced without being asked to (``takes_over``).
@@ -12,6 +17,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +26,7 @@ from typing import Self
 from keeplast.cleaner.retention import ExpiryPlan
 from keeplast.cleaner.shapes import Shape
 from keeplast.clock import Clock, SystemClock
+from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.partition_host import GRACE_MS_DEFAULT as GRACE_MS_DEFAULT
 from keeplast.engine.partition_host import PartitionHost
 from keeplast.engine.place import begin_target, complete_target
@@ -30,6 +37,7 @@ from keeplast.engine.request import (
     CleanRequest,
     PartitionRequest,
 )
+from keeplast.engine.runner import Runner
 from keeplast.engine.survey import load_checkpoints, survey_partition
 from keeplast.engine.tier_erasure import (
     TierErasure,
@@ -65,6 +73,7 @@ from keeplast.tier.remote_retention import plan_remote_expiry
 from keeplast.tier.stores import check_directory, lasting_url, open_objects
 
 OBJECTS = "objects"
+CLEANER_DEFAULT = CleanerConfig()
 GARBAGE_AGE_MS_DEFAULT = 24 * 60 * 60 * 1000
 
 Progressed = Callable[[int], None]
@@ -82,6 +91,11 @@ class Expired:
 
 def _silent(count: int) -> None:
     """Hear of progress and say nothing."""
+
+
+def _threads(files: FileSystem) -> AbstractContextManager[Runner]:
+    """Give a runner of this process's threads for a round."""
+    return LocalRunner()
 
 
 class TieredStore:
@@ -106,6 +120,10 @@ class TieredStore:
         self._files = files
         self._timestamps = FirstTimestamps(objects)
         self._ownership = Ownership(store, owner)
+
+    def __repr__(self) -> str:
+        """Return where the objects are, and who works on them."""
+        return f"TieredStore({self._objects!r}, owner={self._owner!r})"
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -212,7 +230,7 @@ class TieredStore:
         directory: Path,
         settings: Mapping[str, str],
         *,
-        progressed: Progressed,
+        progressed: Progressed = _silent,
         takes_over: bool = False,
     ) -> PartitionState:
         """Take a partition directory in, or what it has gained since the last time.
@@ -248,7 +266,7 @@ class TieredStore:
         partition: TopicPartition,
         directory: Path,
         *,
-        progressed: Progressed,
+        progressed: Progressed = _silent,
         takes_over: bool = False,
     ) -> PartitionState:
         """Copy what a directory whose partition is known has gained: closed segments below its high
@@ -268,7 +286,9 @@ class TieredStore:
             until=survey.last_stable,
         )  # fmt: skip
 
-    def export(self, partition: TopicPartition, directory: Path, progressed: Progressed) -> None:
+    def export(
+        self, partition: TopicPartition, directory: Path, progressed: Progressed = _silent
+    ) -> None:
         """Write a directory that a broker serves; it is marked as incomplete until it is one.
 
         RefusedError when something is there, unless an export left it unfinished.
@@ -284,11 +304,11 @@ class TieredStore:
     def clean(
         self,
         partition: TopicPartition,
-        runner_for: RunnerFor,
+        runner_for: RunnerFor = _threads,
         *,
-        cleaner: CleanerConfig,
-        memory_bytes: int,
-        progressed: Progressed,
+        cleaner: CleanerConfig = CLEANER_DEFAULT,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        progressed: Progressed = _silent,
         force: bool = False,
         takes_over: bool = False,
         grace_ms: int = GRACE_MS_DEFAULT,
@@ -357,7 +377,7 @@ class TieredStore:
         self,
         partition: TopicPartition,
         changes: Mapping[str, str | None],
-        runner_for: RunnerFor,
+        runner_for: RunnerFor = _threads,
         *,
         memory_bytes: int = MEMORY_BYTES_DEFAULT,
         progressed: Progressed = _silent,
@@ -380,7 +400,7 @@ class TieredStore:
         self,
         partition: TopicPartition,
         changes: Mapping[str, str | None],
-        runner_for: RunnerFor | None = None,
+        runner_for: RunnerFor = _threads,
         *,
         drops_keyless: bool = False,
         takes_over: bool = False,
@@ -396,11 +416,6 @@ class TieredStore:
         """
         found = self._migration(self._store.load(partition), changes)
         if found.becomes_compacted and not drops_keyless:
-            if runner_for is None:
-                raise InvalidError(
-                    "a topic that becomes compacted is read first, for records without a key: give "
-                    f"a runner, or confirm that they may go. partition={partition}"
-                )
             found = self.plan_settings(
                 partition, changes, runner_for, memory_bytes=memory_bytes, progressed=progressed
             )
@@ -415,7 +430,9 @@ class TieredStore:
         settings = new_settings(state.settings, changes)
         return Migration(settings, self._topic_of(state.settings), self._topic_of(settings))
 
-    def verify(self, partition: TopicPartition, progressed: Progressed) -> tuple[TierFinding, ...]:
+    def verify(
+        self, partition: TopicPartition, progressed: Progressed = _silent
+    ) -> tuple[TierFinding, ...]:
         """Check the invariants of what is live, by reading all of it; changes nothing."""
         found = verify_remote(self._objects, self._store.load(partition), progressed)
         if not found:
@@ -448,8 +465,10 @@ def open_store(
 ) -> TieredStore:
     """Open the store whose metadata is at the URL ``store``.
 
-    ``objects`` is given once and remembered; InvalidError when it is needed and missing, or another
-    one than was remembered. ``options`` are the object store's, such as an endpoint.
+    ``owner`` is the name under which this process changes partitions; ``topic_of`` makes settings
+    of Kafka's names, as :func:`keeplast.topic_config` does. ``objects`` is given once and
+    remembered; InvalidError when it is needed and missing, or another one than was remembered.
+    ``options`` are the object store's, such as an endpoint.
     """
     clock = SystemClock() if clock is None else clock
     if objects is None and is_missing(store):

@@ -27,6 +27,8 @@ from keeplast.tier.remote_retention import plan_remote_expiry
 from keeplast.tier.round_files import RoundFiles
 from keeplast.tier.segment import RemoteSegment
 
+ALL_CLEAN = "nothing to clean: all that was copied is clean"
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteLook:
@@ -106,7 +108,7 @@ def look_at_remote(
     elif not topic.is_compacted:
         reason = f"not compacted: cleanup.policy={','.join(sorted(topic.cleanup_policy))}"
     elif not cleanable.cleanable_bytes:
-        reason = "nothing to clean: all that was copied is clean"
+        reason = ALL_CLEAN
         if first_dirty < state.remote_end:
             reason = nothing_sentence(
                 first_dirty=first_dirty, first_base=segments[0].base_offset,

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 
+from keeplast.cleaner.explanation import active_limit
 from keeplast.cleaner.plan import RoundPlan, find_chunk_end
 from keeplast.cleaner.shapes import WHOLE, Ground, Shape, Workload, choose_shapes
 from keeplast.clock import Clock
@@ -32,6 +33,7 @@ from keeplast.engine.runner import Runner
 from keeplast.engine.survey import Checkpoints, Survey, survey_partition
 from keeplast.engine.task import PartitionTask
 from keeplast.engine.tier_commit import Committed, TierCommit
+from keeplast.engine.tier_look import ALL_CLEAN
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import FencedError, invariant
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX
@@ -169,7 +171,17 @@ class _Chunk:
             ),
             Checkpoints({}, {}, {}), self._files, self._clock.now_ms(), known=self._known(),
         )  # fmt: skip
-        return found if is_first else replace(found, notes=())
+        return self._in_words_of_the_tier(found) if is_first else replace(found, notes=())
+
+    def _in_words_of_the_tier(self, found: Survey) -> Survey:
+        """Return a survey that names what was copied, not the active segment that stands for it."""
+        end = self._files.end
+        active, copied = active_limit(end), f"what was copied ends at {end}"
+        reason = found.reason
+        if found.cleanable.cleanable_bytes == 0 and self._state.first_dirty() >= end:
+            reason = ALL_CLEAN
+        notes = tuple(note.replace(active, copied) for note in found.notes)
+        return replace(found, reason=reason, notes=notes)
 
     def _known(self) -> dict[int, SegmentSummary]:
         """Return what the metadata tells of the segments."""

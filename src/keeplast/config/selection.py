@@ -26,6 +26,7 @@ from keeplast.config.values import value_text
 from keeplast.engine.report import PartitionReport, RoundReport, describe_error
 from keeplast.engine.request import PartitionRequest
 from keeplast.errors import CompactionError, InvalidError, RefusedError
+from keeplast.format.filename import parse_partition_directory
 from keeplast.log.data_directory import (
     METADATA_TOPIC,
     DataDirectory,
@@ -33,6 +34,8 @@ from keeplast.log.data_directory import (
     open_data_directory,
 )
 from keeplast.log.files import FileSystem
+
+NAMES_SHOWN_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ def select_partitions(
     names = {entry.partition.topic for entry in _in_service(directory)}
     is_named = bool(topics) or len(names) <= 1
     _check_policy_flag(flags, is_named=is_named, names=names)
-    warnings = list(settings.warnings)
+    warnings = [*settings.warnings, *_left_alone(directory)]
     for topic in sorted(settings.topic_names() - names):
         if not directory.is_single:
             warnings.append(f"settings for a topic that is not here. topic={topic}")
@@ -159,7 +162,19 @@ def select_directory(
             if not value.is_default and value.value is not None
         }
         found.append((entry, given))
-    return tuple(found), settings.warnings
+    return tuple(found), (*settings.warnings, *_left_alone(directory))
+
+
+def _left_alone(directory: DataDirectory) -> list[str]:
+    """Return a warning when something has a partition's name and is no directory of its own."""
+    names = [name for name in directory.ignored if parse_partition_directory(name) is not None]
+    if not names:
+        return []
+    shown = ", ".join(names[:NAMES_SHOWN_MAX]) + (" ..." if len(names) > NAMES_SHOWN_MAX else "")
+    return [
+        "links are not followed, and files are no partitions: left alone; name the directory that "
+        f"is meant. names={shown} path={directory.root}"
+    ]
 
 
 def _in_service(directory: DataDirectory) -> list[PartitionEntry]:

@@ -190,3 +190,13 @@ def test_what_the_user_says_about_a_brokers_own_topic_counts(tmp_path: Path) -> 
 def test_a_clusters_policy_does_not_reach_the_brokers_own_topics(tmp_path: Path) -> None:
     make(tmp_path, "__transaction_state-0")
     assert ["__transaction_state-0"] == chosen(select(tmp_path, ["log.cleanup.policy=delete"]))
+
+
+def test_a_link_with_a_partitions_name_is_left_alone_and_said_to_be(tmp_path: Path) -> None:
+    make(tmp_path / "data", "a-0")
+    (tmp_path / "data" / "a-1").symlink_to(tmp_path / "data" / "a-0")
+    (tmp_path / "data" / "lost+found").mkdir()
+    found = select(tmp_path / "data", COMPACT)
+    assert ["a-0"] == chosen(found)
+    (warning,) = found.warnings
+    assert warning.endswith(f"names=a-1 path={tmp_path / 'data'}")

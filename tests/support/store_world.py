@@ -113,6 +113,8 @@ class StoreWorld:
         copies: bool = False,
         grace_ms: int = 0,
         holder: Holder | None = None,
+        expired: bool = False,
+        receipt: Path | None = None,
     ) -> tuple[RunReport, ToldOfStore, Published]:
         """Run until nothing is eligible, or until it was idle ``idles`` times.
 
@@ -120,9 +122,11 @@ class StoreWorld:
         """
         told, published = ToldOfStore(), Published()
         settings = StoreSettings(
-            "the store", owner, lambda partition: True, lambda: CleanerConfig(backoff_ms=15_000),
+            "the store", owner, lambda partition: True,
+            lambda: CleanerConfig(backoff_ms=15_000, has_expired_rounds=expired),
             slots=slots, data_dir=self.data if copies else None, takes_over=takes_over,
             retries=retries, memory_bytes=MEMORY_BYTES_MIN, grace_ms=grace_ms, garbage_age_ms=0,
+            receipt=receipt,
         )  # fmt: skip
         store = self.open(owner) if holder is None else self.open_as(holder, owner)
         with store as opened, self.runner:

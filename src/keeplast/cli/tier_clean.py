@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from keeplast.cleaner.shapes import Shape
@@ -22,8 +23,10 @@ from keeplast.cli.wiring import RunnerName
 from keeplast.engine.open_store import GRACE_MS_DEFAULT, TieredStore
 from keeplast.engine.report import CleanReport, PartitionReport, RoundReport, describe_error
 from keeplast.errors import CompactionError, StoppedError
+from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
+from keeplast.service.receipts import ReceiptFile
 
 
 def clean_partitions(
@@ -39,6 +42,8 @@ def clean_partitions(
     task_memory: str,
     grace_ms: int | None,
     takes_over: bool,
+    expired: bool,
+    receipt: Path | None,
     as_json: bool,
 ) -> tuple[int, dict[str, Any]]:
     """Do the rounds on one runner; a fault of one partition is in its report and stops no other."""
@@ -46,6 +51,7 @@ def clean_partitions(
     task_memory_bytes = parse_size(task_memory, "--task-memory")
     wiring.check_runner(runner, master=master)
     stopping = threading.Event()
+    written = None if receipt is None else ReceiptFile(LocalFiles(), receipt)
 
     with (
         ProgressEvents("cleaning") as events,
@@ -67,7 +73,8 @@ def clean_partitions(
                     memory_bytes=memory_bytes, progressed=progressed, force=force,
                     takes_over=takes_over,
                     grace_ms=GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
-                    shape=shape, task_memory_bytes=task_memory_bytes,
+                    shape=shape, task_memory_bytes=task_memory_bytes, expired=expired,
+                    receipt=None if written is None else written.append,
                 )  # fmt: skip
             except (CompactionError, OSError) as error:
                 return RoundReport(error=describe_error(error), failure=error)

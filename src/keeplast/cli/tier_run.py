@@ -47,6 +47,7 @@ class RunCall:
     config_file: Path | None
     grace_ms: int | None
     garbage_age_ms: int | None
+    receipt: Path | None
     metrics: tuple[str, int] | None
     as_json: bool
 
@@ -69,6 +70,7 @@ def run(
     config_file: options.ConfigFile = None,
     grace_ms: shared.GraceMs = None,
     garbage_age_ms: shared.GarbageAgeMs = None,
+    receipt: options.Receipt = None,
     object_option: shared.ObjectOptions = None,
     owner: shared.Owner = None,
     take_over: shared.TakeOver = False,
@@ -99,6 +101,7 @@ def run(
         config_file,
         grace_ms,
         garbage_age_ms,
+        receipt,
         None if metrics_port is None else (metrics_host, metrics_port),
         as_json,
     )
@@ -161,6 +164,7 @@ def _ran(call: RunCall) -> Result:
             memory_bytes=memory_bytes,
             task_memory_bytes=task_memory_bytes,
             shape=None if call.shape is None else Shape(call.shape),
+            receipt=call.receipt,
             **_given(grace_ms=call.grace_ms, garbage_age_ms=call.garbage_age_ms),
         )
         work = StoreWork(opened, runner, clock, files, settings, narrator=lines, events=lines)

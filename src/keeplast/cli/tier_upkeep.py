@@ -23,6 +23,7 @@ def clean(
     topic: options.Topics = None,
     partition: options.Partitions = None,
     force: options.Force = False,
+    expired: options.Expired = False,
     runner: options.Runner = RunnerName.LOCAL,
     master: shared.Master = None,
     cores: options.Cores = None,
@@ -30,6 +31,7 @@ def clean(
     shape: options.Shape = None,
     task_memory: options.TaskMemory = options.TASK_MEMORY_DEFAULT,
     grace_ms: shared.GraceMs = None,
+    receipt: options.Receipt = None,
     object_option: shared.ObjectOptions = None,
     owner: shared.Owner = None,
     take_over: shared.TakeOver = False,
@@ -51,7 +53,8 @@ def clean(
                 opened, call.chosen(opened), force=force, memory=memory,
                 runner=runner, master=master, cores=cores,
                 shape=None if shape is None else Shape(shape), task_memory=task_memory,
-                grace_ms=grace_ms, takes_over=take_over, as_json=as_json,
+                grace_ms=grace_ms, takes_over=take_over, expired=expired, receipt=receipt,
+                as_json=as_json,
             )  # fmt: skip
 
     run_guarded(body, as_json=as_json)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from keeplast.columns import batch_table as t
 from keeplast.log.files import FileSystem, ReadHandle, reading
@@ -35,6 +36,13 @@ class Expired:
     tombstone_batches: int = 0
     marker_batches: int = 0
 
+    def __add__(self, other: Expired) -> Expired:
+        """Return both together."""
+        return Expired(
+            self.tombstone_batches + other.tombstone_batches,
+            self.marker_batches + other.marker_batches,
+        )
+
     def __bool__(self) -> bool:
         """True when there is any."""
         return self.tombstone_batches + self.marker_batches > 0
@@ -52,6 +60,9 @@ class Expired:
         return " and ".join(parts) or "nothing"
 
 
+NOTHING = Expired()
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentHorizons:
     """The delete horizons of one segment: batches by horizon, of tombstones and of markers.
@@ -63,6 +74,20 @@ class SegmentHorizons:
     tombstones: Mapping[int, int]
     markers: Mapping[int, int]
     unstamped_markers: int
+
+    def passed(self, since_ms: int, now_ms: int) -> Expired:
+        """Return how many horizons have passed after ``since_ms``, at ``now_ms`` at the latest."""
+        return Expired(
+            _passed(self.tombstones, since_ms, now_ms), _passed(self.markers, since_ms, now_ms)
+        )
+
+
+class ExpiredBook(Protocol):
+    """Knows what has expired in closed, clean segments of a partition."""
+
+    def expired(self, path: Path, segments: Sequence[SegmentFiles], now_ms: int) -> Expired:
+        """Return what a round at ``now_ms`` could remove from ``segments``."""
+        ...
 
 
 @dataclass(slots=True)
@@ -89,18 +114,16 @@ class HorizonBook:
         if path not in self._known and len(self._known) >= PARTITIONS_MAX:
             self._known.clear()
         known = self._known.setdefault(path, _Known())
-        found = {}
-        tombstones = markers = 0
+        found, expired = {}, Expired()
         for segment in segments:
             name = segment.base_offset, segment.size_bytes, segment.mtime_ns
             horizons = known.segments.get(name)
             if horizons is None:
                 horizons = read_horizons(segment, self._files)
             found[name] = horizons
-            tombstones += _passed(horizons.tombstones, known.examined_ms, now_ms)
-            markers += _passed(horizons.markers, known.examined_ms, now_ms)
+            expired += horizons.passed(known.examined_ms, now_ms)
         known.segments = found
-        return Expired(tombstones, markers)
+        return expired
 
     def examined(self, path: Path, now_ms: int) -> None:
         """Note that a round at ``now_ms`` has removed all that can be removed."""

@@ -45,6 +45,7 @@ from keeplast.engine.tier_erasure import (
     find_log_end,
     find_tier_erasure,
 )
+from keeplast.engine.tier_horizons import RemoteHorizons
 from keeplast.engine.tier_look import FirstTimestamps, RemoteLook, look_at_remote
 from keeplast.engine.tier_migration import Migration, count_records, new_settings
 from keeplast.engine.tier_round import RunnerFor, TierRequest, clean_remote
@@ -77,6 +78,7 @@ CLEANER_DEFAULT = CleanerConfig()
 GARBAGE_AGE_MS_DEFAULT = 24 * 60 * 60 * 1000
 
 Progressed = Callable[[int], None]
+Receipt = Callable[[bytes], None]
 SettingsOf = Callable[[Mapping[str, str]], TopicConfig]
 
 
@@ -119,6 +121,7 @@ class TieredStore:
         self._clock = clock
         self._files = files
         self._timestamps = FirstTimestamps(objects)
+        self._horizons = RemoteHorizons(objects)
         self._ownership = Ownership(store, owner)
 
     def __repr__(self) -> str:
@@ -180,12 +183,15 @@ class TieredStore:
             )
         return tier_status(state, orphans, topic, now_ms, found)
 
-    def look(self, partition: TopicPartition) -> RemoteLook:
-        """Say whether a round is worth it, and what waits to be removed."""
+    def look(self, partition: TopicPartition, *, expired: bool = False) -> RemoteLook:
+        """Say whether a round is worth it, and what waits to be removed.
+
+        With ``expired`` a round is worth it also where only what has expired is left to go.
+        """
         state = self._store.load(partition)
         return look_at_remote(
             state, self._store.orphans(partition), self._topic_of(state.settings),
-            self._timestamps, self._clock.now_ms(),
+            self._timestamps, self._clock.now_ms(), self._horizons if expired else None,
         )  # fmt: skip
 
     def set_aside(self, partition: TopicPartition, reason: str | None) -> None:
@@ -314,8 +320,14 @@ class TieredStore:
         grace_ms: int = GRACE_MS_DEFAULT,
         shape: Shape | None = None,
         task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT,
+        expired: bool = False,
+        receipt: Receipt | None = None,
     ) -> RoundReport:
-        """Do one round; the report says what it did, or why it did nothing."""
+        """Do one round; the report says what it did, or why it did nothing.
+
+        ``expired`` asks for one also where only what has expired is left to go. ``receipt`` takes a
+        line of each chunk, before it counts as clean.
+        """
         state = self.own(partition, takes_over=takes_over)
         if not state.routes:
             raise InvalidError(f"nothing was copied yet. partition={partition}")
@@ -329,6 +341,7 @@ class TieredStore:
         request = TierRequest(
             topic, cleaner, grace_ms, memory_bytes,
             force=force, shape=shape, task_memory_bytes=task_memory_bytes,
+            horizons=self._horizons if expired else None, receipt=receipt,
         )  # fmt: skip
         report = clean_remote(
             self._store, self._objects, state, request, runner_for, self._clock, progressed

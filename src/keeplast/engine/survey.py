@@ -35,7 +35,7 @@ from keeplast.cleaner.explanation import (
 )
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.producers import last_records
-from keeplast.engine.horizons import Expired, HorizonBook
+from keeplast.engine.horizons import Expired, ExpiredBook, HorizonBook
 from keeplast.engine.producer_replay import replay_producers
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rolling import foreseen, idle_reason
@@ -149,7 +149,7 @@ def survey_partition(
     now_ms: int,
     *,
     foresees_roll: bool = False,
-    book: HorizonBook | None = None,
+    book: ExpiredBook | None = None,
     known: Mapping[int, SegmentSummary] | None = None,
 ) -> Survey:
     """Survey one partition; CorruptError, RefusedError or OSError when that is not possible.
@@ -309,7 +309,7 @@ def _expired(
     bound: int,
     files: FileSystem,
     now_ms: int,
-    book: HorizonBook | None,
+    book: ExpiredBook | None,
 ) -> Expired:
     """Return what may go of the closed segments below ``bound``, because its time has passed."""
     clean = [each for each in listing.segments[:-1] if each.base_offset < bound]

@@ -14,9 +14,12 @@ from keeplast.cleaner.eligibility import (
     CleanableRange,
     find_cleanable_range,
     find_compaction_delay,
+    find_expired_bound,
     find_first_uncleanable,
 )
 from keeplast.cleaner.explanation import nothing_sentence, ratio_sentence
+from keeplast.engine.horizons import NOTHING, Expired
+from keeplast.engine.tier_horizons import RemoteHorizons
 from keeplast.log.partition_log import list_partition, read_first_batch_timestamp
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.segment import SegmentSummary
@@ -35,7 +38,8 @@ class RemoteLook:
     """A partition of a store as found; ``reason`` is why no round is worth it, None when one is.
 
     ``uncleanable_bytes`` lie at and above the bound; ``expires`` says that retention or the log
-    start let something go.
+    start let something go. ``expired`` is what a round could remove without anything dirty, where
+    that was asked for and nothing else is worth one.
     """
 
     state: PartitionState
@@ -47,6 +51,7 @@ class RemoteLook:
     compaction_delay_ms: int
     reason: str | None
     expires: bool
+    expired: Expired = NOTHING
 
     @property
     def is_eligible(self) -> bool:
@@ -87,8 +92,9 @@ def look_at_remote(
     topic: TopicConfig,
     timestamps: FirstTimestamps,
     now_ms: int,
+    horizons: RemoteHorizons | None = None,
 ) -> RemoteLook:
-    """Look at a partition at ``now_ms``."""
+    """Look at a partition at ``now_ms``; with ``horizons``, also for what has expired."""
     first_dirty = state.first_dirty()
     segments = _dated(state, topic, first_dirty, timestamps)
     uncleanable = find_first_uncleanable(
@@ -116,10 +122,15 @@ def look_at_remote(
             )  # fmt: skip
     elif not delay and cleanable.ratio <= topic.min_cleanable_dirty_ratio:
         reason = ratio_sentence(ratio=cleanable.ratio, threshold=topic.min_cleanable_dirty_ratio)
+    expired = NOTHING
+    if reason is not None and horizons is not None and topic.is_compacted and state.routes:
+        bound = find_expired_bound(segments, first_dirty=first_dirty, bound=cleanable.bound)
+        expired = horizons.expired(state, bound, now_ms)
+        reason = None if expired else reason
     above = [s for s in segments if s.base_offset >= cleanable.bound]
     return RemoteLook(
         state, topic, orphans, first_dirty, cleanable, sum(s.size_bytes for s in above), delay,
-        reason, bool(plan_remote_expiry(topic, state, now_ms).expired),
+        reason, bool(plan_remote_expiry(topic, state, now_ms).expired), expired,
     )  # fmt: skip
 
 

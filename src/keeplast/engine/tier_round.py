@@ -26,6 +26,7 @@ from keeplast.cleaner.plan import RoundPlan, find_chunk_end
 from keeplast.cleaner.shapes import WHOLE, Ground, Shape, Workload, choose_shapes
 from keeplast.clock import Clock
 from keeplast.engine.filter_spec import FilterSpec
+from keeplast.engine.receipt import receipt_line
 from keeplast.engine.report import FilterStats, RoundReport, joined_reports
 from keeplast.engine.request import TASK_MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 from keeplast.engine.rounds import Round, base_report
@@ -33,6 +34,7 @@ from keeplast.engine.runner import Runner
 from keeplast.engine.survey import Checkpoints, Survey, survey_partition
 from keeplast.engine.task import PartitionTask
 from keeplast.engine.tier_commit import Committed, TierCommit
+from keeplast.engine.tier_horizons import RemoteHorizons
 from keeplast.engine.tier_look import ALL_CLEAN
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import FencedError, invariant
@@ -57,7 +59,9 @@ RunnerFor = Callable[[FileSystem], AbstractContextManager[Runner]]
 class TierRequest:
     """What a round on the tier is asked for; ``bound`` None is the end of what was copied.
 
-    ``shape`` and ``task_memory_bytes`` mean what they mean for a directory.
+    ``shape`` and ``task_memory_bytes`` mean what they mean for a directory. ``horizons`` asks for a
+    round also where only what has expired is left to go. ``receipt`` takes a line of every chunk,
+    before the first dirty offset moves.
     """
 
     topic: TopicConfig
@@ -68,6 +72,8 @@ class TierRequest:
     force: bool = False
     shape: Shape | None = None
     task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT
+    horizons: RemoteHorizons | None = None
+    receipt: Callable[[bytes], None] | None = None
 
     @property
     def chunk_bytes(self) -> int:
@@ -101,6 +107,7 @@ def clean_remote(
     """
     with explained(store, state.partition, epoch=state.leader_epoch):
         chunks: list[RoundReport] = []
+        examined_ms = -1
         while True:
             chunk = _Chunk(store, objects, state, request, clock, local)
             survey = chunk.survey(chunks[0].uncleanable if chunks else None, is_first=not chunks)
@@ -108,6 +115,7 @@ def clean_remote(
                 if not chunks:
                     return replace(base_report(survey), skipped=True)
                 break
+            examined_ms = survey.plan.now_ms if not chunks else examined_ms
             report = chunk.clean(survey, survey.plan, runner_for, progressed, committed)
             chunks.append(report)
             end, bound = report.end_offset or 0, report.bound or 0
@@ -115,6 +123,8 @@ def clean_remote(
                 break
             invariant(end > (report.first_dirty or 0), f"a chunk gets nowhere. end_offset={end}")
             state = _still_owned(store, state)
+        if request.horizons is not None:
+            request.horizons.examined(state.partition, examined_ms)
         return replace(reduce(joined_reports, chunks), chunks=len(chunks))
 
 
@@ -168,8 +178,10 @@ class _Chunk:
                 (partition,), first_dirty_offset=state.first_dirty(),
                 log_start_offset=state.log_start, high_watermark=bound,
                 uncleanable_offset=uncleanable, force=request.force or not is_first,
+                expired=is_first and request.horizons is not None,
             ),
             Checkpoints({}, {}, {}), self._files, self._clock.now_ms(), known=self._known(),
+            book=None if request.horizons is None else request.horizons.book(state),
         )  # fmt: skip
         return self._in_words_of_the_tier(found) if is_first else replace(found, notes=())
 
@@ -178,7 +190,11 @@ class _Chunk:
         end = self._files.end
         active, copied = active_limit(end), f"what was copied ends at {end}"
         reason = found.reason
-        if found.cleanable.cleanable_bytes == 0 and self._state.first_dirty() >= end:
+        if (
+            found.plan is None
+            and found.cleanable.cleanable_bytes == 0
+            and self._state.first_dirty() >= end
+        ):
             reason = ALL_CLEAN
         notes = tuple(note.replace(active, copied) for note in found.notes)
         return replace(found, reason=reason, notes=notes)
@@ -222,9 +238,12 @@ class _Chunk:
                 if result.carry is None:
                     break
                 round_.task = replace(round_.task, carry=result.carry)
-        commit.publish(result.end_offset)
-        stats = sum((each.filters for each in round_.results), FilterStats())
         report = round_.report()
+        if self._request.receipt is not None:
+            self._request.receipt(receipt_line(round_.task, round_.results, report))
+        if not plan.is_expired_round:
+            commit.publish(result.end_offset)
+        stats = sum((each.filters for each in round_.results), FilterStats())
         return report if task.filters is None else replace(report, filters=stats)
 
     def _task(self, plan: RoundPlan, runner: Runner) -> PartitionTask:
@@ -235,7 +254,7 @@ class _Chunk:
         if not runner.shares_memory or request.shape is not None:
             (shape,) = choose_shapes([Workload.at_most(plan)], ground, asked=request.shape)
         in_waves = shape.shape is Shape.PARTITION
-        if in_waves and runner.shares_memory:
+        if in_waves and runner.shares_memory and not plan.is_expired_round:
             plan = replace(plan, chunk_end=find_chunk_end(plan, request.chunk_bytes))
         return PartitionTask(
             number=0, plan=plan, path=self._files.path, target=self._files.path,

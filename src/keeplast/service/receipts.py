@@ -1,15 +1,17 @@
-"""The receipts that the daemon keeps beside the checkpoints, and how they stay bounded.
+"""The receipts that the daemon keeps, and how they stay bounded.
 
-Every round appends its line to one file at the data directory's root (the coordinator does, before
-the checkpoint moves). When that is full it becomes the previous one, which replaces the one before:
-at most two files of about :data:`BYTES_MAX` each, and at least the rounds of the last of them.
-Brokers ignore plain files there.
+Every round appends its line to one file: at a data directory's root (the coordinator does, before
+the checkpoint moves), or where the user of a store says. When that is full it becomes the previous
+one, which replaces the one before: at most two files of about :data:`BYTES_MAX` each, and at least
+the rounds of the last of them. Brokers ignore plain files there.
 """
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
+from keeplast.engine.receipt import append_receipt
 from keeplast.log.files import FileSystem
 
 FILE_NAME = "keeplast-receipts"
@@ -19,8 +21,29 @@ BYTES_MAX = 64 << 20
 
 def receipts_file(files: FileSystem, root: Path, bytes_max: int = BYTES_MAX) -> Path:
     """Return the file that the next rounds append to; a full one is put aside first."""
-    path = root / FILE_NAME
+    return _with_room(files, root / FILE_NAME, bytes_max)
+
+
+class ReceiptFile:
+    """A file that takes a line of each round; several threads may append."""
+
+    def __init__(self, files: FileSystem, path: Path, *, bytes_max: int | None = None) -> None:
+        """Append to ``path``; beyond ``bytes_max`` it is put aside, without it it only grows."""
+        self._files = files
+        self._path = path
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+
+    def append(self, line: bytes) -> None:
+        """Append ``line`` durably."""
+        with self._lock:
+            if self._bytes_max is not None:
+                _with_room(self._files, self._path, self._bytes_max)
+            append_receipt(self._files, self._path, line)
+
+
+def _with_room(files: FileSystem, path: Path, bytes_max: int) -> Path:
     if files.exists(path) and files.stat(path).size_bytes >= bytes_max:
-        files.rename(path, root / PREVIOUS_NAME)
-        files.fsync_directory(root)
+        files.rename(path, path.with_name(f"{path.name}.1"))
+        files.fsync_directory(path.parent)
     return path

@@ -45,6 +45,7 @@ from keeplast.service.daemon import LOOK_MS_MIN
 from keeplast.service.ledger import Ledger
 from keeplast.service.look import failed_facts
 from keeplast.service.narrator import TierNarrator
+from keeplast.service.receipts import BYTES_MAX, ReceiptFile
 from keeplast.service.schedule import RETRY_MS_MAX, Schedule, is_lasting, is_stop
 from keeplast.service.set_aside import REASON_LENGTH_MAX, SetAside
 from keeplast.service.snapshot import PartitionFacts, PartitionState, TierFacts, TierTotals
@@ -62,7 +63,7 @@ class StoreSettings:
     ``name`` is the store's for people, without a password. ``cleaner`` reads settings anew.
     ``slots`` is how many rounds are done at once. ``data_dir`` is what partitions gain from, None
     for nothing. ``takes_over`` fences other owners at the first look; ``retries`` forgets then what
-    is set aside.
+    is set aside. ``receipt`` is a file that takes a line of every round.
     """
 
     name: str
@@ -78,6 +79,7 @@ class StoreSettings:
     shape: Shape | None = None
     grace_ms: int = GRACE_MS_DEFAULT
     garbage_age_ms: int = GARBAGE_AGE_MS_DEFAULT
+    receipt: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,9 @@ class StoreWork:
         self._declined: dict[TopicPartition, tuple[int, int, str]] = {}
         self._collected_ms: dict[TopicPartition, int] = {}
         self._totals = TierTotals()
+        self._receipt = None
+        if settings.receipt is not None:
+            self._receipt = ReceiptFile(files, settings.receipt, bytes_max=BYTES_MAX).append
         self.looked_ms = 0
 
     @property
@@ -238,7 +243,7 @@ class StoreWork:
             if self.schedule.is_waiting(partition, self.looked_ms):
                 return failed_facts(request, history, str(history.failure))
             self._copy(partition)
-            look = self._store.look(partition)
+            look = self._look(partition)
         except FencedError as error:
             return self._left_alone(request, self._store.state(partition), str(error))
         except StoppedError:
@@ -254,6 +259,9 @@ class StoreWork:
         if not self._is_eligible(found):
             self.schedule.recovered(partition)
         return self._facts(found)
+
+    def _look(self, partition: TopicPartition) -> RemoteLook:
+        return self._store.look(partition, expired=self._cleaner.has_expired_rounds)
 
     def _claim(self, state: Stored, *, is_first: bool) -> Stored | str:
         """Hold the partition, or return why it is left alone. FencedError when it was taken.
@@ -327,14 +335,16 @@ class StoreWork:
         history = self.schedule.history(partition)
         is_eligible = self._is_eligible(found)
         reason = look.reason
-        if reason is None:
+        if reason is None and look.expired:
+            reason = f"a round for what has expired: {look.expired}"
+        elif reason is None:
             reason = eligible_sentence(
                 ratio=look.cleanable.ratio, threshold=look.topic.min_cleanable_dirty_ratio,
                 delay_ms=look.compaction_delay_ms,
                 max_compaction_lag_ms=look.topic.max_compaction_lag_ms,
             )  # fmt: skip
-            if not is_eligible:
-                reason = self._declined[partition][2]
+        if look.is_eligible and not is_eligible:
+            reason = self._declined[partition][2]
         facts = PartitionFacts(
             partition, found.request.path,
             PartitionState.ELIGIBLE if is_eligible else PartitionState.WAITING, reason,
@@ -357,6 +367,7 @@ class StoreWork:
             uncleanable_bytes=look.uncleanable_bytes,
             ratio=look.cleanable.ratio,
             compaction_delay_ms=look.compaction_delay_ms,
+            is_expired_round=bool(look.expired),
             tier=TierFacts(
                 state.owner, state.leader_epoch, state.remote_bytes, len(look.orphans),
                 look.orphan_bytes,
@@ -411,6 +422,7 @@ class StoreWork:
                 cleaner=cleaner, memory_bytes=settings.memory_bytes,
                 progressed=self._progressed, grace_ms=settings.grace_ms, shape=settings.shape,
                 task_memory_bytes=settings.task_memory_bytes,
+                expired=cleaner.has_expired_rounds, receipt=self._receipt,
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - the loop that owns every round
             return RoundReport(error=describe_error(error), failure=error)
@@ -439,7 +451,7 @@ class StoreWork:
             found = self._findings[partition]
             try:
                 if self._expire(found) | self._collect(found):
-                    found = replace(found, look=self._store.look(partition))
+                    found = replace(found, look=self._look(partition))
                     self._findings[partition] = found
                     self._ledger.facts[partition] = self._facts(found)
             except FencedError as error:

@@ -52,6 +52,21 @@ def test_a_brokers_log_goes_in_is_cleaned_and_comes_out_whole(
     assert "the target exists" in again.err
 
 
+def test_a_clean_by_hand_leaves_a_receipt_and_takes_what_has_expired(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    receipt = tmp_path / "receipt"
+    clean = ("tier", "clean", "--store", store, "--grace-ms", 0, "--receipt", receipt)
+    first = keeplast(*clean, "--force", "--json").document["partitions"][0]
+    again = keeplast(*clean, "--expired", "--json").document["partitions"][0]
+    assert "nothing to clean" in again["reason"]
+    assert (False, True) == (first["skipped"], again["skipped"])
+    shown = keeplast("receipt", "show", receipt, "--json").document["receipts"]
+    assert {"orders"} == {each["topic"] for each in shown}
+    assert 339 == shown[-1]["round"]["end_offset"]
+    assert len(shown) == first["chunks"]
+
+
 def test_status_shows_regions_before_and_after(keeplast: Command, store: str) -> None:
     (before,) = keeplast("tier", "status", "--store", store, "--json").document["partitions"]
     assert [("dirty", 0, 339)] == [

@@ -12,14 +12,18 @@ from typing import Any
 import pytest
 
 from keeplast.engine.open_store import TieredStore
+from keeplast.engine.receipt_book import read_receipts
 from keeplast.errors import UnavailableError
 from keeplast.format.control import ControlType
 from keeplast.log.append import NewRecord
+from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.service.snapshot import PartitionState
 from keeplast.tier.holder import Holder, new_holder
 from keeplast.tier.metadata import MetadataStore
+from keeplast.tier.stores import ObstoreObjects
 from tests.support.log_builder import START_MS, Sender, text
+from tests.support.reader import read_partition
 from tests.support.store_world import COMPACTED, StoreWorld
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -95,6 +99,79 @@ def test_replaced_segments_and_garbage_are_collected(world: StoreWorld) -> None:
     tier = published.facts(0).tier
     assert tier is not None
     assert (0, "a") == (tier.orphans, tier.owner)
+
+
+def deleted(world: StoreWorld) -> None:
+    """Give ``t-0`` a clean log with a tombstone that may go an hour later."""
+    world.log(0, 2, {"delete.retention.ms": "3600000"})
+    log = world.logs[0]
+    log.append(NewRecord(text(0), None, world.clock.now_ms()))
+    log.roll()
+    report, _, _ = world.run(copies=True)
+    assert 1 == report.rounds
+
+
+def records(world: StoreWorld) -> list[tuple[bytes | None, bytes | None]]:
+    directory = world.root / f"out-{world.clock.now_ms()}" / "t-0"
+    with world.open() as store:
+        store.export(T0, directory, lambda count: None)
+    return [(record.key, record.value) for record in read_partition(directory).records()]
+
+
+def test_what_has_expired_goes_without_anything_new(world: StoreWorld) -> None:
+    deleted(world)
+    assert (text(0), None) in records(world)
+    world.clock.advance(3_599_000)
+    report, _, _ = world.run(expired=True)
+    assert 0 == report.rounds
+    world.clock.advance(2_000)
+    report, _, _ = world.run()
+    assert 0 == report.rounds
+    with world.open() as store:
+        before = store.state(T0)
+    report, _, published = world.run(expired=True)
+    facts = published.snapshots[0].partitions[0]
+    assert (1, True) == (report.rounds, facts.is_expired_round)
+    assert "a round for what has expired: 1 tombstone batch" == facts.reason
+    assert (text(0), None) not in records(world)
+    with world.open() as store:
+        after = store.state(T0)
+    assert before.first_dirty() == after.first_dirty()
+    assert [p.number for p in before.publications] == [p.number for p in after.publications]
+    report, _, _ = world.run(expired=True, idles=3)
+    assert 0 == report.rounds
+
+
+def test_looking_for_what_has_expired_reads_no_segment_before_its_time(
+    world: StoreWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The filter knows the earliest horizon, and is asked once."""
+    deleted(world)
+    read: list[str] = []
+    asked = ObstoreObjects.read_range
+
+    def noting(self: ObstoreObjects, key: str, start: int, end: int) -> memoryview:
+        read.append(key.rpartition("/")[2])
+        return asked(self, key, start, end)
+
+    monkeypatch.setattr(ObstoreObjects, "read_range", noting)
+    report, _, _ = world.run(expired=True, idles=4)
+    assert (0, ["filter"]) == (report.rounds, read)
+
+
+def test_a_receipt_says_what_each_round_did(world: StoreWorld, tmp_path: Path) -> None:
+    receipt = tmp_path / "receipts"
+    world.log(0, 3)
+    world.run(receipt=receipt)
+    world.fill(0)
+    world.fill(0)
+    world.run(receipt=receipt, copies=True)
+    found = read_receipts(receipt, LocalFiles())
+    assert [(T0, 0, 15), (T0, 15, 25)] == [
+        (each.partition, each.first_dirty, each.end_offset) for each in found
+    ]
+    *read, _active = found[0].inputs
+    assert all(entry.crc32c is not None for entry in (*read, *found[0].outputs))
 
 
 def test_retention_lets_segments_go(world: StoreWorld) -> None:

@@ -2,7 +2,8 @@
 
 A log of many segments is copied and cleaned; then rounds follow whose updates are of keys of its
 newest tenth (*local*) or of any (*scattered*). Counted are the bytes and requests that the object
-store sees, which do not depend on who else uses the machine, and processor time.
+store sees, which do not depend on who else uses the machine, and processor time. The local updates
+are measured in every shape, on threads: what a round reads is the same on Spark.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from keeplast.cleaner.shapes import Shape
 from keeplast.clock import SystemClock
 from keeplast.engine.kernel_cache import load_kernels
 from keeplast.engine.local_runner import LocalRunner
@@ -40,6 +42,8 @@ RECORD_OVERHEAD = 30
 ALL_DIRTY = 1 << 62
 HOT_SHARE = 0.09
 """Of the keys: with the updates themselves they lie in the newest tenth of the log."""
+WORKLOADS = ((True, None), (True, Shape.BROADCAST), (True, Shape.BUCKET), (False, None))
+"""Whether updates are local, and how rounds are cut."""
 DIRTY_SEGMENTS = 2
 ROUNDS = 3
 FPP = 0.01
@@ -112,6 +116,7 @@ class Measured:
     """The rounds of one workload; ``log_bytes`` is the live log before them, on average."""
 
     workload: str
+    shape: str
     has_filters: bool
     rounds: int
     log_bytes: int
@@ -195,10 +200,10 @@ class Store:
             index_interval_bytes=4096, progressed=lambda count: None,
         )  # fmt: skip
 
-    def clean(self, chunk_bytes: int) -> tuple[float, float, int, float]:
+    def clean(self, chunk_bytes: int, shape: Shape | None) -> tuple[float, float, int, float]:
         """Do a round; returns processor seconds, share skipped, filter bytes and their share."""
         topic = replace(self._topic, tier_chunk_bytes=chunk_bytes)
-        request = TierRequest(topic, CleanerConfig(), 0, MEMORY_BYTES, force=True)
+        request = TierRequest(topic, CleanerConfig(), 0, MEMORY_BYTES, force=True, shape=shape)
 
         def runner_for(files: FileSystem) -> LocalRunner:
             return LocalRunner(1, files=files, clock=self._clock)
@@ -219,9 +224,10 @@ class Store:
 def measure(root: Path, *, segments: int, segment_bytes: int, value_bytes: int) -> list[Measured]:
     """Measure both workloads with filters and without."""
     found: list[Measured] = []
-    for is_local in (True, False):
+    for is_local, shape in WORKLOADS:
         name = "local" if is_local else "scattered"
-        place = root / name
+        cut = Shape.PARTITION if shape is None else shape
+        place = root / f"{name}-{cut.value}"
         log = Workload(
             place, segments=segments, segment_bytes=segment_bytes, value_bytes=value_bytes
         )
@@ -234,7 +240,7 @@ def measure(root: Path, *, segments: int, segment_bytes: int, value_bytes: int) 
         ]
         for store in stores:
             store.take_in()
-            store.clean(ALL_DIRTY)
+            store.clean(ALL_DIRTY, None)
         log_bytes, totals = 0, [[0.0, 0.0, 0, 0.0] for _ in stores]
         traffics = [Traffic() for _ in stores]
         for _ in range(ROUNDS):
@@ -243,14 +249,14 @@ def measure(root: Path, *, segments: int, segment_bytes: int, value_bytes: int) 
                 store.take_in()
                 log_bytes += store.state.remote_bytes if i == 0 else 0
                 store.objects.traffic = traffics[i]
-                totals[i] = [a + b for a, b in zip(totals[i], store.clean(-1), strict=True)]
+                totals[i] = [a + b for a, b in zip(totals[i], store.clean(-1, shape), strict=True)]
                 store.objects.traffic = Traffic()
         log.close()
         for has_filters, traffic, total in zip((False, True), traffics, totals, strict=True):
             seconds, skipped, filter_bytes, of_segments = total
             found.append(
                 Measured(
-                    name, has_filters, ROUNDS, log_bytes // ROUNDS, traffic.requests,
+                    name, cut.value, has_filters, ROUNDS, log_bytes // ROUNDS, traffic.requests,
                     traffic.bytes_read, traffic.bytes_written, round(seconds, 3),
                     round(skipped / ROUNDS, 4), int(filter_bytes), round(of_segments / ROUNDS, 5),
                 )
@@ -261,16 +267,17 @@ def measure(root: Path, *, segments: int, segment_bytes: int, value_bytes: int) 
 def table(rows: Sequence[Measured]) -> str:
     """Return the rows as Markdown; a saving is that of the row beside the one without filters."""
     lines = [
-        "| updates | filters | read, of the log | written | requests a round | "
+        "| updates | shape | filters | read, of the log | written | requests a round | "
         "processor s a GiB | clean bytes skipped | filters, of segments | reads less by |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    plain = {row.workload: row for row in rows if not row.has_filters}
+    plain = {(row.workload, row.shape): row for row in rows if not row.has_filters}
     for row in rows:
         rounds_bytes = row.log_bytes * row.rounds
-        saved = plain[row.workload].bytes_read / row.bytes_read
+        saved = plain[row.workload, row.shape].bytes_read / row.bytes_read
         cells = [
             row.workload,
+            row.shape,
             "yes" if row.has_filters else "no",
             f"{row.bytes_read / rounds_bytes:.1%}",
             f"{row.bytes_written / rounds_bytes:.1%}",

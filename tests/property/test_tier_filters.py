@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.cleaner.shapes import Shape
 from keeplast.engine.report import FilterStats
 from keeplast.format.compression import Codec
 from keeplast.log.append import NewRecord
@@ -55,8 +56,17 @@ def record(dice: random.Random, session: int) -> NewRecord:
     return versioned(key, version, value, timestamp_ms=dice.randrange(-1, 9))
 
 
-def clean_history(root: Path, seed: int, topic: TopicConfig, cleaner: CleanerConfig) -> FilterStats:
-    """Clean one history with filters and without, session by session; compare all that is left."""
+def clean_history(
+    root: Path,
+    seed: int,
+    topic: TopicConfig,
+    cleaner: CleanerConfig,
+    shape: Shape | None = None,
+) -> FilterStats:
+    """Clean one history with filters and without, session by session; compare all that is left.
+
+    A ``shape`` is that of the rounds with filters; the others are one task.
+    """
     dice = random.Random(seed)
     log = LogBuilder(root / str(PARTITION), topic)
     pairs: list[tuple[Tiered, TopicConfig]] = []
@@ -72,7 +82,11 @@ def clean_history(root: Path, seed: int, topic: TopicConfig, cleaner: CleanerCon
             else:
                 pairs[i][0].take_in(log.directory)
             pairs[i][0].clock.advance(log.now_ms - pairs[i][0].clock.now_ms())
-        reports = [each.clean(its, cleaner=cleaner) for each, its in pairs]
+        reports = [
+            each.clean(its, cleaner=cleaner, shape=shape if its.tier_filter_fpp else None)
+            for each, its in pairs
+        ]
+        assert reports[0].shape == (None if shape is None else shape.value)
         assert reports[0].end_offset == reports[1].end_offset
         assert pairs[0][0].live_objects() == pairs[1][0].live_objects()
         if reports[0].filters is not None:
@@ -102,4 +116,25 @@ def test_i22_what_remains_is_the_same_with_filters_and_without(
         saved += clean_history(tmp_path / str(seed), seed, topic, cleaner)
     assert saved.skipped_segments > 0
     if topic.strategy is not Strategy.OFFSET:
+        assert saved.unranked_bytes > 0
+
+
+@pytest.mark.parametrize("shape", [Shape.BROADCAST, Shape.BUCKET])
+@pytest.mark.parametrize(
+    "topic",
+    [
+        replace(SMALL, segment_bytes=14),
+        replace(SMALL, segment_bytes=800),
+        replace(BY_HEADER, segment_bytes=900, delete_retention_ms=DAY_MS),
+        replace(BY_TIMESTAMP, segment_bytes=14),
+    ],
+    ids=["one by one", "small", "by header", "by time"],
+)
+def test_i22_what_remains_is_the_same_when_rounds_with_filters_are_cut(
+    tmp_path: Path, topic: TopicConfig, shape: Shape
+) -> None:
+    whole = replace(topic, tier_chunk_bytes=1 << 30)
+    saved = clean_history(tmp_path, 1, whole, CleanerConfig(), shape)
+    assert saved.skipped_segments > 0
+    if shape is Shape.BROADCAST and topic.strategy is not Strategy.OFFSET:
         assert saved.unranked_bytes > 0

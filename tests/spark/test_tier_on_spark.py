@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,11 @@ from keeplast.engine.report import RoundReport
 from keeplast.engine.runner import Runner
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.model.partition import TopicPartition
+from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.pipeline.runner import SparkRunner
+from tests.support.keyed_history import CLEAN_SEGMENTS, KeyedHistory
+from tests.support.keyed_history import TOPIC as KEYED_TOPIC
 from tests.support.manual_clock import ManualClock
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import NOW_MS, PARTITION
@@ -34,6 +38,8 @@ SETTINGS = {
     "cleanup.policy": "compact", "segment.bytes": "700", "tier.chunk.bytes": str(1 << 30),
 }  # fmt: skip
 """One chunk on threads too: Spark's round covers all dirty data, and chunks stamp horizons."""
+
+KEYED = replace(KEYED_TOPIC, tier_chunk_bytes=1 << 30)
 
 BY_TIMESTAMP = {**SETTINGS, "compaction.strategy": "timestamp"}
 
@@ -84,6 +90,39 @@ def test_every_shape_on_spark_leaves_the_objects_of_a_thread(
         assert expected == actual
         assert shape.value == report.shape
         assert expected_report.reasons == report.reasons
+
+
+@pytest.mark.parametrize("shape", [Shape.BROADCAST, Shape.BUCKET])
+@pytest.mark.parametrize(
+    "strategy", [Strategy.OFFSET, Strategy.TIMESTAMP], ids=lambda strategy: str(strategy.value)
+)
+def test_what_filters_let_stay_is_not_read_by_spark(
+    tmp_path: Path, spark_runner: SparkRunner, shape: Shape, strategy: Strategy
+) -> None:
+    topic = replace(KEYED, strategy=strategy)
+    lefts: list[object] = []
+    for name in ("thread", "spark"):
+        (tmp_path / name).mkdir()
+        objects = tmp_path / f"{name}-objects"
+        history = KeyedHistory(tmp_path / name, topic, f"file://{objects}")
+        history.write(1)
+        history.write(2)
+        history.write(CLEAN_SEGMENTS)
+        hidden = {path: path.with_suffix(".away") for path in objects.rglob(f"{0:020d}.log")}
+        assert len(hidden) > 0
+        if name == "thread":
+            history.round_without_filters()
+        else:
+            history.tiered.take_in(history.log.directory)
+            for path, away in hidden.items():
+                path.rename(away)
+            report, stats = history.round(shape, spark_runner)
+            for path, away in hidden.items():
+                away.rename(path)
+            assert (CLEAN_SEGMENTS, 2) == (stats.clean_segments, stats.skipped_segments)
+            assert (shape.value, 5) == (report.shape, stats.written)
+        lefts.append(history.tiered.live_objects())
+    assert lefts[0] == lefts[1]
 
 
 def test_what_a_late_attempt_stages_is_garbage_that_is_collected(

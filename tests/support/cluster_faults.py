@@ -16,7 +16,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from pyspark import TaskContext
 
 from keeplast.cleaner.plan import RoundPlan
@@ -26,6 +28,8 @@ from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.engine.units import (
     Answer,
     AskUnit,
+    FilterUnit,
+    HashChunk,
     IndexUnit,
     KeyChunk,
     RaiseUnit,
@@ -216,7 +220,15 @@ class FaultyWorker:
         self.fault.at(stage, Moment.AFTER)
         return result
 
-    def ask(self, task: PartitionTask, unit: AskUnit) -> Iterator[KeyChunk | UnitResult]:
+    def consult(
+        self, task: PartitionTask, unit: FilterUnit, hashes: NDArray[np.uint64]
+    ) -> UnitResult:
+        """Ask filters."""
+        return self.worker.consult(task, unit, hashes)
+
+    def ask(
+        self, task: PartitionTask, unit: AskUnit
+    ) -> Iterator[KeyChunk | HashChunk | UnitResult]:
         """Ask about an extent."""
         self.fault.at(Stage.ASK, Moment.BEFORE)
         yield from self._telling(Stage.ASK, task).ask(task, unit)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from keeplast.cleaner.shapes import Shape
 from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.report import RoundReport
 from keeplast.engine.runner import Runner
@@ -68,14 +70,18 @@ class Tiered:
         committed: Committed | None = None,
         cleaner: CleanerConfig | None = None,
         force: bool = True,
+        shape: Shape | None = None,
+        runner: Runner | None = None,
     ) -> RoundReport:
-        """Do one round, whatever the dirty ratio."""
+        """Do one round, whatever the dirty ratio; on one thread of its own unless by ``runner``."""
         request = TierRequest(
             topic, cleaner or CleanerConfig(), grace_ms=0, memory_bytes=MEMORY_BYTES_MIN,
-            force=force,
+            force=force, shape=shape,
         )  # fmt: skip
 
-        def runner_for(files: FileSystem) -> Runner:
+        def runner_for(files: FileSystem) -> AbstractContextManager[Runner]:
+            if runner is not None:
+                return nullcontext(runner)
             return LocalRunner(1, files=files, clock=self.clock)
 
         return clean_remote(

@@ -205,6 +205,11 @@ class KeyHashes:
             self.values = grown
         return True
 
+    def distinct(self) -> NDArray[np.uint64]:
+        """Return every hash once, ascending; nothing when it is full."""
+        self.forget_doubles()
+        return self.values[: self.count].copy()
+
     def forget_doubles(self) -> None:
         """Keep every hash once, ascending."""
         once = np.unique(self.values[: self.count])

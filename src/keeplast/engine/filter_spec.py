@@ -1,6 +1,7 @@
-"""How a round on the tier uses filters, and what they let it leave out; values that travel.
+"""How a round on the tier uses filters, what they say, and what they let it leave out.
 
-A task carries the first and hands the second from wave to wave.
+Values that travel: a task carries the first, a round in stages gathers the second from wherever
+filters were asked, and the third is handed from wave to wave.
 """
 
 from __future__ import annotations
@@ -23,6 +24,33 @@ class FilterSpec:
     key: FilterKey
     fpp: float
     segments: Mapping[int, SegmentBytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the filter of the clean segment at ``base_offset`` says of some of the dirty keys.
+
+    ``size_bytes`` is the filter's own, 0 without a good one. ``stays`` and ``needs_no_ranking`` say
+    that neither these keys nor time change the segment, and that it cannot hold a winner.
+    """
+
+    base_offset: int
+    size_bytes: int = 0
+    stays: bool = False
+    needs_no_ranking: bool = False
+    bytes_read: int = 0
+    is_damaged: bool = False
+
+    def __and__(self, other: Asked) -> Asked:
+        """Return what the same filter says of the keys that either was asked for."""
+        return Asked(
+            self.base_offset,
+            min(self.size_bytes, other.size_bytes),
+            self.stays and other.stays,
+            self.needs_no_ranking and other.needs_no_ranking,
+            self.bytes_read + other.bytes_read,
+            self.is_damaged or other.is_damaged,
+        )
 
 
 @dataclass(frozen=True, slots=True)

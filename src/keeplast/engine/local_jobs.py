@@ -21,6 +21,7 @@ from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.engine.units import (
     AskUnit,
     Failed,
+    FilterUnit,
     IndexUnit,
     RaiseUnit,
     ResolveUnit,
@@ -32,6 +33,7 @@ from keeplast.engine.work import (
     SharedKeyMap,
     Tools,
     ask_to_chunks,
+    consult,
     index,
     raise_clean,
     resolve_bucket,
@@ -176,6 +178,8 @@ class StagedJob:
             return scan(unit, tools)
         if isinstance(unit, IndexUnit):
             return index(unit, tools, self._shared, self._shared.key_map.forget_notes)
+        if isinstance(unit, FilterUnit):
+            return consult(unit, tools, self._round.dirty_hashes)
         if isinstance(unit, RaiseUnit):
             return raise_clean(unit, tools, self._shared.raise_known)
         if isinstance(unit, AskUnit):

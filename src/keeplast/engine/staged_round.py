@@ -1,6 +1,11 @@
 """One round in stages, seen from whoever drives it: which units come next, and what they gave.
 
-    [scan]  ->  index  ->  [raise or resolve]  ->  [scan]  ->  rewrite  ->  result
+    [scan]  ->  index  ->  [filter]  ->  [raise, or ask and resolve]  ->  [scan]  ->  rewrite
+
+With filters (on the tier) only the dirty section is indexed before they are asked, and what no
+dirty key is in has no part in the stages behind that; without, buckets are asked about everything
+at once. What the filters of a segment let stay has no transactions either, so that it needs no
+scan.
 
 A scan is only made where it is needed. Transactions that aborted decide what the first pass
 indexes, so they are followed before it. Without any, the first pass lists the events that it
@@ -13,18 +18,20 @@ Runs nothing itself and is not thread-safe. The first error in the order of the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from enum import Enum
 
 import numpy as np
 
 from keeplast.cleaner.plan import GroupPlan, plan_groups
 from keeplast.cleaner.shapes import Shape
-from keeplast.cleaner.transactions import TransactionState
+from keeplast.cleaner.transactions import TransactionState, no_events
 from keeplast.clock import Clock
 from keeplast.columns import verdicts
+from keeplast.engine.filter_spec import NO_SKIPS, Asked
 from keeplast.engine.index import first_pass_position
 from keeplast.engine.payloads import NO_PAYLOADS
-from keeplast.engine.ranking import ranking_of
+from keeplast.engine.skipping import ranks_apart, segments_to_ask, skips_of
 from keeplast.engine.standings import bucket_of
 from keeplast.engine.task import (
     IndexStats,
@@ -34,11 +41,14 @@ from keeplast.engine.task import (
     second_pass_start,
 )
 from keeplast.engine.units import (
+    NO_HASHES,
     Answer,
     AskUnit,
     Events,
     Extent,
     Failed,
+    Filtered,
+    FilterUnit,
     Indexed,
     IndexUnit,
     KeyChunk,
@@ -55,12 +65,16 @@ from keeplast.engine.units import (
 from keeplast.engine.wave import failed_result
 from keeplast.errors import invariant
 
+FILTERS_OF_A_UNIT = 32
+
 
 class Stage(Enum):
     """Where a round is."""
 
     SCAN = "scan"
     INDEX = "index"
+    FILTER = "filter"
+    ASK = "ask about the clean section"
     RAISE = "raise"
     RESOLVE = "resolve"
     SCAN_CLEAN = "scan the clean section"
@@ -92,8 +106,10 @@ class StagedRound:
             self._extents.append(extent)
             if s.base_offset in dirty_bases:
                 self._dirty.append(extent)
-        self._ranking = ranking_of(plan.topic)
         self._groups = plan_groups(plan, plan.bound)
+        self._skips = NO_SKIPS
+        self._asked: dict[int, Asked] = {}
+        self.dirty_hashes = NO_HASHES
         self._events: dict[Extent, Events] = {}
         self._indexed: list[Indexed] = []
         self._answers: list[Answer] = []
@@ -123,8 +139,13 @@ class StagedRound:
                 if extent not in self._events:
                     yield ScanUnit(number, extent)
         elif self.stage is Stage.INDEX:
-            is_bucket = self.task.shape.shape is Shape.BUCKET
-            yield from self._ask_units() if is_bucket else self._index_units()
+            yield from self._ask_units() if self._is_bucket else self._index_units()
+        elif self.stage is Stage.FILTER:
+            bases = self.filtered_bases
+            for first in range(0, len(bases), FILTERS_OF_A_UNIT):
+                yield FilterUnit(number, bases[first : first + FILTERS_OF_A_UNIT])
+        elif self.stage is Stage.ASK:
+            yield from self._ask_units()
         elif self.stage is Stage.RAISE:
             yield from self._raise_units()
         elif self.stage is Stage.RESOLVE:
@@ -145,6 +166,10 @@ class StagedRound:
             self._indexed.append(result)
             if result.events is not None:
                 self._events[result.extent] = result.events
+        elif isinstance(result, Filtered):
+            for each in result.answers:
+                known = self._asked.get(each.base_offset)
+                self._asked[each.base_offset] = each if known is None else known & each
         elif isinstance(result, Resolved):
             self._answers.extend(result.answers)
             self._distinct_keys += result.distinct_keys
@@ -170,11 +195,19 @@ class StagedRound:
             self.stage = Stage.DONE
         elif self.stage is Stage.SCAN:
             self.stage = Stage.INDEX
-        elif self.stage is Stage.INDEX and self.task.shape.shape is Shape.BUCKET:
+        elif self.stage is Stage.INDEX and self.task.filters is not None:
+            self._gather_hashes()
+            self.stage = Stage.FILTER
+        elif self.stage is Stage.FILTER and self._is_bucket:
+            self._leave_out()
+            self.stage = Stage.ASK
+        elif self.stage in (Stage.INDEX, Stage.ASK) and self._is_bucket:
             self.stage = Stage.RESOLVE
-        elif self.stage is Stage.INDEX and self._ranking.has_versions and self._distinct_keys:
+        elif self.stage in (Stage.INDEX, Stage.FILTER) and self._raises:
+            self._leave_out()
             self.stage = Stage.RAISE
-        elif self.stage in (Stage.INDEX, Stage.RAISE, Stage.RESOLVE):
+        elif self.stage in (Stage.INDEX, Stage.FILTER, Stage.RAISE, Stage.RESOLVE):
+            self._leave_out()
             # Where the dirty section has transactions the clean one most likely has some too.
             has_some = any(len(events) for events in self._events.values())
             self.stage = Stage.SCAN_CLEAN if has_some and not self._knows_all else Stage.REWRITE
@@ -187,9 +220,44 @@ class StagedRound:
             self.stage = Stage.DONE
         if self.stage is Stage.REWRITE and not self._index_seconds:
             self._index_seconds = self._clock.seconds() - self._started
-        is_optional = self.stage in (Stage.RAISE, Stage.RESOLVE)
+        is_optional = self.stage in (Stage.FILTER, Stage.ASK, Stage.RAISE, Stage.RESOLVE)
         if is_optional and next(self.units(), None) is None:
             self.advance()
+
+    @property
+    def filtered_bases(self) -> tuple[int, ...]:
+        """Return the clean segments whose filters are asked; none where keys were too many."""
+        if any(each.hashes is None for each in self._indexed):
+            return ()
+        return segments_to_ask(self.task.plan, self._groups, has_versions=ranks_apart(self.task))
+
+    def _gather_hashes(self) -> None:
+        """Put together what index units of this process know of the dirty keys."""
+        hashes = [each.hashes for each in self._indexed if each.hashes is not None]
+        self.dirty_hashes = np.unique(np.concatenate([NO_HASHES, *hashes]))
+        self._indexed = [
+            replace(each, hashes=each.hashes if each.hashes is None else NO_HASHES)
+            for each in self._indexed
+        ]
+
+    def _leave_out(self) -> None:
+        """Forget the groups that filters let stay, and whose transactions need not be followed."""
+        if self.stage is not Stage.FILTER:
+            return
+        self._skips = skips_of(self.task.plan, self._groups, self._asked.values())
+        self._groups = self._skips.rest(self._groups)
+        self.dirty_hashes = NO_HASHES
+        for extent in self._extents:
+            if extent.base_offset in self._skips.staying | self._skips.unranked:
+                self._events[extent] = no_events()
+
+    @property
+    def _is_bucket(self) -> bool:
+        return self.task.shape.shape is Shape.BUCKET
+
+    @property
+    def _raises(self) -> bool:
+        return ranks_apart(self.task) and self._distinct_keys > 0
 
     @property
     def _knows_all(self) -> bool:
@@ -202,15 +270,21 @@ class StagedRound:
 
     def _raise_units(self) -> Iterator[Unit]:
         for extent, entry in self._second_pass(self._extents):
-            if extent.base_offset < self.task.plan.first_dirty:
+            is_known = extent.base_offset in self._skips.unranked
+            if extent.base_offset < self.task.plan.first_dirty and not is_known:
                 yield RaiseUnit(self.task.number, extent, entry)
 
     def _ask_units(self) -> Iterator[Unit]:
+        """Yield what the buckets are asked for: where filters are asked between, in two stages."""
         number, buckets = self.task.number, self.task.shape.buckets
         first = dict(self._first_pass())
         for extent, entry in self._second_pass(self._extents):
             lists = extent not in self._events
             own = first.get(extent)
+            if self.task.filters is not None and (own is None) == (self.stage is Stage.INDEX):
+                continue
+            if extent.base_offset in self._skips.staying:
+                continue
             agree = own is not None and self._agree(extent, own, entry)
             yield AskUnit(number, extent, entry, buckets, agree, True, lists)
             if own is not None and not agree:
@@ -258,11 +332,15 @@ class StagedRound:
         }
         if not self._knows_all:
             for group in waiting.values():
-                yield RewriteUnit(self.task.number, group, None)
+                yield self._rewrite_unit(group, None)
             return
         for extent, entry in self._second_pass(self._extents):
             if extent.start == 0 and extent.base_offset in waiting:
-                yield RewriteUnit(self.task.number, waiting[extent.base_offset], entry)
+                yield self._rewrite_unit(waiting[extent.base_offset], entry)
+
+    def _rewrite_unit(self, group: GroupPlan, entry: TransactionState | None) -> RewriteUnit:
+        known = self._skips.known.intersection(source.base_offset for source in group.sources)
+        return RewriteUnit(self.task.number, group, entry, known)
 
     def result(self) -> TaskResult:
         """Return what the round gave, or its first error in the order of the log."""
@@ -273,9 +351,11 @@ class StagedRound:
         source_crcs: dict[int, int] = {}
         output_crcs: dict[int, int] = {}
         payloads = sum((each.payloads for each in self._indexed), NO_PAYLOADS)
+        filters = self._skips.stats
         for part in parts:
             counters += part.counters
             payloads += part.payloads
+            filters += part.filters
             source_crcs.update(part.source_crcs)
             output_crcs.update(part.output_crcs)
         return TaskResult(
@@ -299,6 +379,7 @@ class StagedRound:
             source_crcs=source_crcs,
             output_crcs=output_crcs,
             payloads=payloads,
+            filters=filters,
         )
 
 
@@ -308,4 +389,6 @@ def place_of(unit: Unit) -> tuple[int, int]:
         return (0, unit.bucket)
     if isinstance(unit, RewriteUnit):
         return (unit.group.base_offset, 0)
+    if isinstance(unit, FilterUnit):
+        return (unit.bases[0], 0)
     return (unit.extent.base_offset, unit.extent.start)

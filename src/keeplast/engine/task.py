@@ -63,7 +63,7 @@ class PartitionTask:
     all workers together may read and write; a runner gives each its share.
     ``files`` is how a worker opens the file system that the paths are in.
     ``shape`` says how the work is cut; what must run in waves is always one task. ``filters`` are
-    those of a round on the tier: one task asks them, all make them.
+    those of a round on the tier, which asks them and makes them.
     """
 
     number: int

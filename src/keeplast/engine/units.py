@@ -2,6 +2,7 @@
 
     scan     a run of batches     -> the events of its transactions
     index    a run of batches     -> keys, to a map or to hash buckets, and events
+    filter   clean segments       -> which of them no dirty key is in, as far as their filters know
     raise    a clean run          -> clean records that outrank a dirty one, where versions rank
     resolve  a hash bucket        -> how the rows that were asked about stand
     rewrite  a group              -> staged files that have been checked
@@ -20,8 +21,12 @@ from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import GroupPlan
 from keeplast.cleaner.transactions import TransactionState
+from keeplast.engine.filter_spec import Asked
 from keeplast.engine.payloads import NO_PAYLOADS, Payloads
+from keeplast.engine.report import FilterStats
 from keeplast.engine.task import IndexStats, StagedGroup
+
+NO_HASHES: NDArray[np.uint64] = np.empty(0, np.uint64)
 
 Events = NDArray[np.int64]
 """(n, 3): last offset, producer id, kind; see :func:`keeplast.columns.transactions.list_events`."""
@@ -65,6 +70,19 @@ class IndexUnit:
     def cost_bytes(self) -> int:
         """Return the bytes it reads."""
         return self.extent.end - self.extent.start
+
+
+@dataclass(frozen=True, slots=True)
+class FilterUnit:
+    """Ask the filters of the clean segments at ``bases`` for dirty keys."""
+
+    number: int
+    bases: tuple[int, ...]
+
+    @property
+    def cost_bytes(self) -> int:
+        """Return 0: next to the log there is nothing to read."""
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +140,14 @@ class KeyChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class HashChunk:
+    """Hashes of dirty keys as filters know them, those that one of the buckets asks for."""
+
+    bucket: int
+    hashes: NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
 class ResolveUnit:
     """Answer for all rows of one bucket."""
 
@@ -149,11 +175,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class RewriteUnit:
-    """Rewrite and check one group; ``entry`` None while nobody knows the transactions there."""
+    """Rewrite and check one group; ``entry`` None while nobody knows the transactions there.
+
+    ``known_filters`` are the base offsets of its sources that have a good filter.
+    """
 
     number: int
     group: GroupPlan
     entry: TransactionState | None
+    known_filters: frozenset[int] = frozenset()
 
     @property
     def cost_bytes(self) -> int:
@@ -161,7 +191,7 @@ class RewriteUnit:
         return self.group.size_bytes
 
 
-Unit = ScanUnit | IndexUnit | RaiseUnit | AskUnit | ResolveUnit | RewriteUnit
+Unit = ScanUnit | IndexUnit | FilterUnit | RaiseUnit | AskUnit | ResolveUnit | RewriteUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +204,10 @@ class Scanned:
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """What an index unit read. Keys travel apart: in the sink, ``block``, or ``chunks``."""
+    """What an index unit read. Keys travel apart: in the sink, ``block``, or ``chunks``.
+
+    ``hashes`` are those of the dirty keys as filters know them, None when they were too many.
+    """
 
     extent: Extent
     events: Events | None
@@ -183,6 +216,15 @@ class Indexed:
     block: tuple[NDArray[np.uint64], NDArray[np.int64]] | None = None
     chunks: tuple[KeyChunk, ...] = ()
     payloads: Payloads = NO_PAYLOADS
+    hashes: NDArray[np.uint64] | None = field(default_factory=lambda: NO_HASHES)
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """What filters say of all dirty keys, or of those of one bucket."""
+
+    answers: tuple[Asked, ...]
+    peak_rss_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +250,7 @@ class Rewritten:
     source_crcs: Mapping[int, int] = field(default_factory=dict)
     output_crcs: Mapping[int, int] = field(default_factory=dict)
     payloads: Payloads = NO_PAYLOADS
+    filters: FilterStats = field(default_factory=FilterStats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,4 +261,4 @@ class Failed:
     error: Exception
 
 
-UnitResult = Scanned | Indexed | Resolved | Rewritten | Failed
+UnitResult = Scanned | Indexed | Filtered | Resolved | Rewritten | Failed

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +20,18 @@ from numpy.typing import NDArray
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.transactions import EventLister, aborted_keys
 from keeplast.columns import verdicts, winners
+from keeplast.columns.filters import KeyHashes
 from keeplast.columns.ledger import NO_LEDGER, Ledger
 from keeplast.columns.ranks import RankedKeyMap
 from keeplast.columns.winners import SHARDS, KeyMap
+from keeplast.engine.filter_spec import FilterSpec
 from keeplast.engine.index import Indexing, KeySink
 from keeplast.engine.ranking import VersionCounts, ranking_of
+from keeplast.engine.report import FilterStats
 from keeplast.engine.resolve import RaiseKnown, raise_over_extent
 from keeplast.engine.rewrite import EntryNeededError, PassContext
 from keeplast.engine.second_pass import SecondPass, discard
+from keeplast.engine.skipping import ask_filters, hashes_max, note_dirty, ranks_apart
 from keeplast.engine.standings import Standings, pack_bits, parts_of
 from keeplast.engine.task import IndexStats, PartitionTask, StagedGroup, second_pass_start
 from keeplast.engine.transaction_windows import follow_window, list_window
@@ -34,6 +39,9 @@ from keeplast.engine.units import (
     Answer,
     AskUnit,
     Extent,
+    Filtered,
+    FilterUnit,
+    HashChunk,
     Indexed,
     IndexUnit,
     KeyChunk,
@@ -48,7 +56,7 @@ from keeplast.engine.units import (
 from keeplast.engine.waiting_rows import WaitingRows
 from keeplast.engine.wave import peak_rss_bytes
 from keeplast.engine.workspace import DecompressedCache, Workspace
-from keeplast.errors import CorruptError
+from keeplast.errors import CorruptError, invariant
 from keeplast.format.filename import LOG, segment_file
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.windows import Window, read_windows
@@ -167,6 +175,7 @@ def index(unit: IndexUnit, tools: Tools, sink: KeySink, disordered: Callable[[],
             _stats(indexing.messages, indexing.bytes, indexing.versions),
             peak_rss_bytes(),
             payloads=tools.workspace.take_payloads(),
+            hashes=_found(indexing.dirty_keys),
         )
 
     # The second pass checks every CRC before anything is committed. What does not parse here most
@@ -182,6 +191,41 @@ def index_to_block(unit: IndexUnit, tools: Tools) -> Indexed:
     own = ranking_of(tools.task.plan.topic).new_map()
     found = index(unit, tools, own, own.forget_notes)
     return replace(found, block=own.to_block())
+
+
+def consult(unit: FilterUnit, tools: Tools, hashes: NDArray[np.uint64]) -> Filtered:
+    """Ask the filters of the unit's segments for the dirty keys with these ``hashes``."""
+    task, answers = tools.task, []
+    spec = task.filters
+    invariant(spec is not None, "only a round with filters asks them")
+    for answer in ask_filters(
+        cast(FilterSpec, spec), task.plan, task.path, unit.bases, hashes, tools.files,
+        has_versions=ranks_apart(task),
+    ):  # fmt: skip
+        answers.append(answer)
+        tools.progressed(0)
+    return Filtered(tuple(answers), peak_rss_bytes())
+
+
+def _found(hashes: KeyHashes) -> NDArray[np.uint64] | None:
+    return None if hashes.is_full else hashes.distinct()
+
+
+def split_hashes(hashes: NDArray[np.uint64] | None, buckets: int) -> Iterator[HashChunk]:
+    """Yield ascending ``hashes`` by the bucket that asks for them."""
+    if hashes is None:
+        return
+    ends = np.searchsorted(hashes >> np.uint64(32), _bucket_ends(buckets))
+    first = 0
+    for bucket, end in enumerate(ends.tolist()):
+        if first < end:
+            yield HashChunk(bucket, hashes[first:end])
+        first = end
+
+
+def _bucket_ends(buckets: int) -> NDArray[np.uint64]:
+    """Return the exclusive ends of equal parts of 32 bits."""
+    return np.array([(number << 32) // buckets for number in range(1, buckets + 1)], np.uint64)
 
 
 def raise_clean(unit: RaiseUnit, tools: Tools, raise_known: RaiseKnown) -> Indexed:
@@ -252,6 +296,7 @@ def ask_in_steps(unit: AskUnit, tools: Tools, emit: Emit) -> Iterator[Indexed | 
         _stats(asking.messages, asking.bytes, asking.versions),
         peak_rss_bytes(),
         payloads=tools.workspace.take_payloads(),
+        hashes=_found(asking.dirty_keys),
     )
 
 
@@ -273,6 +318,8 @@ class _Asking:
         self._waiting = WaitingRows(unit.buckets, tools.task.memory_bytes)
         self._part = 0
         self._ranking = ranking_of(tools.task.plan.topic)
+        self._filters = tools.task.filters if unit.indexes else None
+        self.dirty_keys = KeyHashes(hashes_max(tools.task.memory_bytes))
         self.has_versions = self._ranking.has_versions
         self.versions = VersionCounts()
         self.messages = 0
@@ -285,6 +332,8 @@ class _Asking:
         for part in w.slices(
             window, unit.extent.base_offset, task.hash_key, self._tools.cache, keeps=True
         ):
+            if self._filters is not None:
+                note_dirty(self.dirty_keys, self._filters, window, part, w, task.plan.first_dirty)
             count = verdicts.mark_looked_up(
                 window.table, part.first, part.last, task.plan.bound - 1, w.offsets, w.flags,
                 w.standings, w.marks,
@@ -366,7 +415,7 @@ def rewrite(
     context = PassContext(
         task, task.plan.bound, standings, tools.files, tools.workspace, tools.cache, counters,
         tools.progressed, ranking_of(task.plan.topic), source_crcs if task.takes_crcs else None,
-        ledger, knows_entry=unit.entry is not None,
+        ledger, knows_entry=unit.entry is not None, known_filters=unit.known_filters,
     )  # fmt: skip
     entry = second_pass_start(task.plan) if unit.entry is None else unit.entry.copy()
     second = SecondPass(context, entry, [unit.group], staged=staged)
@@ -391,4 +440,5 @@ def rewrite(
         source_crcs,
         second.output_crcs,
         tools.workspace.take_payloads(),
+        FilterStats(written=second.filters, bytes_written=second.filter_bytes),
     )

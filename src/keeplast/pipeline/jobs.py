@@ -3,7 +3,8 @@
 A stage has one job for all partitions of a call. Keys and standings travel as packed arrays, never
 as rows of a table. With buckets they never pass the driver: one job reads and shuffles keys to
 buckets, another answers, shuffles standings to groups and rewrites; the first job's shuffle files
-are what the second begins with.
+are what the second begins with. Where filters are asked for the dirty keys between the two, the
+first is two: what is clean follows to the same places, as far as it has to be read at all.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pyspark import RDD, Broadcast, SparkContext
 
 from keeplast.cleaner.shapes import Shape
@@ -28,6 +31,8 @@ from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.engine.units import (
     Answer,
     AskUnit,
+    FilterUnit,
+    HashChunk,
     Indexed,
     KeyChunk,
     Resolved,
@@ -37,7 +42,7 @@ from keeplast.engine.units import (
 )
 from keeplast.engine.wave import peak_rss_bytes
 from keeplast.engine.work import resolve
-from keeplast.errors import UnavailableError
+from keeplast.errors import UnavailableError, invariant
 from keeplast.pipeline.stages import Worker, own_versions
 
 POLL_SECONDS = 0.2
@@ -106,6 +111,7 @@ class Jobs:
         try:
             while any(not each.round.is_done for each in rounds):
                 self._do_units(by_number, known)
+                self._do_filters(by_number, known)
                 self._do_buckets(by_number, known)
                 for each in rounds:
                     each.advance(self._context)
@@ -146,33 +152,105 @@ class Jobs:
             for number, result in results:
                 rounds[number].take(result)
 
+    def _do_filters(self, rounds: dict[int, _Driven], known: Broadcast[Any]) -> None:
+        """Ask filters for all dirty keys, in tasks that have them all or those of a bucket."""
+        asking = [each for each in rounds.values() if each.round.stage is Stage.FILTER]
+        units = [unit for each in asking if not each.is_bucket for unit in each.filter_units()]
+        if units:
+            self._filter(rounds, units, known)
+        for some in _in_one_shuffle([each for each in asking if each.is_bucket]):
+            self._filter_in_buckets(some, known)
+
+    def _filter(
+        self, rounds: dict[int, _Driven], units: list[FilterUnit], known: Broadcast[Any]
+    ) -> None:
+        numbers = {unit.number for unit in units}
+        hashes = self._context.broadcast({n: rounds[n].round.dirty_hashes for n in numbers})
+        worker = self._worker
+
+        def work(unit: FilterUnit) -> tuple[int, UnitResult]:
+            task = known.value[unit.number]
+            return unit.number, worker.consult(task, unit, hashes.value[unit.number])
+
+        try:
+            job = self._context.parallelize(units, len(units)).map(work)
+            for number, result in self._told.during(job.collect):
+                rounds[number].take(result)
+        finally:
+            hashes.unpersist()
+
+    def _filter_in_buckets(self, rounds: dict[int, _Driven], known: Broadcast[Any]) -> None:
+        """Let every bucket ask all filters for its keys, and say which it found."""
+        units = {number: list(each.filter_units()) for number, each in rounds.items()}
+        worker = self._worker
+
+        def work(index: int, pairs: Iterable[Any]) -> Iterator[tuple[int, UnitResult]]:
+            found: dict[int, list[NDArray[np.uint64]]] = {}
+            for place, (number, chunk) in pairs:
+                if place and isinstance(chunk, HashChunk):
+                    found.setdefault(number, []).append(chunk.hashes)
+            for number, hashes in found.items():
+                distinct = np.unique(np.concatenate(hashes))
+                for unit in units.get(number, ()):
+                    yield number, worker.consult(known.value[number], unit, distinct)
+
+        shuffled = next(each.keys for each in rounds.values() if each.keys is not None).shuffled
+        for number, result in self._told.during(shuffled.mapPartitionsWithIndex(work).collect):
+            rounds[number].take(result)
+
     def _do_buckets(self, rounds: dict[int, _Driven], known: Broadcast[Any]) -> None:
         """Ask all buckets, or rewrite with what they answer."""
-        asking = [unit for each in rounds.values() for unit in each.ask_units()]
-        if asking:
-            self._ask(rounds, asking, known)
-        # Rounds that asked together lie in one shuffle.
-        together: dict[int, list[_Driven]] = {}
-        for each in rounds.values():
-            if each.keys is not None and each.is_rewritten_by_rows:
-                together.setdefault(each.keys.shuffled.id(), []).append(each)
-        for some in together.values():
-            self._rewrite({each.task.number: each for each in some}, known)
+        asking = [each for each in rounds.values() if each.asks_buckets]
+        fresh = [each for each in asking if each.keys is None]
+        if fresh:
+            self._ask(fresh, known)
+        for some in _in_one_shuffle([each for each in asking if each not in fresh]):
+            self._ask_more(some, known)
+        for some in _in_one_shuffle(
+            [each for each in rounds.values() if each.is_rewritten_by_rows]
+        ):
+            self._rewrite(some, known)
 
-    def _ask(self, rounds: dict[int, _Driven], units: list[AskUnit], known: Broadcast[Any]) -> None:
+    def _ask(self, rounds: list[_Driven], known: Broadcast[Any]) -> None:
         """Shuffle the keys to buckets; what was read comes back at once."""
         first: dict[int, int] = {}
         places = 1
-        for number in sorted({unit.number for unit in units}):
-            first[number] = places
-            places += rounds[number].task.shape.buckets
+        for each in rounds:
+            first[each.task.number] = places
+            places += each.task.shape.buckets
+        by_number = {each.task.number: each for each in rounds}
+        shuffled = self._shuffled(by_number, first, places, known)
+        for number, each in by_number.items():
+            each.keys = _Keys(shuffled, first[number], places)
+
+    def _ask_more(self, rounds: dict[int, _Driven], known: Broadcast[Any]) -> None:
+        """Shuffle further keys to the places where those before them lie."""
+        keys = {number: each.keys for number, each in rounds.items() if each.keys is not None}
+        first = {number: its.start for number, its in keys.items()}
+        its = next(iter(keys.values()))
+        more = self._shuffled(rounds, first, its.places, known)
+        # Of one partitioner, so that place goes to place and nothing is shuffled again.
+        both = its.shuffled.union(more)
+        invariant(both.getNumPartitions() == its.places, "two shuffles have other places")
+        for number, each in rounds.items():
+            each.keys = _Keys(both, first[number], its.places)
+
+    def _shuffled(
+        self, rounds: dict[int, _Driven], first: dict[int, int], places: int, known: Broadcast[Any]
+    ) -> RDD[Any]:
+        """Run what rounds ask of buckets; ``first`` is where the buckets of each begin."""
+        units = [unit for each in rounds.values() for unit in each.ask_units()]
         worker = self._worker
 
-        def work(unit: AskUnit) -> Iterator[tuple[int, tuple[int, KeyChunk | UnitResult]]]:
+        def work(
+            unit: AskUnit,
+        ) -> Iterator[tuple[int, tuple[int, KeyChunk | HashChunk | UnitResult]]]:
             for found in worker.ask(known.value[unit.number], unit):
                 place = 0
                 if isinstance(found, KeyChunk):
                     place = first[unit.number] + bucket_of(found.cell, unit.buckets)
+                elif isinstance(found, HashChunk):
+                    place = first[unit.number] + found.bucket
                 yield place, (unit.number, found)
 
         pairs = self._context.parallelize(units, len(units)).flatMap(work)
@@ -180,8 +258,7 @@ class Jobs:
         read = self._told.during(lambda: self._context.runJob(shuffled, list, [0]))
         for _, (number, result) in read:
             rounds[number].take(result)
-        for number, start in first.items():
-            rounds[number].keys = _Keys(shuffled, start)
+        return shuffled
 
     def _rewrite(self, rounds: dict[int, _Driven], known: Broadcast[Any]) -> None:
         """Answer in the buckets, shuffle the answers to groups, and rewrite these."""
@@ -199,7 +276,7 @@ class Jobs:
         def answer(index: int, pairs: Iterable[Any]) -> Iterator[tuple[int, Answer | Resolved]]:
             chunks: dict[int, list[KeyChunk]] = {}
             for place, (number, chunk) in pairs:
-                if place and number in starts:
+                if place and number in starts and isinstance(chunk, KeyChunk):
                     chunks.setdefault(number, []).append(chunk)
             for number, its in chunks.items():
                 task = known.value[number]
@@ -348,11 +425,12 @@ class _Waves:
 
 
 class _Keys:
-    """Where the keys of a round lie after their shuffle: from which partition on."""
+    """Where the keys of a round lie after their shuffle: from which partition on, of how many."""
 
-    def __init__(self, shuffled: RDD[Any], start: int) -> None:
+    def __init__(self, shuffled: RDD[Any], start: int, places: int) -> None:
         self.shuffled = shuffled
         self.start = start
+        self.places = places
 
 
 class _Driven:
@@ -368,13 +446,25 @@ class _Driven:
 
     def units(self) -> Iterator[Unit]:
         """Yield the units that need no shuffle."""
-        is_shuffled = self.is_bucket and self.round.stage in (Stage.INDEX, Stage.REWRITE)
-        if not is_shuffled:
+        is_shuffled = self.is_bucket and self.round.stage in (
+            Stage.INDEX, Stage.ASK, Stage.REWRITE
+        )  # fmt: skip
+        if not is_shuffled and self.round.stage is not Stage.FILTER:
             yield from self.round.units()
+
+    def filter_units(self) -> Iterator[FilterUnit]:
+        """Yield the units that ask filters."""
+        if self.round.stage is Stage.FILTER:
+            yield from (unit for unit in self.round.units() if isinstance(unit, FilterUnit))
+
+    @property
+    def asks_buckets(self) -> bool:
+        """Say whether keys are to be sent to buckets now."""
+        return next(self.ask_units(), None) is not None
 
     def ask_units(self) -> Iterator[AskUnit]:
         """Yield the units that send keys to buckets."""
-        if self.is_bucket and self.round.stage is Stage.INDEX:
+        if self.is_bucket and self.round.stage in (Stage.INDEX, Stage.ASK):
             yield from (unit for unit in self.round.units() if isinstance(unit, AskUnit))
 
     @property
@@ -413,6 +503,15 @@ class _Driven:
         if self.sent is not None:
             self.sent.unpersist()
             self.sent = None
+
+
+def _in_one_shuffle(rounds: Iterable[_Driven]) -> list[dict[int, _Driven]]:
+    """Return the rounds by number, those together whose keys lie in one shuffle."""
+    together: dict[int, dict[int, _Driven]] = {}
+    for each in rounds:
+        if each.keys is not None:
+            together.setdefault(each.keys.shuffled.id(), {})[each.task.number] = each
+    return list(together.values())
 
 
 def packed(items: Sequence[T], cost: Callable[[T], int], packs: int) -> list[list[T]]:

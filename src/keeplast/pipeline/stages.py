@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
+import numpy as np
+from numpy.typing import NDArray
 from pyspark import TaskContext
 
 from keeplast.clock import SystemClock
@@ -25,8 +27,11 @@ from keeplast.engine.staged_round import place_of
 from keeplast.engine.standings import MapStandings, Standings
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.engine.units import (
+    NO_HASHES,
     AskUnit,
     Failed,
+    FilterUnit,
+    HashChunk,
     IndexUnit,
     KeyChunk,
     RaiseUnit,
@@ -39,10 +44,12 @@ from keeplast.engine.wave import failed_result, run_wave
 from keeplast.engine.work import (
     Tools,
     ask_in_steps,
+    consult,
     index_to_block,
     raise_to_block,
     rewrite,
     scan,
+    split_hashes,
 )
 from keeplast.engine.workspace import DecompressedCache, Workspace
 from keeplast.errors import CompactionError, RefusedError, invariant
@@ -114,8 +121,22 @@ class Worker:
         except (CompactionError, OSError, MemoryError) as error:
             return Failed(place_of(unit), error)
 
-    def ask(self, task: PartitionTask, unit: AskUnit) -> Iterator[KeyChunk | UnitResult]:
-        """Yield the chunks of an extent as they fill, and last what was read, or the fault."""
+    def consult(
+        self, task: PartitionTask, unit: FilterUnit, hashes: NDArray[np.uint64]
+    ) -> UnitResult:
+        """Ask filters for the dirty keys with these hashes."""
+        try:
+            return consult(unit, self._tools(task), hashes)
+        except (CompactionError, OSError, MemoryError) as error:
+            return Failed(place_of(unit), error)
+
+    def ask(
+        self, task: PartitionTask, unit: AskUnit
+    ) -> Iterator[KeyChunk | HashChunk | UnitResult]:
+        """Yield the chunks of an extent as they fill, and last what was read, or the fault.
+
+        Hashes for filters go to buckets, too, and never to the driver.
+        """
         waiting: deque[KeyChunk] = deque()
         try:
             # A generator cannot be handed a callback that yields; parts of an extent can.
@@ -123,7 +144,8 @@ class Worker:
                 while waiting:
                     yield waiting.popleft()
                 if step is not None:
-                    yield step
+                    yield from split_hashes(step.hashes, unit.buckets)
+                    yield replace(step, hashes=None if step.hashes is None else NO_HASHES)
         except (CompactionError, OSError, MemoryError) as error:
             yield Failed(place_of(unit), error)
 

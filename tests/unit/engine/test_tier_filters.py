@@ -7,44 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.engine.report import FilterStats, RoundReport
+from keeplast.cleaner.shapes import Shape
 from keeplast.format.filename import LOG
-from keeplast.model.topic_config import TopicConfig
 from keeplast.tier.collection import collect
 from keeplast.tier.filters import KEY_BYTES
 from keeplast.tier.objects import ObjectStore, segment_of_key
 from tests.support.counting_objects import CountingObjects
-from tests.support.log_builder import LogBuilder, text
-from tests.support.partition_maker import DAY_MS, NOW_MS, PARTITION
+from tests.support.keyed_history import CLEAN_SEGMENTS, TOPIC, KeyedHistory
+from tests.support.log_builder import text
+from tests.support.partition_maker import DAY_MS, PARTITION
 from tests.support.tiered_log import Tiered
 
-TOPIC = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=800)
-CLEAN_SEGMENTS = 4
-
-
-class History:
-    """Segments of about a group's size, each with keys of its own, cleaned once."""
-
-    def __init__(self, root: Path) -> None:
-        self.log = LogBuilder(root / str(PARTITION), TOPIC)
-        self.log.now_ms = NOW_MS
-        for number in range(CLEAN_SEGMENTS):
-            self.write(number)
-        self.tiered = Tiered(root, self.log.directory)
-        self.tiered.clean(TOPIC)
-
-    def write(self, number: int, *, deletes: bool = False) -> None:
-        """Write one segment with the keys of ``number``."""
-        for key in range(7):
-            self.log.record(100 * number + key, None if deletes else 10**40)
-        self.log.roll()
-
-    def round(self) -> tuple[RoundReport, FilterStats]:
-        """Take in what was written and clean."""
-        self.tiered.take_in(self.log.directory)
-        report = self.tiered.clean(TOPIC)
-        assert report.filters is not None
-        return report, report.filters
+SHAPES = (None, Shape.BROADCAST, Shape.BUCKET)
 
 
 def overwrite(objects: ObjectStore, key: str, data: bytes) -> None:
@@ -57,13 +31,16 @@ def whole(objects: ObjectStore, key: str) -> bytes:
     return bytes(objects.read_range(key, 0, objects.stat(key).size_bytes))
 
 
-def test_segments_without_a_dirty_key_are_neither_read_nor_rewritten(tmp_path: Path) -> None:
-    history = History(tmp_path)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_segments_without_a_dirty_key_are_neither_read_nor_rewritten(
+    tmp_path: Path, shape: Shape | None
+) -> None:
+    history = KeyedHistory(tmp_path)
     history.write(1)
     before = history.tiered.state
     counting = CountingObjects(history.tiered.objects)
     history.tiered.objects = counting
-    _, stats = history.round()
+    _, stats = history.round(shape)
     kept = set(before.segments) & set(history.tiered.state.segments)
     read = {segment_of_key(key) for key in counting.read if not key.endswith("filter")}
     assert CLEAN_SEGMENTS - 1 == stats.skipped_segments == len(kept)
@@ -74,7 +51,7 @@ def test_segments_without_a_dirty_key_are_neither_read_nor_rewritten(tmp_path: P
 
 
 def test_st_14_tombstone_in_the_dirty_part_makes_its_key_s_segment_be_read(tmp_path: Path) -> None:
-    history = History(tmp_path)
+    history = KeyedHistory(tmp_path)
     history.write(2, deletes=True)
     history.round()
     exported = history.tiered.export(tmp_path / "out" / str(PARTITION))
@@ -84,7 +61,7 @@ def test_st_14_tombstone_in_the_dirty_part_makes_its_key_s_segment_be_read(tmp_p
 
 
 def test_st_14_segment_with_an_expired_horizon_is_not_skipped(tmp_path: Path) -> None:
-    history = History(tmp_path)
+    history = KeyedHistory(tmp_path)
     history.write(2, deletes=True)
     history.round()
     history.write(9)
@@ -116,7 +93,7 @@ def test_st_14_segment_with_an_expired_horizon_is_not_skipped(tmp_path: Path) ->
 def test_st_12_filter_that_is_no_good_costs_reading_and_is_made_again(
     tmp_path: Path, spoil: Callable[[bytes], bytes] | None, damaged: int
 ) -> None:
-    history = History(tmp_path)
+    history = KeyedHistory(tmp_path)
     key = history.tiered.filter_key(0)
     data = whole(history.tiered.objects, key)
     if spoil is None:
@@ -135,7 +112,7 @@ def test_st_12_filter_that_is_no_good_costs_reading_and_is_made_again(
 
 
 def test_st_12_filter_of_another_segment_is_not_believed(tmp_path: Path) -> None:
-    history = History(tmp_path)
+    history = KeyedHistory(tmp_path)
     objects, state = history.tiered.objects, history.tiered.state
     keys = [history.tiered.filter_key(route.base_offset) for route in state.routes]
     overwrite(objects, keys[1], whole(objects, keys[0]))
@@ -148,7 +125,7 @@ def test_st_12_filter_of_another_segment_is_not_believed(tmp_path: Path) -> None
 def test_st_12_filter_that_hashes_with_another_key_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    history = History(tmp_path)
+    history = KeyedHistory(tmp_path)
     monkeypatch.setattr(history.tiered.store, "fact", lambda key, make: "ab" * KEY_BYTES)
     before = history.tiered.state.routes[1].segment_id
     history.write(1)
@@ -157,16 +134,17 @@ def test_st_12_filter_that_hashes_with_another_key_is_not_believed(
     assert before not in history.tiered.state.segments
 
 
+@pytest.mark.parametrize("shape", SHAPES)
 def test_st_13_false_positive_reads_and_keeps_the_old_segment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: Shape | None
 ) -> None:
-    history = History(tmp_path)
+    history = KeyedHistory(tmp_path)
     before = set(history.tiered.state.segments)
     monkeypatch.setattr("keeplast.engine.skipping._is_absent", lambda *args: False)
     counting = CountingObjects(history.tiered.objects)
     history.tiered.objects = counting
     history.write(7)
-    report, stats = history.round()
+    report, stats = history.round(shape)
     read = {segment_of_key(key) for key in counting.read if key.endswith(LOG)}
     written = {segment_of_key(key) for key in counting.written}
     assert 0 == stats.skipped_segments
@@ -185,8 +163,18 @@ def collect_all(tiered: Tiered) -> None:
     )  # fmt: skip
 
 
+def test_dirty_keys_too_many_to_hold_in_a_round_that_is_cut_ask_no_filter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = KeyedHistory(tmp_path)
+    monkeypatch.setattr("keeplast.engine.work.hashes_max", lambda memory_bytes: 2)
+    history.write(1)
+    _, stats = history.round(Shape.BUCKET)
+    assert (CLEAN_SEGMENTS, 0, 0) == (stats.clean_segments, stats.found, stats.skipped_segments)
+
+
 def test_filters_go_with_their_segments(tmp_path: Path) -> None:
-    history = History(tmp_path)
+    history = KeyedHistory(tmp_path)
     tiered = history.tiered
     replaced = tiered.filter_key(tiered.state.routes[1].base_offset)
     history.write(1)

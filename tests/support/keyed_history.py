@@ -1,0 +1,51 @@
+"""A tiered log whose clean segments have keys of their own, so that filters can tell them apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from keeplast.cleaner.shapes import Shape
+from keeplast.engine.report import FilterStats, RoundReport
+from keeplast.engine.runner import Runner
+from keeplast.model.topic_config import TopicConfig
+from tests.support.log_builder import LogBuilder
+from tests.support.partition_maker import NOW_MS, PARTITION
+from tests.support.tiered_log import Tiered
+
+CLEAN_SEGMENTS = 4
+KEYS_OF_A_SEGMENT = 7
+TOPIC = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=800)
+
+
+class KeyedHistory:
+    """Segments of about a group's size, each with keys of its own, cleaned once."""
+
+    def __init__(self, root: Path, topic: TopicConfig = TOPIC, url: str = "memory://") -> None:
+        self.topic = topic
+        self.log = LogBuilder(root / str(PARTITION), topic)
+        self.log.now_ms = NOW_MS
+        for number in range(CLEAN_SEGMENTS):
+            self.write(number)
+        self.tiered = Tiered(root, self.log.directory, url)
+        self.tiered.clean(topic)
+
+    def write(self, number: int, *, deletes: bool = False) -> None:
+        """Write one segment with the keys of ``number``."""
+        for key in range(KEYS_OF_A_SEGMENT):
+            self.log.record(100 * number + key, None if deletes else 10**40)
+        self.log.roll()
+
+    def round(
+        self, shape: Shape | None = None, runner: Runner | None = None
+    ) -> tuple[RoundReport, FilterStats]:
+        """Take in what was written and clean."""
+        self.tiered.take_in(self.log.directory)
+        report = self.tiered.clean(self.topic, shape=shape, runner=runner)
+        assert report.filters is not None
+        return report, report.filters
+
+    def round_without_filters(self) -> RoundReport:
+        """Do such a round, on a thread."""
+        self.tiered.take_in(self.log.directory)
+        return self.tiered.clean(replace(self.topic, tier_filter_fpp=0.0))

@@ -16,7 +16,7 @@ from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.model.topic_config import UNLIMITED, CleanerConfig, TopicConfig
 from keeplast.service.daemon import Daemon
 from keeplast.service.run_report import RunReport
 from keeplast.service.store_work import StoreSettings, StoreWork
@@ -115,15 +115,18 @@ class StoreWorld:
         holder: Holder | None = None,
         expired: bool = False,
         receipt: Path | None = None,
+        io_bytes_per_second: float = UNLIMITED,
     ) -> tuple[RunReport, ToldOfStore, Published]:
         """Run until nothing is eligible, or until it was idle ``idles`` times.
 
         ``holder`` is which process does it, this one without.
         """
         told, published = ToldOfStore(), Published()
+        cleaner = CleanerConfig(
+            backoff_ms=15_000, has_expired_rounds=expired, io_bytes_per_second=io_bytes_per_second
+        )
         settings = StoreSettings(
-            "the store", owner, lambda partition: True,
-            lambda: CleanerConfig(backoff_ms=15_000, has_expired_rounds=expired),
+            "the store", owner, lambda partition: True, lambda: cleaner,
             slots=slots, data_dir=self.data if copies else None, takes_over=takes_over,
             retries=retries, memory_bytes=MEMORY_BYTES_MIN, grace_ms=grace_ms, garbage_age_ms=0,
             receipt=receipt,

@@ -26,6 +26,7 @@ from keeplast.cleaner.plan import RoundPlan, find_chunk_end
 from keeplast.cleaner.shapes import WHOLE, Ground, Shape, Workload, choose_shapes
 from keeplast.clock import Clock
 from keeplast.engine.filter_spec import FilterSpec
+from keeplast.engine.kernel_cache import load_kernels
 from keeplast.engine.receipt import receipt_line
 from keeplast.engine.report import FilterStats, RoundReport, joined_reports
 from keeplast.engine.request import TASK_MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
@@ -105,6 +106,7 @@ def clean_remote(
     replaced meanwhile: nothing but garbage is left behind. UnavailableError and OSError pass:
     try again. CorruptError and InvariantError do not.
     """
+    load_kernels(_silent)
     with explained(store, state.partition, epoch=state.leader_epoch):
         chunks: list[RoundReport] = []
         examined_ms = -1
@@ -126,6 +128,10 @@ def clean_remote(
         if request.horizons is not None:
             request.horizons.examined(state.partition, examined_ms)
         return replace(reduce(joined_reports, chunks), chunks=len(chunks))
+
+
+def _silent(message: str) -> None:
+    """Say nothing of kernels that are compiled: whoever embeds a store has no place for it."""
 
 
 def _still_owned(store: MetadataStore, state: PartitionState) -> PartitionState:

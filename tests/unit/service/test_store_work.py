@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.open_store import TieredStore
 from keeplast.engine.receipt_book import read_receipts
 from keeplast.errors import UnavailableError
@@ -26,6 +27,7 @@ from tests.support.log_builder import START_MS, Sender, text
 from tests.support.reader import read_partition
 from tests.support.store_world import COMPACTED, StoreWorld
 
+IO_RATE = 100
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -172,6 +174,25 @@ def test_a_receipt_says_what_each_round_did(world: StoreWorld, tmp_path: Path) -
     ]
     *read, _active = found[0].inputs
     assert all(entry.crc32c is not None for entry in (*read, *found[0].outputs))
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_all_rounds_together_stay_below_the_limit_on_bytes(world: StoreWorld, slots: int) -> None:
+    world.runner = LocalRunner(slots, clock=world.clock)
+    for number in range(2):
+        world.log(number, 3)
+    began = world.clock.seconds()
+    report, _, _ = world.run(slots=slots, io_bytes_per_second=IO_RATE)
+    assert (2, {}) == (report.rounds, report.failures)
+    assert report.bytes_read > 2 * IO_RATE
+    assert report.bytes_read <= IO_RATE * (world.clock.seconds() - began)
+
+
+def test_rounds_without_a_limit_on_bytes_wait_for_nothing(world: StoreWorld) -> None:
+    world.log(0, 3)
+    began = world.clock.seconds()
+    report, _, _ = world.run()
+    assert (1, 0) == (report.rounds, world.clock.seconds() - began)
 
 
 def test_retention_lets_segments_go(world: StoreWorld) -> None:

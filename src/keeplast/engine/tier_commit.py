@@ -72,7 +72,7 @@ class TierCommit:
             raise CorruptError(
                 "the object of a segment is not what was stored",
                 path=self._key(segment.segment_id, segment.base_offset, LOG), position=0,
-                expected=f"crc {expected}", found=f"crc {crc}",
+                expected=f"0x{expected:08x}", found=f"0x{crc:08x}",
             )  # fmt: skip
 
     def publish(self, cleaned_to: int) -> None:

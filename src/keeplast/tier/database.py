@@ -9,6 +9,7 @@ let two owners in.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,8 @@ def shown_url(url: str) -> str:
     try:
         return make_url(url).render_as_string(hide_password=True)
     except ArgumentError:
-        return url
+        # What is no URL may still have been meant to have a password in it.
+        return re.sub(r":[^:@]*@", ":***@", url)
 
 
 def _config() -> Config:
@@ -100,7 +102,7 @@ def _create(url: str) -> Engine:
         parsed = make_url(url)
     except ArgumentError as error:
         raise InvalidError(
-            f"not a database URL; give sqlite:///FILE or postgresql://... url={url}"
+            f"not a database URL; give sqlite:///FILE or postgresql://... url={shown_url(url)}"
         ) from error
     if parsed.get_backend_name() == "sqlite":
         if parsed.database in (None, "", ":memory:"):

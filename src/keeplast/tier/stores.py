@@ -90,12 +90,17 @@ class ObstoreObjects:
             obstore.copy(self._store, source, target)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete many at a time."""
+        """Delete many in a request; where one of them was gone already, one after another."""
         waiting = list(keys)
         for at in range(0, len(waiting), DELETE_BATCH):
-            for key in waiting[at : at + DELETE_BATCH]:
-                with self._translated(key), contextlib.suppress(NotFoundError, FileNotFoundError):
-                    obstore.delete(self._store, key)
+            batch = waiting[at : at + DELETE_BATCH]
+            with self._translated(batch[0]):
+                try:
+                    obstore.delete(self._store, batch)
+                except (NotFoundError, FileNotFoundError):
+                    for key in batch:
+                        with contextlib.suppress(NotFoundError, FileNotFoundError):
+                            obstore.delete(self._store, key)
 
     @contextlib.contextmanager
     def _translated(self, key: str) -> Iterator[None]:

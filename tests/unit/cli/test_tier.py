@@ -311,3 +311,10 @@ def test_status_says_by_when_old_values_are_gone_from_the_objects(
     shown = keeplast("tier", "status", "--store", store, "--erased-by").out
     assert "orders-0: erased by: " in shown
     assert "while keeplast tier run goes" in " ".join(shown.split())
+
+
+def test_the_password_of_what_is_no_url_is_not_shown(keeplast: Command) -> None:
+    run = keeplast("tier", "status", "--store", "postgresql//me:hidden@host/db")
+    assert 2 == run.code
+    assert "url=postgresql//me:***@host/db" in run.err
+    assert "hidden" not in run.err

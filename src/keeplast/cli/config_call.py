@@ -19,6 +19,7 @@ from keeplast.cli.config_view import (
 from keeplast.cli.exit_codes import CHECK_FAILED, DONE
 from keeplast.cli.guard import JSON_VERSION
 from keeplast.cli.output import print_result, say
+from keeplast.cli.sizes import format_counted
 from keeplast.config.definitions import DEFINITIONS
 from keeplast.config.layers import file_layer, file_problems, find_definition, warnings_of
 from keeplast.config.settings import Settings
@@ -97,7 +98,8 @@ def checked(file: Path, *, as_json: bool) -> Outcome:
             print_result(f"mistake: {problem}")
         if not problems:
             count = len(layer.cluster) + sum(len(own) for own in layer.topics.values())
-            print_result(f"no mistake: {count} settings, {len(topics)} topics. path={file}")
+            words = f"{format_counted(count, 'setting')}, {format_counted(len(topics), 'topic')}"
+            print_result(f"no mistake: {words}. path={file}")
     return CHECK_FAILED if problems else DONE, _document(
         path=str(file), problems=problems, warnings=warnings
     )

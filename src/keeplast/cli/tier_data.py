@@ -30,12 +30,13 @@ def init(
 
     def body() -> Result:
         from keeplast.cli.output import print_result
+        from keeplast.cli.sizes import format_counted
 
         call = store_call(store, object_option=object_option)
         with call.opened(objects) as opened:
             count = len(opened.partitions())
         if not as_json:
-            words = "1 partition" if count == 1 else f"{count} partitions"
+            words = format_counted(count, "partition")
             print_result(f"the store is ready, {words}; next: keeplast tier import DATA_DIR")
         return 0, {
             "version": JSON_VERSION, "store": call.shown, "objects": objects, "count": count,

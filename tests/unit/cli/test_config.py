@@ -144,7 +144,7 @@ def test_check_judges_values_together_and_warns(keeplast: Command, tmp_path: Pat
     assert "segment.ms" in hazard
     path.write_text("[cluster]\nlog.segment.bytes = 500\n")
     run = keeplast("config", "check", path)
-    assert (0, True) == (run.code, "no mistake: 1 settings, 0 topics" in run.out)
+    assert (0, True) == (run.code, "no mistake: 1 setting, 0 topics" in run.out)
 
 
 def test_a_file_that_is_not_there_is_a_usage_error(keeplast: Command, tmp_path: Path) -> None:

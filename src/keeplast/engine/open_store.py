@@ -42,7 +42,6 @@ from keeplast.engine.survey import load_checkpoints, survey_partition
 from keeplast.engine.tier_erasure import (
     TierErasure,
     TierPace,
-    find_log_end,
     find_tier_erasure,
 )
 from keeplast.engine.tier_horizons import RemoteHorizons
@@ -163,7 +162,6 @@ class TieredStore:
         return find_tier_erasure(
             state, self._objects, self._files, found, self._topic_of(state.settings), pace,
             self._clock.now_ms(), timestamp_ahead_max_ms=INT64_MAX,
-            high_watermark=state.remote_end if found is None else find_log_end(found, self._files),
         )  # fmt: skip
 
     def status(self, partition: TopicPartition, local: Path | None = None) -> TierStatus:

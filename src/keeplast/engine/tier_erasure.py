@@ -26,7 +26,13 @@ from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.status import TombstoneReading, find_status, largest_timestamp
 from keeplast.engine.survey import Checkpoints
 from keeplast.log.files import FileSystem
-from keeplast.log.partition_log import find_tail, list_partition, load_indexes
+from keeplast.log.partition_log import (
+    PartitionFiles,
+    Tail,
+    find_tail,
+    list_partition,
+    load_indexes,
+)
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.topic_config import TopicConfig
@@ -80,9 +86,12 @@ def find_tier_erasure(
     now_ms: int,
     *,
     timestamp_ahead_max_ms: int,
-    high_watermark: int,
+    high_watermark: int | None = None,
 ) -> TierErasure:
-    """Return the bound for a leader's log with its local part in ``directory``; None has none."""
+    """Return the bound for a leader's log with its local part in ``directory``; None has none.
+
+    ``high_watermark`` None is where the local log ends.
+    """
 
     def due(path: Path, place: FileSystem, watermark: int) -> Eligibility:
         partition = PartitionRequest(state.partition, path, topic)
@@ -101,8 +110,11 @@ def find_tier_erasure(
     if segments:
         remote = RoundFiles(objects, state.partition, state.topic_id, segments)
         parts.append(due(remote.path, remote, remote.end))
-    if directory is not None and find_log_end(directory, files) > state.remote_end:
-        parts.append(due(directory, files, high_watermark))
+    listing = None if directory is None else list_partition(directory, files)
+    tail = None if listing is None else find_tail(listing, files)
+    if directory is not None and tail is not None and tail.log_end > state.remote_end:
+        watermark = tail.log_end if high_watermark is None else high_watermark
+        parts.append(due(directory, files, watermark))
     missing = next((part for part in parts if part.by_ms is None), None)
     if missing is not None:
         return TierErasure(None, None, missing.why)
@@ -116,25 +128,21 @@ def find_tier_erasure(
     if topic.max_compaction_lag_ms >= INT64_MAX:
         return TierErasure(None, eligible, f"no bound for followers: {MAX_LAG} is not set")
     stamps = [segment.max_timestamp_ms for segment in segments]
-    if directory is not None:
-        stamps += _local_stamps(directory, files, topic)
+    if listing is not None and tail is not None:
+        stamps += _local_stamps(listing, tail, files, topic)
     newest = max(now_ms, *stamps)
     lag = max(topic.max_compaction_lag_ms, topic.min_compaction_lag_ms, topic.segment_age_max_ms)
     follower = newest + lag + 1 + rounds * pace.pass_ms
     return TierErasure(max(leader, follower), eligible, last.why)
 
 
-def find_log_end(directory: Path, files: FileSystem) -> int:
-    """Return where the local log ends."""
-    return find_tail(list_partition(directory, files), files).log_end
-
-
-def _local_stamps(directory: Path, files: FileSystem, topic: TopicConfig) -> list[int]:
+def _local_stamps(
+    listing: PartitionFiles, tail: Tail, files: FileSystem, topic: TopicConfig
+) -> list[int]:
     """Return the largest timestamp of each local segment."""
-    listing = list_partition(directory, files)
     buffers = WindowBuffers(WINDOW_BYTES)
     stamps = [
         load_indexes(closed, files, topic.index_interval_bytes, buffers).largest_timestamp_ms
         for closed in listing.segments[:-1]
     ]
-    return [*stamps, largest_timestamp(listing, find_tail(listing, files), files) or -1]
+    return [*stamps, largest_timestamp(listing, tail, files) or -1]

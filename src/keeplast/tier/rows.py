@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, delete, insert, select, update
+from sqlalchemy import Connection, RowMapping, bindparam, delete, insert, select, update
 
 from keeplast.errors import ConflictError, InvalidError
 from keeplast.format.leader_epoch import LeaderEpoch
@@ -18,16 +18,43 @@ from keeplast.tier.routing import Route
 from keeplast.tier.segment import RemoteFile, RemoteSegment, SegmentKind
 from keeplast.tier.vector import Publication
 
+# What is asked for again and again is built once: that is a quarter of what asking costs.
+
+_PARTITION = select(schema.PARTITIONS).where(
+    schema.PARTITIONS.c.topic == bindparam("topic"),
+    schema.PARTITIONS.c.partition == bindparam("partition"),
+)
+_PARTITION_LOCKED = _PARTITION.with_for_update()
+_COMMIT = select(schema.COMMITS.c.version).where(schema.COMMITS.c.id == bindparam("id"))
+_LINEAGE = (
+    select(schema.LINEAGE.c.epoch, schema.LINEAGE.c.start_offset)
+    .where(schema.LINEAGE.c.partition_id == bindparam("number"))
+    .order_by(schema.LINEAGE.c.epoch)
+)
+_PUBLICATIONS = (
+    select(schema.PUBLICATIONS.c.epoch, schema.PUBLICATIONS.c.number, schema.PUBLICATIONS.c.offsets)
+    .where(schema.PUBLICATIONS.c.partition_id == bindparam("number"))
+    .order_by(schema.PUBLICATIONS.c.epoch, schema.PUBLICATIONS.c.number)
+)
+_ROUTES = (
+    select(schema.ROUTING.c.base_offset, schema.ROUTING.c.last_offset, schema.ROUTING.c.segment_id)
+    .where(schema.ROUTING.c.partition_id == bindparam("number"))
+    .order_by(schema.ROUTING.c.base_offset)
+)
+_SEGMENTS = (
+    select(schema.SEGMENTS)
+    .join(schema.ROUTING, schema.ROUTING.c.segment_id == schema.SEGMENTS.c.id)
+    .where(schema.ROUTING.c.partition_id == bindparam("number"))
+)
+
 
 def find_partition(
     connection: Connection, partition: TopicPartition, *, locks: bool = False
 ) -> RowMapping:
     """Return the row of a partition, locked for a change; InvalidError when there is none."""
-    query = select(schema.PARTITIONS).where(
-        schema.PARTITIONS.c.topic == partition.topic,
-        schema.PARTITIONS.c.partition == partition.partition,
-    )
-    row = connection.execute(query.with_for_update() if locks else query).mappings().first()
+    named = {"topic": partition.topic, "partition": partition.partition}
+    query = _PARTITION_LOCKED if locks else _PARTITION
+    row = connection.execute(query, named).mappings().first()
     if row is None:
         raise InvalidError(
             f"the partition is not in the store; import or create it. partition={partition}"
@@ -37,39 +64,18 @@ def find_partition(
 
 def find_commit(connection: Connection, commit_id: str) -> int | None:
     """Return the version that a commit made, None when it never happened."""
-    found = connection.execute(
-        select(schema.COMMITS.c.version).where(schema.COMMITS.c.id == commit_id)
-    ).scalar()
+    found = connection.execute(_COMMIT, {"id": commit_id}).scalar()
     return None if found is None else int(found)
 
 
 def load_state(connection: Connection, row: RowMapping) -> PartitionState:
     """Return all that is known of the partition whose row this is."""
     number = int(row["id"])
-    lineage = connection.execute(
-        select(schema.LINEAGE.c.epoch, schema.LINEAGE.c.start_offset)
-        .where(schema.LINEAGE.c.partition_id == number)
-        .order_by(schema.LINEAGE.c.epoch)
-    ).all()
-    publications = connection.execute(
-        select(
-            schema.PUBLICATIONS.c.epoch, schema.PUBLICATIONS.c.number, schema.PUBLICATIONS.c.offsets
-        )
-        .where(schema.PUBLICATIONS.c.partition_id == number)
-        .order_by(schema.PUBLICATIONS.c.epoch, schema.PUBLICATIONS.c.number)
-    ).all()
-    routes = connection.execute(
-        select(
-            schema.ROUTING.c.base_offset, schema.ROUTING.c.last_offset, schema.ROUTING.c.segment_id
-        )
-        .where(schema.ROUTING.c.partition_id == number)
-        .order_by(schema.ROUTING.c.base_offset)
-    ).all()
-    segments = connection.execute(
-        select(schema.SEGMENTS)
-        .join(schema.ROUTING, schema.ROUTING.c.segment_id == schema.SEGMENTS.c.id)
-        .where(schema.ROUTING.c.partition_id == number)
-    ).mappings()
+    named = {"number": number}
+    lineage = connection.execute(_LINEAGE, named).all()
+    publications = connection.execute(_PUBLICATIONS, named).all()
+    routes = connection.execute(_ROUTES, named).all()
+    segments = connection.execute(_SEGMENTS, named).mappings()
     return PartitionState(
         row_id=number,
         partition=TopicPartition(row["topic"], row["partition"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,14 +12,17 @@ from typing import Any
 
 import pytest
 
+from keeplast.cleaner.shapes import Shape
 from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.open_store import TieredStore
 from keeplast.engine.receipt_book import read_receipts
+from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import UnavailableError
 from keeplast.format.control import ControlType
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import CleanerConfig
 from keeplast.service.snapshot import PartitionState
 from keeplast.tier.holder import Holder, new_holder
 from keeplast.tier.metadata import MetadataStore
@@ -142,6 +146,21 @@ def test_what_has_expired_goes_without_anything_new(world: StoreWorld) -> None:
     assert [p.number for p in before.publications] == [p.number for p in after.publications]
     report, _, _ = world.run(expired=True, idles=3)
     assert 0 == report.rounds
+
+
+@pytest.mark.parametrize("shape", [Shape.BROADCAST, Shape.BUCKET])
+def test_what_has_expired_goes_in_a_round_that_is_cut(world: StoreWorld, shape: Shape) -> None:
+    deleted(world)
+    world.clock.advance(3_601_000)
+    with world.open() as store, world.runner as runner:
+        before = store.state(T0).first_dirty()
+        report = store.clean(
+            T0, lambda files: nullcontext(runner), cleaner=CleanerConfig(),
+            memory_bytes=MEMORY_BYTES_MIN, progressed=lambda count: None, shape=shape, expired=True,
+        )  # fmt: skip
+        assert (True, before) == (report.is_expired_round, store.state(T0).first_dirty())
+        assert () == store.verify(T0, lambda count: None)
+    assert (text(0), None) not in records(world)
 
 
 def test_looking_for_what_has_expired_reads_no_segment_before_its_time(

@@ -16,11 +16,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from keeplast.cleaner.shapes import Shape, ShapeChoice
+from keeplast.cli.progress import ProgressEvents
 from keeplast.clock import SystemClock
 from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.events import NoEvents
@@ -29,10 +32,21 @@ from keeplast.engine.report import RoundReport
 from keeplast.engine.runner import Runner
 from keeplast.log.files import LocalFiles
 from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import TopicConfig
+from keeplast.pipeline import export_plan
+from keeplast.pipeline.export import Workers, export_state
 from keeplast.pipeline.runner import SparkRunner
+from keeplast.pipeline.source_options import read_options
 from tests.support.cleanings import Reshaped
 from tests.support.cluster_driver import FAULT, KILL, Step
-from tests.support.cluster_faults import Act, Fault, Moment, Stage, inject
+from tests.support.cluster_faults import (
+    Act,
+    Fault,
+    Moment,
+    Stage,
+    inject,
+    inject_into_export,
+)
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import NOW_MS, SMALL_SEGMENTS, clean_request, last_round
 from tests.support.replay import tree
@@ -126,6 +140,48 @@ def test_what_is_lost_is_done_again(
     cleaned(Reshaped(runner, shape), directory, by_timestamp=by_timestamp)
     assert fault.has_struck
     assert tree(expected) == tree(directory)
+
+
+LOST_EXPORTS = [
+    (Stage.ASK, Moment.DURING, Act.HOST),
+    pytest.param(Stage.RESOLVE, Moment.DURING, Act.EXECUTOR, marks=pytest.mark.slow),
+    pytest.param(Stage.SHOW, Moment.DURING, Act.HOST, marks=pytest.mark.slow),
+    pytest.param(Stage.SHOW, Moment.AFTER, Act.EXECUTOR, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("stage", "moment", "act"), LOST_EXPORTS)
+def test_an_export_does_again_what_is_lost(
+    runner: SparkRunner,
+    stage: Stage,
+    moment: Moment,
+    act: Act,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = write_mixed_log(tmp_path / "data").parent
+    monkeypatch.setattr(export_plan, "PART_BYTES_MIN", 1)
+
+    def exported(workers: Workers, name: str, task_memory_bytes: int) -> list[dict[str, Any]]:
+        done = export_state(
+            read_options({"path": str(data)}, is_streaming=False), tmp_path / name, workers,
+            ProgressEvents(name), topic_config=lambda topic: TopicConfig(),
+            task_memory_bytes=task_memory_bytes,
+        )  # fmt: skip
+        (how,) = done.partitions
+        assert (how.tasks > 1) == (task_memory_bytes < 1 << 20)
+        paths = sorted((tmp_path / name / "t/partition=0").iterdir())
+        assert all(path.name.startswith("part-") for path in paths)
+        return [row for path in paths for row in pq.read_table(path).to_pylist()]
+
+    with LocalRunner(cores=1) as local:
+        expected = exported(local, "whole", 1 << 30)
+    scratch = tmp_path / "fault"
+    scratch.mkdir()
+    fault = Fault(stage, moment, act, scratch)
+    inject_into_export(monkeypatch, fault)
+    assert expected == exported(runner, "cut", 1024)
+    assert fault.has_struck
 
 
 class Driver:

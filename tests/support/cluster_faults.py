@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -23,7 +23,16 @@ from pyspark import TaskContext
 
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.columns.winners import KeyMap
+from keeplast.engine.log_state import Winners
+from keeplast.engine.runner import Progressed
 from keeplast.engine.standings import Standings
+from keeplast.engine.state_parts import (
+    BucketRows,
+    CutState,
+    StatePart,
+    send_keys,
+    winners_of_bucket,
+)
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.engine.units import (
     Answer,
@@ -39,7 +48,8 @@ from keeplast.engine.units import (
     UnitResult,
 )
 from keeplast.engine.work import resolve
-from keeplast.pipeline import jobs
+from keeplast.pipeline import export, jobs, state_job
+from keeplast.pipeline.export_tasks import ExportedFile, export_part
 from keeplast.pipeline.stages import Worker
 
 OVERLAP_SECONDS_MAX = 120
@@ -58,6 +68,7 @@ class Stage(StrEnum):
     ASK = "ask"
     RESOLVE = "resolve"
     REWRITE = "rewrite"
+    SHOW = "show"
 
 
 class Moment(StrEnum):
@@ -253,6 +264,62 @@ class _FaultyResolve:
             yield found
             self.fault.at(Stage.RESOLVE, Moment.DURING)
         self.fault.at(Stage.RESOLVE, Moment.AFTER)
+
+
+@dataclass(frozen=True, slots=True)
+class _FaultySend:
+    """The keys of a part of a state, sent past the fault's places."""
+
+    fault: Fault
+
+    def __call__(self, part: StatePart, progressed: Progressed) -> Iterator[BucketRows]:
+        self.fault.at(Stage.ASK, Moment.BEFORE)
+        for found in send_keys(part, progressed):
+            yield found
+            self.fault.at(Stage.ASK, Moment.DURING)
+        self.fault.at(Stage.ASK, Moment.AFTER)
+
+
+@dataclass(frozen=True, slots=True)
+class _FaultyFind:
+    """The winners of a bucket, found past the fault's places."""
+
+    fault: Fault
+
+    def __call__(
+        self, state: CutState, arrived: Iterable[BucketRows]
+    ) -> Iterator[tuple[int, Winners]]:
+        self.fault.at(Stage.RESOLVE, Moment.BEFORE)
+        for found in winners_of_bucket(state, arrived):
+            yield found
+            self.fault.at(Stage.RESOLVE, Moment.DURING)
+        self.fault.at(Stage.RESOLVE, Moment.AFTER)
+
+
+@dataclass(frozen=True, slots=True)
+class _FaultyShow:
+    """A part of a state, written past the fault's places."""
+
+    fault: Fault
+
+    def __call__(
+        self, part: StatePart, winners: Winners, target: Path, progressed: Progressed
+    ) -> ExportedFile:
+        def telling(read_bytes: int) -> None:
+            progressed(read_bytes)
+            self.fault.at(Stage.SHOW, Moment.DURING)
+
+        self.fault.at(Stage.SHOW, Moment.BEFORE)
+        result = export_part(part, winners, target, telling)
+        self.fault.at(Stage.SHOW, Moment.AFTER)
+        return result
+
+
+def inject_into_export(patch: pytest.MonkeyPatch, fault: Fault) -> None:
+    """Let an export that is cut meet ``fault``, in the stages ``ask``, ``resolve`` and ``show``."""
+    patch.setattr(state_job, "send_keys", _FaultySend(fault))
+    patch.setattr(state_job, "winners_of_bucket", _FaultyFind(fault))
+    patch.setattr(export, "export_part", _FaultyShow(fault))
 
 
 def inject(patch: pytest.MonkeyPatch, fault: Fault) -> None:

@@ -172,7 +172,8 @@ def export_state(
         events.noted(sentence)
     events.planned(2 * sum(job.state.view.size_bytes for job in jobs))
     try:
-        staging.mkdir(parents=True)
+        for job in jobs:
+            job.task.target.mkdir(parents=True)
         written = _write(jobs, workers, events.progressed, staging)
         export = Export(target, tuple(job.exported(written) for job in jobs))
         document = json.dumps(export.offsets(), indent=1) + "\n"

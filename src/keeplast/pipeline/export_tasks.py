@@ -34,7 +34,7 @@ COMPRESSION = "zstd"
 
 @dataclass(frozen=True, slots=True)
 class ExportTask:
-    """One partition's state, and the directory that it is written to, on a disk.
+    """One partition's state, and the directory that it is written to, which is there.
 
     ``files`` is how the log is opened.
     """
@@ -91,7 +91,8 @@ def _written(
     found: Iterable[RecordColumns], partition: TopicPartition, target: Path, number: int
 ) -> ExportedFile:
     files = LocalFiles()
-    target.mkdir(parents=True, exist_ok=True)
+    # No task makes a directory: one that is still at work when the export has been given up would
+    # bring back what was removed.
     path = target / f".{secrets.token_hex(8)}.parquet"
     records = 0
     with pq.ParquetWriter(path, arrow_schema(COLUMNS), compression=COMPRESSION) as writer:

@@ -19,11 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyspark import RDD, Broadcast, SparkContext
 
-from keeplast.cleaner.shapes import Shape
 from keeplast.clock import SystemClock
-from keeplast.columns.ranks import RankedKeyMap
-from keeplast.columns.winners import KeyMap
-from keeplast.engine.ranking import ranking_of
 from keeplast.engine.runner import Progressed
 from keeplast.engine.staged_round import Stage, StagedRound
 from keeplast.engine.standings import RowStandings, bucket_of, parts_of
@@ -33,16 +29,15 @@ from keeplast.engine.units import (
     AskUnit,
     FilterUnit,
     HashChunk,
-    Indexed,
     KeyChunk,
     Resolved,
-    RewriteUnit,
     Unit,
     UnitResult,
 )
 from keeplast.engine.wave import peak_rss_bytes
 from keeplast.engine.work import resolve
 from keeplast.errors import UnavailableError, invariant
+from keeplast.pipeline.driven_round import DrivenRound, Keys, in_one_shuffle
 from keeplast.pipeline.stages import Worker, own_versions
 
 POLL_SECONDS = 0.2
@@ -72,7 +67,9 @@ class Jobs:
         self._context = context
         self._slots = slots
         self._told = Told(context, progressed)
-        self._worker = Worker(own_versions(), self._told.add, max(1, min(slots, len(tasks))))
+        # A round that is cut takes every slot by itself.
+        at_once = slots if any(task.is_staged for task in tasks) else min(slots, len(tasks))
+        self._worker = Worker(own_versions(), self._told.add, max(1, at_once))
 
     def all(self, tasks: Sequence[PartitionTask]) -> Iterator[TaskResult]:
         """Do every task: whole partitions beside the stages of those that are cut.
@@ -105,7 +102,7 @@ class Jobs:
         """Take every round through its stages, side by side; yields waves that end meanwhile."""
         if not tasks:
             return
-        rounds = [_Driven(StagedRound(task, SystemClock())) for task in tasks]
+        rounds = [DrivenRound(StagedRound(task, SystemClock())) for task in tasks]
         by_number = {each.task.number: each for each in rounds}
         known = self._context.broadcast({task.number: task for task in tasks})
         try:
@@ -124,7 +121,7 @@ class Jobs:
         for each in rounds:
             yield each.round.result()
 
-    def _do_units(self, rounds: dict[int, _Driven], known: Broadcast[Any]) -> None:
+    def _do_units(self, rounds: dict[int, DrivenRound], known: Broadcast[Any]) -> None:
         """Do what units are functions of the task and, at most, of a key map."""
         units = [unit for each in rounds.values() for unit in each.units()]
         if not units:
@@ -152,17 +149,17 @@ class Jobs:
             for number, result in results:
                 rounds[number].take(result)
 
-    def _do_filters(self, rounds: dict[int, _Driven], known: Broadcast[Any]) -> None:
+    def _do_filters(self, rounds: dict[int, DrivenRound], known: Broadcast[Any]) -> None:
         """Ask filters for all dirty keys, in tasks that have them all or those of a bucket."""
         asking = [each for each in rounds.values() if each.round.stage is Stage.FILTER]
         units = [unit for each in asking if not each.is_bucket for unit in each.filter_units()]
         if units:
             self._filter(rounds, units, known)
-        for some in _in_one_shuffle([each for each in asking if each.is_bucket]):
+        for some in in_one_shuffle([each for each in asking if each.is_bucket]):
             self._filter_in_buckets(some, known)
 
     def _filter(
-        self, rounds: dict[int, _Driven], units: list[FilterUnit], known: Broadcast[Any]
+        self, rounds: dict[int, DrivenRound], units: list[FilterUnit], known: Broadcast[Any]
     ) -> None:
         numbers = {unit.number for unit in units}
         hashes = self._context.broadcast({n: rounds[n].round.dirty_hashes for n in numbers})
@@ -179,7 +176,7 @@ class Jobs:
         finally:
             hashes.unpersist()
 
-    def _filter_in_buckets(self, rounds: dict[int, _Driven], known: Broadcast[Any]) -> None:
+    def _filter_in_buckets(self, rounds: dict[int, DrivenRound], known: Broadcast[Any]) -> None:
         """Let every bucket ask all filters for its keys, and say which it found."""
         units = {number: list(each.filter_units()) for number, each in rounds.items()}
         worker = self._worker
@@ -198,20 +195,18 @@ class Jobs:
         for number, result in self._told.during(shuffled.mapPartitionsWithIndex(work).collect):
             rounds[number].take(result)
 
-    def _do_buckets(self, rounds: dict[int, _Driven], known: Broadcast[Any]) -> None:
+    def _do_buckets(self, rounds: dict[int, DrivenRound], known: Broadcast[Any]) -> None:
         """Ask all buckets, or rewrite with what they answer."""
         asking = [each for each in rounds.values() if each.asks_buckets]
         fresh = [each for each in asking if each.keys is None]
         if fresh:
             self._ask(fresh, known)
-        for some in _in_one_shuffle([each for each in asking if each not in fresh]):
+        for some in in_one_shuffle([each for each in asking if each not in fresh]):
             self._ask_more(some, known)
-        for some in _in_one_shuffle(
-            [each for each in rounds.values() if each.is_rewritten_by_rows]
-        ):
+        for some in in_one_shuffle([each for each in rounds.values() if each.is_rewritten_by_rows]):
             self._rewrite(some, known)
 
-    def _ask(self, rounds: list[_Driven], known: Broadcast[Any]) -> None:
+    def _ask(self, rounds: list[DrivenRound], known: Broadcast[Any]) -> None:
         """Shuffle the keys to buckets; what was read comes back at once."""
         first: dict[int, int] = {}
         places = 1
@@ -221,9 +216,9 @@ class Jobs:
         by_number = {each.task.number: each for each in rounds}
         shuffled = self._shuffled(by_number, first, places, known)
         for number, each in by_number.items():
-            each.keys = _Keys(shuffled, first[number], places)
+            each.keys = Keys(shuffled, first[number], places)
 
-    def _ask_more(self, rounds: dict[int, _Driven], known: Broadcast[Any]) -> None:
+    def _ask_more(self, rounds: dict[int, DrivenRound], known: Broadcast[Any]) -> None:
         """Shuffle further keys to the places where those before them lie."""
         keys = {number: each.keys for number, each in rounds.items() if each.keys is not None}
         first = {number: its.start for number, its in keys.items()}
@@ -233,10 +228,14 @@ class Jobs:
         both = its.shuffled.union(more)
         invariant(both.getNumPartitions() == its.places, "two shuffles have other places")
         for number, each in rounds.items():
-            each.keys = _Keys(both, first[number], its.places)
+            each.keys = Keys(both, first[number], its.places)
 
     def _shuffled(
-        self, rounds: dict[int, _Driven], first: dict[int, int], places: int, known: Broadcast[Any]
+        self,
+        rounds: dict[int, DrivenRound],
+        first: dict[int, int],
+        places: int,
+        known: Broadcast[Any],
     ) -> RDD[Any]:
         """Run what rounds ask of buckets; ``first`` is where the buckets of each begin."""
         units = [unit for each in rounds.values() for unit in each.ask_units()]
@@ -260,7 +259,7 @@ class Jobs:
             rounds[number].take(result)
         return shuffled
 
-    def _rewrite(self, rounds: dict[int, _Driven], known: Broadcast[Any]) -> None:
+    def _rewrite(self, rounds: dict[int, DrivenRound], known: Broadcast[Any]) -> None:
         """Answer in the buckets, shuffle the answers to groups, and rewrite these."""
         units = [unit for each in rounds.values() for unit in each.bucket_rewrites()]
         if not units:
@@ -422,96 +421,6 @@ class _Waves:
         """End the job if nobody has waited for it."""
         if self._job is not None:
             self._told.end(self._job)
-
-
-class _Keys:
-    """Where the keys of a round lie after their shuffle: from which partition on, of how many."""
-
-    def __init__(self, shuffled: RDD[Any], start: int, places: int) -> None:
-        self.shuffled = shuffled
-        self.start = start
-        self.places = places
-
-
-class _Driven:
-    """A round as the driver holds it: its progress, and its key map or where its keys lie."""
-
-    def __init__(self, staged: StagedRound) -> None:
-        self.round = staged
-        self.task = staged.task
-        self.is_bucket = self.task.shape.shape is Shape.BUCKET
-        self.sent: Broadcast[KeyMap] | None = None
-        self.keys: _Keys | None = None
-        self._key_map = ranking_of(self.task.plan.topic).new_map()
-
-    def units(self) -> Iterator[Unit]:
-        """Yield the units that need no shuffle."""
-        is_shuffled = self.is_bucket and self.round.stage in (
-            Stage.INDEX, Stage.ASK, Stage.REWRITE
-        )  # fmt: skip
-        if not is_shuffled and self.round.stage is not Stage.FILTER:
-            yield from self.round.units()
-
-    def filter_units(self) -> Iterator[FilterUnit]:
-        """Yield the units that ask filters."""
-        if self.round.stage is Stage.FILTER:
-            yield from (unit for unit in self.round.units() if isinstance(unit, FilterUnit))
-
-    @property
-    def asks_buckets(self) -> bool:
-        """Say whether keys are to be sent to buckets now."""
-        return next(self.ask_units(), None) is not None
-
-    def ask_units(self) -> Iterator[AskUnit]:
-        """Yield the units that send keys to buckets."""
-        if self.is_bucket and self.round.stage in (Stage.INDEX, Stage.ASK):
-            yield from (unit for unit in self.round.units() if isinstance(unit, AskUnit))
-
-    @property
-    def is_rewritten_by_rows(self) -> bool:
-        """Say whether the answers of buckets are wanted now."""
-        return self.is_bucket and self.round.stage is Stage.REWRITE
-
-    def bucket_rewrites(self) -> Iterator[RewriteUnit]:
-        """Yield the groups that are rewritten with answers of buckets."""
-        if self.is_rewritten_by_rows:
-            yield from (unit for unit in self.round.units() if isinstance(unit, RewriteUnit))
-
-    def take(self, result: UnitResult) -> None:
-        """Take a result; the keys of a block go into the map, and nowhere else."""
-        self.round.take(result)
-        if isinstance(result, Indexed) and result.block is not None:
-            block, starts = result.block
-            if self.round.stage is Stage.RAISE and isinstance(self._key_map, RankedKeyMap):
-                self._key_map.raise_known(block, starts)
-            else:
-                self._key_map.put(block, starts)
-
-    def advance(self, context: SparkContext) -> None:
-        """Go on; a map that has changed is sent to everybody."""
-        if self.round.is_done:
-            return
-        before = self.round.stage
-        has_map = before is Stage.INDEX and not self.is_bucket
-        self.round.advance(len(self._key_map) if has_map else None)
-        if (has_map or before is Stage.RAISE) and not self.round.is_done:
-            self.forget()
-            self.sent = context.broadcast(self._key_map)
-
-    def forget(self) -> None:
-        """Let executors drop the map."""
-        if self.sent is not None:
-            self.sent.unpersist()
-            self.sent = None
-
-
-def _in_one_shuffle(rounds: Iterable[_Driven]) -> list[dict[int, _Driven]]:
-    """Return the rounds by number, those together whose keys lie in one shuffle."""
-    together: dict[int, dict[int, _Driven]] = {}
-    for each in rounds:
-        if each.keys is not None:
-            together.setdefault(each.keys.shuffled.id(), {})[each.task.number] = each
-    return list(together.values())
 
 
 def packed(items: Sequence[T], cost: Callable[[T], int], packs: int) -> list[list[T]]:

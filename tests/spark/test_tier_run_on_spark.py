@@ -1,0 +1,66 @@
+"""``tier run`` with Spark as its runner, and the limit on bytes a second of a round that is cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from keeplast.cleaner.shapes import Shape
+from keeplast.cli.main import app
+from keeplast.pipeline import jobs
+from keeplast.pipeline.runner import SparkRunner
+from keeplast.pipeline.stages import Worker
+from tests.support.keyed_history import CLEAN_SEGMENTS, KeyedHistory
+from tests.support.reader import read_partition
+from tests.support.store_world import StoreWorld
+
+pytestmark = pytest.mark.spark
+
+CORES = 2
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[SparkRunner]:
+    with SparkRunner(cores=CORES) as started:
+        yield started
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+def test_tasks_of_one_round_share_the_limit_on_bytes(
+    tmp_path: Path, runner: SparkRunner, monkeypatch: pytest.MonkeyPatch, shape: Shape
+) -> None:
+    shares: list[int] = []
+
+    def noting(*arguments: object) -> Worker:
+        worker = Worker(*arguments)  # type: ignore[arg-type]
+        shares.append(worker.share)
+        return worker
+
+    monkeypatch.setattr(jobs, "Worker", noting)
+    history = KeyedHistory(tmp_path, url=f"file://{tmp_path / 'objects'}")
+    history.write(CLEAN_SEGMENTS)
+    history.round(shape, runner)
+    assert [1 if shape is Shape.PARTITION else CORES] == shares
+
+
+def test_the_loop_cleans_a_store_on_spark(tmp_path: Path) -> None:
+    world = StoreWorld(tmp_path)
+    for number in range(2):
+        world.log(number, 3)
+    values = [read_partition(world.logs[number].directory).final_values() for number in range(2)]
+    base = ["tier", "run", "--store", world.url, "--owner", "a", "--once", "--json"]
+    spark = ["--runner", "spark", "--cores", str(CORES)]
+    done = CliRunner().invoke(app, [*base, *spark])
+    assert 0 == done.exit_code, done.output
+    report = json.loads(done.stdout)
+    assert (2, []) == (report["rounds"], report["left"])
+    with world.open() as store:
+        for partition in store.partitions():
+            assert () == store.verify(partition, lambda count: None)
+            out = tmp_path / "out" / str(partition)
+            store.export(partition, out, lambda count: None)
+            assert values[partition.partition] == read_partition(out).final_values()

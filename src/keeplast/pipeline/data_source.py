@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 
 from keeplast.engine.log_ranges import Split, Wanted, plan_splits, reaching_into
 from keeplast.engine.log_view import LogView
-from keeplast.errors import InvalidError, RefusedError
+from keeplast.errors import CompactionError, InvalidError, RefusedError
 from keeplast.log.files import FileSystem
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
@@ -88,12 +88,15 @@ class LogSource(DataSource):
             try:
                 read_options(self.options, is_streaming=True)
             except InvalidError:
-                raise error from None
+                raise error.with_traceback(None) from None
         return SCHEMA
 
     def reader(self, schema: StructType) -> LogReader:
         """Return the reader of a batch query."""
-        options = read_options(self.options, is_streaming=False)
+        try:
+            options = read_options(self.options, is_streaming=False)
+        except InvalidError as error:
+            raise error.with_traceback(None) from None
         reader = PushingLogReader if options.pushes_filters else LogReader
         return reader(self, options, column_names(schema))
 
@@ -154,7 +157,11 @@ class LogReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return what each task reads."""
-        return [InputPartition(part) for part in self._parts()]
+        try:
+            return [InputPartition(part) for part in self._parts()]
+        except CompactionError as error:
+            # Spark shows people the way to the error; the sentence is what they can use.
+            raise error.with_traceback(None) from None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the record batches of one task."""

@@ -28,6 +28,7 @@ from keeplast.clock import Clock
 from keeplast.engine.events import Events
 from keeplast.engine.expiry import expired_reports
 from keeplast.engine.open_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT, TieredStore
+from keeplast.engine.receipt import expiry_line
 from keeplast.engine.report import ExpiryReport, RoundReport, describe_error
 from keeplast.engine.request import (
     MEMORY_BYTES_DEFAULT,
@@ -471,10 +472,13 @@ class StoreWork:
         if done.segments:
             plan = done.plan
             self._count(expired_segments=done.segments, expired_bytes=done.bytes)
-            self._narrator.expired(
-                partition,
-                ExpiryReport(plan.log_start_before, plan.log_start, segments=expired_reports(plan)),
+            report = ExpiryReport(
+                plan.log_start_before, plan.log_start, segments=expired_reports(plan)
             )
+            if self._receipt is not None:
+                request = replace(found.request, topic=found.look.topic)
+                self._receipt(expiry_line(request, self._clock.now_ms(), report))
+            self._narrator.expired(partition, report)
         return bool(done.segments)
 
     def _collect(self, found: _Finding) -> bool:

@@ -15,7 +15,7 @@ import pytest
 from keeplast.cleaner.shapes import Shape
 from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.open_store import TieredStore
-from keeplast.engine.receipt_book import read_receipts
+from keeplast.engine.receipt_book import ExpiryReceipt, read_entries, read_receipts
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import UnavailableError
 from keeplast.format.control import ControlType
@@ -214,10 +214,13 @@ def test_rounds_without_a_limit_on_bytes_wait_for_nothing(world: StoreWorld) -> 
     assert (1, 0) == (report.rounds, world.clock.seconds() - began)
 
 
-def test_retention_lets_segments_go(world: StoreWorld) -> None:
+def test_retention_lets_segments_go(world: StoreWorld, tmp_path: Path) -> None:
     world.log(0, 3, {"cleanup.policy": "delete", "retention.ms": "1000"})
     world.clock.advance(10_000)
-    report, told, _ = world.run()
+    report, told, _ = world.run(receipt=tmp_path / "receipts")
+    (line,) = read_entries(tmp_path / "receipts", LocalFiles())
+    assert isinstance(line, ExpiryReceipt)
+    assert (T0, 15, (0, 5, 10)) == (line.partition, line.log_start, line.bases)
     assert [("expired", "t-0", "3")] == [line for line in told.lines if line[0] == "expired"]
     assert 0 == report.rounds
 

@@ -46,6 +46,7 @@ KEYS = 6
 TRANSACTIONAL = (7, 8)
 IDEMPOTENT = 9
 HEALING_ROUNDS = 60
+CATCHING_UP_ROUNDS = 3
 READERS_MAX = 3
 FETCH_BYTES = 1 << 20
 
@@ -70,10 +71,14 @@ class World(Cluster):
         choices = [happening for happening, _ in events]
         weights = [weight for _, weight in events]
         lagging = [self._weight_when_lagging(each, weight) for each, weight in events]
-        for at in range(self._mood.events):
-            lags = self._mood.copies_lag and at > self._mood.events // 3
-            happening = self._dice.choices(choices, lagging if lags else weights)[0]
-            if self._is_distracted() and self._dice.random() < 0.3:
+        count = self._mood.events
+        for at in range(count):
+            self._lags = self._mood.copies_lag and count // 3 <= at < count * 5 // 6
+            if self._lags and at == count // 3:
+                self._copy_and_clean()
+            happening = self._dice.choices(choices, lagging if self._lags else weights)[0]
+            has_lagged = self._mood.copies_lag and at == count * 5 // 6
+            if has_lagged or (self._is_distracted() and self._dice.random() < 0.3):
                 happening = self._change_leader
             if happening():
                 self._settle()
@@ -92,11 +97,17 @@ class World(Cluster):
         tombstones are kept.
         """
         changed = {
-            self._append: 6, self._transact: 2, self._copy: 1, self._clean: 0,
-            self._change_leader: 1, self._clean_follower: 12, self._catch_up: 14,
-            self._read_all: 8, self._pass_time: 14,
+            self._append: 8, self._transact: 2, self._copy: 0, self._clean: 0,
+            self._change_leader: 0, self._clean_follower: 14, self._catch_up: 14,
+            self._read_all: 4, self._pass_time: 14,
         }  # fmt: skip
         return changed.get(happening, weight)
+
+    def _copy_and_clean(self) -> None:
+        """Let object storage have what there is."""
+        self._keep_up()
+        for happening in (self._roll, self._copy, self._clean):
+            happening()
 
     def _is_distracted(self) -> bool:
         """Say whether the leader sleeps in the middle of something; nobody waits for it long."""
@@ -209,8 +220,12 @@ class World(Cluster):
 
     def _record(self) -> NewRecord:
         self._values += 1
-        key = b"k%d" % self._dice.randrange(KEYS)
-        value = None if self._dice.random() < 0.2 else b"v%d" % self._values
+        is_deleted = self._dice.random() < (0.4 if self._lags else 0.2)
+        number = self._dice.randrange(KEYS)
+        if self._lags and not is_deleted:
+            number += KEYS  # What object storage has is deleted and stays so.
+        key = b"k%d" % number
+        value = None if is_deleted else b"v%d" % self._values
         return NewRecord(key, value, self._clock.now_ms())
 
     def _next_sequence(self, producer_id: int) -> int:
@@ -227,10 +242,7 @@ class World(Cluster):
     # Replication.
 
     def _replicate(self) -> bool:
-        followers = [
-            process for name in self._names if (process := self._running(name)) is not None
-            and process.host.role is Role.FOLLOWER and process.follows
-        ]  # fmt: skip
+        followers = self._followers()
         if not followers:
             return False
         follower = self._dice.choice(followers)
@@ -368,13 +380,34 @@ class World(Cluster):
         return True
 
     def _clean_follower(self) -> bool:
-        followers = [
+        followers = self._followers()
+        if not followers:
+            return False
+        if not self._lags:
+            self._pass_at(self._dice.choice(followers))
+            return True
+        self._append()
+        self._keep_up()
+        for process in self._followers():
+            self._pass_at(process)
+        return True
+
+    def _keep_up(self) -> None:
+        """Let one lead, and whoever can have what it has and know what is acknowledged."""
+        for _ in range(CATCHING_UP_ROUNDS):
+            self._lead_again()
+            while self._learn() or self._shrink():
+                pass
+            self._catch_up()
+
+    def _followers(self) -> list[Process]:
+        return [
             process for name in self._names if (process := self._running(name)) is not None
             and process.host.role is Role.FOLLOWER and process.follows
         ]  # fmt: skip
-        if not followers:
-            return False
-        process = self._dice.choice(followers)
+
+    def _pass_at(self, process: Process) -> None:
+        """Let a follower clean what is on its disk."""
 
         def then(_: object) -> None:
             self.tally.local_rounds += 1
@@ -385,7 +418,6 @@ class World(Cluster):
             return self._clean_at(process)
 
         self._do(process, "clean", "log", work, then)
-        return True
 
     def _clean_at(self, process: Process) -> object:
         return process.host.clean(
@@ -440,6 +472,7 @@ class World(Cluster):
             self.tally.clock_jumps += 1
             return True
         limit = 400 if kind < 0.6 else 3_000 if kind < 0.92 else 15_000
+        limit = 8_000 if self._lags else limit
         self._clock.advance(self._dice.randint(1, limit))
         return True
 

@@ -174,6 +174,7 @@ class Cluster:
         self._in_sync = set(self._names)
         self._established = -1
         self._heals = False
+        self._lags = False
         self._first_dirty = 0
         self._compact_to = 0
         self._auditor = SimulatedStore(engine, self._clock, self._tasks, self._dice, lambda: None)
@@ -249,8 +250,8 @@ class Cluster:
         quiet = self._heals or not self._leader
         # What happens all the time rarely goes wrong, or nobody would ever lead for long enough to
         # do anything else.
-        often = 1.0 if name in LONG_TASKS else 0.2
-        sleeps = mood.sleeps * (2 if name in LONG_TASKS else 0.5)
+        often = (1.0 if name in LONG_TASKS else 0.2) * (0.2 if self._lags else 1.0)
+        sleeps = mood.sleeps * (2 if name in LONG_TASKS else 0.5) * (0.2 if self._lags else 1.0)
 
         def draw(share: float) -> int | None:
             if quiet or dice.random() >= share:

@@ -238,6 +238,7 @@ def held_driver(
     while driver.is_running() and not fault.has_struck and time.monotonic() < deadline:
         time.sleep(0.02)
     assert driver.is_running(), driver.end()
+    assert fault.has_struck, f"no task has come to {stage} in {DRIVER_SECONDS_MAX} s"
     return driver, fault
 
 

@@ -120,3 +120,14 @@ def invariant(condition: bool, message: str) -> None:
     """Raise :class:`InvariantError` unless ``condition`` holds; stays on under ``python -O``."""
     if not condition:
         raise InvariantError(message)
+
+
+def error_text(error: Exception) -> str:
+    """Return the sentence for ``error``; the operating system's errors are given our form."""
+    if isinstance(error, OSError) and error.strerror:
+        problem, name = error.strerror.lower(), error.filename
+        if name is None:
+            return problem
+        path = name.decode(errors="surrogateescape") if isinstance(name, bytes) else name
+        return f"{problem}. path={path}"
+    return str(error) or type(error).__name__

@@ -13,7 +13,7 @@ from typing import Any
 from keeplast.cli.call import select
 from keeplast.cli.compare_view import render
 from keeplast.cli.exit_codes import DONE, error_exit_code
-from keeplast.cli.guard import error_document, error_text
+from keeplast.cli.guard import error_document
 from keeplast.cli.options import RunOptions
 from keeplast.cli.output import print_result, say
 from keeplast.cli.progress import ProgressEvents
@@ -23,7 +23,7 @@ from keeplast.config.sources import read_settings
 from keeplast.engine.preview import READINGS, StrategyPreview, preview_strategy
 from keeplast.engine.report import CleanReport
 from keeplast.engine.request import PartitionRequest
-from keeplast.errors import CompactionError, InvalidError
+from keeplast.errors import CompactionError, InvalidError, error_text
 from keeplast.format.filename import LOG_START_CHECKPOINT
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import LocalFiles

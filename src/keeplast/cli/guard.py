@@ -20,7 +20,7 @@ import typer
 
 from keeplast.cli import exit_codes
 from keeplast.cli.output import print_document, say
-from keeplast.errors import CompactionError, CorruptError
+from keeplast.errors import CompactionError, CorruptError, error_text
 
 JSON_VERSION = 1
 
@@ -80,14 +80,6 @@ def error_document(error: Exception) -> dict[str, Any]:
             "position": position,
         },
     }
-
-
-def error_text(error: Exception) -> str:
-    """Return the sentence for ``error``; the disk's errors are given the form of ours."""
-    if isinstance(error, OSError) and error.strerror:
-        path = f" path={os.fsdecode(error.filename)}" if error.filename is not None else ""
-        return f"{error.strerror.lower()}.{path}" if path else error.strerror.lower()
-    return str(error) or type(error).__name__
 
 
 def terminate_on_signal() -> None:

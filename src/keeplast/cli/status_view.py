@@ -14,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from keeplast.cli.escapes import printable
-from keeplast.cli.guard import JSON_VERSION, error_text
+from keeplast.cli.guard import JSON_VERSION
 from keeplast.cli.picture import PicturedSegment, draw_bar, draw_log
 from keeplast.cli.rows import new_table, time_text
 from keeplast.cli.sizes import format_bytes, format_count
 from keeplast.engine.stages import StageCounts, Stages
 from keeplast.engine.status import LogStatus
+from keeplast.errors import error_text
 from keeplast.model.duration import duration_text
 from keeplast.service.status import DirectoryStatus, ErasedBy, PartitionStatus, State
 

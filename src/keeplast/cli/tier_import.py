@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from keeplast.cli.exit_codes import DONE, error_exit_code
-from keeplast.cli.guard import JSON_VERSION, error_document, error_text
+from keeplast.cli.guard import JSON_VERSION, error_document
 from keeplast.cli.output import print_result, say
 from keeplast.cli.progress import ProgressEvents
 from keeplast.cli.sizes import format_bytes, format_counted
 from keeplast.config.selection import select_directory
 from keeplast.engine.open_store import Progressed, TieredStore
-from keeplast.errors import CompactionError, InvalidError
+from keeplast.errors import CompactionError, InvalidError, error_text
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition

@@ -203,10 +203,10 @@ def each_partition(
 
     def body() -> Result:
         from keeplast.cli.exit_codes import DONE, error_exit_code
-        from keeplast.cli.guard import error_document, error_text
+        from keeplast.cli.guard import error_document
         from keeplast.cli.output import print_result, say
         from keeplast.cli.tier_view import fact_line
-        from keeplast.errors import CompactionError
+        from keeplast.errors import CompactionError, error_text
 
         if check is not None:
             check()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from keeplast.cleaner.explanation import Dating
-from keeplast.errors import CorruptError
+from keeplast.errors import CorruptError, error_text
 
 JSON_VERSION = 1
 
@@ -325,7 +325,7 @@ def describe_error(error: Exception) -> ErrorReport:
     if isinstance(error, OSError) and error.filename is not None:
         path = str(error.filename)
     position = error.position if isinstance(error, CorruptError) else None
-    return ErrorReport(type(error).__name__, str(error), path, position)
+    return ErrorReport(type(error).__name__, error_text(error), path, position)
 
 
 def _plain(value: object) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from keeplast.clock import Clock
 from keeplast.engine.report import RoundReport
 from keeplast.engine.request import PartitionRequest
-from keeplast.errors import UnavailableError
+from keeplast.errors import UnavailableError, error_text
 from keeplast.model.partition import TopicPartition
 from keeplast.service.look import failed_facts
 from keeplast.service.narrator import Narrator
@@ -73,13 +73,13 @@ class Ledger:
         pause_ms = self.schedule.failed(
             request.partition, error, backoff_ms=self.backoff_ms, now_ms=self.clock.now_ms()
         )
-        self.narrator.retrying(request.partition, str(error), pause_ms / 1000)
+        self.narrator.retrying(request.partition, error_text(error), pause_ms / 1000)
 
     def show_failure(self, request: PartitionRequest, error: Exception) -> None:
         """Publish a failure that was noted as the state of its partition."""
         partition = request.partition
         history, mark = self.schedule.history(partition), self.schedule.marks.get(partition)
-        reason = str(error) if mark is None else mark.reason
+        reason = error_text(error) if mark is None else mark.reason
         self.facts[partition] = failed_facts(request, history, reason, mark)
 
 

@@ -181,13 +181,16 @@ def find_sizes(directory: DataDirectory, files: FileSystem) -> dict[TopicPartiti
 
 
 def _size_bytes(path: Path, files: FileSystem) -> int:
-    """Return the bytes of the segments in ``path``; what goes meanwhile counts for nothing."""
+    """Return the bytes of the segments in ``path``.
+
+    What goes meanwhile counts for nothing, and what cannot be read: rounds of it fail at once.
+    """
     size_bytes = 0
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
         for name in files.listdir(path):
             parsed = parse_segment_file(name)
             if parsed is not None and parsed.kind == LOG and not parsed.stage:
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):
                     size_bytes += files.stat(path / name).size_bytes
     return size_bytes
 

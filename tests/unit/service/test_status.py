@@ -205,6 +205,19 @@ def test_sizes_are_those_of_all_logs_in_service(tmp_path: Path) -> None:
     assert [2 * one_size, one_size] == [*found.values()]
 
 
+def test_a_log_that_cannot_be_read_has_no_size(tmp_path: Path) -> None:
+    write_partition(tmp_path, {0: one(0, b"a")})
+
+    class Unreadable(LocalFiles):
+        def listdir(self, path: Path) -> list[str]:
+            if path != tmp_path:
+                raise PermissionError(13, "Permission denied", str(path))
+            return super().listdir(path)
+
+    found = find_sizes(open_data_directory(tmp_path, LocalFiles()), Unreadable())
+    assert [0] == [*found.values()]
+
+
 def test_the_pace_is_a_slow_disks_or_the_limits_or_what_is_said() -> None:
     cleaner = CleanerConfig(backoff_ms=5)
     assert ROUND_BYTES_PER_SECOND == daemon_pace(cleaner, None).bytes_per_second

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,12 +40,19 @@ def rows_by_threads(parts: Sequence[StatePart]) -> list[LogRow]:
     return [row for _, rows in sorted(found, key=lambda each: each[0]) for row in rows]
 
 
-def rows_by_buckets(parts: Sequence[StatePart]) -> list[LogRow]:
-    """Return the rows of all parts, whose keys went to buckets, the last part first."""
+def rows_by_buckets(
+    parts: Sequence[StatePart], *, between: Callable[[], object] | None = None
+) -> list[LogRow]:
+    """Return the rows of all parts, whose keys went to buckets, the last part first.
+
+    ``between`` is called when all keys have been read and no row has.
+    """
     if not parts:
         return []
     state = parts[0].state
     sent = [rows for part in reversed(parts) for rows in send_keys(part, _ignore)]
+    if between is not None:
+        between()
     winners: dict[int, list[Winners]] = {}
     for bucket in range(state.buckets):
         arrived = (rows for rows in sent if rows.bucket == bucket)

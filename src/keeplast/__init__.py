@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from keeplast.config.log_source import register
     from keeplast.config.mapping import cleaner_config, topic_config
     from keeplast.engine.open_log import OpenLog, Segment, clean, open_log, plan
-    from keeplast.engine.open_store import TieredStore, open_store
+    from keeplast.engine.open_store import open_store
     from keeplast.engine.report import (
         CleanReport,
         Estimate,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Stats,
     )
     from keeplast.engine.request import CleanRequest, PartitionRequest
+    from keeplast.engine.tiered_store import TieredStore
     from keeplast.errors import (
         CommitUnknownError,
         CompactionError,
@@ -74,7 +75,7 @@ _HOMES = {
     "keeplast.config.log_source": ("register",),
     "keeplast.config.mapping": ("cleaner_config", "topic_config"),
     "keeplast.engine.open_log": ("OpenLog", "Segment", "clean", "open_log", "plan"),
-    "keeplast.engine.open_store": ("TieredStore", "open_store"),
+    "keeplast.engine.open_store": ("open_store",),
     "keeplast.engine.report": (
         "CleanReport",
         "Estimate",
@@ -83,6 +84,7 @@ _HOMES = {
         "Stats",
     ),
     "keeplast.engine.request": ("CleanRequest", "PartitionRequest"),
+    "keeplast.engine.tiered_store": ("TieredStore",),
     "keeplast.errors": (
         "CommitUnknownError",
         "CompactionError",

@@ -15,8 +15,9 @@ from keeplast.config.mapping import topic_config
 from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.events import NoEvents
 from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.open_store import TieredStore, open_store
+from keeplast.engine.open_store import open_store
 from keeplast.engine.runner import Runner
+from keeplast.engine.tiered_store import TieredStore
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.log.object_paths import place_path
 from keeplast.model.topic_config import CleanerConfig

@@ -16,9 +16,10 @@ from keeplast.cleaner.shapes import Shape
 from keeplast.cli.main import app
 from keeplast.config.mapping import topic_config
 from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.open_store import TieredStore, open_store
+from keeplast.engine.open_store import open_store
 from keeplast.engine.report import RoundReport
 from keeplast.engine.runner import Runner
+from keeplast.engine.tiered_store import TieredStore
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy

@@ -30,8 +30,8 @@ from sqlalchemy import event
 from keeplast.clock import SystemClock
 from keeplast.config.mapping import topic_config
 from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.open_store import TieredStore
 from keeplast.engine.runner import Runner
+from keeplast.engine.tiered_store import TieredStore
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import CompactionError
 from keeplast.format.leader_epoch import LeaderEpoch

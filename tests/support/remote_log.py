@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.open_store import TieredStore
 from keeplast.engine.report import RoundReport
 from keeplast.engine.runner import Runner
+from keeplast.engine.tiered_store import TieredStore
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.format.filename import LOG
 from keeplast.format.message_set import Batch, read_batches

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from keeplast.config.mapping import topic_config
 from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.open_store import TieredStore, open_store
+from keeplast.engine.open_store import open_store
 from keeplast.engine.runner import Runner
+from keeplast.engine.tiered_store import TieredStore
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles

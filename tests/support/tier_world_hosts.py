@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from keeplast.engine.open_store import TieredStore
 from keeplast.engine.partition_host import PartitionHost
+from keeplast.engine.tiered_store import TieredStore
 from keeplast.format import txn_index
 from keeplast.format.filename import TXN_INDEX
 from keeplast.format.message_set import Batch, read_batches

@@ -24,8 +24,9 @@ from keeplast.cli.demo_reading import Consumer
 from keeplast.cli.wiring import RunnerName
 from keeplast.clock import SystemClock
 from keeplast.config.mapping import topic_config
-from keeplast.engine.open_store import TieredStore, open_store
+from keeplast.engine.open_store import open_store
 from keeplast.engine.partition_host import PartitionHost
+from keeplast.engine.tiered_store import TieredStore
 from keeplast.errors import CompactionError, UnavailableError
 from keeplast.format.control import ControlType
 from keeplast.format.message_set import read_batches

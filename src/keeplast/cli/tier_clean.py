@@ -20,8 +20,8 @@ from keeplast.cli.tables import note_lines, reasons_table, summary_table
 from keeplast.cli.tier_options import ROUNDS_MAX
 from keeplast.cli.verdict import is_stopped, report_errors
 from keeplast.cli.wiring import RunnerName
-from keeplast.engine.open_store import GRACE_MS_DEFAULT, TieredStore
 from keeplast.engine.report import CleanReport, PartitionReport, RoundReport, describe_error
+from keeplast.engine.tiered_store import GRACE_MS_DEFAULT, TieredStore
 from keeplast.errors import CompactionError, StoppedError
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition

@@ -16,7 +16,7 @@ from keeplast.cli.guard import JSON_VERSION, run_guarded
 from keeplast.cli.tier_options import Result, each_partition, store_call
 
 if TYPE_CHECKING:
-    from keeplast.engine.open_store import TieredStore
+    from keeplast.engine.tiered_store import TieredStore
     from keeplast.model.partition import TopicPartition
 
 

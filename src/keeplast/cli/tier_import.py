@@ -15,7 +15,7 @@ from keeplast.cli.output import print_result, say
 from keeplast.cli.progress import ProgressEvents
 from keeplast.cli.sizes import format_bytes, format_counted
 from keeplast.config.selection import select_directory
-from keeplast.engine.open_store import Progressed, TieredStore
+from keeplast.engine.tiered_store import Progressed, TieredStore
 from keeplast.errors import CompactionError, InvalidError, error_text
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles

@@ -19,7 +19,7 @@ from keeplast.cli.options import RUN
 from keeplast.cli.places import object_option
 
 if TYPE_CHECKING:
-    from keeplast.engine.open_store import TieredStore
+    from keeplast.engine.tiered_store import TieredStore
     from keeplast.model.partition import TopicPartition
 
 OWNER = "Who does it"

@@ -12,8 +12,8 @@ from keeplast.cli import tier_options as shared
 from keeplast.cli.tier_options import each_partition, store_call
 
 if TYPE_CHECKING:
-    from keeplast.engine.open_store import TieredStore
     from keeplast.engine.tier_migration import Migration
+    from keeplast.engine.tiered_store import TieredStore
     from keeplast.model.partition import TopicPartition
 
 Unset = Annotated[

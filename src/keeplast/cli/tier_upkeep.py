@@ -14,7 +14,7 @@ from keeplast.cli.tier_options import Result, each_partition, store_call
 from keeplast.cli.wiring import RunnerName
 
 if TYPE_CHECKING:
-    from keeplast.engine.open_store import TieredStore
+    from keeplast.engine.tiered_store import TieredStore
     from keeplast.model.partition import TopicPartition
 
 
@@ -73,7 +73,7 @@ def expire(
     """Let go what retention and the log start offset let go."""
 
     def act(opened: TieredStore, each: TopicPartition) -> dict[str, Any]:
-        from keeplast.engine.open_store import GRACE_MS_DEFAULT
+        from keeplast.engine.tiered_store import GRACE_MS_DEFAULT
 
         grace = GRACE_MS_DEFAULT if grace_ms is None else grace_ms
         done = opened.expire(each, takes_over=take_over, grace_ms=grace)
@@ -98,7 +98,7 @@ def collect(
     """Remove replaced segments whose grace has passed, and objects that nobody names."""
 
     def act(opened: TieredStore, each: TopicPartition) -> dict[str, Any]:
-        from keeplast.engine.open_store import GARBAGE_AGE_MS_DEFAULT
+        from keeplast.engine.tiered_store import GARBAGE_AGE_MS_DEFAULT
 
         age = GARBAGE_AGE_MS_DEFAULT if garbage_age_ms is None else garbage_age_ms
         done = opened.collect(each, takes_over=take_over, garbage_age_ms=age)

@@ -27,7 +27,6 @@ from keeplast.cleaner.shapes import Shape
 from keeplast.clock import Clock
 from keeplast.engine.events import Events
 from keeplast.engine.expiry import expired_reports
-from keeplast.engine.open_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT, TieredStore
 from keeplast.engine.receipt import expiry_line
 from keeplast.engine.report import ExpiryReport, RoundReport, describe_error
 from keeplast.engine.request import (
@@ -37,6 +36,7 @@ from keeplast.engine.request import (
 )
 from keeplast.engine.runner import Runner
 from keeplast.engine.tier_look import RemoteLook
+from keeplast.engine.tiered_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT, TieredStore
 from keeplast.errors import CompactionError, CorruptError, FencedError, RefusedError, StoppedError
 from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
 from keeplast.log.files import FileSystem

@@ -14,8 +14,8 @@ import pytest
 
 from keeplast.cleaner.shapes import Shape
 from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.open_store import TieredStore
 from keeplast.engine.receipt_book import ExpiryReceipt, read_entries, read_receipts
+from keeplast.engine.tiered_store import TieredStore
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import UnavailableError
 from keeplast.format.control import ControlType

@@ -1,0 +1,462 @@
+"""A tiered store as an object: what ``keeplast tier`` and programs work with.
+
+    orders = keeplast.TopicPartition("orders", 0)
+    with keeplast.open_store(
+        "sqlite:///meta.db", "s3://bucket/logs", owner="me", topic_of=keeplast.topic_config
+    ) as store:
+        store.import_directory(orders, Path("data/orders-0"), {"cleanup.policy": "compact"})
+        print(store.clean(orders, force=True).stats)
+
+Rounds are done by threads of this process unless a ``runner_for`` gives another runner.
+
+Whoever changes a partition owns it, and of an owner's processes one holds it until its store is
+closed: nobody who may still run is fenced without being asked to (``takes_over``).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from keeplast.cleaner.retention import ExpiryPlan
+from keeplast.cleaner.shapes import Shape
+from keeplast.clock import Clock
+from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.partition_host import GRACE_MS_DEFAULT as GRACE_MS_DEFAULT
+from keeplast.engine.partition_host import PartitionHost
+from keeplast.engine.place import begin_target, complete_target
+from keeplast.engine.report import RoundReport
+from keeplast.engine.request import (
+    MEMORY_BYTES_DEFAULT,
+    TASK_MEMORY_BYTES_DEFAULT,
+    CleanRequest,
+    PartitionRequest,
+)
+from keeplast.engine.runner import Runner
+from keeplast.engine.survey import load_checkpoints, survey_partition
+from keeplast.engine.tier_erasure import (
+    TierErasure,
+    TierPace,
+    find_tier_erasure,
+)
+from keeplast.engine.tier_horizons import RemoteHorizons
+from keeplast.engine.tier_look import FirstTimestamps, RemoteLook, look_at_remote
+from keeplast.engine.tier_migration import Migration, count_records, new_settings
+from keeplast.engine.tier_round import RunnerFor, TierRequest, clean_remote
+from keeplast.engine.tier_status import TierStatus, local_log, tier_status
+from keeplast.engine.tier_verification import TierFinding, verify_remote
+from keeplast.errors import InvalidError, RefusedError
+from keeplast.log.files import FileSystem
+from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.tier.absence import explained
+from keeplast.tier.collection import Collected, collect
+from keeplast.tier.importing import (
+    adopt_checkpoint,
+    export_partition,
+    import_segments,
+    lineage_of,
+    read_topic_id,
+)
+from keeplast.tier.metadata import MetadataStore
+from keeplast.tier.objects import ID_CHARS, ObjectStore
+from keeplast.tier.ownership import Ownership
+from keeplast.tier.partition_state import PartitionState
+from keeplast.tier.remote_retention import plan_remote_expiry
+
+CLEANER_DEFAULT = CleanerConfig()
+GARBAGE_AGE_MS_DEFAULT = 24 * 60 * 60 * 1000
+
+Progressed = Callable[[int], None]
+Receipt = Callable[[bytes], None]
+SettingsOf = Callable[[Mapping[str, str]], TopicConfig]
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What an expiry moved and removed from what is read."""
+
+    plan: ExpiryPlan
+    segments: int
+    bytes: int
+
+
+def _silent(count: int) -> None:
+    """Hear of progress and say nothing."""
+
+
+def _threads(files: FileSystem) -> AbstractContextManager[Runner]:
+    """Give a runner of this process's threads for a round."""
+    return LocalRunner()
+
+
+class TieredStore:
+    """Partitions in object storage and the metadata that says what of them is live."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        objects: ObjectStore,
+        *,
+        owner: str,
+        topic_of: SettingsOf,
+        clock: Clock,
+        files: FileSystem,
+    ) -> None:
+        """Take the parts; use :func:`~keeplast.engine.open_store.open_store`."""
+        self._store = store
+        self._objects = objects
+        self._owner = owner
+        self._topic_of = topic_of
+        self._clock = clock
+        self._files = files
+        self._timestamps = FirstTimestamps(objects)
+        self._horizons = RemoteHorizons(objects)
+        self._ownership = Ownership(store, owner)
+
+    def __repr__(self) -> str:
+        """Return where the objects are, and who works on them."""
+        return f"TieredStore({self._objects!r}, owner={self._owner!r})"
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give back what is held, and close the metadata store."""
+        self._ownership.give_back()
+        self._store.close()
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Return every partition, ascending."""
+        return self._store.partitions()
+
+    def state(self, partition: TopicPartition) -> PartitionState:
+        """Return what is known of a partition."""
+        return self._store.load(partition)
+
+    def erased_by(
+        self, partition: TopicPartition, pace: TierPace, local: Path | None = None
+    ) -> TierErasure:
+        """Say by when what is overwritten or deleted now is gone from object storage.
+
+        With ``local``, the partition's directory on the leader, also from there, and what has not
+        been copied yet counts. Reads what segments say of their tombstones.
+        """
+        state = self._store.load(partition)
+        found = None if local is None or not self._files.exists(local) else local
+        return find_tier_erasure(
+            state, self._objects, self._files, found, self._topic_of(state.settings), pace,
+            self._clock.now_ms(), timestamp_ahead_max_ms=INT64_MAX,
+        )  # fmt: skip
+
+    def status(self, partition: TopicPartition, local: Path | None = None) -> TierStatus:
+        """Return regions, ratio and what waits.
+
+        ``local`` is the partition's directory on a host: what is there is shown beside what is in
+        object storage. It is only read.
+        """
+        state = self._store.load(partition)
+        orphans = self._store.orphans(partition)
+        topic = self._topic_of(state.settings)
+        now_ms = self._clock.now_ms()
+        found = None
+        if local is not None:
+            found = local_log(
+                partition, local, topic, self._files, now_ms, remote_end=state.remote_end
+            )
+        return tier_status(state, orphans, topic, now_ms, found)
+
+    def look(self, partition: TopicPartition, *, expired: bool = False) -> RemoteLook:
+        """Say whether a round is worth it, and what waits to be removed.
+
+        With ``expired`` a round is worth it also where only what has expired is left to go.
+        """
+        state = self._store.load(partition)
+        return look_at_remote(
+            state, self._store.orphans(partition), self._topic_of(state.settings),
+            self._timestamps, self._clock.now_ms(), self._horizons if expired else None,
+        )  # fmt: skip
+
+    def set_aside(self, partition: TopicPartition, reason: str | None) -> None:
+        """Keep a partition from being cleaned for a reason, or take it up again (None)."""
+        state = self.own(partition, takes_over=False)
+        if state.uncleanable_reason != reason:
+            self._store.set_uncleanable(partition, epoch=state.leader_epoch, reason=reason)
+
+    def own(
+        self,
+        partition: TopicPartition,
+        *,
+        takes_over: bool,
+        succeeds: bool = False,
+        known: PartitionState | None = None,
+    ) -> PartitionState:
+        """Hold the partition as its owner, until this store is closed, and return its state.
+
+        RefusedError when somebody else has it and ``takes_over`` is False; ``succeeds`` takes it
+        from a process of this owner whose end nobody knows. ``known`` is a state that was just
+        read. See :meth:`~keeplast.tier.ownership.Ownership.own`.
+        """
+        return self._ownership.own(partition, takes_over=takes_over, succeeds=succeeds, known=known)
+
+    def create(
+        self,
+        partition: TopicPartition,
+        settings: Mapping[str, str],
+        *,
+        topic_id: str = "0" * ID_CHARS,
+    ) -> None:
+        """Add an empty partition that nobody owns, for a host that will append to it.
+
+        ``settings`` are kept with it. ConflictError when it is there.
+        """
+        self._topic_of(settings)
+        self._store.create(partition, topic_id, log_start=0, settings=settings)
+
+    def import_directory(
+        self,
+        partition: TopicPartition,
+        directory: Path,
+        settings: Mapping[str, str],
+        *,
+        progressed: Progressed = _silent,
+        takes_over: bool = False,
+    ) -> PartitionState:
+        """Take a partition directory in, or what it has gained since the last time.
+
+        What a broker's cleaner has cleaned counts as clean. The directory is only read.
+        """
+        topic = self._topic_of(settings)
+        lineage = lineage_of(self._files, directory)
+        if partition not in self._store.partitions():
+            first = min(
+                (
+                    int(name[:20])
+                    for name in self._files.listdir(directory)
+                    if name.endswith(".log")
+                ),
+                default=0,
+            )
+            self._store.create(
+                partition,
+                read_topic_id(self._files, directory),
+                log_start=first,
+                settings=settings,
+            )
+        state = self._ownership.own(partition, takes_over=takes_over, lineage=lineage)
+        state = import_segments(
+            self._store, self._objects, self._files, directory, state,
+            index_interval_bytes=topic.index_interval_bytes, progressed=progressed,
+        )  # fmt: skip
+        return adopt_checkpoint(self._store, self._files, directory, state, topic)
+
+    def copy_directory(
+        self,
+        partition: TopicPartition,
+        directory: Path,
+        *,
+        progressed: Progressed = _silent,
+        takes_over: bool = False,
+    ) -> PartitionState:
+        """Copy what a directory whose partition is known has gained: closed segments below its high
+        watermark and its last stable offset.
+
+        The directory is only read, and a broker may be working on it.
+        """
+        state = self.own(partition, takes_over=takes_over)
+        topic = self._topic_of(state.settings)
+        survey = survey_partition(
+            PartitionRequest(partition, directory, topic), CleanRequest(()),
+            load_checkpoints(self._files, directory.parent), self._files, self._clock.now_ms(),
+        )  # fmt: skip
+        return import_segments(
+            self._store, self._objects, self._files, directory, state,
+            index_interval_bytes=topic.index_interval_bytes, progressed=progressed,
+            until=survey.last_stable,
+        )  # fmt: skip
+
+    def export(
+        self, partition: TopicPartition, directory: Path, progressed: Progressed = _silent
+    ) -> None:
+        """Write a directory that a broker serves; it is marked as incomplete until it is one.
+
+        RefusedError when something is there, unless an export left it unfinished.
+        """
+        run = secrets.token_hex(ID_CHARS // 2)
+        begin_target(self._files, directory, run=run)
+        with explained(self._store, partition):
+            export_partition(
+                self._objects, self._files, self._store.load(partition), directory, progressed
+            )
+        complete_target(self._files, directory, run=run)
+
+    def clean(
+        self,
+        partition: TopicPartition,
+        runner_for: RunnerFor = _threads,
+        *,
+        cleaner: CleanerConfig = CLEANER_DEFAULT,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        progressed: Progressed = _silent,
+        force: bool = False,
+        takes_over: bool = False,
+        grace_ms: int = GRACE_MS_DEFAULT,
+        shape: Shape | None = None,
+        task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT,
+        expired: bool = False,
+        receipt: Receipt | None = None,
+    ) -> RoundReport:
+        """Do one round; the report says what it did, or why it did nothing.
+
+        ``expired`` asks for one also where only what has expired is left to go. ``receipt`` takes a
+        line of each chunk, before it counts as clean.
+        """
+        state = self.own(partition, takes_over=takes_over)
+        if not state.routes:
+            raise InvalidError(f"nothing was copied yet. partition={partition}")
+        topic = self._topic_of(state.settings)
+        if not topic.is_compacted:
+            policy = ",".join(sorted(topic.cleanup_policy))
+            raise RefusedError(
+                "the topic is not compacted: its objects are never rewritten. "
+                f"partition={partition} cleanup.policy={policy}"
+            )
+        request = TierRequest(
+            topic, cleaner, grace_ms, memory_bytes,
+            force=force, shape=shape, task_memory_bytes=task_memory_bytes,
+            horizons=self._horizons if expired else None, receipt=receipt,
+        )  # fmt: skip
+        report = clean_remote(
+            self._store, self._objects, state, request, runner_for, self._clock, progressed
+        )
+        if not report.skipped:
+            self.set_aside(partition, None)  # Whatever kept it from being cleaned is over.
+        return report
+
+    def expire(
+        self,
+        partition: TopicPartition,
+        *,
+        takes_over: bool = False,
+        grace_ms: int = GRACE_MS_DEFAULT,
+    ) -> Expired:
+        """Let go what retention and the log start offset let go.
+
+        It is one transaction: a process of this owner that holds the partition goes on with it.
+        """
+        state = self._ownership.join(partition, takes_over=takes_over)
+        plan = plan_remote_expiry(self._topic_of(state.settings), state, self._clock.now_ms())
+        gone = {each.segment.base_offset for each in plan.expired}
+        ids = [r.segment_id for r in state.routes if r.base_offset in gone]
+        if ids:
+            self._store.commit_expiry(
+                partition, secrets.token_hex(ID_CHARS // 2), epoch=state.leader_epoch,
+                log_start=plan.log_start, segments=ids, grace_ms=grace_ms, holder=state.holder,
+            )  # fmt: skip
+        return Expired(plan, len(ids), sum(state.segments[i].size_bytes for i in ids))
+
+    def collect(
+        self,
+        partition: TopicPartition,
+        *,
+        takes_over: bool = False,
+        garbage_age_ms: int = GARBAGE_AGE_MS_DEFAULT,
+    ) -> Collected:
+        """Remove replaced segments whose grace has passed, and objects that nobody names."""
+        state = self.own(partition, takes_over=takes_over)
+        return collect(
+            self._store, self._objects, partition, epoch=state.leader_epoch,
+            garbage_age_ms=garbage_age_ms, clock=self._clock,
+        )  # fmt: skip
+
+    def plan_settings(
+        self,
+        partition: TopicPartition,
+        changes: Mapping[str, str | None],
+        runner_for: RunnerFor = _threads,
+        *,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        progressed: Progressed = _silent,
+    ) -> Migration:
+        """Say what follows from other settings (None takes one out); changes nothing.
+
+        A topic that becomes compacted is read once, for the records without a key that would go.
+        InvalidError for settings that contradict.
+        """
+        state = self._store.load(partition)
+        found = self._migration(state, changes)
+        if not found.becomes_compacted:
+            return found
+        return count_records(
+            self._objects, state, found, runner_for, self._clock, memory_bytes=memory_bytes,
+            progressed=progressed,
+        )  # fmt: skip
+
+    def configure(
+        self,
+        partition: TopicPartition,
+        changes: Mapping[str, str | None],
+        runner_for: RunnerFor = _threads,
+        *,
+        drops_keyless: bool = False,
+        takes_over: bool = False,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        progressed: Progressed = _silent,
+    ) -> Migration:
+        """Change settings of a partition as its owner; None takes one out.
+
+        A process of this owner that holds the partition goes on with it.
+
+        A topic that becomes compacted loses its records without a key in the next rounds: they are
+        counted by ``runner_for``, and RefusedError names their number unless ``drops_keyless``.
+        """
+        found = self._migration(self._store.load(partition), changes)
+        if found.becomes_compacted and not drops_keyless:
+            found = self.plan_settings(
+                partition, changes, runner_for, memory_bytes=memory_bytes, progressed=progressed
+            )
+        found.check(drops_keyless=drops_keyless)
+        state = self._ownership.join(partition, takes_over=takes_over)
+        self._store.configure(
+            partition, epoch=state.leader_epoch, settings=found.settings, holder=state.holder
+        )
+        return found
+
+    def _migration(self, state: PartitionState, changes: Mapping[str, str | None]) -> Migration:
+        settings = new_settings(state.settings, changes)
+        return Migration(settings, self._topic_of(state.settings), self._topic_of(settings))
+
+    def verify(
+        self, partition: TopicPartition, progressed: Progressed = _silent
+    ) -> tuple[TierFinding, ...]:
+        """Check the invariants of what is live, by reading all of it; changes nothing."""
+        found = verify_remote(self._objects, self._store.load(partition), progressed)
+        if not found:
+            return ()
+        # What was replaced while it was read may be gone by now, and is nobody's.
+        live = self._store.load(partition).segments
+        return tuple(each for each in found if each.segment_id is None or each.segment_id in live)
+
+    def host(
+        self, partition: TopicPartition, root: Path, topic: TopicConfig, *, recovers: bool = False
+    ) -> PartitionHost:
+        """Return this process as a host of a partition with its local log below ``root``.
+
+        ``recovers`` deals with what a crash left of the local log; see its ``recovered``.
+        """
+        return PartitionHost(
+            self._store, self._objects, partition, root, topic=topic, owner=self._owner,
+            files=self._files, clock=self._clock, recovers=recovers,
+        )  # fmt: skip

@@ -14,10 +14,12 @@ from keeplast.cleaner.eligibility import (
     find_expired_bound,
     find_first_dirty,
     find_first_uncleanable,
+    find_kept_transaction,
     non_active_from,
     segments_between,
 )
 from keeplast.errors import InvalidError
+from keeplast.format.txn_index import AbortedTransaction
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.segment import SegmentSummary
 
@@ -54,6 +56,7 @@ def bound_of(
     first_dirty: int = 0,
     high_watermark: int = INT64_MAX,
     open_transaction: int | None = None,
+    kept_transaction: int | None = None,
     now_ms: int = NOW_MS,
 ) -> FirstUncleanable:
     """Return the first uncleanable offset."""
@@ -62,6 +65,7 @@ def bound_of(
         first_dirty=first_dirty,
         high_watermark=high_watermark,
         open_transaction=open_transaction,
+        kept_transaction=kept_transaction,
         min_compaction_lag_ms=lag_ms,
         now_ms=now_ms,
     )
@@ -269,3 +273,24 @@ def test_what_has_expired_is_looked_for_in_whole_clean_segments(
     first_dirty: int, bound: int, end: int
 ) -> None:
     assert end == find_expired_bound(EIGHT, first_dirty=first_dirty, bound=bound)
+
+
+@pytest.mark.parametrize(
+    ("clean_elsewhere_to", "expected"),
+    [(None, None), (0, 3), (8, 3), (9, 12), (20, 12), (21, None)],
+)
+def test_an_aborted_transaction_is_kept_until_the_rest_of_the_log_is_clean_behind_it(
+    clean_elsewhere_to: int | None, expected: int | None
+) -> None:
+    aborted = [
+        (0, [AbortedTransaction(7, 3, 8, 9)]),
+        (10, [AbortedTransaction(9, 14, 16, 12), AbortedTransaction(8, 12, 20, 21)]),
+    ]
+    assert expected == find_kept_transaction(aborted, clean_elsewhere_to)
+
+
+def test_what_is_behind_a_kept_transaction_stays() -> None:
+    found = bound_of(EIGHT, kept_transaction=33)
+    assert found.offset == 33
+    assert "a transaction from 33 on was aborted" in found.note
+    assert bound_of(EIGHT, kept_transaction=33, open_transaction=20).offset == 20

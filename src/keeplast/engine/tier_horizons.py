@@ -1,7 +1,8 @@
 """Finds what has expired in the clean part of a remote log, mostly without reading its segments.
 
-A segment's filter knows the earliest delete horizon in it, and segments never change: only one
-whose earliest horizon has passed, or that has no filter, is asked batch by batch, once. What a
+A segment's filter knows the earliest delete horizon of its tombstones, and segments never change:
+only one whose earliest horizon has passed, or that has markers or no filter, is asked batch by
+batch, once. What a
 round has left although its horizon had passed is no reason for another one; see
 :mod:`keeplast.engine.horizons`, whose rule this is.
 """
@@ -103,7 +104,8 @@ def _earliest(files: RoundFiles, segment: RemoteSegment) -> int | None:
     except (FileNotFoundError, CorruptError):
         return None
     of = SegmentBytes(segment.segment_id, segment.size_bytes, segment.files[LOG].crc32c)
-    if head.segment != of:
+    # Of markers a filter knows that there are some, and not their horizons.
+    if head.segment != of or head.contents.transactional:
         return None
     horizon_ms = head.contents.horizon_ms
     return INT64_MAX if horizon_ms is None else horizon_ms

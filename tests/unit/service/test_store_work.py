@@ -163,6 +163,27 @@ def test_what_has_expired_goes_in_a_round_that_is_cut(world: StoreWorld, shape: 
     assert (text(0), None) not in records(world)
 
 
+def test_markers_that_may_go_are_found_although_filters_know_no_horizon_of_theirs(
+    world: StoreWorld,
+) -> None:
+    world.log(0, 1, {"delete.retention.ms": "3600000"})
+    log = world.logs[0]
+    producer = log.producer(1000)
+    for _ in range(2):  # an empty batch of the producer stays, and with it its own marker
+        producer.send_records(NewRecord(text(0), text(1), world.clock.now_ms()))
+        producer.commit()
+    log.roll()
+    for _ in range(2):  # the first round removes the data, the second dates the marker
+        for _ in range(4):
+            world.fill(0)
+        report, _, _ = world.run(copies=True)
+        assert 1 == report.rounds
+    world.clock.advance(3_601_000)
+    report, _, published = world.run(expired=True)
+    facts = published.snapshots[0].partitions[0]
+    assert (1, "a round for what has expired: 1 marker batch") == (report.rounds, facts.reason)
+
+
 def test_looking_for_what_has_expired_reads_no_segment_before_its_time(
     world: StoreWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keeplast.cleaner.explanation import eligible_sentence
 from keeplast.cleaner.selection import Candidate, Choice
 from keeplast.cleaner.shapes import Shape
 from keeplast.clock import Clock
@@ -49,7 +48,8 @@ from keeplast.service.narrator import TierNarrator
 from keeplast.service.receipts import BYTES_MAX, ReceiptFile
 from keeplast.service.schedule import RETRY_MS_MAX, Schedule, is_lasting, is_stop
 from keeplast.service.set_aside import REASON_LENGTH_MAX, SetAside
-from keeplast.service.snapshot import PartitionFacts, PartitionState, TierFacts, TierTotals
+from keeplast.service.snapshot import PartitionFacts, TierTotals
+from keeplast.service.store_facts import elsewhere_facts, own_facts, with_look
 from keeplast.tier.partition_state import PartitionState as Stored
 from keeplast.tier.round_files import ROOT
 
@@ -255,7 +255,7 @@ class StoreWork:
             return self._ledger.facts[partition]
         found = _Finding(request, self.looked_ms, look)
         if mark is not None:
-            return self._with_tier(failed_facts(request, history, mark.reason, mark), look)
+            return with_look(failed_facts(request, history, mark.reason, mark), look)
         self._findings[partition] = found
         if not self._is_eligible(found):
             self.schedule.recovered(partition)
@@ -287,14 +287,7 @@ class StoreWork:
             self._narrator.left_alone(partition, reason)
         self.schedule.recovered(partition)
         self.schedule.marks.pop(partition, None)
-        history = self.schedule.history(partition)
-        return PartitionFacts(
-            partition, request.path, PartitionState.ELSEWHERE, reason,
-            log_start=state.log_start, log_end=state.remote_end,
-            rounds=history.rounds, last_round=history.last_round,
-            last_round_ms=history.last_round_ms,
-            tier=TierFacts(state.owner, state.leader_epoch, state.remote_bytes, 0, 0),
-        )  # fmt: skip
+        return elsewhere_facts(request, self.schedule.history(partition), state, reason)
 
     def _mark(self, partition: TopicPartition, state: Stored) -> SetAside | None:
         """Return why a partition is set aside, as the store says it now."""
@@ -333,47 +326,11 @@ class StoreWork:
 
     def _facts(self, found: _Finding) -> PartitionFacts:
         partition, look = found.request.partition, found.look
-        history = self.schedule.history(partition)
         is_eligible = self._is_eligible(found)
-        reason = look.reason
-        if reason is None and look.expired:
-            reason = f"a round for what has expired: {look.expired}"
-        elif reason is None:
-            reason = eligible_sentence(
-                ratio=look.cleanable.ratio, threshold=look.topic.min_cleanable_dirty_ratio,
-                delay_ms=look.compaction_delay_ms,
-                max_compaction_lag_ms=look.topic.max_compaction_lag_ms,
-            )  # fmt: skip
+        declined = None
         if look.is_eligible and not is_eligible:
-            reason = self._declined[partition][2]
-        facts = PartitionFacts(
-            partition, found.request.path,
-            PartitionState.ELIGIBLE if is_eligible else PartitionState.WAITING, reason,
-            rounds=history.rounds, last_round=history.last_round,
-            last_round_ms=history.last_round_ms,
-            failures=history.failures, retry_at_ms=history.retry_at_ms,
-        )  # fmt: skip
-        return self._with_tier(facts, look)
-
-    def _with_tier(self, facts: PartitionFacts, look: RemoteLook) -> PartitionFacts:
-        state = look.state
-        return replace(
-            facts,
-            first_dirty=look.first_dirty,
-            bound=look.cleanable.bound,
-            log_start=state.log_start,
-            log_end=state.remote_end,
-            clean_bytes=look.cleanable.clean_bytes,
-            cleanable_bytes=look.cleanable.cleanable_bytes,
-            uncleanable_bytes=look.uncleanable_bytes,
-            ratio=look.cleanable.ratio,
-            compaction_delay_ms=look.compaction_delay_ms,
-            is_expired_round=bool(look.expired),
-            tier=TierFacts(
-                state.owner, state.leader_epoch, state.remote_bytes, len(look.orphans),
-                look.orphan_bytes,
-            ),
-        )  # fmt: skip
+            declined = self._declined[partition][2]
+        return own_facts(found.request, self.schedule.history(partition), look, declined)
 
     # The rounds.
 

@@ -1,0 +1,80 @@
+"""What is published of a partition in a store: its place in the loop, and what lies in objects.
+
+A look says how the partition stands, its history what the loop has done with it; nothing is read
+here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from keeplast.cleaner.explanation import eligible_sentence
+from keeplast.engine.request import PartitionRequest
+from keeplast.engine.tier_look import RemoteLook
+from keeplast.service.schedule import History
+from keeplast.service.snapshot import PartitionFacts, PartitionState, TierFacts
+from keeplast.tier.partition_state import PartitionState as Stored
+
+
+def elsewhere_facts(
+    request: PartitionRequest, history: History, state: Stored, reason: str
+) -> PartitionFacts:
+    """Return what is published of a partition that is left alone, for ``reason``."""
+    return PartitionFacts(
+        request.partition, request.path, PartitionState.ELSEWHERE, reason,
+        log_start=state.log_start, log_end=state.remote_end,
+        rounds=history.rounds, last_round=history.last_round,
+        last_round_ms=history.last_round_ms,
+        tier=TierFacts(state.owner, state.leader_epoch, state.remote_bytes, 0, 0),
+    )  # fmt: skip
+
+
+def own_facts(
+    request: PartitionRequest, history: History, look: RemoteLook, declined: str | None
+) -> PartitionFacts:
+    """Return what is published of a partition that is worked on here.
+
+    ``declined`` is why a round that looked worth it found nothing to do, None where none did.
+    """
+    is_eligible = look.is_eligible and declined is None
+    reason = look.reason
+    if declined is not None:
+        reason = declined
+    elif reason is None and look.expired:
+        reason = f"a round for what has expired: {look.expired}"
+    elif reason is None:
+        reason = eligible_sentence(
+            ratio=look.cleanable.ratio, threshold=look.topic.min_cleanable_dirty_ratio,
+            delay_ms=look.compaction_delay_ms,
+            max_compaction_lag_ms=look.topic.max_compaction_lag_ms,
+        )  # fmt: skip
+    facts = PartitionFacts(
+        request.partition, request.path,
+        PartitionState.ELIGIBLE if is_eligible else PartitionState.WAITING, reason,
+        rounds=history.rounds, last_round=history.last_round,
+        last_round_ms=history.last_round_ms,
+        failures=history.failures, retry_at_ms=history.retry_at_ms,
+    )  # fmt: skip
+    return with_look(facts, look)
+
+
+def with_look(facts: PartitionFacts, look: RemoteLook) -> PartitionFacts:
+    """Return ``facts`` with what a look found of the log and its objects."""
+    state = look.state
+    return replace(
+        facts,
+        first_dirty=look.first_dirty,
+        bound=look.cleanable.bound,
+        log_start=state.log_start,
+        log_end=state.remote_end,
+        clean_bytes=look.cleanable.clean_bytes,
+        cleanable_bytes=look.cleanable.cleanable_bytes,
+        uncleanable_bytes=look.uncleanable_bytes,
+        ratio=look.cleanable.ratio,
+        compaction_delay_ms=look.compaction_delay_ms,
+        is_expired_round=bool(look.expired),
+        tier=TierFacts(
+            state.owner, state.leader_epoch, state.remote_bytes, len(look.orphans),
+            look.orphan_bytes,
+        ),
+    )  # fmt: skip

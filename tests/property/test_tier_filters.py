@@ -86,7 +86,7 @@ def clean_history(
             each.clean(its, cleaner=cleaner, shape=shape if its.tier_filter_fpp else None)
             for each, its in pairs
         ]
-        assert reports[0].shape == (None if shape is None else shape.value)
+        assert reports[0].shape == (shape or Shape.PARTITION).value
         assert reports[0].end_offset == reports[1].end_offset
         assert pairs[0][0].live_objects() == pairs[1][0].live_objects()
         if reports[0].filters is not None:

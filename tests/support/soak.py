@@ -21,7 +21,8 @@ from keeplast.tier.stores import open_objects
 from tests.support.host_process import Entry, HostProcess, Member, Outcome, Place
 
 TOPIC_ID = "7" * 32
-KEYS = 200
+KEYS, UPDATES = 200, 20
+"""Keys that are written at a time, and how often on average before retention may have them."""
 SETTINGS = {
     "cleanup.policy": "compact,delete",
     "segment.bytes": str(16 << 10),
@@ -110,7 +111,7 @@ class Soak:
             entries: list[Entry] = []
             for _ in range(self._dice.randint(1, 20)):
                 number = base + sum(map(len, batches)) + len(entries)
-                key = b"key %d" % self._dice.randrange(KEYS)
+                key = b"key %d" % (number // UPDATES + self._dice.randrange(KEYS))
                 value = None if self._dice.random() < 0.1 else b"%d " % number * 8
                 entries.append((key, value, now_ms))
             batches.append(entries)

@@ -110,6 +110,31 @@ def test_stdout_holds_the_document_and_nothing_else(directory: Path) -> None:
     assert "WARN" not in done.stderr
 
 
+DRIVER_THAT_DIES = """
+import os, signal
+from pyspark import SparkContext
+from keeplast.errors import UnavailableError
+from keeplast.pipeline.runner import SparkRunner
+
+def kill(process, progressed):
+    os.kill(process, signal.SIGKILL)
+
+try:
+    with SparkRunner(cores=1) as runner:
+        list(runner.each(kill, [SparkContext._gateway.proc.pid], lambda count: None))
+except UnavailableError as error:
+    print(error)
+"""
+
+
+def test_a_driver_process_that_dies_is_said_with_what_helps() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER_THAT_DIES], capture_output=True, text=True, check=True
+    )
+    assert "Spark's driver process has ended" in done.stdout
+    assert "SPARK_DRIVER_MEMORY" in done.stdout
+
+
 def test_missing_java_names_the_package_and_the_way_without(
     directory: Path, tmp_path: Path
 ) -> None:

@@ -51,6 +51,10 @@ RECORDS_PER_BYTE_MAX = 4
 their offsets."""
 
 BUCKETS_MAX = 1 << 14
+SENT_MAP_BYTES_MAX = 128 << 20
+"""A larger key map does not travel by way of Spark's driver, which has a gigabyte by default and
+holds several copies of what it collects and sends."""
+
 SMALLEST_CUT_BYTES = 64 << 20
 """Below this the stages cost more than their parallelism brings."""
 
@@ -149,6 +153,9 @@ def _choose(workload: Workload, share: int, ground: Ground, asked: Shape | None)
     cost = workload.cost_bytes
     if cost < SMALLEST_CUT_BYTES or cost <= share:
         return ShapeChoice(Shape.PARTITION, why="no more than a task's share of the call")
+    if ground.task_memory_bytes is not None and (workload.map_bytes or 0) > SENT_MAP_BYTES_MAX:
+        why = f"more than a task's share of the call; ~{in_mib(workload.map_bytes or 0)} of keys"
+        return ShapeChoice(Shape.BUCKET, min(max(buckets, ground.slots), BUCKETS_MAX), why)
     return ShapeChoice(
         Shape.BROADCAST, why=f"more than a task's share of the call, in {groups} groups"
     )

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from py4j.protocol import Py4JNetworkError
 from pyspark import RDD, Broadcast, SparkContext
 
 from keeplast.clock import SystemClock
@@ -48,6 +49,9 @@ TASKS_PER_SLOT = 4
 STAGES_POOL, WAVES_POOL = "keeplast-stages", "keeplast-waves"
 POOL_PROPERTY = "spark.scheduler.pool"
 """Pools of a fair scheduler; one that is not fair takes jobs in the order of their coming."""
+
+DRIVER_GONE = (Py4JNetworkError, ConnectionError)
+"""What a JVM that has died answers."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -361,6 +365,16 @@ class Told:
             job.join(CANCEL_SECONDS_MAX)
 
 
+def job_failed(error: Exception) -> UnavailableError:
+    """Return what a job that failed as a whole is told as."""
+    if isinstance(error, DRIVER_GONE):
+        return UnavailableError(
+            "Spark's driver process has ended, most likely for lack of memory; give it more, as by "
+            f"SPARK_DRIVER_MEMORY=4g, or cut the work with --shape bucket. error={error}"
+        )
+    return UnavailableError(f"the Spark job failed. error={error}")
+
+
 class Job(Generic[R]):
     """A Spark job that a thread of the driver waits for."""
 
@@ -384,9 +398,7 @@ class Job(Generic[R]):
     def results(self) -> list[R]:
         """Return what it gave; it has ended. UnavailableError when it failed as a whole."""
         if self._failure is not None:
-            raise UnavailableError(
-                f"the Spark job failed. error={self._failure}"
-            ) from self._failure
+            raise job_failed(self._failure) from self._failure
         return self._results
 
     def _run(self) -> None:

@@ -22,7 +22,7 @@ from keeplast.engine.state_parts import StatePart
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.format.filename import parse_segment_file
-from keeplast.pipeline.jobs import Jobs, Told
+from keeplast.pipeline.jobs import DRIVER_GONE, Jobs, Told, job_failed
 from keeplast.pipeline.session import start_session
 from keeplast.pipeline.stages import ATTEMPT_MARK, read_token
 from keeplast.pipeline.state_job import show_states
@@ -79,7 +79,9 @@ class SparkRunner:
         if self._spark is None:
             return
         is_local = str(self._spark.sparkContext.master).startswith("local")
-        self._spark.stop()
+        # A driver process that has died cannot be stopped, and says so in many ways.
+        with contextlib.suppress(*DRIVER_GONE):
+            self._spark.stop()
         self._spark = None
         if self._written and not is_local:
             # Executors are only asked to end, and their Python workers a moment later.
@@ -103,7 +105,10 @@ class SparkRunner:
             if task.writes:
                 self._written[task.attempt] = task
         context = self._session.sparkContext
-        yield from Jobs(context, tasks, self.slots, progressed).all(tasks)
+        try:
+            yield from Jobs(context, tasks, self.slots, progressed).all(tasks)
+        except DRIVER_GONE as error:
+            raise job_failed(error) from error
 
     def each(
         self,

@@ -10,6 +10,7 @@ import pytest
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.shapes import (
     BUCKETS_MAX,
+    SENT_MAP_BYTES_MAX,
     Ground,
     Shape,
     Workload,
@@ -83,6 +84,17 @@ def test_a_key_map_that_fits_no_task_needs_buckets_however_small_the_share() -> 
     many_keys = replace(GIANT, dirty_keys=GIB // bytes_per_key + 1)
     assert [Shape.BUCKET] * 40 == shapes([many_keys] * 40, CLUSTER)
     assert [Shape.BROADCAST] == shapes([many_keys], THREADS)
+
+
+def test_a_key_map_that_is_too_large_to_be_sent_to_everybody_goes_to_buckets() -> None:
+    bytes_per_key = key_map_bytes(GIANT.plan, 1)
+    fits, does_not = (
+        replace(GIANT, dirty_keys=SENT_MAP_BYTES_MAX // bytes_per_key + more) for more in (0, 1)
+    )
+    assert [Shape.BROADCAST] == shapes([fits], CLUSTER)
+    (choice,) = choose_shapes([does_not], CLUSTER)
+    assert (Shape.BUCKET, CLUSTER.slots) == (choice.shape, choice.buckets)
+    assert [Shape.BROADCAST] == shapes([does_not], THREADS)
 
 
 @pytest.mark.parametrize("asked", [None, *Shape])

@@ -160,13 +160,18 @@ def test_committed_rows_are_those_of_a_read_committed_consumer(
         assert expected == read_log(directory, split_bytes=split_bytes)
 
 
+def ranked_by(strategy: Strategy) -> TopicConfig:
+    """Return a topic whose versions, where they count, are in the header that steps write."""
+    header = "version" if strategy is Strategy.HEADER else None
+    return TopicConfig(strategy=strategy, strategy_header=header)
+
+
 @given(steps=STEPS, strategy=st.sampled_from(Strategy))
 @settings(deadline=None, max_examples=40)
 def test_state_is_what_the_library_says_by_every_rank(
     steps: list[tuple[int, int]], strategy: Strategy
 ) -> None:
-    header = "version" if strategy is Strategy.HEADER else None
-    topic = TopicConfig(strategy=strategy, strategy_header=header)
+    topic = ranked_by(strategy)
     with tempfile.TemporaryDirectory() as root:
         directory = Path(root) / "t-0"
         write_steps(directory, steps)
@@ -181,8 +186,7 @@ def test_state_is_what_the_library_says_by_every_rank(
 def test_a_state_in_parts_and_in_rounds_is_the_state(
     steps: list[tuple[int, int]], strategy: Strategy, split_bytes: int
 ) -> None:
-    header = "version" if strategy is Strategy.HEADER else None
-    topic = TopicConfig(strategy=strategy, strategy_header=header)
+    topic = ranked_by(strategy)
     with tempfile.TemporaryDirectory() as root:
         directory = Path(root) / "t-0"
         write_steps(directory, steps)
@@ -205,8 +209,7 @@ def test_a_state_in_parts_and_in_rounds_is_the_state(
 def test_a_state_whose_keys_were_exchanged_is_the_state(
     steps: list[tuple[int, int]], strategy: Strategy, split_bytes: int, buckets: int
 ) -> None:
-    header = "version" if strategy is Strategy.HEADER else None
-    topic = TopicConfig(strategy=strategy, strategy_header=header)
+    topic = ranked_by(strategy)
     with tempfile.TemporaryDirectory() as root:
         directory = Path(root) / "t-0"
         write_steps(directory, steps)

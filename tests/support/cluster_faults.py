@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -51,6 +52,8 @@ from keeplast.engine.work import resolve
 from keeplast.pipeline import export, jobs, state_job
 from keeplast.pipeline.export_tasks import ExportedFile, export_part
 from keeplast.pipeline.stages import Worker
+
+_Found = TypeVar("_Found")
 
 OVERLAP_SECONDS_MAX = 120
 POLL_SECONDS = 0.02
@@ -250,6 +253,15 @@ class FaultyWorker:
         return replace(self.worker, progressed=progress)
 
 
+def _past(fault: Fault, stage: Stage, found: Iterable[_Found]) -> Iterator[_Found]:
+    """Yield what a stage finds, past the fault's places before, in and after it."""
+    fault.at(stage, Moment.BEFORE)
+    for each in found:
+        yield each
+        fault.at(stage, Moment.DURING)
+    fault.at(stage, Moment.AFTER)
+
+
 @dataclass(frozen=True, slots=True)
 class _FaultyResolve:
     """The answer of a bucket, given past the fault's places."""
@@ -259,11 +271,7 @@ class _FaultyResolve:
     def __call__(
         self, chunks: Sequence[KeyChunk], plan: RoundPlan, parts: int
     ) -> Iterator[Answer | int]:
-        self.fault.at(Stage.RESOLVE, Moment.BEFORE)
-        for found in resolve(chunks, plan, parts):
-            yield found
-            self.fault.at(Stage.RESOLVE, Moment.DURING)
-        self.fault.at(Stage.RESOLVE, Moment.AFTER)
+        return _past(self.fault, Stage.RESOLVE, resolve(chunks, plan, parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,11 +281,7 @@ class _FaultySend:
     fault: Fault
 
     def __call__(self, part: StatePart, progressed: Progressed) -> Iterator[BucketRows]:
-        self.fault.at(Stage.ASK, Moment.BEFORE)
-        for found in send_keys(part, progressed):
-            yield found
-            self.fault.at(Stage.ASK, Moment.DURING)
-        self.fault.at(Stage.ASK, Moment.AFTER)
+        return _past(self.fault, Stage.ASK, send_keys(part, progressed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,11 +293,7 @@ class _FaultyFind:
     def __call__(
         self, state: CutState, arrived: Iterable[BucketRows]
     ) -> Iterator[tuple[int, Winners]]:
-        self.fault.at(Stage.RESOLVE, Moment.BEFORE)
-        for found in winners_of_bucket(state, arrived):
-            yield found
-            self.fault.at(Stage.RESOLVE, Moment.DURING)
-        self.fault.at(Stage.RESOLVE, Moment.AFTER)
+        return _past(self.fault, Stage.RESOLVE, winners_of_bucket(state, arrived))
 
 
 @dataclass(frozen=True, slots=True)

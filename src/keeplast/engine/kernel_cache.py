@@ -74,8 +74,15 @@ def _digest() -> str:
     return digest.hexdigest()[:24]
 
 
-def load_kernels(say: Callable[[str], None]) -> None:
-    """Make every kernel ready; ``say`` hears what is compiled, once a machine, and any warning."""
+def _ignore(name: str) -> None:
+    """Say nothing; loading from the cache is not compiling either."""
+
+
+def load_kernels(say: Callable[[str], None] = _ignore) -> None:
+    """Make every kernel ready; ``say`` hears what is compiled, once a machine, and any warning.
+
+    Workers and whoever embeds keeplast have nobody to say it to.
+    """
     kernel = importlib.import_module("keeplast.columns").kernel
     if _warning is not None:
         say(_warning)
@@ -95,7 +102,3 @@ def cache_folder() -> Path:
     """Return the folder, whose kernels have been loaded."""
     invariant(_folder is not None, "kernels have no folder before they are loaded")
     return cast(Path, _folder)
-
-
-def _ignore(name: str) -> None:
-    """Say nothing: loading from the cache is not compiling."""

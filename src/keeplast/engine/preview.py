@@ -162,7 +162,7 @@ def preview_strategy(
     come with their candidates.
     CorruptError where the log cannot be read.
     """
-    load_kernels(lambda _: None)
+    load_kernels()
     log = VerifiedLog(path, files)
     facts = find_facts(log)
     seeds = np.array([2 + secrets.randbelow(PRIME - 2) for _ in range(2)], np.uint64)

@@ -68,7 +68,7 @@ class StatePart:
 
     def reader(self, progressed: Progressed) -> StateReader:
         """Return what reads the part here."""
-        load_kernels(_silent)
+        load_kernels()
         state = self.state
         return StateReader(
             self.split, ranking_of(state.topic), state.hash_key, state.files.open(), SystemClock(),
@@ -112,7 +112,7 @@ def winners_of_bucket(
     state: CutState, arrived: Iterable[BucketRows]
 ) -> Iterator[tuple[int, Winners]]:
     """Yield the winners of one bucket by part; ``arrived`` are its rows, in any order."""
-    load_kernels(_silent)
+    load_kernels()
     ranking = ranking_of(state.topic)
     key_map = ranking.new_map()
     parts = parts_of(state.buckets)
@@ -168,7 +168,3 @@ def shared_winners(
 
 
 NO_WINNERS: Winners = np.empty(0, np.int64)
-
-
-def _silent(message: str) -> None:
-    """Say nothing: output of a task is not for people."""

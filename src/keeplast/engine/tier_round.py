@@ -106,7 +106,7 @@ def clean_remote(
     replaced meanwhile: nothing but garbage is left behind. UnavailableError and OSError pass:
     try again. CorruptError and InvariantError do not.
     """
-    load_kernels(_silent)
+    load_kernels()
     with explained(store, state.partition, epoch=state.leader_epoch):
         chunks: list[RoundReport] = []
         examined_ms = -1
@@ -128,10 +128,6 @@ def clean_remote(
         if request.horizons is not None:
             request.horizons.examined(state.partition, examined_ms)
         return replace(reduce(joined_reports, chunks), chunks=len(chunks))
-
-
-def _silent(message: str) -> None:
-    """Say nothing of kernels that are compiled: whoever embeds a store has no place for it."""
 
 
 def _still_owned(store: MetadataStore, state: PartitionState) -> PartitionState:

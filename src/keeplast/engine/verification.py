@@ -94,7 +94,7 @@ class Verifier:
 
     def __init__(self, files: FileSystem, settings: VerifySettings) -> None:
         """Choose the fingerprint and make kernels ready."""
-        load_kernels(lambda _: None)
+        load_kernels()
         self._files = files
         self._settings = settings
         points = [2 + secrets.randbelow(PRIME - 2) for _ in range(2)]

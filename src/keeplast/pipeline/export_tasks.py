@@ -60,7 +60,7 @@ def export_partition(task: ExportTask, progressed: Progressed) -> ExportedFile:
     """Write one partition's state here; the result carries every fault."""
     partition = task.split.partition
     try:
-        load_kernels(_silent)
+        load_kernels()
         found = read_state(
             task.split, ALL, task.topic, task.files.open(), SystemClock(),
             Workspace(task.memory_bytes), progressed,
@@ -104,7 +104,3 @@ def _written(
     files.rename(path, target / f"part-{number:05d}.parquet")
     files.fsync_directory(target)
     return ExportedFile(partition, records, size)
-
-
-def _silent(message: str) -> None:
-    """Say nothing: output of a task is not for people."""

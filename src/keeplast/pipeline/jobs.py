@@ -326,12 +326,12 @@ class Told:
         """Return what tasks call with bytes that they have read."""
         return self._read.add
 
-    def during(self, act: Callable[[], list[R]], pool: str = STAGES_POOL) -> list[R]:
+    def during(self, act: Callable[[], list[R]]) -> list[R]:
         """Act in a thread, so that progress can be told meanwhile.
 
         UnavailableError when the job fails as a whole.
         """
-        job = self.begin(act, pool)
+        job = self.begin(act, STAGES_POOL)
         try:
             return self.wait(job)
         finally:

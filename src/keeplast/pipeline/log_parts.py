@@ -51,7 +51,7 @@ class Logs:
         self._clock = SystemClock()
         self.directory: DataDirectory = open_data_directory(options.path, self.files)
         self.entries: Sequence[PartitionEntry] = options.chosen(self.directory)
-        load_kernels(_silent)
+        load_kernels()
         self._checkpoints = load_reader_checkpoints(self.files, self.directory.root)
 
     def look(self, entry: PartitionEntry) -> LogView:
@@ -85,7 +85,7 @@ def check_within(view: LogView, what: str, offset: int) -> None:
 
 def read_part(part: LogPart, names: Sequence[str], memory_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield the columns ``names`` of what one task reads."""
-    load_kernels(_silent)
+    load_kernels()
     files, clock, workspace = part.files.open(), SystemClock(), Workspace(memory_bytes)
     if part.state_of is None:
         found = read_records(part.split, files, clock, workspace)
@@ -96,7 +96,3 @@ def read_part(part: LogPart, names: Sequence[str], memory_bytes: int) -> Iterato
         )  # fmt: skip
     for columns in found:
         yield record_batch(columns, part.split.partition, names)
-
-
-def _silent(message: str) -> None:
-    """Say nothing: output of a Spark worker is not for people."""

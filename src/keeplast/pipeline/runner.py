@@ -123,10 +123,8 @@ class SparkRunner:
         """
         if not items:
             return
-        for root in roots:
-            self._probe(root)
         context = self._session.sparkContext
-        told = Told(context, progressed)
+        told = self._told(roots, progressed)
         add = told.add
 
         def execute_one(item: _Item) -> _Result:
@@ -149,10 +147,14 @@ class SparkRunner:
         """
         if not parts:
             return
+        told = self._told(roots, progressed)
+        yield from show_states(self._session.sparkContext, parts, show, told)
+
+    def _told(self, roots: Iterable[Path], progressed: Progressed) -> Told:
+        """Return what tells of the jobs of a call, whose executors see ``roots``."""
         for root in roots:
             self._probe(root)
-        context = self._session.sparkContext
-        yield from show_states(context, parts, show, Told(context, progressed))
+        return Told(self._session.sparkContext, progressed)
 
     def _probe(self, root: Path) -> None:
         """Make sure that executors see ``root`` as the driver does."""

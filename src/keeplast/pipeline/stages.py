@@ -163,7 +163,7 @@ class Worker:
             )
         workspace = _workspaces.get(task.memory_bytes)
         if workspace is None:
-            load_kernels(_silent)
+            load_kernels()
             _workspaces.clear()
             workspace = _workspaces[task.memory_bytes] = Workspace(task.memory_bytes)
         # A retried or speculative attempt may still be writing: no two share a staged name.
@@ -188,7 +188,3 @@ def read_token(path: str) -> str | None:
         return Path(path).read_text()
     except OSError:
         return None
-
-
-def _silent(message: str) -> None:
-    """Executors say nothing; the driver already did."""

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 HEAVY = {"numba", "numpy", "pyspark", "cramjam"}
-COMES_WITH = {"numba": "llvmlite"}
+COMES_WITH = {"numba": "llvmlite", "pyspark": "py4j"}
 """Imported too, in the version that its user brings along; asking for one would only disagree."""
 SECONDS_MAX = 0.5
 

@@ -79,10 +79,15 @@ def home_slot(half, slots):
 
 @inline
 def prefetch_home(table, block, i, last):
-    """Ask for the home slot of a row to come: a table is larger than the cache next to the core."""
+    """Ask for where a row to come will be looked for: a table is larger than the nearest cache.
+
+    A search goes on for a few slots, and a line of the cache holds less than three.
+    """
     ahead = i + PREFETCH_ROWS
     if ahead < last:
-        prefetch_row(table, home_slot(block[ahead, 0], table.shape[0]))
+        home = home_slot(block[ahead, 0], table.shape[0])
+        prefetch_row(table, home)
+        prefetch_row(table, min(home + 2, table.shape[0] - 1))
 
 
 @inline

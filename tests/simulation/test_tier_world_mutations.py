@@ -24,7 +24,7 @@ from keeplast.engine.tier_commit import TierCommit
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.append import LogAppender
 from keeplast.model.partition import TopicPartition
-from keeplast.tier import collection, replica, schema, transfer, vector
+from keeplast.tier import collection, replica, schema, transactions, transfer, vector
 from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.partition_state import Orphan
 from keeplast.tier.replica import Replica
@@ -47,7 +47,7 @@ def engine() -> Engine:
 
 def without_fencing(patch: pytest.MonkeyPatch) -> None:
     """An old leader's transactions are as good as the new one's."""
-    patch.setattr(MetadataStore, "_check_fence", lambda *args: None)
+    patch.setattr(transactions, "_check_fence", lambda *args: None)
     patch.setattr(PartitionHost, "_own_state", lambda self: self.state())
 
 
@@ -143,7 +143,7 @@ def with_a_list_of_garbage_that_is_wrong(patch: pytest.MonkeyPatch) -> None:
     """Whoever lists what may go lists what is live."""
 
     def everything(self: MetadataStore, partition: TopicPartition) -> tuple[Orphan, ...]:
-        with self._reading() as connection:
+        with self._transactions.reading() as connection:
             rows = connection.execute(
                 select(schema.SEGMENTS).where(schema.SEGMENTS.c.state != SegmentState.DELETED)
             ).mappings()
@@ -159,7 +159,7 @@ def without_the_checks_of_a_deletion(patch: pytest.MonkeyPatch) -> None:
     def start(
         self: MetadataStore, partition: TopicPartition, *, epoch: int, segment_id: str
     ) -> bool:
-        with self._owned(partition, epoch) as (connection, _):
+        with self._transactions.owned(partition, epoch) as (connection, _):
             connection.execute(
                 update(schema.SEGMENTS)
                 .where(schema.SEGMENTS.c.id == segment_id)

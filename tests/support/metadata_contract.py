@@ -46,7 +46,8 @@ class Opened:
 
     def __init__(self, url: str) -> None:
         self.clock = ManualClock(NOW_MS)
-        self.store = MetadataStore(open_database(url), self.clock)
+        self.engine = open_database(url)
+        self.store = MetadataStore(self.engine, self.clock)
         self.store.create(PARTITION, TOPIC_ID, log_start=0, settings={"cleanup.policy": "compact"})
         self.store.take_over(PARTITION, epoch=0, owner="a", lineage=LINEAGE, log_end=0)
 

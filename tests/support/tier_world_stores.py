@@ -30,6 +30,7 @@ from keeplast.tier import schema
 from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import FILTER, ObjectWriter, StoredObject, object_key, segment_of_key
 from keeplast.tier.partition_state import PartitionState
+from keeplast.tier.transactions import Transactions
 from tests.support.crashing_files import CrashingFiles, Image
 from tests.support.partition_maker import PARTITION
 from tests.support.tier_world_tasks import Tasks
@@ -188,8 +189,8 @@ def open_database_in_memory() -> Engine:
     return engine
 
 
-class SimulatedStore(MetadataStore):
-    """A metadata store whose transactions fail before, in, or after their commit."""
+class SimulatedTransactions(Transactions):
+    """Transactions that fail before, in, or after their commit."""
 
     def __init__(
         self, engine: Engine, clock: Clock, tasks: Tasks, dice: random.Random,
@@ -200,6 +201,49 @@ class SimulatedStore(MetadataStore):
         self._tasks = tasks
         self._dice = dice
         self._heard = committed
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        if self._tasks.step("database read"):
+            raise UnavailableError("the simulated database cannot be reached")
+        with super().reading() as connection:
+            yield connection
+
+    @contextmanager
+    def waiting(self) -> Iterator[Connection]:
+        if self._tasks.step("database read"):
+            raise UnavailableError("the simulated database cannot be reached")
+        with super().waiting() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        how = "works"
+        if self._tasks.step("database begin"):
+            how = self._dice.choice(["before", "lost", "undone"])
+        if how == "before":
+            raise UnavailableError("the simulated database cannot be reached")
+        with super().writing() as connection:
+            yield connection
+            if how == "undone":
+                raise CommitUnknownError("the simulated commit did not happen")
+        self._heard()
+        # A process may die, or sleep, between its commit and the answer.
+        if self._tasks.step("database answer") or how == "lost":
+            raise CommitUnknownError("the simulated answer of a commit was lost")
+
+
+class SimulatedStore(MetadataStore):
+    """A metadata store whose transactions fail."""
+
+    def __init__(
+        self, engine: Engine, clock: Clock, tasks: Tasks, dice: random.Random,
+        committed: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """``committed`` hears of every commit."""
+        super().__init__(engine, clock)
+        self._transactions = SimulatedTransactions(engine, clock, tasks, dice, committed)
+        self._tasks = tasks
         self._tables: Any = engine.raw_connection().driver_connection
         self._known: PartitionState | None = None
 
@@ -212,36 +256,6 @@ class SimulatedStore(MetadataStore):
             with self._tasks.unobserved():
                 self._known = super().load(partition)
         return self._known
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        if self._tasks.step("database read"):
-            raise UnavailableError("the simulated database cannot be reached")
-        with super()._reading() as connection:
-            yield connection
-
-    @contextmanager
-    def _waiting(self) -> Iterator[Connection]:
-        if self._tasks.step("database read"):
-            raise UnavailableError("the simulated database cannot be reached")
-        with super()._waiting() as connection:
-            yield connection
-
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        how = "works"
-        if self._tasks.step("database begin"):
-            how = self._dice.choice(["before", "lost", "undone"])
-        if how == "before":
-            raise UnavailableError("the simulated database cannot be reached")
-        with super()._writing() as connection:
-            yield connection
-            if how == "undone":
-                raise CommitUnknownError("the simulated commit did not happen")
-        self._heard()
-        # A process may die, or sleep, between its commit and the answer.
-        if self._tasks.step("database answer") or how == "lost":
-            raise CommitUnknownError("the simulated answer of a commit was lost")
 
 
 class HostFiles(CrashingFiles):

@@ -1,53 +1,41 @@
-"""The metadata store: what of a partition is live in object storage, and who may change it.
+"""The metadata store: what of a partition is live in object storage, and what each change writes.
 
-Every change is one transaction that locks the partition's row, compares the caller's leader epoch
-and the process that holds the partition with it, and raises its version; an older epoch, or another
-holder, is a :class:`FencedError` and changes nothing (I-19). A commit has an id that its author
-chose: when the connection is lost at the end of one, its outcome is looked up by that id and never
-guessed. Source: tiering.md sections 9.1 to 9.3.
+What a reader must not break: a method is one transaction of :mod:`.transactions`, which says who
+may make it and what is known when its end is lost. It decides by the rows that the transaction has
+locked, never by what its caller read before. Whatever changes the routes is a commit, with an id of
+its caller's. Objects are written before a row names them, and go after one has said that they may.
+Source: tiering.md sections 9.1 to 9.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from sqlalchemy import Connection, Engine, RowMapping, insert, select, update
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy import Engine, insert, select, update
 
 from keeplast.clock import Clock
-from keeplast.errors import (
-    CommitUnknownError,
-    ConflictError,
-    FencedError,
-    UnavailableError,
-)
+from keeplast.errors import ConflictError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier import schema, vector
-from keeplast.tier.database import READING
-from keeplast.tier.holder import Holder, new_holder
+from keeplast.tier.holder import Holder
 from keeplast.tier.partition_state import Orphan, PartitionState
-from keeplast.tier.routing import Route, append_route, check_routes, replace_routes
+from keeplast.tier.routing import Route, append_route, replace_routes
 from keeplast.tier.rows import (
     find_commit,
     find_partition,
-    holder_of,
+    insert_segment,
     json_text,
     load_state,
-    raise_version,
-    segment_columns,
+    retire_segments,
     segment_of,
     write_lineage,
     write_publication,
     write_routes,
 )
-from keeplast.tier.segment import (
-    RemoteSegment,
-    SegmentState,
-    is_within_lineage,
-)
+from keeplast.tier.segment import RemoteSegment, SegmentState, is_within_lineage
+from keeplast.tier.transactions import Transactions
 
 
 class MetadataStore:
@@ -59,19 +47,23 @@ class MetadataStore:
         ``holder`` is who changes what is changed through this object: this process, unless a test
         says otherwise.
         """
-        self._engine = engine
         self._clock = clock
-        self.holder = new_holder() if holder is None else holder
+        self._transactions = Transactions(engine, clock, holder)
+
+    @property
+    def holder(self) -> Holder:
+        """Return who changes what is changed through this object."""
+        return self._transactions.holder
 
     def close(self) -> None:
         """Close every connection."""
-        self._engine.dispose()
+        self._transactions.close()
 
     # What is there.
 
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Return every partition of the store, ascending."""
-        with self._reading() as connection:
+        with self._transactions.reading() as connection:
             rows = connection.execute(
                 select(schema.PARTITIONS.c.topic, schema.PARTITIONS.c.partition)
             ).all()
@@ -79,13 +71,13 @@ class MetadataStore:
 
     def load(self, partition: TopicPartition) -> PartitionState:
         """Return what is known of ``partition``; InvalidError when it is not in the store."""
-        with self._reading() as connection:
+        with self._transactions.reading() as connection:
             return load_state(connection, find_partition(connection, partition))
 
     def orphans(self, partition: TopicPartition) -> tuple[Orphan, ...]:
         """Return the segments that wait to be deleted, by id."""
         states = [SegmentState.REPLACED, SegmentState.DELETING]
-        with self._reading() as connection:
+        with self._transactions.reading() as connection:
             row = find_partition(connection, partition)
             rows = connection.execute(
                 select(schema.SEGMENTS)
@@ -102,7 +94,7 @@ class MetadataStore:
 
     def known_ids(self, partition: TopicPartition) -> dict[str, SegmentState]:
         """Return every segment id that was ever announced and is not yet forgotten."""
-        with self._reading() as connection:
+        with self._transactions.reading() as connection:
             row = find_partition(connection, partition)
             rows = connection.execute(
                 select(schema.SEGMENTS.c.id, schema.SEGMENTS.c.state).where(
@@ -113,12 +105,12 @@ class MetadataStore:
 
     def find_commit(self, commit_id: str) -> int | None:
         """Return the version that a commit made, None when it never happened."""
-        with self._reading() as connection:
+        with self._transactions.reading() as connection:
             return find_commit(connection, commit_id)
 
     def find_fact(self, key: str) -> str | None:
         """Return a fact of the whole store, None when it has not been made."""
-        with self._reading() as connection:
+        with self._transactions.reading() as connection:
             query = select(schema.STORE.c.value).where(schema.STORE.c.key == key)
             found = connection.execute(query).scalar()
         return None if found is None else str(found)
@@ -130,7 +122,7 @@ class MetadataStore:
             return found
         made = make()
         try:
-            with self._writing() as connection:
+            with self._transactions.writing() as connection:
                 connection.execute(insert(schema.STORE).values(key=key, value=made))
         except ConflictError:
             return self.find_fact(key) or made  # Somebody else was first.
@@ -152,7 +144,7 @@ class MetadataStore:
         settings: Mapping[str, str],
     ) -> None:
         """Add a partition that nobody owns yet; ConflictError when it is there."""
-        with self._writing() as connection:
+        with self._transactions.writing() as connection:
             connection.execute(
                 insert(schema.PARTITIONS).values(
                     topic=partition.topic, partition=partition.partition, topic_id=topic_id,
@@ -171,16 +163,10 @@ class MetadataStore:
         the same owner may come again with its own epoch, as after a restart, and fences the process
         that held the partition. ConflictError when that is not the one of ``instead_of`` any more.
         """
-        with self._writing() as connection:
-            row = find_partition(connection, partition, locks=True)
-            current = int(row["leader_epoch"])
-            if epoch < current or (epoch == current and owner != row["owner"]):
-                raise _fenced(partition, epoch, current)
-            if instead_of is not None and instead_of.fence != (current, row["holder"]):
-                raise ConflictError(
-                    f"somebody else took the partition over first. partition={partition}"
-                )
-            if epoch > current:
+        with self._transactions.claiming(
+            partition, epoch=epoch, owner=owner, instead_of=instead_of
+        ) as (connection, row):
+            if epoch > int(row["leader_epoch"]):
                 state = load_state(connection, row)
                 claim = vector.take_over(
                     state.publications, tuple(lineage), max(log_end, state.remote_end),
@@ -188,10 +174,6 @@ class MetadataStore:
                 )  # fmt: skip
                 write_publication(connection, state.row_id, claim)
             write_lineage(connection, int(row["id"]), lineage)
-            raise_version(
-                connection, row, leader_epoch=epoch, owner=owner, holder=self.holder.id,
-                holder_process=self.holder.to_json(), held_since_ms=self._clock.now_ms(),
-            )  # fmt: skip
             return load_state(connection, find_partition(connection, partition))
 
     def give_back(self) -> None:
@@ -199,7 +181,7 @@ class MetadataStore:
 
         Nobody else may change them before he has taken them over.
         """
-        with self._writing() as connection:
+        with self._transactions.writing() as connection:
             connection.execute(
                 update(schema.PARTITIONS)
                 .where(
@@ -214,13 +196,16 @@ class MetadataStore:
         lineage: Sequence[LeaderEpoch],
     ) -> PartitionState:  # fmt: skip
         """Make an uploaded copy of a local segment live, clipped to what nobody serves yet."""
-        with self._committing(partition, commit_id, epoch, "copy") as (connection, row):
+        with self._transactions.committing(partition, commit_id, epoch, "copy") as (
+            connection,
+            row,
+        ):
             state = load_state(connection, row)
             routes = append_route(
                 state.routes, segment.segment_id, segment.base_offset, segment.last_offset,
                 floor=state.first_dirty(),
             )  # fmt: skip
-            self._add(connection, row, segment)
+            insert_segment(connection, int(row["id"]), segment, now_ms=self._clock.now_ms())
             write_lineage(connection, int(row["id"]), lineage)
             write_routes(connection, int(row["id"]), routes)
         return self.load(partition)
@@ -233,7 +218,10 @@ class MetadataStore:
 
         ConflictError when a source is not read any more, or is outside of the lineage (I-23).
         """
-        with self._committing(partition, commit_id, epoch, "swap") as (connection, row):
+        with self._transactions.committing(partition, commit_id, epoch, "swap") as (
+            connection,
+            row,
+        ):
             state = load_state(connection, row)
             for source in sources:
                 found = state.segments.get(source)
@@ -249,16 +237,21 @@ class MetadataStore:
                 made[0] = replace(made[0], base_offset=start)
             routes = replace_routes(state.routes, sources, made)
             for segment in outputs:
-                self._add(connection, row, segment)
+                insert_segment(connection, int(row["id"]), segment, now_ms=self._clock.now_ms())
             write_routes(connection, int(row["id"]), routes)
-            self._retire(connection, sources, commit_id, grace_ms)
+            retire_segments(
+                connection, sources, commit_id, now_ms=self._clock.now_ms(), grace_ms=grace_ms
+            )
         return self.load(partition)
 
     def publish(
         self, partition: TopicPartition, commit_id: str, *, epoch: int, cleaned_to: int
     ) -> PartitionState:
         """Move the first dirty offset of the owner's epoch."""
-        with self._committing(partition, commit_id, epoch, "publish") as (connection, row):
+        with self._transactions.committing(partition, commit_id, epoch, "publish") as (
+            connection,
+            row,
+        ):
             state = load_state(connection, row)
             made = vector.advance(state.publications, epoch=epoch, cleaned_to=cleaned_to)
             write_publication(connection, state.row_id, made)
@@ -273,7 +266,10 @@ class MetadataStore:
         It may pass the end of the routes when all of them go: the log is then local alone.
         ``holder`` is who must hold the partition, instead of this process.
         """
-        with self._committing(partition, commit_id, epoch, "expire", holder) as (connection, row):
+        with self._transactions.committing(partition, commit_id, epoch, "expire", holder) as (
+            connection,
+            row,
+        ):
             state = load_state(connection, row)
             gone = set(segments)
             leaves_routes = any(route.segment_id not in gone for route in state.routes)
@@ -293,12 +289,14 @@ class MetadataStore:
                 .where(schema.PARTITIONS.c.id == row["id"])
                 .values(log_start=log_start)
             )
-            self._retire(connection, gone, commit_id, grace_ms)
+            retire_segments(
+                connection, gone, commit_id, now_ms=self._clock.now_ms(), grace_ms=grace_ms
+            )
         return self.load(partition)
 
     def check_owner(self, partition: TopicPartition, *, epoch: int) -> None:
         """FencedError unless ``epoch`` is still the newest; raises the version like any change."""
-        with self._owned(partition, epoch):
+        with self._transactions.owned(partition, epoch):
             pass
 
     def start_delete(self, partition: TopicPartition, *, epoch: int, segment_id: str) -> bool:
@@ -307,7 +305,7 @@ class MetadataStore:
         Refused by the caller's epoch, by the grace, and while it is read.
         """
         now_ms = self._clock.now_ms()
-        with self._owned(partition, epoch) as (connection, row):
+        with self._transactions.owned(partition, epoch) as (connection, row):
             routed = connection.execute(
                 select(schema.ROUTING.c.segment_id).where(schema.ROUTING.c.segment_id == segment_id)
             ).first()
@@ -327,7 +325,7 @@ class MetadataStore:
 
     def finish_delete(self, partition: TopicPartition, *, epoch: int, segment_id: str) -> None:
         """Say that the objects are gone; the row stays, so that the id is never used again."""
-        with self._owned(partition, epoch) as (connection, _):
+        with self._transactions.owned(partition, epoch) as (connection, _):
             connection.execute(
                 update(schema.SEGMENTS)
                 .where(
@@ -342,7 +340,7 @@ class MetadataStore:
         holder: Holder | None = None,
     ) -> None:  # fmt: skip
         """Replace the settings of a partition, as its owner; ``holder`` as for an expiry."""
-        with self._owned(partition, epoch, holder) as (connection, row):
+        with self._transactions.owned(partition, epoch, holder) as (connection, row):
             connection.execute(
                 update(schema.PARTITIONS)
                 .where(schema.PARTITIONS.c.id == row["id"])
@@ -351,152 +349,9 @@ class MetadataStore:
 
     def set_uncleanable(self, partition: TopicPartition, *, epoch: int, reason: str | None) -> None:
         """Set a partition aside with its reason, or take it up again (None)."""
-        with self._owned(partition, epoch) as (connection, row):
+        with self._transactions.owned(partition, epoch) as (connection, row):
             connection.execute(
                 update(schema.PARTITIONS)
                 .where(schema.PARTITIONS.c.id == row["id"])
                 .values(uncleanable_reason=reason)
             )
-
-    # Transactions.
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        """One transaction that changes nothing, waits for nobody and sees one moment."""
-        try:
-            with self._engine.connect() as connection:
-                yield connection.execution_options(**READING[self._engine.dialect.name])
-        except DBAPIError as error:
-            raise _unavailable(error) from error
-
-    @contextmanager
-    def _waiting(self) -> Iterator[Connection]:
-        """One transaction that changes nothing and may wait for a lock."""
-        try:
-            with self._engine.connect() as connection:
-                yield connection
-        except DBAPIError as error:
-            raise _unavailable(error) from error
-
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        """One transaction. What fails in COMMIT itself has an unknown outcome."""
-        try:
-            with self._engine.connect() as connection:
-                yield connection
-                try:
-                    connection.commit()
-                except DBAPIError as error:
-                    raise CommitUnknownError(
-                        f"the metadata store did not say whether it committed. error={error.orig}"
-                    ) from error
-        except IntegrityError as error:
-            raise ConflictError(f"it is there already. error={error.orig}") from error
-        except SQLAlchemyError as error:
-            raise _unavailable(error) from error
-
-    @contextmanager
-    def _owned(
-        self, partition: TopicPartition, epoch: int, holder: Holder | None = None
-    ) -> Iterator[tuple[Connection, RowMapping]]:
-        """One transaction of the owner, which raises the version; FencedError for anybody else."""
-        with self._writing() as connection:
-            row = find_partition(connection, partition, locks=True)
-            self._check_fence(partition, row, epoch, self.holder if holder is None else holder)
-            yield connection, row
-            raise_version(connection, row)
-
-    def _check_fence(
-        self, partition: TopicPartition, row: RowMapping, epoch: int, holder: Holder
-    ) -> None:
-        if int(row["leader_epoch"]) != epoch:
-            raise _fenced(partition, epoch, int(row["leader_epoch"]))
-        if row["holder"] != holder.id:
-            raise FencedError(
-                "another process of the same owner has taken the partition over; stop. "
-                f"partition={partition} owner={row['owner']} epoch={epoch} {holder_of(row)}"
-            )
-
-    @contextmanager
-    def _committing(
-        self, partition: TopicPartition, commit_id: str, epoch: int, kind: str,
-        holder: Holder | None = None,
-    ) -> Iterator[tuple[Connection, RowMapping]]:  # fmt: skip
-        """One transaction of the owner whose outcome can be looked up, and is if it must be.
-
-        ConflictError when the answer was lost and the commit did not happen; CommitUnknownError
-        only when it could not be looked up either.
-        """
-        try:
-            with self._inserting_commit(partition, commit_id, epoch, kind, holder) as found:
-                yield found
-        except CommitUnknownError as unknown:
-            try:
-                with self._waiting() as connection:
-                    # A transaction whose connection was lost in the middle of its COMMIT may still
-                    # be under way in the server; it holds the partition's row until it is over.
-                    find_partition(connection, partition, locks=True)
-                    happened = find_commit(connection, commit_id) is not None
-            except UnavailableError:
-                raise unknown from None
-            if not happened:
-                raise ConflictError(
-                    f"the commit did not happen; what it belongs to is done again. id={commit_id}"
-                ) from unknown
-
-    @contextmanager
-    def _inserting_commit(
-        self, partition: TopicPartition, commit_id: str, epoch: int, kind: str,
-        holder: Holder | None,
-    ) -> Iterator[tuple[Connection, RowMapping]]:  # fmt: skip
-        with self._owned(partition, epoch, holder) as (connection, row):
-            connection.execute(
-                insert(schema.COMMITS).values(
-                    id=commit_id, partition_id=row["id"], epoch=epoch, kind=kind,
-                    version=int(row["version"]) + 1, at_ms=self._clock.now_ms(),
-                )
-            )  # fmt: skip
-            yield connection, row
-            state = load_state(connection, find_partition(connection, partition))
-            check_routes(state.routes)
-            connection.execute(
-                update(schema.PARTITIONS)
-                .where(schema.PARTITIONS.c.id == row["id"])
-                .values(remote_bytes=state.effective_bytes())
-            )
-
-    def _add(self, connection: Connection, row: RowMapping, segment: RemoteSegment) -> None:
-        """Make a segment live; ConflictError for an id that was ever used (I-9)."""
-        connection.execute(
-            insert(schema.SEGMENTS).values(
-                **segment_columns(segment), partition_id=row["id"], state=SegmentState.LIVE,
-                state_since_ms=self._clock.now_ms(),
-            )
-        )  # fmt: skip
-
-    def _retire(
-        self, connection: Connection, segment_ids: Iterable[str], commit_id: str, grace_ms: int
-    ) -> None:
-        """Say of segments that are read no more when they may be deleted at the earliest."""
-        now_ms = self._clock.now_ms()
-        connection.execute(
-            update(schema.SEGMENTS)
-            .where(schema.SEGMENTS.c.id.in_(list(segment_ids)))
-            .values(
-                state=SegmentState.REPLACED, state_since_ms=now_ms,
-                not_before_ms=now_ms + grace_ms, replaced_by=commit_id,
-            )
-        )  # fmt: skip
-
-
-def _fenced(partition: TopicPartition, epoch: int, current: int) -> FencedError:
-    return FencedError(
-        "a newer leader owns the partition; stop. "
-        f"partition={partition} epoch={epoch} current={current}"
-    )
-
-
-def _unavailable(error: Exception) -> UnavailableError:
-    # The driver's own words, in one line: the library adds an address that helps nobody here.
-    words = " ".join(str(getattr(error, "orig", None) or error).split())
-    return UnavailableError(f"the metadata store cannot be reached or is busy. error={words}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, bindparam, delete, insert, select, update
@@ -15,7 +15,7 @@ from keeplast.tier import schema
 from keeplast.tier.holder import Holder
 from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.routing import Route
-from keeplast.tier.segment import RemoteFile, RemoteSegment, SegmentKind
+from keeplast.tier.segment import RemoteFile, RemoteSegment, SegmentKind, SegmentState
 from keeplast.tier.vector import Publication
 
 # What is asked for again and again is built once: that is a quarter of what asking costs.
@@ -158,7 +158,34 @@ def write_routes(connection: Connection, number: int, routes: Sequence[Route]) -
         connection.execute(insert(schema.ROUTING), rows)
 
 
-def segment_columns(segment: RemoteSegment) -> dict[str, Any]:
+def insert_segment(
+    connection: Connection, number: int, segment: RemoteSegment, *, now_ms: int
+) -> None:
+    """Make a segment live; ConflictError for an id that was ever used (I-9)."""
+    connection.execute(
+        insert(schema.SEGMENTS).values(
+            **_segment_columns(segment), partition_id=number, state=SegmentState.LIVE,
+            state_since_ms=now_ms,
+        )
+    )  # fmt: skip
+
+
+def retire_segments(
+    connection: Connection, segment_ids: Iterable[str], commit_id: str, *, now_ms: int,
+    grace_ms: int,
+) -> None:  # fmt: skip
+    """Say of segments that are read no more when they may be deleted at the earliest."""
+    connection.execute(
+        update(schema.SEGMENTS)
+        .where(schema.SEGMENTS.c.id.in_(list(segment_ids)))
+        .values(
+            state=SegmentState.REPLACED, state_since_ms=now_ms, not_before_ms=now_ms + grace_ms,
+            replaced_by=commit_id,
+        )
+    )  # fmt: skip
+
+
+def _segment_columns(segment: RemoteSegment) -> dict[str, Any]:
     """Return a segment as the columns of its row, but for its partition and state."""
     return {
         "id": segment.segment_id,

@@ -152,7 +152,7 @@ def test_st_17_a_cached_size_that_drifted_is_a_finding(world: World) -> None:
     host = led(world, 40)
     host.copy()
     assert world.tiered.verify(PARTITION, lambda count: None) == ()
-    with world.store._writing() as connection:
+    with world.store._transactions.writing() as connection:
         connection.execute(update(schema.PARTITIONS).values(remote_bytes=7))
     assert world.status().is_drifted
     found = world.tiered.verify(PARTITION, lambda count: None)

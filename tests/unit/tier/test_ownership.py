@@ -46,7 +46,7 @@ def started(pid: int) -> str:
 
 def held_by(opened: Opened, holder: Holder) -> MetadataStore:
     """Let ``holder`` hold the partition in the name of ``a``."""
-    store = MetadataStore(opened.store._engine, opened.clock, holder)
+    store = MetadataStore(opened.engine, opened.clock, holder)
     store.take_over(PARTITION, epoch=0, owner="a", lineage=LINEAGE, log_end=0)
     return store
 
@@ -112,7 +112,7 @@ def test_who_lost_a_partition_never_takes_it_back_by_himself(opened: Opened) -> 
 def test_a_second_store_of_one_process_goes_on_and_fences_the_first(opened: Opened) -> None:
     own = Ownership(opened.store, "a")
     own.own(PARTITION, takes_over=False)
-    second = MetadataStore(opened.store._engine, opened.clock)
+    second = MetadataStore(opened.engine, opened.clock)
     assert second.holds(Ownership(second, "a").own(PARTITION, takes_over=False))
     with pytest.raises(FencedError):
         own.own(PARTITION, takes_over=False)

@@ -54,7 +54,7 @@ def value_row(definition: Definition, found: Effective) -> dict[str, Any]:
 
 def definitions_table(definitions: Iterable[Definition]) -> Table:
     """Return a row per setting: its default, its range, and whether it acts."""
-    table = _settings_table("default", "range", "acts")
+    table = new_table("=setting", "default", "range", "acts")
     for each in definitions:
         table.add_row(
             each.key,
@@ -67,7 +67,7 @@ def definitions_table(definitions: Iterable[Definition]) -> Table:
 
 def values_table(values: Sequence[tuple[Definition, Effective]], root: Path) -> Table:
     """Return a row per setting: the value that counts, and who said so."""
-    table = _settings_table("value", "from")
+    table = new_table("=setting", "value", "from")
     for definition, found in values:
         table.add_row(
             definition.key,
@@ -126,13 +126,6 @@ def origin_text(definition: Definition, found: Effective, root: Path) -> str:
     source = found.source if found.source in _UNFILED else _name(Path(found.source), root)
     name = "" if found.key == definition.key else f" ({found.key})"
     return f"{source}, {found.scope.value}{name}"
-
-
-def _settings_table(*headings: str) -> Table:
-    """Return a table whose first column holds names, which are never broken over lines."""
-    table = new_table("setting", *headings)
-    table.columns[0].no_wrap = True
-    return table
 
 
 def _name(path: Path, root: Path) -> str:

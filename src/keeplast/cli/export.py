@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keeplast.cli import options
+from keeplast.cli.escapes import printable
 from keeplast.cli.guard import run_guarded
 from keeplast.cli.places import object_option
 from keeplast.cli.wiring import RunnerName, check_runner
@@ -18,6 +19,8 @@ from keeplast.errors import InvalidError
 from keeplast.log.object_paths import shown
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from keeplast.pipeline.export import Export, Workers
 
 Target = Annotated[
@@ -130,7 +133,7 @@ def _exported(
             task_memory_bytes=task_memory_bytes,
         )
     if not as_json:
-        print_result(_table(done))
+        print_result(printable(f"exported to {done.target}"), "", _table(done))
         say(f"go on reading with startingOffsets as in {done.target / '_offsets.json'}")
     return DONE, {
         "version": 1,
@@ -162,18 +165,14 @@ def _workers(runner: RunnerName, master: str | None, cores: int | None) -> Itera
         yield spark
 
 
-def _table(done: Export) -> Any:
-    from rich.table import Table
-
+def _table(done: Export) -> Table:
+    from keeplast.cli.rows import new_table
     from keeplast.cli.sizes import format_bytes
 
-    table = Table(title=f"exported to {done.target}", title_justify="left", box=None)
-    table.add_column("partition")
-    for name in ("keys", "Parquet", "tasks", "go on at offset"):
-        table.add_column(name, justify="right")
+    table = new_table("partition", ">keys", ">Parquet", ">tasks", ">go on at offset")
     for each in done.partitions:
         table.add_row(
-            str(each.partition),
+            printable(str(each.partition)),
             f"{each.records:,}",
             format_bytes(each.size_bytes),
             f"{each.tasks:,}",

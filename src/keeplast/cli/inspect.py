@@ -65,7 +65,7 @@ def _inspected(
     from keeplast.cli.exit_codes import CORRUPT, DONE
     from keeplast.cli.log_scan import Sample
     from keeplast.cli.log_view import METADATA_SNAPSHOT, view_partition, view_segment
-    from keeplast.cli.output import print_result
+    from keeplast.cli.output import print_result, screen_width
     from keeplast.errors import InvalidError
     from keeplast.format.filename import LOG, parse_segment_file
 
@@ -82,7 +82,7 @@ def _inspected(
     else:
         return _file_inspected(path, files, limit, as_json=as_json)
     if not as_json:
-        print_result(*view.render())
+        print_result(*view.render(screen_width()))
     return CORRUPT if view.findings.is_corrupt else DONE, view.to_json()
 
 

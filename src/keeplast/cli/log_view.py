@@ -83,11 +83,11 @@ class LogView:
             "problems_left_out": self.findings.left_out,
         }
 
-    def render(self) -> list[RenderableType]:
-        """Return what a person is shown."""
+    def render(self, width: int) -> list[RenderableType]:
+        """Return what a person is shown on ``width`` columns."""
         parts: list[RenderableType] = [Text(printable(self._title())), ""]
         if self.kind == "partition" and self.segments:
-            parts += [Text(self._picture()), ""]
+            parts += [Text(self._picture(width)), ""]
         parts += [self._segments_table(), ""]
         if self.sample.rows:
             wants_records = self.sample.wants_records
@@ -108,7 +108,7 @@ class LogView:
             f"{format_count(records)} records"
         )
 
-    def _picture(self) -> str:
+    def _picture(self, width: int) -> str:
         return draw_log(
             [
                 PicturedSegment(each.base_offset, each.end_offset, each.size_bytes)
@@ -116,6 +116,7 @@ class LogView:
             ],
             log_start=self.log_start,
             first_dirty=self.first_dirty,
+            screen=width,
         )
 
     def _segments_table(self) -> RenderableType:
@@ -125,7 +126,7 @@ class LogView:
             ">bytes",
             ">batches",
             ">records",
-            "greatest time",
+            "=greatest time",
             "codecs",
             "",
         )

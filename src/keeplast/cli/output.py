@@ -12,17 +12,15 @@ import sys
 from typing import IO, Any, cast
 
 from rich.console import Console, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from keeplast.cli.escapes import printable
+from keeplast.cli.table_fit import fit_table
 from keeplast.log.object_paths import shown
 
 PLAIN_WIDTH = 120
 """Columns to lay out for when stdout is a file or a pipe and nobody says how wide it is."""
-UNBOUNDED = 10_000
-"""More columns than any table needs."""
 
 
 def claim_stdout() -> None:
@@ -46,23 +44,17 @@ def print_result(*parts: RenderableType) -> None:
     console = _console(sys.stdout)
     for part in parts:
         if isinstance(part, Table):
-            # In fewer columns it would lose letters, names before numbers.
-            least = _least_width(console, part)
-            wide = console if least <= console.width else _console(sys.stdout, width=least)
-            wide.print(part)
+            fitted = fit_table(part, console, console.width)
+            is_narrow = fitted.width > console.width
+            wide = _console(sys.stdout, width=fitted.width) if is_narrow else console
+            wide.print(fitted)
         else:
             console.print(part, soft_wrap=isinstance(part, str | Text))
 
 
-def _least_width(console: Console, table: Table) -> int:
-    """Return how many columns hold the longest word of each text, and every number whole."""
-    options = console.options.update(width=UNBOUNDED)
-    least = 0
-    for column in table.columns:
-        found = [console.measure(each, options=options) for each in (column.header, *column.cells)]
-        least += max(each.maximum if column.no_wrap else each.minimum for each in found)
-        least += sum(Padding.unpack(table.padding)[1::2])
-    return least
+def screen_width() -> int:
+    """Return how many columns what is printed is laid out for."""
+    return _console(sys.stdout).width
 
 
 def clear_screen() -> None:

@@ -19,12 +19,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from keeplast.cli.sizes import format_bytes
 
 CLEAN, DIRTY, ACTIVE, DELETED = "█", "▓", "░", "·"
 WALL = "│"
 WIDTH = 72
+
+
+class Drawable(Protocol):
+    """What gets a place in a picture: offsets ``[base_offset, end_offset)`` and a size."""
+
+    @property
+    def base_offset(self) -> int:
+        """Return the first offset."""
+
+    @property
+    def end_offset(self) -> int:
+        """Return the offset behind the last."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size, which a place is proportional to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +59,16 @@ def draw_log(
     log_start: int | None = None,
     first_dirty: int | None = None,
     width: int = WIDTH,
+    screen: int | None = None,
 ) -> str:
     """Return the picture of ``segments`` (ascending, the last one active).
 
     ``first_dirty`` None means that there is no cleaner checkpoint: all that is closed is dirty.
+    With ``screen`` bar and offsets stay within so many columns.
     """
     if not segments:
         return "no segments"
+    width = width if screen is None else min(width, screen)
     start = segments[0].base_offset if log_start is None else log_start
     dirty = start if first_dirty is None else first_dirty
     has_walls = len(segments) * 2 <= width
@@ -60,11 +80,10 @@ def draw_log(
             bar.append(WALL)
         edges.append((len(bar), cells, segment))
         bar.extend(_fill(segment, cells, start, dirty, is_active=index == len(segments) - 1))
-    lines = ["".join(bar), f"{' ' * _column(edges, start)}^ log start {start}"]
+    lines = ["".join(bar), draw_mark(edges, "log start", start, screen)]
     if first_dirty is not None:
-        lines.append(f"{' ' * _column(edges, first_dirty)}^ first dirty offset {first_dirty}")
-    end = segments[-1].end_offset
-    lines.append(f"{' ' * _column(edges, end)}^ log end {end}")
+        lines.append(draw_mark(edges, "first dirty offset", first_dirty, screen))
+    lines.append(draw_mark(edges, "log end", segments[-1].end_offset, screen))
     return "\n".join([*lines, *_legend(segments, dirty)])
 
 
@@ -82,7 +101,7 @@ def draw_bar(clean_bytes: int, dirty_bytes: int, rest_bytes: int, width: int) ->
     return "".join(mark * count for mark, count in zip(marks, cells, strict=True))
 
 
-def share_cells(segments: Sequence[PicturedSegment], room: int) -> list[int]:
+def share_cells(segments: Sequence[Drawable], room: int) -> list[int]:
     """Return how many cells each segment gets; at least one while there is room for all."""
     room = max(room, 1)
     total = sum(segment.size_bytes for segment in segments)
@@ -105,6 +124,31 @@ def share_cells(segments: Sequence[PicturedSegment], room: int) -> list[int]:
     return cells
 
 
+def draw_mark(
+    edges: Sequence[tuple[int, int, Drawable]], words: str, offset: int, screen: int | None
+) -> str:
+    """Return the line that says below a bar where ``offset`` is, in ``screen`` columns.
+
+    ``edges`` are the parts of the bar, each with the column where it begins and its width.
+    """
+    column = _column(edges, offset)
+    after = f"{' ' * column}^ {words} {offset}"
+    before = f"{words} {offset} ^"
+    if screen is None or len(after) <= screen or len(before) > column + 1:
+        return after
+    return before.rjust(column + 1)
+
+
+def _column(edges: Sequence[tuple[int, int, Drawable]], offset: int) -> int:
+    for column, cells, segment in edges:
+        if offset < segment.end_offset:
+            span = max(segment.end_offset - segment.base_offset, 1)
+            inside = max(offset - segment.base_offset, 0) * cells // span
+            return column + min(inside, max(cells - 1, 0))
+    column, cells, _ = edges[-1]
+    return column + max(cells - 1, 0)
+
+
 def _fill(
     segment: PicturedSegment, cells: int, start: int, dirty: int, *, is_active: bool
 ) -> list[str]:
@@ -119,16 +163,6 @@ def _fill(
         else:
             marks.append(CLEAN if offset < dirty else DIRTY)
     return marks
-
-
-def _column(edges: Sequence[tuple[int, int, PicturedSegment]], offset: int) -> int:
-    for column, cells, segment in edges:
-        if offset < segment.end_offset:
-            span = max(segment.end_offset - segment.base_offset, 1)
-            inside = max(offset - segment.base_offset, 0) * cells // span
-            return column + min(inside, max(cells - 1, 0))
-    column, cells, _ = edges[-1]
-    return column + max(cells - 1, 0)
 
 
 def _legend(segments: Sequence[PicturedSegment], dirty: int) -> list[str]:

@@ -83,7 +83,14 @@ def document_row(row: Row) -> Row:
 def batches_table(rows: Iterable[Row]) -> Table:
     """Return batches, one a line."""
     table = new_table(
-        ">position", ">offsets", ">records", ">bytes", "codec", "greatest time", "producer", "marks"
+        ">position",
+        ">offsets",
+        ">records",
+        ">bytes",
+        "codec",
+        "=greatest time",
+        "producer",
+        "marks",
     )
     for row in rows:
         table.add_row(
@@ -101,7 +108,7 @@ def batches_table(rows: Iterable[Row]) -> Table:
 
 def records_table(rows: Iterable[Row]) -> Table:
     """Return records, one a line; what strangers wrote is escaped."""
-    table = new_table(">offset", "time", "key", "value", "headers")
+    table = new_table(">offset", "=time", "key", "value", "headers")
     for row in rows:
         shown = row["shown"]
         if row["control"] is not None:
@@ -117,13 +124,17 @@ def records_table(rows: Iterable[Row]) -> Table:
 
 
 def new_table(*headings: str) -> Table:
-    """Return an empty table; a heading that begins with ``>`` is over a column of numbers."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    """Return an empty table whose texts fold where the screen is narrow.
+
+    A heading that begins with ``>`` is over numbers, one that begins with ``=`` over something else
+    that stays in one line.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         is_number = heading.startswith(">")
         table.add_column(
-            heading.lstrip(">"), justify="right" if is_number else "left", no_wrap=is_number,
-            overflow="fold",
+            heading.lstrip(">="), justify="right" if is_number else "left",
+            no_wrap=heading.startswith((">", "=")), overflow="fold",
         )  # fmt: skip
     return table
 

@@ -17,6 +17,8 @@ from keeplast.cli.places import recipe_for
 from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from keeplast.service.status import DirectoryStatus
 
 LIMIT_DEFAULT = 20
@@ -151,14 +153,14 @@ def status(
 def _told(values: StatusOptions, watch: int | None) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.exit_codes import DONE, error_exit_code
     from keeplast.cli.output import print_result
-    from keeplast.cli.status_view import render_status, status_document
+    from keeplast.cli.status_view import status_document
     from keeplast.clock import SystemClock
 
     if watch is not None:
         return _watched(values, watch)
     found = _look(values, SystemClock().now_ms() if values.now_ms is None else values.now_ms)
     if not values.as_json:
-        print_result(*render_status(found, limit=values.limit, has_details=values.details))
+        print_result(*_rendered(found, values))
     codes = [error_exit_code(each.error) for each in found.partitions if each.error is not None]
     return max(codes, default=DONE), status_document(found)
 
@@ -167,7 +169,6 @@ def _watched(values: StatusOptions, watch: int) -> tuple[int, dict[str, Any]]:
     """Show the status again and again; Ctrl-C is how that ends, not how it fails."""
     from keeplast.cli.exit_codes import DONE
     from keeplast.cli.output import clear_screen, print_result
-    from keeplast.cli.status_view import render_status
     from keeplast.clock import SystemClock
 
     if values.as_json or values.now_ms is not None:
@@ -177,13 +178,20 @@ def _watched(values: StatusOptions, watch: int) -> tuple[int, dict[str, Any]]:
     clock = SystemClock()
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            parts = render_status(
-                _look(values, clock.now_ms()), limit=values.limit, has_details=values.details
-            )
+            parts = _rendered(_look(values, clock.now_ms()), values)
             clear_screen()
             print_result(*parts)
             clock.sleep(watch)
     return DONE, {}
+
+
+def _rendered(found: DirectoryStatus, values: StatusOptions) -> list[RenderableType]:
+    from keeplast.cli.output import screen_width
+    from keeplast.cli.status_view import render_status
+
+    return render_status(
+        found, limit=values.limit, has_details=values.details, width=screen_width()
+    )
 
 
 def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:

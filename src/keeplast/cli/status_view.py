@@ -6,40 +6,41 @@ above it a summary of everything, so that thousands of partitions stay readable.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from keeplast.cli.escapes import printable
 from keeplast.cli.guard import JSON_VERSION
-from keeplast.cli.picture import PicturedSegment, draw_bar, draw_log
-from keeplast.cli.rows import new_table, time_text
+from keeplast.cli.picture import PicturedSegment, draw_log
+from keeplast.cli.rows import time_text
 from keeplast.cli.sizes import format_bytes, format_count
+from keeplast.cli.status_table import relative_text, status_table
 from keeplast.engine.stages import StageCounts, Stages
 from keeplast.engine.status import LogStatus
 from keeplast.errors import error_text
 from keeplast.model.duration import duration_text
 from keeplast.service.status import DirectoryStatus, ErasedBy, PartitionStatus, State
 
-BAR_WIDTH = 16
 DETAILS_MAX = 3
 """So many partitions are told of in full without being asked."""
 
 
 def render_status(
-    status: DirectoryStatus, *, limit: int | None, has_details: bool
+    status: DirectoryStatus, *, limit: int | None, has_details: bool, width: int
 ) -> list[RenderableType]:
-    """Return what a person is shown; ``limit`` None shows all partitions."""
+    """Return what a person is shown on ``width`` columns; ``limit`` None shows all partitions."""
     shown = status.partitions if limit is None else status.partitions[:limit]
     parts: list[RenderableType] = [Text(printable(_summary(status)))]
     if status.is_locked:
         parts.append(
             "A broker or another keeplast holds the directory: what is read may change meanwhile."
         )
-    parts += ["", _table(shown, status.now_ms), ""]
+    found = status_table(shown, status.now_ms, width)
+    parts += ["", found.table, ""]
+    if found.left_out:
+        parts += [f"no room for: {', '.join(found.left_out)}; a wider screen or --json has it", ""]
     left = len(status.partitions) - len(shown)
     if left:
         parts += [f"… and {format_count(left)} less urgent; --all or --limit shows more", ""]
@@ -48,7 +49,7 @@ def render_status(
         if has_details or len(shown) <= DETAILS_MAX:
             parts += [Text(printable(f"  {line}")) for line in _details(each, status.now_ms)]
     if len(shown) == 1 and shown[0].log is not None:
-        parts += ["", Text(_picture(shown[0].log))]
+        parts += ["", Text(_picture(shown[0].log, width))]
     return parts
 
 
@@ -80,35 +81,6 @@ def _summary(status: DirectoryStatus) -> str:
         f"({', '.join(counts)}); {format_bytes(clean)} clean, {format_bytes(cleanable)} "
         f"cleanable, {format_bytes(rest)} not cleanable yet"
     )
-
-
-def _table(shown: Sequence[PartitionStatus], now_ms: int) -> Table:
-    table = new_table(
-        "partition", "state", "log", ">clean", ">cleanable", ">not yet", ">ratio", ">first dirty",
-        "deadline", "erased by",
-    )  # fmt: skip
-    for each in shown:
-        log = each.log
-        cells = [""] * 6
-        deadline = ""
-        if log is not None:
-            found = log.cleanable
-            cells = [
-                draw_bar(
-                    found.clean_bytes, found.cleanable_bytes, log.uncleanable_bytes, BAR_WIDTH
-                ),
-                format_bytes(found.clean_bytes),
-                format_bytes(found.cleanable_bytes),
-                format_bytes(log.uncleanable_bytes),
-                f"{found.ratio:.3f}",
-                str(log.first_dirty),
-            ]
-            deadline = "" if log.deadline_ms is None else _relative(log.deadline_ms, now_ms)
-        table.add_row(
-            Text(printable(str(each.partition))), each.state.value, *cells, deadline,
-            _erased_cell(each.erased_by, now_ms),
-        )  # fmt: skip
-    return table
 
 
 def _details(each: PartitionStatus, now_ms: int) -> list[str]:
@@ -189,25 +161,11 @@ def erased_sentence(erased: ErasedBy, now_ms: int, *, loop: str = "keeplast run"
     )
 
 
-def _erased_cell(erased: ErasedBy | None, now_ms: int) -> str:
-    if erased is None:
-        return ""
-    if erased.is_gone:
-        return "nothing left"
-    return "no bound" if erased.by_ms is None else _relative(erased.by_ms, now_ms)
-
-
-def _relative(at_ms: int, now_ms: int) -> str:
-    if at_ms > now_ms:
-        return f"in {duration_text(at_ms - now_ms)}"
-    return "now" if at_ms == now_ms else f"{duration_text(now_ms - at_ms)} ago"
-
-
 def _moment(at_ms: int, now_ms: int) -> str:
-    return f"{time_text(at_ms)[:19]} ({_relative(at_ms, now_ms)})"
+    return f"{time_text(at_ms)[:19]} ({relative_text(at_ms, now_ms)})"
 
 
-def _picture(log: LogStatus) -> str:
+def _picture(log: LogStatus, width: int) -> str:
     ends = [*(segment.base_offset for segment in log.segments[1:]), log.log_end]
     return draw_log(
         [
@@ -216,6 +174,7 @@ def _picture(log: LogStatus) -> str:
         ],
         log_start=log.log_start,
         first_dirty=log.first_dirty,
+        screen=width,
     )
 
 

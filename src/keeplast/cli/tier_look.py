@@ -48,7 +48,7 @@ def status(
     """
 
     def body() -> Result:
-        from keeplast.cli.output import print_result
+        from keeplast.cli.output import print_result, screen_width
         from keeplast.cli.tier_view import (
             erased_document,
             erased_lines,
@@ -71,7 +71,7 @@ def status(
                         each.partition, pace, places(each.partition)
                     )
         if not as_json:
-            print_result(*status_parts(found), *erased_lines(erasures))
+            print_result(*status_parts(found, screen_width()), *erased_lines(erasures))
         documents = [
             {**status_document(s), **erased_document(erasures.get(s.partition))} for s in found
         ]

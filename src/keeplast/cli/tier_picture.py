@@ -27,7 +27,7 @@ from keeplast.cli.picture import (
     DIRTY,
     WALL,
     WIDTH,
-    PicturedSegment,
+    draw_mark,
     share_cells,
 )
 from keeplast.cli.sizes import format_bytes
@@ -43,15 +43,14 @@ MARKS = {
 LINE = "━"
 
 
-def draw_tiers(status: TierStatus, width: int = WIDTH) -> str:
-    """Return the picture of a partition, without a trailing newline."""
+def draw_tiers(status: TierStatus, *, screen: int | None = None) -> str:
+    """Return the picture of a partition, without a trailing newline; see ``draw_log``."""
     if not status.segments:
         return "nothing was copied yet"
+    width = WIDTH if screen is None else min(WIDTH, screen)
     has_walls = len(status.segments) * 2 <= width
     room = width - (len(status.segments) - 1 if has_walls else 0)
-    shares = share_cells(
-        [PicturedSegment(s.base_offset, s.end_offset, s.size_bytes) for s in status.segments], room
-    )
+    shares = share_cells(status.segments, room)
     bar, edges = _bar(status.segments, shares, has_walls=has_walls)
     lines = [bar]
     for tier in (Place.REMOTE, Place.LOCAL):
@@ -61,7 +60,7 @@ def draw_tiers(status: TierStatus, width: int = WIDTH) -> str:
         ("log start", status.log_start), ("first dirty offset", status.first_dirty),
         ("log end", status.log_end),
     )  # fmt: skip
-    lines += [f"{' ' * _column(edges, offset)}^ {words} {offset}" for words, offset in marks]
+    lines += [draw_mark(edges, words, offset, screen) for words, offset in marks]
     return "\n".join([*lines, *_legend(status), _ratio(status)])
 
 
@@ -89,16 +88,6 @@ def _line(edges: Sequence[Edge], width: int, tier: Place) -> str:
             first = column - 1 if column and cells[max(column - 2, 0)] == LINE else column
             cells[first : column + count] = LINE * (column + count - first)
     return "".join(cells)
-
-
-def _column(edges: Sequence[Edge], offset: int) -> int:
-    for column, cells, segment in edges:
-        if offset < segment.end_offset:
-            span = max(segment.end_offset - segment.base_offset, 1)
-            inside = max(offset - segment.base_offset, 0) * cells // span
-            return column + min(inside, max(cells - 1, 0))
-    column, cells, _ = edges[-1]
-    return column + max(cells - 1, 0)
 
 
 def _legend(status: TierStatus) -> list[str]:

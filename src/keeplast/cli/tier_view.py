@@ -24,8 +24,8 @@ PICTURES_MAX = 3
 """More partitions than this are shown as a table alone."""
 
 
-def status_parts(found: Sequence[TierStatus]) -> list[RenderableType]:
-    """Return a table of all partitions, and pictures of a few."""
+def status_parts(found: Sequence[TierStatus], width: int) -> list[RenderableType]:
+    """Return a table of all partitions, and pictures of a few that fit ``width`` columns."""
     if not found:
         return ["no partitions; keeplast tier import takes some in"]
     table = new_table(
@@ -49,7 +49,7 @@ def status_parts(found: Sequence[TierStatus]) -> list[RenderableType]:
     parts: list[RenderableType] = [table]
     if len(found) <= PICTURES_MAX:
         for s in found:
-            parts += ["", printable(str(s.partition)), draw_tiers(s)]
+            parts += ["", printable(str(s.partition)), draw_tiers(s, screen=width)]
     return parts
 
 

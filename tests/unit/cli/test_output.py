@@ -6,6 +6,7 @@ import pytest
 
 from keeplast.cli.output import print_result
 from keeplast.cli.rows import new_table
+from keeplast.cli.table_fit import WORD_WIDTH_MAX, Reach, share_width
 
 
 @pytest.mark.parametrize("columns", [20, 60, 120])
@@ -20,3 +21,42 @@ def test_a_narrow_screen_takes_no_letter_out_of_a_table(
     words = capsys.readouterr().out.split()
     assert not any("…" in word for word in words)
     assert {"partition", "orders-0", "1234567", "1.000", "sentence", "several"} <= {*words}
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_texts_fold_so_that_pictures_times_and_numbers_do_not(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    table = new_table("partition", "=log", "=time", ">offsets", "why")
+    table.add_row("orders-0", "█" * 16, "2026-11-21 09:57:52", "0..1234567", "many words " * 9)
+    print_result(table)
+    first = capsys.readouterr().out.splitlines()[1]
+    assert {"█" * 16, "2026-11-21", "09:57:52", "0..1234567"} <= {*first.split()}
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120, 200])
+def test_a_table_is_no_wider_than_a_screen_that_can_hold_it(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    table = new_table("partition", "=time", "value", "why")
+    table.add_row("q" * 249, "2026-11-21 09:57:52", "x" * 300, "a few words " * 20)
+    print_result(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert columns >= max(len(line) for line in lines)
+    assert [line.rstrip() for line in lines] == lines
+    shown = "".join(lines)
+    assert (249, 300) == (shown.count("q"), shown.count("x"))
+
+
+def test_room_goes_to_the_narrowest_column_first() -> None:
+    reaches = [Reach(5, 5), Reach(4, 40), Reach(10, 12)]
+    assert [5, 4, 10] == share_width(reaches, 10)
+    assert [5, 12, 12] == share_width(reaches, 29)
+    assert [5, 20, 12] == share_width(reaches, 37)
+    assert [5, 40, 12] == share_width(reaches, 500)
+
+
+def test_a_word_that_is_cut_is_longer_than_any_name_of_a_broker() -> None:
+    assert len("__transaction_state-49") <= WORD_WIDTH_MAX

@@ -61,6 +61,49 @@ def test_a_small_directory_looks_like_this(keeplast: Command, directory: Path) -
     assert GOLDEN.read_text(encoding="utf-8") == shown.replace(str(directory), "data")
 
 
+@pytest.mark.parametrize(
+    ("columns", "left_out"),
+    [
+        (60, ["clean", "not yet", "ratio", "first dirty", "deadline"]),
+        (80, ["not yet", "first dirty"]),
+        (100, []),
+        (200, []),
+    ],
+)
+def test_each_partition_stays_one_line_on_a_narrow_screen(
+    columns: int,
+    left_out: list[str],
+    keeplast: Command,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = keeplast("status", directory, *NOW).out.splitlines()
+    heading, *rows = lines[2:7]
+    assert ["late-0", "orders-0", "orders-1", "events-0"] == [row.split()[0] for row in rows]
+    assert columns >= max(len(line) for line in (heading, *rows))
+    told = [line for line in lines if line.startswith("no room for: ")]
+    names = ", ".join(left_out)
+    wanted = [f"no room for: {names}; a wider screen or --json has it"] if left_out else []
+    assert wanted == told
+    # The picture is in one piece, as wide as there is room for.
+    assert 8 <= rows[0].count("▓") <= 16
+    assert "▓" * rows[0].count("▓") in rows[0]
+
+
+def test_a_long_name_folds_before_a_column_goes(
+    keeplast: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    write_log(tmp_path, "n" * 100 + "-0", {0: [(b"a", b"1")], 1: []})
+    out = keeplast("status", tmp_path, *NOW).out
+    table = out.split("\n\n")[1].splitlines()
+    assert "first dirty" in table[0]
+    assert "no room for" not in out
+    assert 120 >= max(len(line) for line in table)
+    assert 100 == sum(line.count("n") for line in table[1:])
+
+
 def test_one_partition_is_drawn(keeplast: Command, directory: Path) -> None:
     run = keeplast("status", directory, *NOW, "--topic", "orders", "--partition", 0)
     assert "^ first dirty offset 3" in run.out

@@ -85,6 +85,17 @@ def test_a_picture_shows_clean_dirty_and_active_to_scale() -> None:
     assert ["░ active             1 segment        100 B"] == legend[2:]
 
 
+@pytest.mark.parametrize("screen", [40, 72, 80, 84])
+def test_a_picture_stays_within_the_screen(screen: int) -> None:
+    picture = draw_log(segments(100, 100, 100), first_dirty=20, screen=screen)
+    bar, start, dirty, end, *_ = picture.splitlines()
+    assert min(screen, WIDTH) == len(bar)
+    assert screen >= max(map(len, (bar, start, dirty, end)))
+    assert "^ log start 0" == start
+    last = len(bar) - 1
+    assert (end.index("^"), end.strip(" ^")) == (last, "log end 30")
+
+
 def test_without_a_checkpoint_all_that_is_closed_is_dirty() -> None:
     picture = draw_log(segments(100, 100))
     assert "█" not in picture.splitlines()[0]

@@ -125,6 +125,12 @@ def clean_remote(
                 break
             invariant(end > (report.first_dirty or 0), f"a chunk gets nowhere. end_offset={end}")
             state = _still_owned(store, state)
+            # Or the same chunk would be done for ever.
+            invariant(
+                state.first_dirty() >= end,
+                f"a chunk was published in vain. end_offset={end} "
+                f"first_dirty={state.first_dirty()} epoch={state.leader_epoch}",
+            )
         if request.horizons is not None:
             request.horizons.examined(state.partition, examined_ms)
         return replace(reduce(joined_reports, chunks), chunks=len(chunks))

@@ -59,6 +59,7 @@ from keeplast.tier.absence import explained
 from keeplast.tier.collection import Collected, collect
 from keeplast.tier.importing import (
     adopt_checkpoint,
+    check_same_log,
     export_partition,
     import_segments,
     lineage_of,
@@ -239,7 +240,6 @@ class TieredStore:
         What a broker's cleaner has cleaned counts as clean. The directory is only read.
         """
         topic = self._topic_of(settings)
-        lineage = lineage_of(self._files, directory)
         if partition not in self._store.partitions():
             first = min(
                 (
@@ -255,7 +255,7 @@ class TieredStore:
                 log_start=first,
                 settings=settings,
             )
-        state = self._ownership.own(partition, takes_over=takes_over, lineage=lineage)
+        state = self._own_directory(partition, directory, takes_over=takes_over)
         state = import_segments(
             self._store, self._objects, self._files, directory, state,
             index_interval_bytes=topic.index_interval_bytes, progressed=progressed,
@@ -275,7 +275,7 @@ class TieredStore:
 
         The directory is only read, and a broker may be working on it.
         """
-        state = self.own(partition, takes_over=takes_over)
+        state = self._own_directory(partition, directory, takes_over=takes_over)
         topic = self._topic_of(state.settings)
         survey = survey_partition(
             PartitionRequest(partition, directory, topic), CleanRequest(()),
@@ -286,6 +286,14 @@ class TieredStore:
             index_interval_bytes=topic.index_interval_bytes, progressed=progressed,
             until=survey.last_stable,
         )  # fmt: skip
+
+    def _own_directory(
+        self, partition: TopicPartition, directory: Path, *, takes_over: bool
+    ) -> PartitionState:
+        """Hold a partition at the newest leader epoch of its directory, whose log it is."""
+        check_same_log(self._files, directory, self._store.load(partition))
+        lineage = lineage_of(self._files, directory)
+        return self._ownership.own(partition, takes_over=takes_over, lineage=lineage)
 
     def export(
         self, partition: TopicPartition, directory: Path, progressed: Progressed = _silent

@@ -3,7 +3,8 @@
 An import copies every segment, the active one too, in order, and goes on where an earlier one
 ended, also in the middle of a segment that has grown since or was merged with its neighbours; the
 directory is only read. What it may not continue is another history: leader epochs and the topic's
-id are compared first. An export is a directory that a broker serves: the live segments,
+id are compared first, before anything is claimed. A broker forgets the epochs below its log start;
+those of what is in the store are kept. An export is a directory that a broker serves: the live segments,
 an empty active one behind them, leader epochs, producers and the cleaner's checkpoint.
 """
 
@@ -95,8 +96,8 @@ def import_segments(
             "the directory is not whole: a swap was interrupted or its end is torn; start a broker "
             f"on it once, or clean it in place. path={directory}"
         )
-    lineage = lineage_of(files, directory)
-    _check_same_log(files, directory, state, lineage)
+    check_same_log(files, directory, state)
+    lineage = state.joined_lineage(lineage_of(files, directory))
     segments = listing.segments if until is None else listing.segments[:-1]
     ends = [*(s.base_offset for s in listing.segments[1:]), tail.log_end]
     for segment, end in zip(segments, ends, strict=False):
@@ -160,12 +161,7 @@ def adopt_checkpoint(
     )  # fmt: skip
 
 
-def _check_same_log(
-    files: FileSystem,
-    directory: Path,
-    state: PartitionState,
-    lineage: tuple[LeaderEpoch, ...],
-) -> None:
+def check_same_log(files: FileSystem, directory: Path, state: PartitionState) -> None:
     """ConflictError unless ``directory`` is the log that the store holds the beginning of."""
     topic_id = read_topic_id(files, directory)
     if int(topic_id, 16) and int(state.topic_id, 16) and topic_id != state.topic_id:
@@ -175,12 +171,16 @@ def _check_same_log(
         )
     if not state.routes:
         return
-    # A log start that moved takes older epochs out of a directory: compared behind its first one.
-    first = lineage[0].epoch
+    # A log start that moved takes older epochs out of a directory, and the first one that is left
+    # begins there: its epoch is compared, and the bounds of those behind it.
+    first, *_ = lineage = lineage_of(files, directory)
     known, found = (
-        {e for e in entries if e.epoch > first and e.start_offset < state.remote_end}
+        {e for e in entries if e.epoch > first.epoch and e.start_offset < state.remote_end}
         for entries in (state.lineage, lineage)
     )
+    begun = [e for e in state.lineage if e.start_offset <= first.start_offset]
+    if first.start_offset < state.remote_end and begun and begun[-1].epoch != first.epoch:
+        found.add(first)
     if known != found:
         differing = min(known ^ found, key=lambda entry: entry.start_offset)
         raise ConflictError(

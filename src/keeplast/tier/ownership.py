@@ -43,19 +43,20 @@ class Ownership:
         RefusedError when another owner has it, or another process of this owner that may still
         run, unless ``takes_over``; ``succeeds`` is for the latter, as who is started again does
         not know how its predecessor ended. FencedError when it was taken from us, and is held.
-        ``lineage``, where it is newer than what is known and nobody else owns the partition, is
-        taken with the claim.
+        ``lineage`` are the leader epochs of a log that was compared with what is stored, by default
+        what is stored. Where the newest of them is above the owner's epoch, it is claimed: what an
+        owner has cleaned counts only up to where a newer epoch begins.
         """
         for left in reversed(range(CLAIMS_MAX)):
             state, known = known or self._store.load(partition), None
-            is_open = state.owner in ("", self._owner)
-            is_newer = is_open and bool(lineage) and lineage[-1].epoch > state.leader_epoch
+            joined = state.joined_lineage(tuple(lineage)) if lineage else state.lineage
+            is_newer = bool(joined) and joined[-1].epoch > state.leader_epoch
             is_ours = state.owner == self._owner and self._store.holds(state)
             if is_ours and not is_newer:
                 return state
             self._check(state, takes_over=takes_over, succeeds=succeeds)
             try:
-                return self._claim(state, lineage if is_newer else ())
+                return self._claim(state, joined)
             except ConflictError:
                 if not left:
                     raise
@@ -83,13 +84,12 @@ class Ownership:
         self._held.clear()
 
     def _claim(self, state: PartitionState, lineage: Sequence[LeaderEpoch]) -> PartitionState:
-        # Who keeps a log writes no records into it: the leaders' epochs stay as they are, and a
-        # process that follows another one of its owner goes on at that one's epoch.
+        # Who keeps a log writes no records into it: a process that follows another one of its owner
+        # goes on at that one's epoch.
         epoch = state.leader_epoch + (state.owner != self._owner)
-        if lineage:
-            epoch = lineage[-1].epoch
+        newest = lineage[-1].epoch if lineage else epoch
         found = self._store.take_over(
-            state.partition, epoch=epoch, owner=self._owner, lineage=lineage or state.lineage,
+            state.partition, epoch=max(epoch, newest), owner=self._owner, lineage=lineage,
             log_end=state.remote_end, instead_of=state,
         )  # fmt: skip
         self._held.add(state.partition)

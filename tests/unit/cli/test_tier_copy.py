@@ -123,6 +123,62 @@ def test_a_directory_with_another_history_is_refused(
     assert "the directory has another history than the store" in run.err
 
 
+def test_an_import_of_another_history_is_refused_before_anything_is_claimed(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    other = LogBuilder(tmp_path / "other" / "t-0", TOPIC)
+    fill(other, 5)
+    write_epochs(other, LeaderEpoch(0, 0), LeaderEpoch(1, 4))
+    policy = ("--config", "cleanup.policy=compact")
+    for call in (("copy", tmp_path / "other"), ("import", tmp_path / "other", *policy)):
+        run = keeplast("tier", *call, "--store", store)
+        assert 5 == run.code
+        assert "the directory has another history than the store" in run.err
+    assert "t-0: holds" in keeplast("tier", "verify", "--store", store).out
+    (found,) = keeplast("tier", "status", "--store", store, "--json").document["partitions"]
+    assert 12 == found["remote_end"]
+
+
+def test_a_log_that_begins_at_another_epoch_than_the_store_has_there_is_refused(
+    tmp_path: Path, keeplast: Command, store: str, log: LogBuilder
+) -> None:
+    fill(log, 1)
+    write_epochs(log, LeaderEpoch(5, 4))
+    run = keeplast("tier", "copy", tmp_path / "data", "--store", store)
+    assert 5 == run.code
+    assert "its leader epochs differ" in run.err
+
+
+def test_what_newer_leaders_wrote_is_cleaned_to_its_end(
+    tmp_path: Path, keeplast: Command, store: str, log: LogBuilder
+) -> None:
+    fill(log, 4)
+    write_epochs(log, LeaderEpoch(0, 0), LeaderEpoch(1, 12), LeaderEpoch(3, 20))
+    assert 0 == keeplast("tier", "copy", tmp_path / "data", "--store", store).code
+    assert 0 == keeplast("tier", "clean", "--store", store, "--force").code
+    again = keeplast("tier", "clean", "--store", store, "--force", "--json")
+    (found,) = again.document["partitions"]
+    assert (True, 28) == (found["skipped"], found["first_dirty"])
+
+
+def test_epochs_that_a_broker_forgot_with_its_log_start_are_kept(
+    tmp_path: Path, keeplast: Command, log: LogBuilder
+) -> None:
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    write_epochs(log, LeaderEpoch(0, 0), LeaderEpoch(1, 4), LeaderEpoch(2, 8))
+    keeplast("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
+    keeplast(
+        "tier", "import", tmp_path / "data", "--store", url, "--config", "cleanup.policy=compact"
+    )
+    fill(log, 1)
+    for path in [*log.directory.glob(f"{0:020d}.*"), *log.directory.glob(f"{4:020d}.*")]:
+        path.unlink()
+    write_epochs(log, LeaderEpoch(2, 8), LeaderEpoch(4, 12))
+    assert 0 == keeplast("tier", "copy", tmp_path / "data", "--store", url).code
+    assert "t-0: holds" in keeplast("tier", "verify", "--store", url).out
+    assert 0 == keeplast("tier", "clean", "--store", url, "--force").code
+
+
 def test_a_hole_is_not_copied_over(
     tmp_path: Path, keeplast: Command, store: str, log: LogBuilder
 ) -> None:

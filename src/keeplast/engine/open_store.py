@@ -1,22 +1,26 @@
 """Opens a tiered store by the URL of its metadata; where its objects are is remembered there.
 
-Nothing is remembered that was not tried: a place with a typing mistake can still be corrected.
+Nothing is remembered that was not tried: a place with a typing mistake can still be corrected. Of
+two stores in one place each would collect the other's objects as garbage, so a place has the name
+of its store written on it.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 
 from keeplast.clock import Clock, SystemClock
 from keeplast.engine.tiered_store import SettingsOf, TieredStore
-from keeplast.errors import InvalidError
+from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import LocalFiles
 from keeplast.tier.database import is_missing, open_database, shown_url
 from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.objects import ObjectStore
+from keeplast.tier.objects import ID_CHARS, STORE_NAME, ObjectStore
 from keeplast.tier.stores import check_directory, lasting_url, open_objects
 
 OBJECTS = "objects"
+NAME = "name"
 
 
 def open_store(
@@ -67,6 +71,7 @@ def _open_objects(
         if known is None:
             opened = open_objects(url, options)
             next(iter(opened.list("")), None)
+            _write_name(metadata, opened, url)
             known = metadata.fact(OBJECTS, lambda: url)
         else:
             check_directory(url)
@@ -77,3 +82,21 @@ def _open_objects(
         "the objects of this store are elsewhere; leave --objects out, or make another store. "
         f"given={url} found={known}"
     )
+
+
+def _write_name(metadata: MetadataStore, objects: ObjectStore, url: str) -> None:
+    """Write the store's name on the place of its objects; RefusedError when another's is there."""
+    name = metadata.fact(NAME, lambda: secrets.token_hex(ID_CHARS // 2)).encode()
+    try:
+        objects.stat(STORE_NAME)
+    except FileNotFoundError:
+        writer = objects.open_write(STORE_NAME)
+        writer.write(name)
+        writer.close()
+    found = bytes(objects.read_range(STORE_NAME, 0, ID_CHARS))
+    if found != name:
+        raise RefusedError(
+            "the objects there belong to another store, and would be collected as garbage; choose "
+            "another place, or, when that store is no more and nothing of it is needed, remove the "
+            f"object {STORE_NAME} first. objects={url}"
+        )

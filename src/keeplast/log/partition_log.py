@@ -211,25 +211,37 @@ def read_index(segment: SegmentFiles, kind: Kind, files: FileSystem) -> bytes:
 
 
 def rebuild_indexes(
-    segment: SegmentFiles, files: FileSystem, interval: int, buffers: WindowBuffers
+    segment: SegmentFiles,
+    files: FileSystem,
+    interval: int,
+    buffers: WindowBuffers,
+    *,
+    start: int = 0,
+    base_offset: int | None = None,
 ) -> SegmentIndexes:
-    """Derive both indexes from the batches, as Kafka's recovery does (formats.md section 2.4)."""
-    state = new_index_state(segment.base_offset)
+    """Derive both indexes from the batches, as Kafka's recovery does (formats.md section 2.4).
+
+    With ``start``, where a batch begins, those of a segment at ``base_offset`` that would have the
+    batches from there on and no others.
+    """
+    base = segment.base_offset if base_offset is None else base_offset
+    state = new_index_state(base)
     offset_parts: list[NDArray[np.int64]] = []
     time_parts: list[NDArray[np.int64]] = []
     with reading(files, segment.log_path) as handle:
-        for window in read_windows(handle, segment.log_path, buffers, end=segment.size_bytes):
+        for window in read_windows(
+            handle, segment.log_path, buffers, start=start, end=segment.size_bytes
+        ):
             rows = window.table[: window.batches]
             columns = [t.SIZE, t.LAST_OFFSET, t.MAX_TIMESTAMP]
             batches = np.ascontiguousarray(rows[:, columns])
             entries = np.empty((2, window.batches, 2), np.int64)
             o, k = index_batches(
-                batches, window.batches, segment.base_offset, interval, state,
-                entries[0], entries[1],
+                batches, window.batches, base, interval, state, entries[0], entries[1],
             )  # fmt: skip
             offset_parts.append(entries[0, :o])
             time_parts.append(entries[1, :k])
-    final = final_time_entry(state, segment.base_offset)
+    final = final_time_entry(state, base)
     if final is not None:
         time_parts.append(np.array([final], np.int64))
     empty = np.empty((0, 2), np.int64)

@@ -4,8 +4,8 @@ An import copies every segment, the active one too, in order, and goes on where 
 ended, also in the middle of a segment that has grown since or was merged with its neighbours; the
 directory is only read. What it may not continue is another history: leader epochs and the topic's
 id are compared first, before anything is claimed. A broker forgets the epochs below its log start;
-those of what is in the store are kept. An export is a directory that a broker serves: the live segments,
-an empty active one behind them, leader epochs, producers and the cleaner's checkpoint.
+those of what is in the store are kept. An export is a directory that a broker serves: the live
+segments, an empty active one behind them, leader epochs, producers and the cleaner's checkpoint.
 """
 
 from __future__ import annotations

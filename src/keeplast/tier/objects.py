@@ -5,6 +5,7 @@ overwritten: a late writer can waste space and nothing else. Keys:
 
     <topic>-<partition>/<topic id>/<segment id>/<base offset>.log      and its indexes beside it
     <topic>-<partition>/<topic id>/<segment id>/filter
+    keeplast-store                                                     whose objects these are
 
 Nothing is read from a listing but what may be collected: the metadata store says what is live.
 """
@@ -19,6 +20,8 @@ from keeplast.model.partition import TopicPartition
 
 FILTER = "filter"
 ID_CHARS = 32
+STORE_NAME = "keeplast-store"
+"""The object that names the one store whose objects lie here."""
 
 
 @dataclass(frozen=True, slots=True)

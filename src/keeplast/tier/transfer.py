@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from keeplast.columns import batch_table as t
 from keeplast.errors import CorruptError, UnavailableError
@@ -32,7 +31,13 @@ from keeplast.format.filename import (
 )
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.files import FileSystem, reading
-from keeplast.log.partition_log import SegmentFiles, SegmentIndexes, load_aborted, load_indexes
+from keeplast.log.partition_log import (
+    SegmentFiles,
+    SegmentIndexes,
+    load_aborted,
+    load_indexes,
+    rebuild_indexes,
+)
 from keeplast.log.windows import WindowBuffers, read_windows
 from keeplast.model.offsets import INT32_MAX
 from keeplast.model.partition import TopicPartition
@@ -72,9 +77,15 @@ def copy_segment(
         return object_key(partition, topic_id, segment_id, base, suffix)
 
     # Built again where they are missing or wrong, so that nobody has to do it from objects.
-    indexes = load_indexes(segment, files, index_interval_bytes, WindowBuffers(WINDOW_BYTES))
+    buffers = WindowBuffers(WINDOW_BYTES)
+    indexes = load_indexes(segment, files, index_interval_bytes, buffers)
     start = _position_of(files, segment, indexes, base)
-    offsets, times = _clipped(indexes, start, base - segment.base_offset)
+    kept = indexes
+    if start:
+        # Not cut from the whole: where the greatest timestamp is left out, another one counts.
+        kept = rebuild_indexes(
+            segment, files, index_interval_bytes, buffers, start=start, base_offset=base
+        )
     epochs = epochs_between(lineage, base, next_offset)
     end = _end_batch(files, segment, indexes, next_offset, epochs[-1].epoch)
     aborted = [e for e in load_aborted(segment, files) if e.last_offset >= base]
@@ -82,8 +93,8 @@ def copy_segment(
         LOG: _stream(objects, files, segment.log_path, key(LOG), start=start, end=end)
     }
     contents = {
-        INDEX: offset_index.encode(offsets),
-        TIME_INDEX: time_index.encode(times),
+        INDEX: offset_index.encode(kept.offsets),
+        TIME_INDEX: time_index.encode(kept.times),
         EPOCHS: leader_epoch.encode([e for e in lineage if e.start_offset < next_offset]),
     }
     if aborted:
@@ -99,7 +110,7 @@ def copy_segment(
         last_offset=next_offset - 1,
         epochs=epochs,
         size_bytes=stored[LOG].size_bytes,
-        max_timestamp_ms=int(times[-1, 0]) if len(times) else -1,
+        max_timestamp_ms=kept.largest_timestamp_ms,
         mtime_ms=segment.mtime_ms,
         kind=SegmentKind.RAW,
         leader_epoch=leader_epoch_of_owner,
@@ -126,20 +137,6 @@ def _position_of(
             if len(found):
                 return window.position + int(rows[found[0], t.POSITION])
     return segment.size_bytes
-
-
-def _clipped(
-    indexes: SegmentIndexes, start: int, skipped_offsets: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the entries of a segment without its first ``start`` bytes and offsets."""
-    if not start:
-        return indexes.offsets, indexes.times
-    offsets = indexes.offsets[indexes.offsets[:, 1] > start]
-    times = indexes.times[indexes.times[:, 1] >= skipped_offsets]
-    return (
-        offsets - np.array([skipped_offsets, start], np.int64),
-        times - np.array([0, skipped_offsets], np.int64),
-    )
 
 
 def epochs_between(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import keeplast
+from keeplast.errors import RefusedError
 
 SAMPLE = Path(keeplast.__file__).parent / "samples" / "broker-4.3.0" / "orders-0"
 ORDERS = keeplast.TopicPartition("orders", 0)
@@ -31,3 +34,21 @@ def test_a_round_needs_nothing_but_the_store(tmp_path: Path) -> None:
         )
     read = keeplast.open_log(tmp_path / "out" / "orders-0")
     assert 58 == len(read.state(keeplast.topic_config({"cleanup.policy": "compact"})))
+
+
+def test_two_stores_do_not_share_a_place(tmp_path: Path) -> None:
+    def opened(name: str, objects: str | None) -> keeplast.TieredStore:
+        return keeplast.open_store(
+            f"sqlite:///{tmp_path / name}", objects, owner="me", topic_of=keeplast.topic_config
+        )
+
+    place = str(tmp_path / "objects")
+    with opened("a.db", place) as store:
+        store.import_directory(ORDERS, SAMPLE, {"cleanup.policy": "compact"})
+    with pytest.raises(RefusedError):
+        opened("b.db", place)
+    with opened("a.db", place) as store:
+        assert () == store.verify(ORDERS)
+    (tmp_path / "objects" / "keeplast-store").unlink()
+    with opened("b.db", place) as other:
+        assert () == other.partitions()

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import CorruptError, FencedError, InvalidError, RefusedError
+from keeplast.format import time_index
 from keeplast.format.control import ControlType
+from keeplast.format.filename import TIME_INDEX
 from keeplast.log.append import NewRecord
 from keeplast.tier.collection import collect
 from tests.support.counting_objects import CountingObjects
@@ -65,6 +67,28 @@ def test_follower_takes_over_where_the_leader_was(cluster: Cluster) -> None:
     b.copy()
     cluster.clean()
     assert read_all(a) == read_all(b)
+
+
+def test_i_4_a_copy_without_its_oldest_batches_has_the_times_of_those_it_has(
+    cluster: Cluster,
+) -> None:
+    a, b = cluster.host("a"), cluster.host("b")
+    a.become_leader(1)
+    a.append([NewRecord(b"k", b"v", NOW_MS + 1000)])
+    a.acknowledge(1)
+    a.roll()
+    replicate(a, b)
+    a.copy()
+    b.become_leader(2)
+    for back in (20, 10, 30):
+        b.append([NewRecord(b"k", b"v", NOW_MS + 500 - back)])
+    b.acknowledge(4)
+    b.roll()
+    assert 1 == b.copy()
+    state = b.state()
+    made = state.segments[state.routes[-1].segment_id]
+    assert (1, NOW_MS + 490) == (made.base_offset, made.max_timestamp_ms)
+    assert time_index.ENTRY_BYTES <= made.files[TIME_INDEX].size_bytes
 
 
 def test_a_host_that_is_fenced_when_it_takes_over_replicates_as_before(cluster: Cluster) -> None:

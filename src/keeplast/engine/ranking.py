@@ -104,8 +104,9 @@ class Ranking:
 
     def offsets_of(self, rows: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the offsets of a block's rows."""
-        offsets = rows[:, 2].view(np.int64)
-        return offsets >> 1 if self.has_versions else offsets
+        # A rank holds twice its offset, which fits no signed number from 2^62 on.
+        offsets = rows[:, 2] >> np.uint64(1) if self.has_versions else rows[:, 2]
+        return offsets.view(np.int64)
 
 
 def ranking_of(topic: TopicConfig) -> Ranking:

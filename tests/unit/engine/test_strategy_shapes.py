@@ -13,10 +13,21 @@ from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.events import NoEvents
 from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.model.offsets import INT64_MAX
+from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from tests.support.observed_files import UnsyncedFiles
-from tests.support.partition_maker import last_round
+from tests.support.partition_maker import (
+    COMPACT,
+    NOW_MS,
+    clean_request,
+    last_round,
+    one,
+    records_of,
+    write_partition,
+)
 from tests.support.scenario_log import PARTITION, ScenarioLog
+from tests.support.source_reading import read_log_state
 from tests.support.versioned_history import write_history
 from tests.support.versioned_log import BY_HEADER, BY_TIMESTAMP
 
@@ -54,3 +65,22 @@ def test_every_shape_leaves_the_same(tmp_path: Path, topic: TopicConfig, seed: i
         same = write_history(tmp_path / shape.name, topic, seed=seed)
         assert expected == cleaned(same, topic, shape, 3), shape
         assert log.closed_files() == same.closed_files(), shape
+
+
+@pytest.mark.parametrize("shape", [Shape.PARTITION, Shape.BROADCAST, Shape.BUCKET])
+def test_versions_rank_among_the_greatest_offsets(tmp_path: Path, shape: Shape) -> None:
+    """What a rank holds of an offset has no bit left for a sign."""
+    first = INT64_MAX - 100
+    segments = {
+        first: one(first, b"a", b"1", NOW_MS + 2) + one(first + 1, b"a", b"2", NOW_MS + 1),
+        first + 10: one(first + 10, b"b", b"3", NOW_MS),
+    }
+    directory = write_partition(tmp_path, segments)
+    topic = replace(COMPACT, strategy=Strategy.TIMESTAMP)
+    state = [(first, b"1"), (first + 10, b"3")]
+    assert state == [(row.offset, row.value) for row in read_log_state(directory, topic=topic)]
+    with LocalRunner(cores=2) as runner:
+        request = replace(clean_request(directory, topic=topic), shape=shape)
+        coordinator = Coordinator(runner, SystemClock(), UnsyncedFiles(), NoEvents())
+        last_round(coordinator.clean(request))
+    assert state == [(record.offset, record.value) for record in records_of(directory)]

@@ -13,7 +13,7 @@ import typer
 from keeplast.cli import options
 from keeplast.cli.escapes import printable
 from keeplast.cli.guard import run_guarded
-from keeplast.cli.places import object_option
+from keeplast.cli.places import object_option, place
 from keeplast.cli.wiring import RunnerName, check_runner
 from keeplast.errors import InvalidError
 from keeplast.log.object_paths import shown
@@ -30,6 +30,7 @@ Target = Annotated[
         metavar="DIR",
         help="The directory to make: DIR/TOPIC/partition=N/, and DIR/_offsets.json.",
         show_default=False,
+        parser=place,
     ),
 ]
 Overwrite = Annotated[
@@ -102,6 +103,7 @@ def _exported(
     from keeplast.cli.progress import ProgressEvents
     from keeplast.cli.sizes import parse_size
     from keeplast.config.sources import read_settings
+    from keeplast.engine.workspace import MEMORY_BYTES_MIN
     from keeplast.log.data_directory import open_data_directory
     from keeplast.log.files import LocalFiles
 
@@ -111,7 +113,12 @@ def _exported(
     from keeplast.pipeline.source_options import OBJECT_PREFIX, read_options
 
     given = {OBJECT_PREFIX + key: value for key, value in map(object_option, object_options)}
-    given |= {"path": shown(str(data_dir)), "memoryBytes": str(parse_size(memory, "--memory"))}
+    memory_bytes = parse_size(memory, "--memory")
+    if memory_bytes < MEMORY_BYTES_MIN:
+        raise InvalidError(
+            f"memory is less than a worker can work in; give at least 32m. --memory={memory}"
+        )
+    given |= {"path": shown(str(data_dir)), "memoryBytes": str(memory_bytes)}
     if topics:
         given["subscribe"] = ",".join(topics)
     source = read_options(given, is_streaming=False)

@@ -40,7 +40,7 @@ def check_places(request: CleanRequest, files: FileSystem) -> None:
         if (
             request.target is not None
             and files.exists(root / META_PROPERTIES)
-            and root in request.target.absolute().parents
+            and root.resolve() in request.target.resolve().parents
         ):
             raise RefusedError(
                 "--to lies in the data directory, on which no broker would start then; give a "

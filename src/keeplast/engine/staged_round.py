@@ -351,6 +351,8 @@ class StagedRound:
         source_crcs: dict[int, int] = {}
         output_crcs: dict[int, int] = {}
         payloads = sum((each.payloads for each in self._indexed), NO_PAYLOADS)
+        # Buckets are told what ranks of clean records before anybody knows whether a key is dirty.
+        ranked = self._indexed if self._distinct_keys else []
         filters = self._skips.stats
         for part in parts:
             counters += part.counters
@@ -369,8 +371,8 @@ class StagedRound:
                 sum(each.stats.bytes_read for each in self._indexed),
                 self._distinct_keys,
                 self._index_seconds,
-                sum(each.stats.versions_missing for each in self._indexed),
-                sum(each.stats.versions_malformed for each in self._indexed),
+                sum(each.stats.versions_missing for each in ranked),
+                sum(each.stats.versions_malformed for each in ranked),
             ),
             segments_left_alone=sum(part.left_alone for part in parts),
             copied_bytes=sum(part.copied_bytes for part in parts),

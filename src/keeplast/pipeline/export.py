@@ -37,7 +37,9 @@ from keeplast.engine.request import TASK_MEMORY_BYTES_DEFAULT
 from keeplast.engine.runner import Progressed
 from keeplast.engine.state_parts import StatePart
 from keeplast.errors import InvalidError, RefusedError
+from keeplast.format.filename import META_PROPERTIES
 from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.log.object_paths import is_object_path
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.export_plan import PartitionState, choose_cuts, parts_of_state
@@ -188,7 +190,16 @@ def check_target(
     target: Path, files: FileSystem, options: SourceOptions, *, overwrite: bool
 ) -> None:
     """Raise RefusedError when ``target`` cannot be written, or holds what is not ours."""
-    if target.is_relative_to(options.path) or options.path.is_relative_to(target):
+    if is_object_path(target):
+        raise RefusedError(
+            "Parquet files are written to a directory, which every host must see; give one, and "
+            f"copy it from there. --to={target}"
+        )
+    # Whatever links lead there: no broker starts on a data directory that holds something else.
+    place, source = target.resolve(), options.path.resolve()
+    if files.exists(source.parent / META_PROPERTIES):
+        source = source.parent
+    if place.is_relative_to(source) or source.is_relative_to(place):
         raise RefusedError(
             f"the export and the logs would lie in one another; choose another place. "
             f"--to={target} path={options.path}"

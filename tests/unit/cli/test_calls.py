@@ -60,13 +60,19 @@ def failed(error: CompactionError) -> Callable[[], RoundReport]:
 
 
 def test_a_target_inside_of_a_brokers_directory_is_refused(
-    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+    keeplast: Command,
+    coordinator: FakeCoordinator,
+    data_dir: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     (data_dir / "meta.properties").write_bytes(b"version=1\n")
-    run = keeplast("clean", data_dir, *COMPACT, "--to", data_dir / "out")
-    assert 4 == run.code
-    assert "give a place outside of it" in run.err
-    assert ([], False) == (coordinator.requests, (data_dir / "out").exists())
+    link = tmp_path_factory.mktemp("elsewhere") / "link"
+    link.symlink_to(data_dir)
+    for target in (data_dir / "out", link / "out"):
+        run = keeplast("clean", data_dir, *COMPACT, "--to", target)
+        assert 4 == run.code
+        assert "give a place outside of it" in run.err
+        assert ([], False) == (coordinator.requests, target.exists())
 
 
 def test_options_become_the_request(

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from keeplast.cli.main import app
+from keeplast.format.filename import META_PROPERTIES
 from keeplast.log.append import NewRecord
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline import export as export_module
@@ -129,8 +130,31 @@ def test_what_is_no_export_is_never_replaced(data: Path, tmp_path: Path) -> None
     assert 4 == done.exit_code
     assert "is no export" in done.stderr
     assert b"cat" == (other / "cat.jpg").read_bytes()
+
+
+def test_an_export_never_lies_among_logs(data: Path, tmp_path: Path) -> None:
+    """A broker does not start on a data directory that holds a directory which is no partition."""
+    before = sorted(data.iterdir())
     assert 4 == run(data, data / "state").exit_code
     assert 4 == run(data / "t-0", data).exit_code
+    link = tmp_path / "link"
+    link.symlink_to(data)
+    assert 4 == run(data, link / "state").exit_code
+    assert 4 == run(link, data / "state").exit_code
+    (data / META_PROPERTIES).touch()
+    assert 4 == run(data / "t-0", data / "state").exit_code
+    (data / META_PROPERTIES).unlink()
+    assert before == sorted(data.iterdir())
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/state", "hdfs://host/state"])
+def test_an_export_goes_to_a_directory(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["export", str(data), "--to", url, "--runner", "local"]
+    assert CliRunner().invoke(app, arguments).exit_code in (2, 4)
+    assert ["data"] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_a_failed_export_leaves_nothing_behind(data: Path, tmp_path: Path) -> None:
@@ -166,7 +190,7 @@ def test_an_export_that_is_stopped_leaves_nothing_behind(
     [
         (["--topic", "orderz"], "did you mean"),
         (["--partition", "9"], "no such partition"),
-        (["--memory", "5"], "memory"),
+        (["--memory", "5k"], "give at least 32m. --memory=5k"),
     ],
 )
 def test_mistakes_are_usage_errors(

@@ -84,3 +84,16 @@ def test_versions_rank_among_the_greatest_offsets(tmp_path: Path, shape: Shape) 
         coordinator = Coordinator(runner, SystemClock(), UnsyncedFiles(), NoEvents())
         last_round(coordinator.clean(request))
     assert state == [(record.offset, record.value) for record in records_of(directory)]
+
+
+@pytest.mark.parametrize("shape", [Shape.PARTITION, Shape.BROADCAST, Shape.BUCKET])
+def test_versions_are_counted_only_where_a_key_is_dirty(tmp_path: Path, shape: Shape) -> None:
+    segments = {0: one(0, b"a") + one(1, b"b"), 10: one(10, None), 20: one(20, b"c")}
+    directory = write_partition(tmp_path, segments)
+    request = clean_request(directory, topic=BY_HEADER)
+    request = replace(request, shape=shape, first_dirty_offset=10)
+    with LocalRunner(cores=2) as runner:
+        coordinator = Coordinator(runner, SystemClock(), UnsyncedFiles(), NoEvents())
+        report = last_round(coordinator.clean(request))
+    assert report.stats is not None
+    assert (0, 0) == (report.stats.distinct_keys, report.stats.versions_missing)

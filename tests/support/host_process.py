@@ -271,7 +271,7 @@ class Member:
 
     def expire(self) -> int:
         """Let go what retention lets go; returns how many segments."""
-        return len(self.host.expire(grace_ms=0).expired)
+        return len(self.host.expire(grace_ms=0).segments)
 
     def retain_local(self) -> int:
         """Let local segments go that are in object storage; returns how many."""

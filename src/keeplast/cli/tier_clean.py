@@ -26,7 +26,7 @@ from keeplast.errors import CompactionError, StoppedError
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.service.receipts import ReceiptFile
+from keeplast.service.receipts import receipt_to
 
 
 def clean_partitions(
@@ -51,7 +51,7 @@ def clean_partitions(
     task_memory_bytes = parse_size(task_memory, "--task-memory")
     wiring.check_runner(runner, master=master)
     stopping = threading.Event()
-    written = None if receipt is None else ReceiptFile(LocalFiles(), receipt)
+    write_line = receipt_to(LocalFiles(), receipt)
 
     with (
         ProgressEvents("cleaning") as events,
@@ -74,7 +74,7 @@ def clean_partitions(
                     takes_over=takes_over,
                     grace_ms=GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
                     shape=shape, task_memory_bytes=task_memory_bytes, expired=expired,
-                    receipt=None if written is None else written.append,
+                    receipt=write_line,
                 )  # fmt: skip
             except (CompactionError, OSError) as error:
                 return RoundReport(error=describe_error(error), failure=error)

@@ -6,7 +6,7 @@ A data directory is only read; what an import or a copy takes over counts as dir
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,8 +16,8 @@ from keeplast.cli.guard import JSON_VERSION, run_guarded
 from keeplast.cli.tier_options import Result, each_partition, store_call
 
 if TYPE_CHECKING:
-    from keeplast.engine.tiered_store import TieredStore
-    from keeplast.model.partition import TopicPartition
+    from keeplast.cli.tier_steps import Step
+    from keeplast.tier.partition_state import PartitionState
 
 
 def init(
@@ -117,16 +117,9 @@ def export(
 ) -> None:
     """Write partitions as directories that a broker serves."""
 
-    def act(opened: TieredStore, each: TopicPartition) -> dict[str, Any]:
-        from keeplast.cli.progress import ProgressEvents
+    def step() -> Step[tuple[Path, PartitionState]]:
+        from keeplast.cli.tier_steps import export_step
 
-        state = opened.state(each)
-        with ProgressEvents(f"writing {each}") as events:
-            events.planned(state.effective_bytes())
-            opened.export(each, to / str(each), events.progressed)
-        return {
-            "path": str(to / str(each)), "segments": len(state.routes),
-            "bytes": state.effective_bytes(), "log_end": state.remote_end,
-        }  # fmt: skip
+        return export_step(to)
 
-    each_partition(store_call(store, topic, partition, object_option), act, as_json=as_json)
+    each_partition(store_call(store, topic, partition, object_option), step, as_json=as_json)

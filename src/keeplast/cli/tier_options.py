@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keeplast.cli.guard import JSON_VERSION, run_guarded
+from keeplast.cli.guard import run_guarded
 from keeplast.cli.options import RUN
 from keeplast.cli.places import object_option
 
 if TYPE_CHECKING:
+    from keeplast.cli.tier_steps import Step
     from keeplast.engine.tiered_store import TieredStore
     from keeplast.model.partition import TopicPartition
 
@@ -91,7 +92,13 @@ GarbageAgeMs = Annotated[
         help="How old an object must be that no row names. Default: a day.",
     ),
 ]  # fmt: skip
-
+ExpiryReceipt = Annotated[
+    Path | None,
+    typer.Option(
+        "--receipt", metavar="FILE",
+        help="Append a line for each partition of which something went.",
+    ),
+]  # fmt: skip
 
 Result = tuple[int, dict[str, Any]]
 
@@ -188,42 +195,19 @@ def store_call(
     )
 
 
-def each_partition(
-    call: StoreCall,
-    act: Callable[[TieredStore, TopicPartition], dict[str, Any]],
-    *,
-    check: Callable[[], None] | None = None,
-    as_json: bool,
-) -> None:
-    """Do the same for each chosen partition and show what came of it in a line.
+def each_partition(call: StoreCall, step_of: Callable[[], Step[Any]], *, as_json: bool) -> None:
+    """Do a step for each chosen partition, and show what came of it.
 
-    A fault of one partition is told and stops no other; the greatest exit code counts. What
-    ``check`` raises is about the call and said once.
+    What ``step_of`` raises is about the call, and said before anything is opened.
     """
 
     def body() -> Result:
-        from keeplast.cli.exit_codes import DONE, error_exit_code
-        from keeplast.cli.guard import error_document
-        from keeplast.cli.output import print_result, say
-        from keeplast.cli.tier_view import fact_line
-        from keeplast.errors import CompactionError, error_text
+        check_packages()
+        from keeplast.cli.tier_steps import do_each
 
-        if check is not None:
-            check()
-        documents, code = [], DONE
+        step = step_of()
         with call.opened() as opened:
-            for each in call.chosen(opened):
-                try:
-                    facts = act(opened, each)
-                except (CompactionError, OSError) as error:
-                    say(f"{each}: {error_text(error)}", kind="error")
-                    code = max(code, error_exit_code(error))
-                    facts = {"error": error_document(error)["error"]}
-                else:
-                    if not as_json:
-                        print_result(fact_line(each, facts))
-                documents.append({"topic": each.topic, "partition": each.partition, **facts})
-        return code, {"version": JSON_VERSION, "partitions": documents}
+            return do_each(opened, call.chosen(opened), step, as_json=as_json)
 
     run_guarded(body, as_json=as_json)
 

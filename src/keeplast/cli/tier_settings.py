@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,9 +11,8 @@ from keeplast.cli import tier_options as shared
 from keeplast.cli.tier_options import each_partition, store_call
 
 if TYPE_CHECKING:
+    from keeplast.cli.tier_steps import Step
     from keeplast.engine.tier_migration import Migration
-    from keeplast.engine.tiered_store import TieredStore
-    from keeplast.model.partition import TopicPartition
 
 Unset = Annotated[
     list[str] | None,
@@ -51,39 +49,16 @@ def configure(
     would go: they are counted, and the change is refused until `--drop-keyless` confirms it.
     """
 
-    def check() -> None:
+    def step() -> Step[Migration]:
         from keeplast.cli.sizes import parse_size
+        from keeplast.cli.tier_steps import settings_step
 
-        _changes(config, unset)
-        parse_size(memory, "--memory")
+        return settings_step(
+            _changes(config, unset), plans=plan, drops_keyless=drop_keyless, takes_over=take_over,
+            cores=cores, memory_bytes=parse_size(memory, "--memory"),
+        )  # fmt: skip
 
-    def act(opened: TieredStore, each: TopicPartition) -> dict[str, Any]:
-        from keeplast.cli import wiring
-        from keeplast.cli.progress import ProgressEvents
-        from keeplast.cli.sizes import parse_size
-        from keeplast.cli.wiring import RunnerName
-
-        changes = _changes(config, unset)
-        memory_bytes = parse_size(memory, "--memory")
-        with (
-            ProgressEvents(f"reading {each}") as events,
-            wiring.open_runner(RunnerName.LOCAL, master=None, cores=cores) as runner,
-        ):
-            if plan:
-                found = opened.plan_settings(
-                    each, changes, lambda files: nullcontext(runner),
-                    memory_bytes=memory_bytes, progressed=events.progressed,
-                )  # fmt: skip
-            else:
-                found = opened.configure(
-                    each, changes, lambda files: nullcontext(runner),
-                    drops_keyless=drop_keyless, takes_over=take_over,
-                    memory_bytes=memory_bytes, progressed=events.progressed,
-                )  # fmt: skip
-        return _facts(found, changed=not plan)
-
-    call = store_call(store, topic, partition, object_option, owner)
-    each_partition(call, act, check=check, as_json=as_json)
+    each_partition(store_call(store, topic, partition, object_option, owner), step, as_json=as_json)
 
 
 def _changes(config: list[str] | None, unset: list[str] | None) -> dict[str, str | None]:
@@ -100,13 +75,3 @@ def _changes(config: list[str] | None, unset: list[str] | None) -> dict[str, str
     if not changes:
         raise InvalidError("say what to change: --config KEY=VALUE, or --unset KEY")
     return changes
-
-
-def _facts(found: Migration, *, changed: bool) -> dict[str, Any]:
-    facts: dict[str, Any] = {"changed": changed, "settings": dict(found.settings)}
-    if found.becomes_compacted:
-        facts.update(
-            becomes_compacted=True, records=found.records,
-            keyless_records=found.keyless_records, keyless_bytes=found.keyless_bytes,
-        )  # fmt: skip
-    return facts

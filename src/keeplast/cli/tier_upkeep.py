@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keeplast.cli import options
 from keeplast.cli import tier_options as shared
@@ -14,8 +14,9 @@ from keeplast.cli.tier_options import Result, each_partition, store_call
 from keeplast.cli.wiring import RunnerName
 
 if TYPE_CHECKING:
-    from keeplast.engine.tiered_store import TieredStore
-    from keeplast.model.partition import TopicPartition
+    from keeplast.cli.tier_steps import Step
+    from keeplast.engine.report import ExpiryReport
+    from keeplast.tier.collection import Collected
 
 
 def clean(
@@ -65,6 +66,7 @@ def expire(
     topic: options.Topics = None,
     partition: options.Partitions = None,
     grace_ms: shared.GraceMs = None,
+    receipt: shared.ExpiryReceipt = None,
     object_option: shared.ObjectOptions = None,
     owner: shared.Owner = None,
     take_over: shared.TakeOver = False,
@@ -72,17 +74,12 @@ def expire(
 ) -> None:
     """Let go what retention and the log start offset let go."""
 
-    def act(opened: TieredStore, each: TopicPartition) -> dict[str, Any]:
-        from keeplast.engine.tiered_store import GRACE_MS_DEFAULT
+    def step() -> Step[ExpiryReport]:
+        from keeplast.cli.tier_steps import expiry_step
 
-        grace = GRACE_MS_DEFAULT if grace_ms is None else grace_ms
-        done = opened.expire(each, takes_over=take_over, grace_ms=grace)
-        return {
-            "log_start": done.plan.log_start, "segments": done.segments, "bytes": done.bytes,
-            "notes": list(done.plan.notes),
-        }  # fmt: skip
+        return expiry_step(grace_ms=grace_ms, takes_over=take_over, receipt=receipt)
 
-    each_partition(store_call(store, topic, partition, object_option, owner), act, as_json=as_json)
+    each_partition(store_call(store, topic, partition, object_option, owner), step, as_json=as_json)
 
 
 def collect(
@@ -97,14 +94,9 @@ def collect(
 ) -> None:
     """Remove replaced segments whose grace has passed, and objects that nobody names."""
 
-    def act(opened: TieredStore, each: TopicPartition) -> dict[str, Any]:
-        from keeplast.engine.tiered_store import GARBAGE_AGE_MS_DEFAULT
+    def step() -> Step[Collected]:
+        from keeplast.cli.tier_steps import collection_step
 
-        age = GARBAGE_AGE_MS_DEFAULT if garbage_age_ms is None else garbage_age_ms
-        done = opened.collect(each, takes_over=take_over, garbage_age_ms=age)
-        return {
-            "segments": done.segments, "objects": done.objects, "bytes": done.bytes,
-            "waiting": done.waiting,
-        }  # fmt: skip
+        return collection_step(garbage_age_ms=garbage_age_ms, takes_over=take_over)
 
-    each_partition(store_call(store, topic, partition, object_option, owner), act, as_json=as_json)
+    each_partition(store_call(store, topic, partition, object_option, owner), step, as_json=as_json)

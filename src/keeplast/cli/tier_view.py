@@ -134,20 +134,3 @@ def findings_document(
         }
         for partition, findings in found.items()
     ]  # fmt: skip
-
-
-def fact_line(partition: TopicPartition, facts: Mapping[str, Any]) -> str:
-    """Return what was done to a partition in a line."""
-    shown = []
-    for name, value in facts.items():
-        if isinstance(value, list):
-            shown += [printable(str(each)) for each in value]
-        elif isinstance(value, Mapping):
-            words = " ".join(f"{key}={each}" for key, each in sorted(value.items()))
-            shown.append(f"{name} {printable(words)}")
-        elif isinstance(value, bool):
-            shown.append(name.replace("_", " ") if value else f"not {name}".replace("_", " "))
-        else:
-            words = format_bytes(value) if name.endswith("bytes") else printable(str(value))
-            shown.append(f"{name.replace('_', ' ')} {words}")
-    return f"{printable(str(partition))}: {', '.join(shown)}"

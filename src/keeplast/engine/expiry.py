@@ -86,7 +86,8 @@ def _note(
     report: ExpiryReport,
 ) -> None:
     if request.receipt is not None:
-        append_receipt(files, request.receipt, expiry_line(partition, now_ms, report))
+        line = expiry_line(partition.partition, partition.topic, now_ms, report)
+        append_receipt(files, request.receipt, line)
 
 
 def survey_expiry(

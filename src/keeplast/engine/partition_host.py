@@ -17,15 +17,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from keeplast.cleaner.retention import ExpiryPlan
 from keeplast.clock import Clock
 from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.events import NoEvents
-from keeplast.engine.report import RoundReport
+from keeplast.engine.report import ExpiryReport, RoundReport
 from keeplast.engine.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 from keeplast.engine.rolling import idle_reason
 from keeplast.engine.tier_erasure import TierErasure, TierPace, find_tier_erasure
-from keeplast.engine.tier_round import RunnerFor, TierRequest, clean_remote
+from keeplast.engine.tier_expiry import expire_remote
+from keeplast.engine.tier_horizons import RemoteHorizons
+from keeplast.engine.tier_round import Receipt, RunnerFor, TierRequest, clean_remote
 from keeplast.errors import ConflictError, FencedError, InvalidError, RefusedError
 from keeplast.format.filename import CLEANER_CHECKPOINT, SNAPSHOT
 from keeplast.format.leader_epoch import LeaderEpoch
@@ -44,7 +45,6 @@ from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import ID_CHARS, ObjectStore, object_key
 from keeplast.tier.overlap import Overlap
 from keeplast.tier.partition_state import PartitionState
-from keeplast.tier.remote_retention import plan_remote_expiry
 from keeplast.tier.replica import Replica, Role
 from keeplast.tier.round_files import RoundFiles
 from keeplast.tier.transfer import copy_segment
@@ -83,6 +83,7 @@ class PartitionHost(Replica):
         self._objects = objects
         self._owner = owner
         self._overlap = Overlap(self, objects, files)
+        self._horizons = RemoteHorizons(objects)
 
     def state(self) -> PartitionState:
         """Return what the metadata store says now."""
@@ -239,8 +240,13 @@ class PartitionHost(Replica):
         progressed: Callable[[int], None] = _silent,
         force: bool = False,
         grace_ms: int = GRACE_MS_DEFAULT,
+        expired: bool = False,
+        receipt: Receipt | None = None,
     ) -> RoundReport:
         """Do one round: a leader's in both tiers, a follower's on what is local.
+
+        ``expired`` asks a leader for one also where only what has expired is left to go: a
+        follower never removes that. ``receipt`` takes a line of each chunk of a leader's round.
 
         The report says what it did, or why it did nothing. RefusedError for a topic that is not
         compacted; FencedError when a newer leader owns the partition. OSError behind the commit
@@ -264,6 +270,7 @@ class PartitionHost(Replica):
         request = TierRequest(
             self.topic, cleaner, grace_ms, memory_bytes,
             bound=min(state.remote_end, self.last_stable_offset), force=force,
+            horizons=self._horizons if expired else None, receipt=receipt,
         )  # fmt: skip
         report = clean_remote(
             self._store, self._objects, state, request, runner_for, self._clock, progressed,
@@ -336,19 +343,24 @@ class PartitionHost(Replica):
             self.drop_below(plan.to)
         return plan
 
-    def expire(self, *, grace_ms: int = GRACE_MS_DEFAULT) -> ExpiryPlan:
+    def expire(
+        self, *, grace_ms: int = GRACE_MS_DEFAULT, receipt: Receipt | None = None
+    ) -> ExpiryReport:
         """Let go in both tiers what retention and the log start let go, as the leader.
 
         The metadata first: from there on nobody reads below the log start. What is only local
-        counts towards ``retention.bytes`` and goes when it was copied.
+        counts towards ``retention.bytes`` and goes when it was copied. ``receipt`` takes a line of
+        what went in object storage.
         """
-        return self._expire(None, grace_ms)
+        return self._expire(0, grace_ms, receipt)
 
-    def delete_records(self, before: int, *, grace_ms: int = GRACE_MS_DEFAULT) -> int:
+    def delete_records(
+        self, before: int, *, grace_ms: int = GRACE_MS_DEFAULT, receipt: Receipt | None = None
+    ) -> int:
         """Let the log start at ``before``, at most the high watermark; returns the log start.
 
         For a topic whose policy has ``delete``, as ``DeleteRecords``. Followers hear of it through
-        :meth:`replicate`.
+        :meth:`replicate`. ``receipt`` as of :meth:`expire`.
         """
         self.check_leader()
         if not self.topic.expires:
@@ -361,30 +373,22 @@ class PartitionHost(Replica):
                 "only what every replica has can be deleted. "
                 f"before={before} high_watermark={self.high_watermark}"
             )
-        return self._expire(before, grace_ms).log_start
+        return self._expire(before, grace_ms, receipt).log_start or 0
 
-    def _expire(self, before: int | None, grace_ms: int) -> ExpiryPlan:
+    def _expire(self, before: int, grace_ms: int, receipt: Receipt | None) -> ExpiryReport:
         state = self._own_state()
-        log_start = max(state.log_start, before or 0)
         only_local = sum(
             segment.size_bytes
             for segment in self.listing().segments
             if segment.base_offset >= state.remote_end
         )
-        plan = plan_remote_expiry(
-            self.topic, state, self._clock.now_ms(), log_start=log_start,
-            local_only_bytes=only_local,
+        report = expire_remote(
+            self._store, state, self.topic, self._clock.now_ms(), grace_ms=grace_ms,
+            log_start=max(state.log_start, before), local_only_bytes=only_local, receipt=receipt,
         )  # fmt: skip
-        gone = {each.segment.base_offset for each in plan.expired}
-        ids = [route.segment_id for route in state.routes if route.base_offset in gone]
-        if ids or plan.log_start > state.log_start:
-            self._store.commit_expiry(
-                self.partition, secrets.token_hex(ID_CHARS // 2), epoch=self.epoch,
-                log_start=plan.log_start, segments=ids, grace_ms=grace_ms,
-            )  # fmt: skip
         # Also where an earlier call ended between the two tiers.
-        self.follow_log_start(plan.log_start)
-        return plan
+        self.follow_log_start(report.log_start or 0)
+        return report
 
     def erased_by(self, pace: TierPace, *, timestamp_ahead_max_ms: int = INT64_MAX) -> TierErasure:
         """Say by when what is overwritten or deleted now is gone from both tiers."""

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from keeplast.engine.report import ExpiryReport, RoundReport, expiry_to_json, round_to_json
-from keeplast.engine.request import PartitionRequest
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.log.files import FileSystem, reading
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import TopicConfig
 
 RECEIPT_VERSION = 2
 BYTES_MAX = 1 << 30
@@ -98,16 +99,17 @@ def receipt_line(task: PartitionTask, results: Sequence[TaskResult], report: Rou
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 
-def expiry_line(partition: PartitionRequest, now_ms: int, report: ExpiryReport) -> bytes:
+def expiry_line(
+    partition: TopicPartition, topic: TopicConfig, now_ms: int, report: ExpiryReport
+) -> bytes:
     """Return the line of an expiry, newline included.
 
     Appended when the log start has moved and no file has: what a crash leaves goes the next time.
     """
-    topic = partition.topic
     document = {
         "version": RECEIPT_VERSION,
-        "topic": partition.partition.topic,
-        "partition": partition.partition.partition,
+        "topic": partition.topic,
+        "partition": partition.partition,
         "now_ms": now_ms,
         "versions": {"keeplast": importlib.metadata.version("keeplast")},
         "config": {

@@ -52,6 +52,7 @@ from keeplast.tier.round_files import RoundRecipe
 
 ATTEMPT_BYTES = 16
 Progressed = Callable[[int], None]
+Receipt = Callable[[bytes], None]
 RunnerFor = Callable[[FileSystem], AbstractContextManager[Runner]]
 """Gives the runner of a round; one that serves several rounds is not closed by leaving it."""
 
@@ -74,7 +75,7 @@ class TierRequest:
     shape: Shape | None = None
     task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT
     horizons: RemoteHorizons | None = None
-    receipt: Callable[[bytes], None] | None = None
+    receipt: Receipt | None = None
 
     @property
     def chunk_bytes(self) -> int:

@@ -18,19 +18,17 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from keeplast.cleaner.retention import ExpiryPlan
 from keeplast.cleaner.shapes import Shape
 from keeplast.clock import Clock
 from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.partition_host import GRACE_MS_DEFAULT as GRACE_MS_DEFAULT
 from keeplast.engine.partition_host import PartitionHost
 from keeplast.engine.place import begin_target, complete_target
-from keeplast.engine.report import RoundReport
+from keeplast.engine.report import ExpiryReport, RoundReport
 from keeplast.engine.request import (
     MEMORY_BYTES_DEFAULT,
     TASK_MEMORY_BYTES_DEFAULT,
@@ -44,10 +42,11 @@ from keeplast.engine.tier_erasure import (
     TierPace,
     find_tier_erasure,
 )
+from keeplast.engine.tier_expiry import expire_remote
 from keeplast.engine.tier_horizons import RemoteHorizons
 from keeplast.engine.tier_look import FirstTimestamps, RemoteLook, look_at_remote
 from keeplast.engine.tier_migration import Migration, count_records, new_settings
-from keeplast.engine.tier_round import RunnerFor, TierRequest, clean_remote
+from keeplast.engine.tier_round import Receipt, RunnerFor, TierRequest, clean_remote
 from keeplast.engine.tier_status import TierStatus, local_log, tier_status
 from keeplast.engine.tier_verification import TierFinding, verify_remote
 from keeplast.errors import InvalidError, RefusedError
@@ -69,23 +68,12 @@ from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import ID_CHARS, ObjectStore
 from keeplast.tier.ownership import Ownership
 from keeplast.tier.partition_state import PartitionState
-from keeplast.tier.remote_retention import plan_remote_expiry
 
 CLEANER_DEFAULT = CleanerConfig()
 GARBAGE_AGE_MS_DEFAULT = 24 * 60 * 60 * 1000
 
 Progressed = Callable[[int], None]
-Receipt = Callable[[bytes], None]
 SettingsOf = Callable[[Mapping[str, str]], TopicConfig]
-
-
-@dataclass(frozen=True, slots=True)
-class Expired:
-    """What an expiry moved and removed from what is read."""
-
-    plan: ExpiryPlan
-    segments: int
-    bytes: int
 
 
 def _silent(count: int) -> None:
@@ -359,21 +347,17 @@ class TieredStore:
         *,
         takes_over: bool = False,
         grace_ms: int = GRACE_MS_DEFAULT,
-    ) -> Expired:
-        """Let go what retention and the log start offset let go.
+        receipt: Receipt | None = None,
+    ) -> ExpiryReport:
+        """Let go what retention and the log start offset let go; ``receipt`` takes a line of it.
 
         It is one transaction: a process of this owner that holds the partition goes on with it.
         """
         state = self._ownership.join(partition, takes_over=takes_over)
-        plan = plan_remote_expiry(self._topic_of(state.settings), state, self._clock.now_ms())
-        gone = {each.segment.base_offset for each in plan.expired}
-        ids = [r.segment_id for r in state.routes if r.base_offset in gone]
-        if ids:
-            self._store.commit_expiry(
-                partition, secrets.token_hex(ID_CHARS // 2), epoch=state.leader_epoch,
-                log_start=plan.log_start, segments=ids, grace_ms=grace_ms, holder=state.holder,
-            )  # fmt: skip
-        return Expired(plan, len(ids), sum(state.segments[i].size_bytes for i in ids))
+        return expire_remote(
+            self._store, state, self._topic_of(state.settings), self._clock.now_ms(),
+            grace_ms=grace_ms, receipt=receipt,
+        )  # fmt: skip
 
     def collect(
         self,

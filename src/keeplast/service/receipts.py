@@ -9,6 +9,7 @@ the rounds of the last of them. Brokers ignore plain files there.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from keeplast.engine.receipt import append_receipt
@@ -24,22 +25,24 @@ def receipts_file(files: FileSystem, root: Path, bytes_max: int = BYTES_MAX) -> 
     return _with_room(files, root / FILE_NAME, bytes_max)
 
 
-class ReceiptFile:
-    """A file that takes a line of each round; several threads may append."""
+def receipt_to(
+    files: FileSystem, path: Path | None, *, bytes_max: int | None = None
+) -> Callable[[bytes], None] | None:
+    """Return what appends lines durably to ``path``, from several threads; None without a path.
 
-    def __init__(self, files: FileSystem, path: Path, *, bytes_max: int | None = None) -> None:
-        """Append to ``path``; beyond ``bytes_max`` it is put aside, without it it only grows."""
-        self._files = files
-        self._path = path
-        self._bytes_max = bytes_max
-        self._lock = threading.Lock()
+    Beyond ``bytes_max`` the file is put aside, without it it only grows.
+    """
+    if path is None:
+        return None
+    lock = threading.Lock()
 
-    def append(self, line: bytes) -> None:
-        """Append ``line`` durably."""
-        with self._lock:
-            if self._bytes_max is not None:
-                _with_room(self._files, self._path, self._bytes_max)
-            append_receipt(self._files, self._path, line)
+    def append(line: bytes) -> None:
+        with lock:
+            if bytes_max is not None:
+                _with_room(files, path, bytes_max)
+            append_receipt(files, path, line)
+
+    return append
 
 
 def _with_room(files: FileSystem, path: Path, bytes_max: int) -> Path:

@@ -25,9 +25,7 @@ from keeplast.cleaner.selection import Candidate, Choice
 from keeplast.cleaner.shapes import Shape
 from keeplast.clock import Clock
 from keeplast.engine.events import Events
-from keeplast.engine.expiry import expired_reports
-from keeplast.engine.receipt import expiry_line
-from keeplast.engine.report import ExpiryReport, RoundReport, describe_error
+from keeplast.engine.report import RoundReport, describe_error
 from keeplast.engine.request import (
     MEMORY_BYTES_DEFAULT,
     TASK_MEMORY_BYTES_DEFAULT,
@@ -45,7 +43,7 @@ from keeplast.service.daemon import LOOK_MS_MIN
 from keeplast.service.ledger import Ledger
 from keeplast.service.look import failed_facts
 from keeplast.service.narrator import TierNarrator
-from keeplast.service.receipts import BYTES_MAX, ReceiptFile
+from keeplast.service.receipts import BYTES_MAX, receipt_to
 from keeplast.service.schedule import RETRY_MS_MAX, Schedule, is_lasting, is_stop
 from keeplast.service.set_aside import REASON_LENGTH_MAX, SetAside
 from keeplast.service.snapshot import PartitionFacts, TierTotals
@@ -127,9 +125,7 @@ class StoreWork:
         self._declined: dict[TopicPartition, tuple[int, int, str]] = {}
         self._collected_ms: dict[TopicPartition, int] = {}
         self._totals = TierTotals()
-        self._receipt = None
-        if settings.receipt is not None:
-            self._receipt = ReceiptFile(files, settings.receipt, bytes_max=BYTES_MAX).append
+        self._receipt = receipt_to(files, settings.receipt, bytes_max=BYTES_MAX)
         self.looked_ms = 0
 
     @property
@@ -425,17 +421,12 @@ class StoreWork:
         if not found.look.expires:
             return False
         partition = found.request.partition
-        done = self._store.expire(partition, grace_ms=self._settings.grace_ms)
+        done = self._store.expire(
+            partition, grace_ms=self._settings.grace_ms, receipt=self._receipt
+        )
         if done.segments:
-            plan = done.plan
-            self._count(expired_segments=done.segments, expired_bytes=done.bytes)
-            report = ExpiryReport(
-                plan.log_start_before, plan.log_start, segments=expired_reports(plan)
-            )
-            if self._receipt is not None:
-                request = replace(found.request, topic=found.look.topic)
-                self._receipt(expiry_line(request, self._clock.now_ms(), report))
-            self._narrator.expired(partition, report)
+            self._count(expired_segments=len(done.segments), expired_bytes=done.bytes)
+            self._narrator.expired(partition, done)
         return bool(done.segments)
 
     def _collect(self, found: _Finding) -> bool:

@@ -71,6 +71,50 @@ def test_a_clean_by_hand_leaves_a_receipt_and_takes_what_has_expired(
     assert len(shown) == first["chunks"] + 1
 
 
+def test_an_expiry_by_hand_is_a_table_and_leaves_a_receipt(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    receipt = tmp_path / "receipt"
+    expire = ("tier", "expire", "--store", store, "--receipt", receipt)
+    unlimited = keeplast(*expire)
+    assert (
+        "orders-0: nothing expires: no limit of its policy applies, and nothing lies below the "
+        "log start 0\n"
+    ) == unlimited.out
+    assert not receipt.exists()
+    limits = ("--config", "cleanup.policy=compact,delete", "--config", "retention.bytes=5000")
+    assert 0 == keeplast("tier", "configure", "--store", store, *limits).code
+    before = keeplast("tier", "status", "--store", store, "--json").document["partitions"][0]
+    heading, row, *_ = keeplast(*expire).out.splitlines()
+    assert ["partition", "expired", "segments", "bytes"] == heading.split()[:4]
+    after = keeplast("tier", "status", "--store", store, "--json").document["partitions"][0]
+    gone = len(before["segments"]) - len(after["segments"])
+    assert gone > 0
+    assert row.startswith("orders-0   by retention.bytes ")
+    assert f"{gone}  " in row
+    (shown,) = keeplast("receipt", "show", receipt, "--json").document["receipts"]
+    assert ("orders", after["log_start"]) == (shown["topic"], shown["expiry"]["log_start"])
+    assert gone == len(shown["expiry"]["segments"])
+    again = keeplast(*expire)
+    assert "orders-0   nothing " in again.out
+    assert 1 == len(keeplast("receipt", "show", receipt, "--json").document["receipts"])
+
+
+def test_what_was_collected_and_exported_is_a_table(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    keeplast("tier", "clean", "--store", store, "--force", "--grace-ms", 100_000)
+    lines = keeplast("tier", "collect", "--store", store).out.splitlines()
+    assert ["partition", "segments", "objects", "removed", "waiting"] == lines[0].split()
+    assert ["orders-0", "0", "0", "0", "B", "8"] == lines[1].split()
+    assert "8 replaced segments waiting: removed by a later call" in lines[3]
+    out = tmp_path / "out"
+    heading, row = keeplast("tier", "export", "--store", store, "--to", out).out.splitlines()
+    assert ["partition", "segments", "bytes", "log", "written", "to"] == heading.split()
+    assert ["orders-0", "0..339"] == [row.split()[0], row.split()[4]]
+    assert str(out / "orders-0") in row
+
+
 def test_status_shows_regions_before_and_after(keeplast: Command, store: str) -> None:
     (before,) = keeplast("tier", "status", "--store", store, "--json").document["partitions"]
     assert [("dirty", 0, 339)] == [
@@ -270,6 +314,10 @@ def test_settings_are_changed_and_records_without_a_key_are_counted_first(
     refused = keeplast(*change)
     assert 4 == refused.code
     assert "keyless_records=5" in refused.err
+    assert (
+        "events-0: becomes compacted: of 10 records 5 without a key would go"
+        in keeplast(*change, "--plan").out
+    )
     (planned,) = keeplast(*change, "--plan", "--json").document["partitions"]
     assert (planned["changed"], planned["records"], planned["keyless_records"]) == (False, 10, 5)
     (done,) = keeplast(*change, "--drop-keyless", "--json").document["partitions"]
@@ -278,7 +326,7 @@ def test_settings_are_changed_and_records_without_a_key_are_counted_first(
     assert 2 == keeplast("tier", "configure", "--store", store).code
     assert 2 == keeplast("tier", "configure", "--store", store, "--unset", "cleanup.policy").code
     back = keeplast("tier", "configure", "--store", store, "--unset", "retention.ms")
-    assert (0, "events-0: changed, settings cleanup.policy=compact\n") == (back.code, back.out)
+    assert (0, "events-0: the settings are now cleanup.policy=compact\n") == (back.code, back.out)
 
 
 def test_status_shows_the_local_log_beside_object_storage(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -110,7 +111,10 @@ def test_retention_counts_both_tiers(tmp_path: Path) -> None:
     write(host, 40)
     host.copy()
     remote = host.state().effective_bytes()
-    host.expire()
+    lines: list[bytes] = []
+    done = host.expire(receipt=lines.append)
+    assert remote - done.bytes == host.state().effective_bytes()
+    assert [done.log_start] == [json.loads(line)["expiry"]["log_start"] for line in lines]
     left = host.state().effective_bytes()
     only_local = sum(s.size_bytes for s in host.listing().segments) - left
     assert 1000 <= left + only_local < 1400 < remote

@@ -18,8 +18,10 @@ from keeplast.model.strategy import Strategy
 from keeplast.tier.objects import partition_prefix
 from tests.support.hosts import TOPIC, Cluster, read_all, replicate, write
 from tests.support.partition_maker import NOW_MS, PARTITION
+from tests.support.reader import read_partition
 
 LATER_MS = 10 * 86_400_000
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture
@@ -115,6 +117,42 @@ def test_local_half_follows_in_the_next_round(cluster: Cluster) -> None:
     assert not clean(cluster, host)
     assert host._remote_to(state) == 0
     assert {base for base, _ in local_bytes(host)} >= set(remote_bytes(cluster))
+
+
+def test_a_leader_takes_what_has_expired_and_leaves_receipts(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, replace(TOPIC, delete_retention_ms=HOUR_MS))
+    a, b = cluster.host("a"), cluster.host("b")
+    a.become_leader(0)
+    write(a, 20)
+    a.append([NewRecord(b"k0", None, NOW_MS)])
+    write(a, 20, keys=2, start=21)
+    a.append([NewRecord(b"k0", None, NOW_MS)])
+    a.roll()
+    a.acknowledge(a.log_end_offset)
+    replicate(a, b)
+    a.copy()
+    receipts: list[bytes] = []
+
+    def round_of(host: PartitionHost) -> bool:
+        return not host.clean(
+            cluster.runner, grace_ms=0, expired=True, receipt=receipts.append
+        ).skipped
+
+    assert [True, False] == [round_of(a), round_of(a)]
+    chunks = len(receipts)
+    assert chunks > 0
+    assert (b"k0", None) in read_all(a).items()
+    cluster.clock.advance(HOUR_MS + 1)
+    first_dirty = a.state().first_dirty()
+    assert [True, False] == [round_of(a), round_of(a)]
+    assert [chunks + 1, first_dirty] == [len(receipts), a.state().first_dirty()]
+    assert b"k0" not in read_all(a)
+    assert dict(local_bytes(a)) == remote_bytes(cluster)
+    # What a follower has on its disk keeps its tombstones, whatever it is asked for (ST-23).
+    round_of(b)
+    assert (b"k0", None) in {(r.key, r.value) for r in read_partition(b.directory).records()}
+    assert chunks + 1 == len(receipts)
+    cluster.store.close()
 
 
 def test_st_23_a_followers_pass_drops_no_tombstone(cluster: Cluster) -> None:

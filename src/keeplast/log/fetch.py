@@ -77,7 +77,11 @@ def find_offset_for_time(
     Only records in ``[start, end)`` count. Kafka: ``UnifiedLog.fetchOffsetByTimestamp``.
     """
     for segment, segment_end in _bounded(listing, end):
-        if segment_end <= start or _largest_timestamp(segment, files) < timestamp_ms:
+        if segment_end <= start:
+            continue
+        # The index of the active segment is of when it was last closed, before it grew again.
+        is_closed = segment is not listing.active
+        if is_closed and _largest_timestamp(segment, files) < timestamp_ms:
             continue
         with reading(files, segment.log_path) as handle:
             for window in read_windows(handle, segment.log_path, WindowBuffers(WINDOW_BYTES)):

@@ -154,6 +154,17 @@ def test_offset_for_time_is_found_in_either_tier(cluster: Cluster) -> None:
     assert host.offset_for_time(NOW_MS + 40) is None
 
 
+def test_offset_for_time_is_found_behind_where_the_log_was_once_closed(cluster: Cluster) -> None:
+    host = cluster.host("a")
+    host.become_leader(0)
+    write(host, 2)
+    host.close()
+    again = cluster.host("a")
+    again.become_leader(1)
+    write(again, 2, start=2)
+    assert (3, NOW_MS + 3) == again.offset_for_time(NOW_MS + 3)
+
+
 def test_reader_whose_segment_was_replaced_and_removed_meanwhile_reads_the_new_one(
     tmp_path: Path,
 ) -> None:

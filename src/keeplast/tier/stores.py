@@ -2,6 +2,9 @@
 
 The only home of obstore in this room. Retries with back-off are the library's own; what it gives up
 on is an :class:`~keeplast.errors.UnavailableError`.
+
+An object that was closed survives a power loss. Object stores promise it; in a directory the
+library leaves a file to the system's cache, and it is put on stable storage here.
 """
 
 from __future__ import annotations
@@ -40,6 +43,8 @@ class ObstoreObjects:
         self._store = store
         self._url = url
         self._options = dict(options or {})
+        self._root = Path(url.removeprefix(FILE)) if isinstance(store, LocalStore) else None
+        self._synced: Path | None = None
 
     def __repr__(self) -> str:
         """Return where the objects are; options may be secrets."""
@@ -88,6 +93,7 @@ class ObstoreObjects:
         """Copy on the server."""
         with self._translated(source):
             obstore.copy(self._store, source, target)
+            self._make_durable(target)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete many in a request; where one of them was gone already, one after another."""
@@ -101,6 +107,20 @@ class ObstoreObjects:
                     for key in batch:
                         with contextlib.suppress(NotFoundError, FileNotFoundError):
                             obstore.delete(self._store, key)
+
+    def _make_durable(self, key: str) -> None:
+        """Put a new object of a directory on stable storage, and the way that leads to it."""
+        if self._root is None:
+            return
+        path = self._root / key
+        # Who removed it meanwhile had a reason, and who reads it back is told.
+        with contextlib.suppress(FileNotFoundError):
+            _sync(path)
+            _sync(path.parent)
+            if path.parent != self._synced:
+                for folder in path.relative_to(self._root).parents[1:]:
+                    _sync(self._root / folder)
+                self._synced = path.parent
 
     @contextlib.contextmanager
     def _translated(self, key: str) -> Iterator[None]:
@@ -130,10 +150,19 @@ class _Writer:
     def close(self) -> None:
         with self._objects._translated(self._key):
             self._writer.close()
+            self._objects._make_durable(self._key)
 
     def abort(self) -> None:
         # What was sent and never completed is the store's to forget; no object has appeared.
         self._writer = None
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def open_objects(url: str, options: dict[str, str] | None = None) -> ObjectStore:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from keeplast.errors import InvalidError, UnavailableError
 from keeplast.tier.objects import ObjectTree
-from keeplast.tier.stores import check_directory, lasting_url, open_tree
+from keeplast.tier.stores import check_directory, lasting_url, open_objects, open_tree
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -48,3 +49,27 @@ def test_a_directory_that_is_not_there_may_come_back(tmp_path: Path) -> None:
     check_directory("s3://bucket/prefix")
     with pytest.raises(UnavailableError):
         check_directory(f"file://{tmp_path}/away")
+
+
+def test_an_object_in_a_directory_survives_a_power_loss_once_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    sync = os.fsync
+
+    def noted(handle: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{handle}").resolve())
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    objects = open_objects(f"file://{tmp_path}")
+    for name in ("log", "index"):
+        writer = objects.open_write(f"t-0/id/segment/{name}")
+        writer.write(b"bytes")
+        assert [] == synced
+        writer.close()
+        folder = tmp_path / "t-0" / "id" / "segment"
+        assert [folder / name, folder] == synced[:2]
+        if name == "log":
+            assert [folder.parent, tmp_path / "t-0", tmp_path] == synced[2:]
+        synced.clear()

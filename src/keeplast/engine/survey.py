@@ -15,26 +15,21 @@ from keeplast.cleaner.eligibility import (
     CleanableRange,
     FirstDirty,
     FirstUncleanable,
-    find_cleanable_range,
-    find_compaction_delay,
     find_expired_bound,
     find_first_dirty,
     find_first_uncleanable,
     find_kept_transaction,
     segments_between,
 )
-from keeplast.cleaner.explanation import (
-    Dating,
-    bound_sentence,
-    dating_sentences,
-    eligible_sentence,
-    find_dating,
-    given_limit,
-    nothing_sentence,
-    ratio_sentence,
-)
+from keeplast.cleaner.explanation import Dating, dating_sentences, given_limit
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.producers import last_records
+from keeplast.cleaner.section import (
+    DirtySection,
+    find_dirty_section,
+    section_notes,
+    skip_reason,
+)
 from keeplast.engine.horizons import Expired, ExpiredBook, HorizonBook
 from keeplast.engine.producer_replay import replay_producers
 from keeplast.engine.request import CleanRequest, PartitionRequest
@@ -48,6 +43,7 @@ from keeplast.format.filename import (
     PARTITION_METADATA,
     REPLICATION_CHECKPOINT,
 )
+from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.log.format_guard import check_magic, check_understood
@@ -62,11 +58,13 @@ from keeplast.log.partition_log import (
     read_first_batch_timestamp,
     summarize,
 )
+from keeplast.log.producer_state import ProducerState
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.offsets import INT32_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import TopicConfig
 
 BROKER_NAMES = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA})
 NAMES_SHOWN_MAX = 10
@@ -161,111 +159,111 @@ def survey_partition(
     them must be found, nothing asks again whether their format is understood, and no sample is
     chosen.
     """
-    tp, topic = partition.partition, partition.topic
+    topic = partition.topic
     key_capacity(partition)  # A map that cannot be is refused before anything is read.
     if not known:
         check_understood(partition.path, files)
-    listing, tail, roll_note = _find_log(
+    log = _read_log(partition, request, checkpoints, files, now_ms, foresees_roll=foresees_roll)
+    by_checkpoint = find_first_dirty(
+        checkpoints.cleaner.get(partition.partition),
+        log_start=log.bounds.log_start,
+        log_end=log.tail.log_end,
+    )
+    first_dirty = _first_dirty(request, by_checkpoint)
+    segments = _summaries(log, first_dirty.offset, files, known or {})
+    section = find_dirty_section(
+        segments,
+        topic,
+        first_dirty=first_dirty,
+        # The bound follows from the checkpoint also when another first dirty offset is asked for:
+        # what must not be touched does not depend on where somebody wants to start.
+        uncleanable=_first_uncleanable(
+            log, segments, topic, request, first_dirty=by_checkpoint.offset, now_ms=now_ms
+        ),
+        now_ms=now_ms,
+    )
+    reason = skip_reason(section, segments, topic, is_forced=request.force)
+    notes = _notes(log, section, partition, is_eligible=reason is None)
+    is_expired_round = False
+    if reason is not None and request.expired and request.clean_elsewhere_to is None:
+        bound = find_expired_bound(
+            segments, first_dirty=first_dirty.offset, bound=section.cleanable.bound
+        )
+        expired = _expired(partition, log.listing, bound, files, now_ms, book)
+        if expired:
+            reason = None
+            notes.insert(0, f"a round for what has expired: {expired}")
+            is_expired_round = _takes_nothing_dirty(section, topic)
+        if is_expired_round:
+            section = section.before(bound)
+    plan = None
+    if reason is None:
+        plan = _plan(partition, request, log, segments, section, now_ms, is_expired_round)
+    return Survey(
+        listing=log.listing,
+        segments=segments,
+        tail=log.tail,
+        log_start=log.bounds.log_start,
+        last_stable=log.last_stable,
+        first_dirty=section.first_dirty,
+        uncleanable=section.uncleanable,
+        cleanable=section.cleanable,
+        compaction_delay_ms=section.compaction_delay_ms,
+        dating=section.dating,
+        plan=plan,
+        sample=None if plan is None or known else choose_sample(plan, log.indexes),
+        reason=reason,
+        notes=tuple(notes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """What was read of a log: its files, what readers may see, its producers and transactions.
+
+    ``open_from`` is where the oldest undecided transaction begins, None without one. ``aborted``
+    is as in :class:`~keeplast.cleaner.plan.RoundPlan`. ``roll_notes`` says of a log as it will be
+    why its active segment will be left.
+    """
+
+    listing: PartitionFiles
+    tail: Tail
+    roll_notes: tuple[str, ...]
+    bounds: LogBounds
+    indexes: LoadedIndexes
+    producers: ProducerState
+    aborted: tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]
+    open_from: int | None
+
+    @property
+    def last_stable(self) -> int:
+        """Return the offset below which every transaction is decided and every record safe."""
+        return min(self.bounds.high_watermark, _given(self.open_from, self.tail.log_end))
+
+
+def _read_log(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    checkpoints: Checkpoints,
+    files: FileSystem,
+    now_ms: int,
+    *,
+    foresees_roll: bool,
+) -> _Log:
+    """Read of a log what a survey needs; see :func:`survey_partition`."""
+    listing, tail, roll_notes = _find_log(
         partition, request, files, now_ms, foresees_roll=foresees_roll
     )
     buffers = WindowBuffers(SURVEY_WINDOW_BYTES)
-    bounds = find_bounds(tp, request, checkpoints, listing, tail)
+    bounds = find_bounds(partition.partition, request, checkpoints, listing, tail)
     log_start = bounds.log_start
-    indexes = LoadedIndexes(listing, files, topic.index_interval_bytes, buffers)
+    indexes = LoadedIndexes(listing, files, partition.topic.index_interval_bytes, buffers)
     producers, aborted = replay_producers(listing, tail, log_start, indexes, files, buffers)
     open_from = producers.first_undecided(bounds.high_watermark)
     if open_from is not None and open_from < log_start:
         # A transaction that DeleteRecords has cut into begins with what is left of the log.
         open_from = find_offset_from(log_start, listing, tail, indexes, files, buffers)
-    last_stable = min(bounds.high_watermark, _given(open_from, tail.log_end))
-    by_checkpoint = find_first_dirty(
-        checkpoints.cleaner.get(tp), log_start=log_start, log_end=tail.log_end
-    )
-    first_dirty = _first_dirty(request, by_checkpoint)
-    segments = _summaries(listing, indexes, first_dirty.offset, files, known or {})
-    # The bound follows from the checkpoint also when another first dirty offset is asked for: what
-    # must not be touched does not depend on where somebody wants to start.
-    uncleanable = find_first_uncleanable(
-        segments,
-        first_dirty=by_checkpoint.offset,
-        high_watermark=bounds.high_watermark,
-        open_transaction=open_from,
-        min_compaction_lag_ms=topic.min_compaction_lag_ms,
-        now_ms=now_ms,
-        kept_transaction=find_kept_transaction(aborted, request.clean_elsewhere_to),
-    )
-    if request.uncleanable_offset is not None:
-        uncleanable = FirstUncleanable(
-            request.uncleanable_offset, given_limit(request.uncleanable_offset)
-        )
-    cleanable = find_cleanable_range(
-        segments, first_dirty=first_dirty.offset, uncleanable=uncleanable.offset
-    )
-    delay = find_compaction_delay(
-        segments,
-        first_dirty=first_dirty.offset,
-        max_compaction_lag_ms=topic.max_compaction_lag_ms,
-        now_ms=now_ms,
-    )
-    dating = find_dating(segments, first_dirty=first_dirty.offset, now_ms=now_ms)
-    reason = _skip_reason(partition, request, segments, first_dirty, cleanable, delay, uncleanable)
-    notes = [] if roll_note is None else [roll_note]
-    if reason is None:
-        notes.append(
-            eligible_sentence(
-                ratio=cleanable.ratio,
-                threshold=topic.min_cleanable_dirty_ratio,
-                delay_ms=delay,
-                max_compaction_lag_ms=topic.max_compaction_lag_ms,
-            )
-        )
-    notes += _notes(first_dirty, uncleanable, cleanable, tail, listing, indexes.rebuilt, tp)
-    notes += dating_sentences(
-        dating,
-        min_compaction_lag_ms=topic.min_compaction_lag_ms,
-        max_compaction_lag_ms=topic.max_compaction_lag_ms,
-    )
-    is_expired_round = False
-    if reason is not None and request.expired and request.clean_elsewhere_to is None:
-        bound = find_expired_bound(segments, first_dirty=first_dirty.offset, bound=cleanable.bound)
-        expired = _expired(partition, listing, bound, files, now_ms, book)
-        if expired:
-            reason = None
-            notes.insert(0, f"a round for what has expired: {expired}")
-            # A late record may rank below a tombstone that expires: by any order but the offset's,
-            # what is dirty and may be indexed has to be, and the round is one like any other
-            # (cleaning.md 9.3).
-            is_expired_round = topic.strategy is Strategy.OFFSET or cleanable.cleanable_bytes == 0
-        if is_expired_round:
-            first_dirty = replace(first_dirty, offset=bound)
-            cleanable = replace(cleanable, bound=bound, cleanable_bytes=0)
-    plan = None
-    if reason is None:
-        plan = RoundPlan(
-            partition=tp,
-            topic=topic,
-            segments=segments,
-            aborted=aborted,
-            last_records=last_records(
-                producers.entries(),
-                now_ms=now_ms,
-                expiration_ms=partition.cleaner.producer_id_expiration_ms,
-            ),
-            log_start=log_start,
-            first_dirty=first_dirty.offset,
-            bound=cleanable.bound,
-            start_position=_start_position(segments, indexes, first_dirty.offset, cleanable.bound),
-            key_capacity=key_capacity(partition),
-            key_slots=key_slots(partition),
-            now_ms=now_ms,
-            is_expired_round=is_expired_round,
-            expires_nothing=request.clean_elsewhere_to is not None,
-        )
-    sample = None if plan is None or known else choose_sample(plan, indexes)
-    return Survey(
-        listing, segments, tail, log_start, last_stable, first_dirty, uncleanable, cleanable,
-        delay, dating, plan, sample, reason, tuple(notes),
-    )  # fmt: skip
+    return _Log(listing, tail, roll_notes, bounds, indexes, producers, aborted, open_from)
 
 
 def _find_log(
@@ -275,21 +273,21 @@ def _find_log(
     now_ms: int,
     *,
     foresees_roll: bool,
-) -> tuple[PartitionFiles, Tail, str | None]:
-    """Return the log as it is, or as it will be when its active segment was left, and a note."""
+) -> tuple[PartitionFiles, Tail, tuple[str, ...]]:
+    """Return the log as it is, or as it will be when its active segment was left, and why."""
     listing = list_partition(partition.path, files)
     tail = find_tail(listing, files)
     if tail.torn_at is not None:
         check_magic(listing.active.log_path, tail.torn_at, files)
     if not foresees_roll or not listing.active.size_bytes:
-        return listing, tail, None
+        return listing, tail, ()
     reason = "as asked" if request.roll_active else None
     if reason is None and request.rolls_idle:
         reason = idle_reason(listing, tail, partition.topic, files, now_ms)
     if reason is None:
-        return listing, tail, None
+        return listing, tail, ()
     listing, tail = foreseen(listing, tail)
-    return listing, tail, f"the active segment will be rolled ({reason})"
+    return listing, tail, (f"the active segment will be rolled ({reason})",)
 
 
 def _first_dirty(request: CleanRequest, by_checkpoint: FirstDirty) -> FirstDirty:
@@ -301,6 +299,30 @@ def _first_dirty(request: CleanRequest, by_checkpoint: FirstDirty) -> FirstDirty
             f"an offset cannot be negative. first_dirty={request.first_dirty_offset}"
         )
     return FirstDirty(request.first_dirty_offset, False)
+
+
+def _first_uncleanable(
+    log: _Log,
+    segments: Sequence[SegmentSummary],
+    topic: TopicConfig,
+    request: CleanRequest,
+    *,
+    first_dirty: int,
+    now_ms: int,
+) -> FirstUncleanable:
+    """Return where a round has to end at the latest: as asked for, else by the log."""
+    given = request.uncleanable_offset
+    if given is not None:
+        return FirstUncleanable(given, given_limit(given))
+    return find_first_uncleanable(
+        segments,
+        first_dirty=first_dirty,
+        high_watermark=log.bounds.high_watermark,
+        open_transaction=log.open_from,
+        min_compaction_lag_ms=topic.min_compaction_lag_ms,
+        now_ms=now_ms,
+        kept_transaction=find_kept_transaction(log.aborted, request.clean_elsewhere_to),
+    )
 
 
 def _expired(
@@ -315,6 +337,47 @@ def _expired(
     clean = [each for each in listing.segments[:-1] if each.base_offset < bound]
     book = HorizonBook(files) if book is None else book
     return book.expired(partition.path, clean, now_ms)
+
+
+def _takes_nothing_dirty(section: DirtySection, topic: TopicConfig) -> bool:
+    """Say whether a round for what has expired may leave all that is dirty unread.
+
+    A late record may rank below a tombstone that expires: by any order but the offset's, what is
+    dirty and may be indexed has to be, and the round is one like any other (cleaning.md 9.3).
+    """
+    return topic.strategy is Strategy.OFFSET or section.cleanable.cleanable_bytes == 0
+
+
+def _plan(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    log: _Log,
+    segments: tuple[SegmentSummary, ...],
+    section: DirtySection,
+    now_ms: int,
+    is_expired_round: bool,
+) -> RoundPlan:
+    first_dirty, bound = section.first_dirty.offset, section.cleanable.bound
+    return RoundPlan(
+        partition=partition.partition,
+        topic=partition.topic,
+        segments=segments,
+        aborted=log.aborted,
+        last_records=last_records(
+            log.producers.entries(),
+            now_ms=now_ms,
+            expiration_ms=partition.cleaner.producer_id_expiration_ms,
+        ),
+        log_start=log.bounds.log_start,
+        first_dirty=first_dirty,
+        bound=bound,
+        start_position=_start_position(segments, log.indexes, first_dirty, bound),
+        key_capacity=key_capacity(partition),
+        key_slots=key_slots(partition),
+        now_ms=now_ms,
+        is_expired_round=is_expired_round,
+        expires_nothing=request.clean_elsewhere_to is not None,
+    )
 
 
 def _start_position(
@@ -364,13 +427,13 @@ def _given(value: int | None, otherwise: int) -> int:
 
 
 def _summaries(
-    listing: PartitionFiles,
-    indexes: Mapping[int, SegmentIndexes],
+    log: _Log,
     first_dirty: int,
     files: FileSystem,
     known: Mapping[int, SegmentSummary],
 ) -> tuple[SegmentSummary, ...]:
     """Summarize all segments; only dirty, closed ones are asked for their first timestamp."""
+    listing = log.listing
     closed = listing.segments[:-1]
     summaries: list[SegmentSummary] = []
     for i, segment in enumerate(closed):
@@ -380,7 +443,7 @@ def _summaries(
         if base in known:
             summaries.append(replace(known[base], first_batch_timestamp_ms=stamp))
         else:
-            summaries.append(summarize(segment, indexes[base], stamp))
+            summaries.append(summarize(segment, log.indexes[base], stamp))
     active = listing.active
     summaries.append(
         SegmentSummary(active.base_offset, active.size_bytes, active.mtime_ms, -1, 0, 0)
@@ -388,46 +451,27 @@ def _summaries(
     return tuple(summaries)
 
 
-def _skip_reason(
-    partition: PartitionRequest,
-    request: CleanRequest,
-    segments: Sequence[SegmentSummary],
-    first_dirty: FirstDirty,
-    cleanable: CleanableRange,
-    delay: int,
-    uncleanable: FirstUncleanable,
-) -> str | None:
-    """Say why no round happens, or None. A ratio equal to the threshold is not enough."""
-    if cleanable.cleanable_bytes == 0:
-        return nothing_sentence(
-            first_dirty=first_dirty.offset,
-            first_base=segments[0].base_offset,
-            active_base=segments[-1].base_offset,
-            limit=uncleanable.note,
-        )
-    threshold = partition.topic.min_cleanable_dirty_ratio
-    if request.force or delay > 0 or cleanable.ratio > threshold:
-        return None
-    return ratio_sentence(ratio=cleanable.ratio, threshold=threshold)
-
-
 def _notes(
-    first_dirty: FirstDirty,
-    uncleanable: FirstUncleanable,
-    cleanable: CleanableRange,
-    tail: Tail,
-    listing: PartitionFiles,
-    rebuilt: Sequence[int],
-    tp: TopicPartition,
-) -> tuple[str, ...]:
+    log: _Log, section: DirtySection, partition: PartitionRequest, *, is_eligible: bool
+) -> list[str]:
+    """Return what to know of the log: why it is cleaned, how far, and what is odd about it."""
+    topic = partition.topic
+    return [
+        *log.roll_notes,
+        *section_notes(section, topic, is_eligible=is_eligible),
+        *_file_notes(log, partition.partition),
+        *dating_sentences(
+            section.dating,
+            min_compaction_lag_ms=topic.min_compaction_lag_ms,
+            max_compaction_lag_ms=topic.max_compaction_lag_ms,
+        ),
+    ]
+
+
+def _file_notes(log: _Log, tp: TopicPartition) -> list[str]:
+    """Return what is odd about the files of the log."""
+    listing, tail, rebuilt = log.listing, log.tail, log.indexes.rebuilt
     notes: list[str] = []
-    if first_dirty.note is not None:
-        notes.append(first_dirty.note)
-    notes.append(
-        bound_sentence(
-            bound=cleanable.bound, uncleanable=uncleanable.offset, limit=uncleanable.note
-        )
-    )
     if tail.torn_at is not None:
         notes.append(
             f"the active segment {listing.active.base_offset} is torn at byte {tail.torn_at} "
@@ -442,4 +486,4 @@ def _notes(
         notes.append(f"{len(strange)} files with names that mean nothing, left alone: {shown}")
     if listing.leftovers:
         notes.append(f"{len(listing.leftovers)} staged files of an earlier run lie in {tp}")
-    return tuple(notes)
+    return notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,10 +20,12 @@ from keeplast.errors import InvalidError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from keeplast.log.files import FileSystem
+    from keeplast.model.partition import TopicPartition
+    from keeplast.service.set_aside import SetAside
     from keeplast.service.status import DirectoryStatus
 
 LIMIT_DEFAULT = 20
-LOOKS_MAX = 3
 SHOW = "What is shown"
 
 
@@ -199,12 +202,9 @@ def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
     from keeplast.cli.progress import ProgressEvents
     from keeplast.config.selection import select_partitions
     from keeplast.engine.kernel_cache import load_kernels
-    from keeplast.engine.request import CleanRequest, PartitionRequest
-    from keeplast.engine.status import LogStatus, TombstoneReading, find_status
-    from keeplast.engine.survey import load_checkpoints
-    from keeplast.errors import CompactionError, CorruptError
+    from keeplast.engine.request import CleanRequest
+    from keeplast.engine.status import TombstoneReading, find_statuses
     from keeplast.log.lock import is_locked
-    from keeplast.service.set_aside import read_set_aside
     from keeplast.service.status import (
         daemon_pace,
         find_sizes,
@@ -223,45 +223,29 @@ def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
         config_file=values.config_file,
         environment=os.environ,
     )
-    root = selection.directory.root
-    settings = selection.settings
     for warning in selection.warnings:
         say(warning, kind="warning")
     load_kernels(lambda message: say(message, kind="warning"))
+    root, settings = selection.directory.root, selection.settings
     cleaner = settings.cleaner_config()
     request = CleanRequest(
         selection.partitions, now_ms, rolls_idle=True, expired=cleaner.has_expired_rounds
     )
-    checkpoints = load_checkpoints(files, root)
-    try:
-        marks = read_set_aside(files, root)
-    except CorruptError as error:
-        say(f"{error}; nothing counts as set aside", kind="warning")
-        marks = {}
+    marks = _marks(files, root)
     sizes = find_sizes(selection.directory, files)
     tombstones = TombstoneReading(values.tombstones.value)
-    found: list[tuple[PartitionRequest, LogStatus | Exception]] = []
     with ProgressEvents("looking") as events:
         if tombstones is not TombstoneReading.SKIP:
             events.planned(sum(sizes[each.partition] for each in selection.partitions))
-        for each in selection.partitions:
-            ahead_ms = find_timestamp_ahead_max(settings, each.partition.topic)
-            for look in range(LOOKS_MAX):
-                try:
-                    log: LogStatus | Exception = find_status(
-                        each, request, checkpoints, files, now_ms, timestamp_ahead_max_ms=ahead_ms,
-                        tombstones=tombstones, progressed=events.progressed,
-                    )  # fmt: skip
-                    break
-                except FileNotFoundError as error:
-                    # A round that ends meanwhile takes files away; it is soon over.
-                    log = error
-                    if look + 1 < LOOKS_MAX:
-                        checkpoints = load_checkpoints(files, root)
-                except (CompactionError, OSError) as error:
-                    log = error
-                    break
-            found.append((each, log))
+        found = find_statuses(
+            request,
+            root,
+            files,
+            now_ms,
+            timestamp_ahead_max_ms=lambda topic: find_timestamp_ahead_max(settings, topic),
+            tombstones=tombstones,
+            progressed=events.progressed,
+        )
     return join_status(
         found,
         selection.decided,
@@ -274,3 +258,16 @@ def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
         receipts=read_round_receipts(files, root, values.receipt),
         sizes=[*sizes.values()],
     )
+
+
+def _marks(files: FileSystem, root: Path) -> Mapping[TopicPartition, SetAside]:
+    """Return which partitions are set aside; a file of marks that is damaged is told."""
+    from keeplast.cli.output import say
+    from keeplast.errors import CorruptError
+    from keeplast.service.set_aside import read_set_aside
+
+    try:
+        return read_set_aside(files, root)
+    except CorruptError as error:
+        say(f"{error}; nothing counts as set aside", kind="warning")
+        return {}

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keeplast.cli import options
 from keeplast.cli.guard import run_guarded
 from keeplast.cli.places import place, recipe_for
+from keeplast.errors import InvalidError
+
+if TYPE_CHECKING:
+    from keeplast.engine.verdicts import VerificationReport
 
 Places = Annotated[
     list[Path],
@@ -51,6 +57,24 @@ Memory = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """The values of the options for one call."""
+
+    places: tuple[Path, ...]
+    receipt: Path | None
+    are_replicas: bool
+    topics: tuple[str, ...]
+    partitions: tuple[int, ...]
+    config: tuple[str, ...]
+    config_file: Path | None
+    now_ms: int | None
+    memory: str
+    is_strict: bool
+    object_options: tuple[str, ...]
+    as_json: bool
+
+
 def verify(
     places: Places,
     receipt: ReceiptFile = None,
@@ -71,86 +95,97 @@ def verify(
     written but sorted runs in a temporary directory, and no lock is taken: nobody may write to the
     logs meanwhile.
     """
-    run_guarded(
-        lambda: _verified(
-            places, receipt, replicas, tuple(topic or ()), tuple(partition or ()),
-            tuple(config or ()), config_file, now_ms, memory, strict,
-            tuple(object_option or ()), as_json,
-        ),
+    values = VerifyOptions(
+        places=tuple(places),
+        receipt=receipt,
+        are_replicas=replicas,
+        topics=tuple(topic or ()),
+        partitions=tuple(partition or ()),
+        config=tuple(config or ()),
+        config_file=config_file,
+        now_ms=now_ms,
+        memory=memory,
+        is_strict=strict,
+        object_options=tuple(object_option or ()),
         as_json=as_json,
-    )  # fmt: skip
+    )
+    run_guarded(lambda: _verified(values), as_json=as_json)
 
 
-def _verified(
-    places: list[Path],
-    receipt: Path | None,
-    replicas: bool,
-    topics: tuple[str, ...],
-    partitions: tuple[int, ...],
-    config: tuple[str, ...],
-    config_file: Path | None,
-    now_ms: int | None,
-    memory: str,
-    strict: bool,
-    object_options: tuple[str, ...],
-    as_json: bool,
-) -> tuple[int, dict[str, Any]]:
+def _verified(values: VerifyOptions) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.exit_codes import CHECK_FAILED, DONE
     from keeplast.cli.guard import JSON_VERSION
     from keeplast.cli.output import print_result
-    from keeplast.cli.sizes import parse_size
-    from keeplast.cli.verify_pairs import find_pairs
     from keeplast.cli.verify_view import render
-    from keeplast.config.sources import read_settings
-    from keeplast.engine.receipt_book import read_receipts
     from keeplast.engine.verdicts import Verdict
-    from keeplast.engine.verification import Verifier, VerifySettings
-    from keeplast.errors import InvalidError
 
-    files = recipe_for(places, object_options).open()
-    if replicas and (receipt is not None or len(places) != 2):
+    _check_places(values)
+    reports = []
+    for report in _reports(values):
+        reports.append(report)
+        if not values.as_json:
+            print_result(*render(report))
+    verdicts = {report.verdict for report in reports}
+    fails = Verdict.BROKEN in verdicts or (values.is_strict and Verdict.UNJUDGED in verdicts)
+    document = {
+        "version": JSON_VERSION,
+        "partitions": [report.to_json() for report in reports],
+    }
+    return CHECK_FAILED if fails else DONE, document
+
+
+def _check_places(values: VerifyOptions) -> None:
+    """Make sure that there are as many directories as the call is about."""
+    count = len(values.places)
+    if values.are_replicas and (values.receipt is not None or count != 2):
         raise InvalidError(
             f"--replicas takes two directories and no receipt; leave the others out. "
-            f"directories={len(places)}"
+            f"directories={count}"
         )
-    if len(places) != (2 if receipt is None else len(places)) or not 1 <= len(places) <= 2:
+    if count != 2 and not (count == 1 and values.receipt is not None):
         raise InvalidError(
             "give BEFORE and AFTER, or --receipt FILE and the cleaned directory. "
-            f"directories={len(places)}"
+            f"directories={count}"
         )
-    receipts = () if receipt is None else read_receipts(receipt, files)
-    pairs = find_pairs(places, files, topics=topics, partitions=partitions, are_replicas=replicas)
-    settings = read_settings(pairs.root, files, flags=config, config_file=config_file)
-    reports = []
+
+
+def _reports(values: VerifyOptions) -> Iterator[VerificationReport]:
+    """Yield what is found of each partition."""
+    from keeplast.cli.sizes import parse_size
+    from keeplast.cli.verify_pairs import find_pairs
+    from keeplast.config.sources import read_settings
+    from keeplast.engine.receipt_book import read_receipts
+    from keeplast.engine.verification import Verifier, VerifySettings
+
+    files = recipe_for(values.places, values.object_options).open()
+    receipts = () if values.receipt is None else read_receipts(values.receipt, files)
+    pairs = find_pairs(
+        values.places,
+        files,
+        topics=values.topics,
+        partitions=values.partitions,
+        are_replicas=values.are_replicas,
+    )
+    settings = read_settings(pairs.root, files, flags=values.config, config_file=values.config_file)
     for pair in pairs.found:
         verifier = Verifier(
             files,
             VerifySettings(
                 topic=settings.topic_config(pair.partition.topic),
                 cleaner=settings.cleaner_config(),
-                now_ms=now_ms,
-                memory_bytes=parse_size(memory, "--memory"),
+                now_ms=values.now_ms,
+                memory_bytes=parse_size(values.memory, "--memory"),
             ),
         )
         mine = [each for each in receipts if each.partition == pair.partition]
-        if receipt is not None and not mine:
+        if values.receipt is not None and not mine:
             raise InvalidError(
                 f"the receipt is not about this partition; leave the partition out or the receipt. "
-                f"partition={pair.partition} path={receipt}"
+                f"partition={pair.partition} path={values.receipt}"
             )
-        if replicas and pair.before is not None:
-            report = verifier.verify_replicas(pair.before, pair.after)
+        if values.are_replicas and pair.before is not None:
+            yield verifier.verify_replicas(pair.before, pair.after)
         elif pair.before is not None:
-            report = verifier.verify_pair(pair.before, pair.after, mine)
+            yield verifier.verify_pair(pair.before, pair.after, mine)
         else:
-            report = verifier.verify_in_place(pair.after, mine)
-        reports.append(report)
-        if not as_json:
-            print_result(*render(report))
-    verdicts = {report.verdict for report in reports}
-    fails = Verdict.BROKEN in verdicts or (strict and Verdict.UNJUDGED in verdicts)
-    document = {
-        "version": JSON_VERSION,
-        "partitions": [report.to_json() for report in reports],
-    }
-    return CHECK_FAILED if fails else DONE, document
+            yield verifier.verify_in_place(pair.after, mine)

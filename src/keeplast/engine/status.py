@@ -7,6 +7,7 @@ counted. Takes no lock and writes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,8 +23,15 @@ from keeplast.engine.stages import (
     stages_by_headers,
     stages_by_records,
 )
-from keeplast.engine.survey import Checkpoints, Survey, key_capacity, survey_partition
+from keeplast.engine.survey import (
+    Checkpoints,
+    Survey,
+    key_capacity,
+    load_checkpoints,
+    survey_partition,
+)
 from keeplast.engine.verified_log import VerifiedLog
+from keeplast.errors import CompactionError
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles, Tail, read_first_batch_timestamp
 from keeplast.log.windows import WindowBuffers, read_windows
@@ -31,6 +39,8 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 
 WINDOW_BYTES = 1 << 20
+LOOKS_MAX = 3
+"""A log whose files vanish while it is looked at is looked at so many times."""
 
 
 class TombstoneReading(StrEnum):
@@ -72,6 +82,43 @@ class LogStatus:
     def size_bytes(self) -> int:
         """Return the bytes of all segments."""
         return sum(segment.size_bytes for segment in self.segments)
+
+
+def find_statuses(
+    request: CleanRequest,
+    root: Path,
+    files: FileSystem,
+    now_ms: int,
+    *,
+    timestamp_ahead_max_ms: Callable[[str], int],
+    tombstones: TombstoneReading,
+    progressed: Progressed,
+) -> list[tuple[PartitionRequest, LogStatus | Exception]]:
+    """Return the status of each log that is asked for, or why it has none; see ``find_status``.
+
+    A round that ends meanwhile takes files away, and its checkpoint is new: such a log is looked at
+    again, a few times. ``timestamp_ahead_max_ms`` is asked for each topic.
+    """
+    checkpoints = load_checkpoints(files, root)
+    found: list[tuple[PartitionRequest, LogStatus | Exception]] = []
+    for each in request.partitions:
+        for look in range(LOOKS_MAX):
+            if look:
+                checkpoints = load_checkpoints(files, root)
+            try:
+                log: LogStatus | Exception = find_status(
+                    each, request, checkpoints, files, now_ms,
+                    timestamp_ahead_max_ms=timestamp_ahead_max_ms(each.partition.topic),
+                    tombstones=tombstones, progressed=progressed,
+                )  # fmt: skip
+                break
+            except FileNotFoundError as error:
+                log = error
+            except (CompactionError, OSError) as error:
+                log = error
+                break
+        found.append((each, log))
+    return found
 
 
 def find_status(

@@ -47,81 +47,113 @@ def run_wave(
     """Do one wave of ``task``; see :class:`TaskResult`."""
     staged: list[StagedGroup] = []
     try:
-        return _run(task, files, clock, workspace, progressed, staged)
+        return _Wave(task, files, clock, workspace, progressed, staged).run()
     except (CompactionError, OSError, MemoryError) as error:
         discard(task, staged, files)
         return failed_result(task, error)
 
 
-def _run(
-    task: PartitionTask,
-    files: FileSystem,
-    clock: Clock,
-    workspace: Workspace,
-    progressed: Progressed,
-    staged: list[StagedGroup],
-) -> TaskResult:
-    cache = DecompressedCache(workspace.cache_bytes)
-    workspace.take_payloads()
-    ranking = ranking_of(task.plan.topic)
-    carry = task.carry
-    if carry is None:
-        started = clock.seconds()
-        if task.plan.is_expired_round:
-            indexed = Indexed(ranking.new_map(), task.plan.bound, IndexStats())
+class _Wave:
+    """One wave under way; ``staged`` receives what there is to remove when it fails."""
+
+    def __init__(
+        self,
+        task: PartitionTask,
+        files: FileSystem,
+        clock: Clock,
+        workspace: Workspace,
+        progressed: Progressed,
+        staged: list[StagedGroup],
+    ) -> None:
+        self._task = task
+        self._files = files
+        self._clock = clock
+        self._workspace = workspace
+        self._progressed = progressed
+        self._staged = staged
+        self._cache = DecompressedCache(workspace.cache_bytes)
+        self._ranking = ranking_of(task.plan.topic)
+
+    def run(self) -> TaskResult:
+        """Index unless an earlier wave has, rewrite as many groups as may be, and tell of it."""
+        self._workspace.take_payloads()
+        carry = self._indexed() if self._task.carry is None else self._task.carry
+        started = self._clock.seconds()
+        source_crcs: dict[int, int] = {}
+        second = self._second_pass(carry, source_crcs)
+        self._rewrite(second)
+        rest = None
+        if second.pending:
+            rest = replace(carry, groups=tuple(second.pending), transactions=second.transactions)
+        skipped = carry.skips.stats if self._task.carry is None else FilterStats()
+        return TaskResult(
+            number=self._task.number,
+            staged=tuple(self._staged),
+            end_offset=carry.end_offset,
+            groups=tuple(second.done),
+            counters=carry.counters,
+            index=carry.index,
+            segments_left_alone=second.left_alone,
+            copied_bytes=second.copied_bytes,
+            clean_seconds=self._clock.seconds() - started,
+            peak_rss_bytes=peak_rss_bytes(),
+            carry=rest,
+            source_crcs=source_crcs,
+            output_crcs=second.output_crcs,
+            payloads=self._workspace.take_payloads(),
+            filters=replace(skipped, written=second.filters, bytes_written=second.filter_bytes),
+        )
+
+    def _indexed(self) -> Carry:
+        """Do the first pass; a round for what has expired has none."""
+        plan = self._task.plan
+        started = self._clock.seconds()
+        if plan.is_expired_round:
+            indexed = Indexed(self._ranking.new_map(), plan.bound, IndexStats())
         else:
-            indexed = index_partition(task, files, workspace, cache, progressed)
-        groups = plan_groups(task.plan, indexed.end_offset)
-        carry = Carry(
+            indexed = index_partition(
+                self._task, self._files, self._workspace, self._cache, self._progressed
+            )
+        groups = plan_groups(plan, indexed.end_offset)
+        return Carry(
             end_offset=indexed.end_offset,
             groups=indexed.skips.rest(groups),
             key_map=indexed.key_map,
-            transactions=second_pass_start(task.plan),
+            transactions=second_pass_start(plan),
             counters=np.zeros(verdicts.COUNTERS, np.int64),
-            index=replace(indexed.stats, seconds=clock.seconds() - started),
+            index=replace(indexed.stats, seconds=self._clock.seconds() - started),
             skips=indexed.skips,
         )
-    started = clock.seconds()
-    source_crcs: dict[int, int] = {}
-    context = PassContext(
-        task, carry.end_offset, MapStandings(carry.key_map), files, workspace, cache,
-        carry.counters, progressed, ranking, source_crcs if task.takes_crcs else None,
-        carry.key_map.ledger, known_filters=carry.skips.known,
-    )  # fmt: skip
-    second = SecondPass(context, carry.transactions, list(carry.groups), staged=staged)
-    limit = task.wave_bytes_max
-    wave_bytes = 0
-    while second.pending:
-        size = second.pending[0].size_bytes
-        if staged and limit is not None and wave_bytes + size > limit:
-            break
-        groups_done = len(second.done)
-        second.step()
-        if len(second.done) > groups_done:
-            wave_bytes += size
-    rest = None
-    if second.pending:
-        rest = replace(carry, groups=tuple(second.pending), transactions=second.transactions)
-    return TaskResult(
-        number=task.number,
-        staged=tuple(staged),
-        end_offset=carry.end_offset,
-        groups=tuple(second.done),
-        counters=carry.counters,
-        index=carry.index,
-        segments_left_alone=second.left_alone,
-        copied_bytes=second.copied_bytes,
-        clean_seconds=clock.seconds() - started,
-        peak_rss_bytes=peak_rss_bytes(),
-        carry=rest,
-        source_crcs=source_crcs,
-        output_crcs=second.output_crcs,
-        payloads=workspace.take_payloads(),
-        filters=replace(
-            carry.skips.stats if task.carry is None else FilterStats(),
-            written=second.filters, bytes_written=second.filter_bytes,
-        ),
-    )  # fmt: skip
+
+    def _second_pass(self, carry: Carry, source_crcs: dict[int, int]) -> SecondPass:
+        context = PassContext(
+            task=self._task,
+            end_offset=carry.end_offset,
+            standings=MapStandings(carry.key_map),
+            files=self._files,
+            workspace=self._workspace,
+            cache=self._cache,
+            counters=carry.counters,
+            progressed=self._progressed,
+            ranking=self._ranking,
+            source_crcs=source_crcs if self._task.takes_crcs else None,
+            ledger=carry.key_map.ledger,
+            known_filters=carry.skips.known,
+        )
+        return SecondPass(context, carry.transactions, list(carry.groups), staged=self._staged)
+
+    def _rewrite(self, second: SecondPass) -> None:
+        """Do groups until the wave has its bytes; one at the least, for rounds have to end."""
+        limit = self._task.wave_bytes_max
+        wave_bytes = 0
+        while second.pending:
+            size = second.pending[0].size_bytes
+            if self._staged and limit is not None and wave_bytes + size > limit:
+                break
+            groups_done = len(second.done)
+            second.step()
+            if len(second.done) > groups_done:
+                wave_bytes += size
 
 
 def failed_result(task: PartitionTask, error: Exception) -> TaskResult:

@@ -33,7 +33,8 @@ from keeplast.engine.log_view import LogView
 from keeplast.errors import InvalidError
 from keeplast.model.partition import TopicPartition
 from keeplast.pipeline.log_parts import LogPart, Logs, check_within, read_part
-from keeplast.pipeline.source_options import SourceOptions, parse_offsets
+from keeplast.pipeline.offset_options import parse_offsets
+from keeplast.pipeline.source_options import SourceOptions
 
 Position = dict[TopicPartition, int]
 

@@ -1,0 +1,103 @@
+"""The options of a query as Spark hands them over: texts, each read as what it has to be.
+
+Names have no case, as everywhere in Spark. Whatever cannot be read is an InvalidError that names
+the option, its value and what may stand there instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from keeplast.errors import InvalidError
+from keeplast.model.offsets import INT64_MAX
+
+_E = TypeVar("_E", bound=StrEnum)
+_D = TypeVar("_D")
+
+
+class OptionTexts:
+    """The given texts by name."""
+
+    def __init__(self, given: Mapping[str, str], names: Sequence[str], *, prefix: str) -> None:
+        """Take ``given``; InvalidError for a name that is not in ``names`` nor has ``prefix``."""
+        lowered = {name.lower(): name for name in names}
+        self._texts = {name.lower(): text for name, text in given.items()}
+        self._prefix = prefix
+        for name, text in self._texts.items():
+            if name not in lowered and not name.startswith(prefix):
+                close = difflib.get_close_matches(name, list(lowered), n=1, cutoff=0.0)
+                raise InvalidError(
+                    f"unknown option; did you mean {lowered[close[0]]}. option={name} "
+                    f"value={text!r}"
+                )
+
+    def text(self, name: str, otherwise: _D) -> str | _D:
+        """Return what was given for ``name``, ``otherwise`` when nothing was."""
+        return self._texts.get(name.lower(), otherwise)
+
+    def refuse(self, name: str, why: str) -> None:
+        """Raise InvalidError when ``name`` was given; ``why`` says what helps."""
+        if name.lower() in self._texts:
+            raise InvalidError(f"{why}. {name}={self._texts[name.lower()]}")
+
+    def given(self, names: Sequence[str]) -> list[str]:
+        """Return which of ``names`` were given, in their order."""
+        return [name for name in names if name.lower() in self._texts]
+
+    def prefixed(self) -> dict[str, str]:
+        """Return the options that have the prefix, without it."""
+        return {
+            name.removeprefix(self._prefix): text
+            for name, text in self._texts.items()
+            if name.startswith(self._prefix)
+        }
+
+    def choice(self, name: str, choices: type[_E], otherwise: _D) -> _E | _D:
+        """Return the member of ``choices`` that is named, ``otherwise`` when none is."""
+        text = self.text(name, None)
+        if text is None:
+            return otherwise
+        try:
+            return choices(text.strip().lower())
+        except ValueError:
+            words = " or ".join(choices)
+            raise InvalidError(
+                f"not a value of this option; give {words}. {name}={text!r}"
+            ) from None
+
+    def boolean(self, name: str, *, otherwise: bool) -> bool:
+        """Return what is given, ``otherwise`` when nothing is."""
+        text = self.text(name, None)
+        if text is None:
+            return otherwise
+        word = text.strip().lower()
+        if word not in ("true", "false"):
+            raise InvalidError(f"not a value of this option; give true or false. {name}={text!r}")
+        return word == "true"
+
+    def integer(
+        self, name: str, otherwise: _D, *, least: int = 1, most: int = INT64_MAX
+    ) -> int | _D:
+        """Return a number in ``[least, most]``, ``otherwise`` when none was given."""
+        text = self.text(name, None)
+        if text is None:
+            return otherwise
+        if re.fullmatch(r"-?[0-9]{1,19}", text.strip()) is None or not least <= int(text) <= most:
+            raise InvalidError(f"not a number from {least} to {most}. {name}={text!r}")
+        return int(text)
+
+
+def read_object(name: str, text: str, remedy: str) -> dict[str, Any]:
+    """Return the JSON object that ``text`` is."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise InvalidError(f"not understood; {remedy}. {name}={text!r}")
+    return document

@@ -13,7 +13,7 @@ from typing import Any
 from keeplast.cli.call import select
 from keeplast.cli.compare_view import render
 from keeplast.cli.exit_codes import DONE, error_exit_code
-from keeplast.cli.guard import error_document
+from keeplast.cli.guard import JSON_VERSION, error_document
 from keeplast.cli.options import RunOptions
 from keeplast.cli.output import print_result, say
 from keeplast.cli.progress import ProgressEvents
@@ -29,7 +29,6 @@ from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.topic_config import TopicConfig
 
-JSON_VERSION = 1
 STRATEGY_KEYS = (
     "compaction.strategy",
     "compaction.strategy.header",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keeplast.cli import options
-from keeplast.cli.guard import run_guarded
+from keeplast.cli.guard import JSON_VERSION, run_guarded
 from keeplast.cli.wiring import RunnerName
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _shown(git: Path, runner: RunnerName, *, as_json: bool) -> tuple[int, dict[s
             say(message, kind="error")
     is_equal = all(outcome.is_equal for outcome in outcomes)
     document = {
-        "version": 1,
+        "version": JSON_VERSION,
         "runner": str(runner),
         "equal": is_equal,
         "parts": [outcome.to_json() for outcome in outcomes],

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,16 +11,17 @@ import typer
 
 from keeplast.cli import options
 from keeplast.cli.escapes import printable
-from keeplast.cli.guard import run_guarded
+from keeplast.cli.guard import JSON_VERSION, run_guarded
 from keeplast.cli.places import object_option, place
-from keeplast.cli.wiring import RunnerName, check_runner
+from keeplast.cli.wiring import RunnerName, check_runner, open_runner
 from keeplast.errors import InvalidError
 from keeplast.log.object_paths import shown
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from keeplast.pipeline.export import Export, Workers
+    from keeplast.pipeline.export import Export
+    from keeplast.pipeline.source_options import SourceOptions
 
 Target = Annotated[
     Path,
@@ -36,6 +36,26 @@ Target = Annotated[
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace an earlier export that is in the way.")
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """The values of the options for one call."""
+
+    data_dir: Path
+    to: Path
+    topics: tuple[str, ...]
+    partitions: tuple[int, ...]
+    overwrite: bool
+    runner: RunnerName
+    master: str | None
+    cores: int | None
+    config: tuple[str, ...]
+    config_file: Path | None
+    memory: str
+    task_memory: str
+    object_options: tuple[str, ...]
+    as_json: bool
 
 
 def export(
@@ -60,94 +80,86 @@ def export(
     Nothing is locked or changed; a broker may be running. `_offsets.json` says where to go on, as
     Spark's startingOffsets takes it. An export that fails leaves nothing behind.
     """
-    run_guarded(
-        lambda: _exported(
-            data_dir,
-            to,
-            topics=tuple(topic or ()),
-            partitions=tuple(partition or ()),
-            overwrite=overwrite,
-            runner=runner,
-            master=master,
-            cores=cores,
-            flags=tuple(config or ()),
-            config_file=config_file,
-            memory=memory,
-            task_memory=task_memory,
-            object_options=tuple(object_option or ()),
-            as_json=as_json,
-        ),
+    values = ExportOptions(
+        data_dir=data_dir,
+        to=to,
+        topics=tuple(topic or ()),
+        partitions=tuple(partition or ()),
+        overwrite=overwrite,
+        runner=runner,
+        master=master,
+        cores=cores,
+        config=tuple(config or ()),
+        config_file=config_file,
+        memory=memory,
+        task_memory=task_memory,
+        object_options=tuple(object_option or ()),
         as_json=as_json,
     )
+    run_guarded(lambda: _exported(values), as_json=as_json)
 
 
-def _exported(
-    data_dir: Path,
-    to: Path,
-    *,
-    topics: tuple[str, ...],
-    partitions: tuple[int, ...],
-    overwrite: bool,
-    runner: RunnerName,
-    master: str | None,
-    cores: int | None,
-    flags: tuple[str, ...],
-    config_file: Path | None,
-    memory: str,
-    task_memory: str,
-    object_options: tuple[str, ...],
-    as_json: bool,
-) -> tuple[int, dict[str, Any]]:
+def _exported(values: ExportOptions) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.exit_codes import DONE
     from keeplast.cli.output import print_result, say
     from keeplast.cli.progress import ProgressEvents
     from keeplast.cli.sizes import parse_size
     from keeplast.config.sources import read_settings
-    from keeplast.engine.workspace import MEMORY_BYTES_MIN
     from keeplast.log.data_directory import open_data_directory
     from keeplast.log.files import LocalFiles
 
     _require_pyarrow()
-    check_runner(runner, master=master)
+    check_runner(values.runner, master=values.master)
     from keeplast.pipeline.export import check_target, export_state
-    from keeplast.pipeline.source_options import OBJECT_PREFIX, read_options
 
-    given = {OBJECT_PREFIX + key: value for key, value in map(object_option, object_options)}
-    memory_bytes = parse_size(memory, "--memory")
-    if memory_bytes < MEMORY_BYTES_MIN:
-        raise InvalidError(
-            f"memory is less than a worker can work in; give at least 32m. --memory={memory}"
-        )
-    given |= {"path": shown(str(data_dir)), "memoryBytes": str(memory_bytes)}
-    if topics:
-        given["subscribe"] = ",".join(topics)
-    source = read_options(given, is_streaming=False)
-    task_memory_bytes = parse_size(task_memory, "--task-memory")
+    source = _source(values)
+    task_memory_bytes = parse_size(values.task_memory, "--task-memory")
     there = source.recipe().open()
-    root = open_data_directory(data_dir, there).root
-    settings = read_settings(root, there, flags=flags, config_file=config_file)
+    root = open_data_directory(values.data_dir, there).root
+    settings = read_settings(root, there, flags=values.config, config_file=values.config_file)
     # Before Spark is started: a mistake costs no session.
-    check_target(to.absolute(), LocalFiles(), source, overwrite=overwrite)
-    with ProgressEvents("exporting") as events, _workers(runner, master, cores) as workers:
+    check_target(values.to.absolute(), LocalFiles(), source, overwrite=values.overwrite)
+    with (
+        ProgressEvents("exporting") as events,
+        open_runner(values.runner, master=values.master, cores=values.cores) as workers,
+    ):
         done = export_state(
             source,
-            to,
+            values.to,
             workers,
             events,
             topic_config=settings.topic_config,
-            partitions=partitions,
-            overwrite=overwrite,
+            partitions=values.partitions,
+            overwrite=values.overwrite,
             task_memory_bytes=task_memory_bytes,
         )
-    if not as_json:
+    if not values.as_json:
         print_result(printable(f"exported to {done.target}"), "", _table(done))
         say(f"go on reading with startingOffsets as in {done.target / '_offsets.json'}")
     return DONE, {
-        "version": 1,
+        "version": JSON_VERSION,
         "target": str(done.target),
         "partitions": [each.to_json() for each in done.partitions],
         "offsets": done.offsets(),
     }
+
+
+def _source(values: ExportOptions) -> SourceOptions:
+    """Return what is read, in the words of the data source."""
+    from keeplast.cli.sizes import parse_size
+    from keeplast.engine.workspace import MEMORY_BYTES_MIN
+    from keeplast.pipeline.source_options import OBJECT_PREFIX, read_options
+
+    memory_bytes = parse_size(values.memory, "--memory")
+    if memory_bytes < MEMORY_BYTES_MIN:
+        raise InvalidError(
+            f"memory is less than a worker can work in; give at least 32m. --memory={values.memory}"
+        )
+    given = {OBJECT_PREFIX + key: value for key, value in map(object_option, values.object_options)}
+    given |= {"path": shown(str(values.data_dir)), "memoryBytes": str(memory_bytes)}
+    if values.topics:
+        given["subscribe"] = ",".join(values.topics)
+    return read_options(given, is_streaming=False)
 
 
 def _require_pyarrow() -> None:
@@ -156,20 +168,6 @@ def _require_pyarrow() -> None:
             "pyarrow is not installed, and it writes Parquet; run pip install 'keeplast[spark]' "
             "(--runner local needs no Java)"
         )
-
-
-@contextlib.contextmanager
-def _workers(runner: RunnerName, master: str | None, cores: int | None) -> Iterator[Workers]:
-    if runner is RunnerName.LOCAL:
-        from keeplast.engine.local_runner import LocalRunner
-
-        with LocalRunner(cores) as local:
-            yield local
-        return
-    from keeplast.pipeline.runner import SparkRunner
-
-    with SparkRunner(master, cores) as spark:
-        yield spark
 
 
 def _table(done: Export) -> Table:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from keeplast.cli.escapes import printable
 from keeplast.cli.file_view import view_file
+from keeplast.cli.guard import JSON_VERSION
 from keeplast.cli.log_scan import Findings, Sample, SegmentView, scan_segment
 from keeplast.cli.picture import PicturedSegment, draw_log
 from keeplast.cli.progress import ProgressEvents
@@ -44,7 +45,6 @@ from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 
-JSON_VERSION = 1
 METADATA_SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
 KNOWN_NAMES = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, "quorum-state"})
 

@@ -18,10 +18,11 @@ from keeplast.errors import InvalidError
 if TYPE_CHECKING:
     from keeplast.engine.coordinator import Coordinator
     from keeplast.engine.events import Events
+    from keeplast.engine.local_runner import LocalRunner
     from keeplast.engine.report import CleanReport
     from keeplast.engine.request import CleanRequest
-    from keeplast.engine.runner import Runner
     from keeplast.log.files import FilesRecipe
+    from keeplast.pipeline.runner import SparkRunner
 
 
 class RunnerName(StrEnum):
@@ -72,7 +73,7 @@ def open_coordinator(
 
 def open_runner(
     runner: RunnerName, *, master: str | None, cores: int | None
-) -> AbstractContextManager[Runner]:
+) -> AbstractContextManager[LocalRunner | SparkRunner]:
     """Return the chosen runner, which runs inside a ``with`` block."""
     check_runner(runner, master=master)
     if runner is RunnerName.LOCAL:

@@ -319,35 +319,35 @@ MEMORY_DEFAULT = "256m"
 TASK_MEMORY_DEFAULT = "1g"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The values of those options for one call."""
+    """The values of those options for one call; what has a default is left out by keeplast run."""
 
     data_dir: Path
     topics: tuple[str, ...]
     partitions: tuple[int, ...]
-    to: Path | None
     runner: RunnerName
     master: str | None
     cores: int | None
     config: tuple[str, ...]
     config_file: Path | None
-    now_ms: int | None
-    high_watermark: int | None
-    log_start_offset: int | None
-    first_dirty_offset: int | None
-    uncleanable_offset: int | None
     key_map_bytes: str | None
     memory: str
-    rounds: int | None
-    until_done: bool
-    roll_active: bool
+    shape: ShapeName | None
+    task_memory: str
     selection: SelectionName
-    retention: bool
-    force: bool
-    expired: bool
-    receipt: Path | None
     as_json: bool
-    shape: ShapeName | None = None
-    task_memory: str = TASK_MEMORY_DEFAULT
+    to: Path | None = None
     object_options: tuple[str, ...] = ()
+    now_ms: int | None = None
+    high_watermark: int | None = None
+    log_start_offset: int | None = None
+    first_dirty_offset: int | None = None
+    uncleanable_offset: int | None = None
+    rounds: int | None = None
+    until_done: bool = False
+    roll_active: bool = False
+    retention: bool = False
+    force: bool = False
+    expired: bool = False
+    receipt: Path | None = None

@@ -3,19 +3,73 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from keeplast.cli.main import app
+from keeplast.engine.log_state import Winners
+from keeplast.engine.runner import Progressed
+from keeplast.engine.state_parts import StatePart
+from keeplast.errors import UnavailableError
 from keeplast.pipeline import export_plan
+from keeplast.pipeline.jobs import Told
+from keeplast.pipeline.state_job import show_states
 from tests.support.mixed_log import write_mixed_log
+from tests.support.partition_maker import SMALL_SEGMENTS
+from tests.support.state_in_parts import parts_of_log
 
 pytestmark = pytest.mark.spark
+
+R = TypeVar("R")
+SHUFFLES_MAX = 64
+
+
+class LosingTold(Told):
+    """Loses all shuffle files, and damages a segment, when the first job has ended."""
+
+    segment: Path
+    jobs = 0
+
+    def during(self, act: Callable[[], list[R]]) -> list[R]:
+        done = super().during(act)
+        self.jobs += 1
+        if self.jobs == 1:
+            damaged = bytearray(self.segment.read_bytes())
+            damaged[-1] ^= 1
+            self.segment.write_bytes(damaged)
+            lose_shuffle_files(self._context)
+        return done
+
+
+def lose_shuffle_files(context: SparkContext) -> None:
+    cleaner = context._jsc.sc().cleaner().get()  # type: ignore[union-attr]
+    for shuffle in range(SHUFFLES_MAX):
+        cleaner.doCleanupShuffle(shuffle, True)
+
+
+def count(part: StatePart, winners: Winners, progressed: Progressed) -> int:
+    return len(winners)
+
+
+def test_a_state_whose_keys_cannot_be_read_again_is_not_shown(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Stands first: the command line stops the session."""
+    directory = write_mixed_log(tmp_path)
+    parts = parts_of_log(directory, SMALL_SEGMENTS, split_bytes=300, buckets=3)
+    context = spark.sparkContext
+    assert 0 < sum(show_states(context, parts, count, Told(context, lambda read: None)))
+    told = LosingTold(context, lambda read: None)
+    told.segment = directory / f"{10:020d}.log"
+    with pytest.raises(UnavailableError, match="crc mismatch"):
+        list(show_states(context, parts, count, told))
 
 
 def test_both_runners_write_the_same_files(tmp_path: Path, spark: SparkSession) -> None:

@@ -164,7 +164,8 @@ def export_state(
     Raises InvalidError for what names nothing, RefusedError when ``target`` is in the way, and the
     error of the first partition that cannot be read; ``target`` is then as it was.
     """
-    target = target.absolute()
+    # Where a link leads, so that the export is made there and the link stays one.
+    target = target.resolve()
     files = LocalFiles()
     check_target(target, files, options, overwrite=overwrite)
     staging = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
@@ -180,6 +181,8 @@ def export_state(
         export = Export(target, tuple(job.exported(written) for job in jobs))
         document = json.dumps(export.offsets(), indent=1) + "\n"
         files.write_durable(staging / OFFSETS_FILE, document.encode())
+        # What has come to lie there meanwhile is not ours to replace either.
+        check_target(target, files, options, overwrite=overwrite)
         _put_in_place(staging, target, files)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -204,14 +207,14 @@ def check_target(
             f"the export and the logs would lie in one another; choose another place. "
             f"--to={target} path={options.path}"
         )
-    if not files.exists(target):
+    if not files.exists(place):
         return
     if not overwrite:
         raise RefusedError(
             f"something is there already; choose another place, or replace it with --overwrite. "
             f"--to={target}"
         )
-    if not files.is_directory(target) or not files.exists(target / OFFSETS_FILE):
+    if not files.is_directory(place) or not files.exists(place / OFFSETS_FILE):
         raise RefusedError(
             f"what is there is no export, so it is not replaced; remove it, or choose another "
             f"place. --to={target}"

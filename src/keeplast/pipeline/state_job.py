@@ -60,7 +60,12 @@ def show_states(
 
     def find(place: int, arrived: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Winners]]:
         state = owner_of.value[place]
-        if state is not None:
+        if state is None:
+            # Nothing came here before. Keys that are read again, because shuffle files were lost,
+            # may fail where they did not: winners without them would be wrong.
+            for _, (_, error) in arrived:
+                raise error
+        else:
             for number, winners in winners_of_bucket(state, (rows for _, rows in arrived)):
                 yield index_of[state.number, number], winners
 

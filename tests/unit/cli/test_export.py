@@ -157,6 +157,33 @@ def test_an_export_goes_to_a_directory(
     assert ["data"] == [path.name for path in tmp_path.iterdir()]
 
 
+def test_what_came_to_lie_there_meanwhile_is_not_replaced(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "state"
+
+    def written(*arguments: Any) -> Any:
+        target.mkdir()
+        (target / "cat.jpg").write_bytes(b"cat")
+        return write(*arguments)
+
+    write = export_module._write
+    monkeypatch.setattr(export_module, "_write", written)
+    assert 4 == run(data, target).exit_code
+    assert ["cat.jpg"] == [path.name for path in target.iterdir()]
+    assert ["data", "state"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+def test_an_export_is_replaced_where_a_link_leads(data: Path, tmp_path: Path) -> None:
+    link, place = tmp_path / "link", tmp_path / "volume"
+    assert 0 == run(data, place / "state").exit_code
+    link.symlink_to(place / "state")
+    assert 0 == run(data, link, "--overwrite", "--topic", "u").exit_code
+    assert ["_offsets.json", "u"] == sorted(path.name for path in link.iterdir())
+    assert link.is_symlink()
+    assert ["state"] == [path.name for path in place.iterdir()]
+
+
 def test_a_failed_export_leaves_nothing_behind(data: Path, tmp_path: Path) -> None:
     target = tmp_path / "state"
     assert 0 == run(data, target).exit_code

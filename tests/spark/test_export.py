@@ -49,7 +49,7 @@ class LosingTold(Told):
 
 
 def lose_shuffle_files(context: SparkContext) -> None:
-    cleaner = context._jsc.sc().cleaner().get()  # type: ignore[union-attr]
+    cleaner = context._jsc.sc().cleaner().get()
     for shuffle in range(SHUFFLES_MAX):
         cleaner.doCleanupShuffle(shuffle, True)
 

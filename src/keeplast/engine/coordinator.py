@@ -205,7 +205,7 @@ class Coordinator:
         with ExitStack() as stack:
             for root in roots:
                 if root not in self._holds:
-                    stack.enter_context(locked(root))
+                    stack.enter_context(locked(root, writes=request.target is None))
             # A target that is a source is refused for each partition, with its reason.
             if request.target is not None and request.target.absolute() not in roots:
                 self._files.make_directory(request.target)

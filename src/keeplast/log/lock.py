@@ -28,10 +28,12 @@ _held: set[tuple[int, int]] = set()
 
 
 @contextlib.contextmanager
-def locked(root: Path) -> Iterator[None]:
+def locked(root: Path, *, writes: bool = True) -> Iterator[None]:
     """Hold the lock of the data directory ``root``; RefusedError when somebody else does.
 
-    Nobody serves a log out of an object store, and there is no lock in one.
+    Nobody serves a log out of an object store, and there is no lock in one. Without ``writes`` a
+    read-only file system will do, such as a snapshot: then a lock file that is there is shared, so
+    that only a broker which holds it is in the way, and none is made.
     """
     if is_object_path(root):
         yield
@@ -41,10 +43,16 @@ def locked(root: Path) -> Iterator[None]:
         existed = path.exists()
         if path.is_symlink():
             raise RefusedError(f"the lock file is a link, which is not followed. path={path}")
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        kind, flags = fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT
+        if not writes and _is_read_only(root):
+            if not existed:
+                yield
+                return
+            kind, flags = fcntl.LOCK_SH, os.O_RDONLY
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             try:
-                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(fd, kind | fcntl.LOCK_NB)
             except OSError as error:
                 raise _in_use(root) from error
             if not _has_name(fd, path):
@@ -92,6 +100,10 @@ def _claimed(root: Path) -> Iterator[None]:
     finally:
         with _guard:
             _held.discard(identity)
+
+
+def _is_read_only(root: Path) -> bool:
+    return bool(os.statvfs(root).f_flag & os.ST_RDONLY)
 
 
 def _identity(root: Path) -> tuple[int, int]:

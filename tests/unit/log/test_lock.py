@@ -136,3 +136,20 @@ def test_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="is a link"), locked(tmp_path):
         pass
     assert not target.exists()
+
+
+def test_a_read_only_directory_can_be_read_unless_a_broker_holds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keeplast.log.lock._is_read_only", lambda root: True)
+    with locked(tmp_path, writes=False):
+        assert [] == list(tmp_path.iterdir())
+    (tmp_path / ".lock").touch()
+    with locked(tmp_path, writes=False):
+        pass
+    process = held_by_another(tmp_path)
+    try:
+        with pytest.raises(RefusedError, match="in use"), locked(tmp_path, writes=False):
+            pass
+    finally:
+        release(process)

@@ -77,7 +77,7 @@ def _far_ahead_sentence(preview: StrategyPreview) -> list[str]:
 
 
 def _changes_table(preview: StrategyPreview) -> Table:
-    table = new_table("key", "", ">offset", "timestamp", ">version", "")
+    table = new_table("key", "", ">offset", "=timestamp", ">version", "")
     for change in preview.changes:
         for name, each in (("today", change.today), ("then", change.then)):
             key = shown_bytes(change.key, KEY_CHARACTERS) if name == "today" else ""

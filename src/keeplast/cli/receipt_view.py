@@ -19,7 +19,7 @@ def receipts_table(receipts: Sequence[RoundReceipt | ExpiryReceipt]) -> Table:
 
     And one for each expiry: the offsets and bytes that went with their segments.
     """
-    table = new_table("partition", "clock", ">offsets", ">bytes", ">records", "records that went")
+    table = new_table("partition", "=clock", ">offsets", ">bytes", ">records", "records that went")
     for each in receipts:
         if isinstance(each, ExpiryReceipt):
             _add_expiry(table, each)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from keeplast.cli.demo_reading import LogReading
 
 WRONG_KEYS_SHOWN = 5
+INDENT = "   "
 PICTURE_WIDTH_MIN = 12
 NOTHING_SUPERSEDED = (
     "   nothing was superseded; a longer history shows more: keeplast demo --git PATH"
@@ -164,6 +165,7 @@ def _described(outcome: Outcome, number: int, runner: RunnerName) -> str:
 
 def _picture(log: LogReading, checkpoint: int | None, scale: LogReading) -> list[str]:
     """Draw ``log`` with a length that shows its share of the bytes of ``scale``."""
+    from keeplast.cli.output import screen_width
     from keeplast.cli.picture import WIDTH, PicturedSegment, draw_log
 
     share = WIDTH * log.size_bytes // max(scale.size_bytes, 1)
@@ -172,5 +174,6 @@ def _picture(log: LogReading, checkpoint: int | None, scale: LogReading) -> list
         for segment in log.segments
     ]
     width = max(share, PICTURE_WIDTH_MIN, 2 * len(segments))
-    drawn = draw_log(segments, first_dirty=checkpoint, width=min(width, WIDTH))
-    return [f"   {line}" for line in drawn.splitlines()]
+    screen = screen_width() - len(INDENT)
+    drawn = draw_log(segments, first_dirty=checkpoint, width=min(width, WIDTH), screen=screen)
+    return [f"{INDENT}{line}" for line in drawn.splitlines()]

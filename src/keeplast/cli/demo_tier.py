@@ -29,7 +29,7 @@ from keeplast.cli.demo_hosts import (
     replicate,
 )
 from keeplast.cli.exit_codes import CHECK_FAILED, DONE
-from keeplast.cli.output import print_result, say
+from keeplast.cli.output import print_result, say, screen_width
 from keeplast.cli.sizes import format_bytes, format_count
 from keeplast.cli.tier_picture import draw_tiers
 from keeplast.cli.wiring import RunnerName
@@ -42,6 +42,7 @@ GROUPS_BEFORE_THE_KILL, GROUPS_BEFORE_THE_FREEZE = 2, 1
 A, B = "host-a", "host-b"
 
 Say = Callable[[str], None]
+INDENT = "   "
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +259,8 @@ class _Story:
 
     def _picture(self, words: str, host: PartitionHost) -> None:
         status = self._store.status(PARTITION, host.directory)
-        drawn = "\n".join(f"   {line}" for line in draw_tiers(status).splitlines())
+        picture = draw_tiers(status, screen=screen_width() - len(INDENT))
+        drawn = "\n".join(f"{INDENT}{line}" for line in picture.splitlines())
         self._tell(f"   {words}\n{drawn}\n")
 
 

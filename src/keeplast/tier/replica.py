@@ -228,18 +228,36 @@ class Replica:
         """Append what a leader's fetch gave, as it is; returns the log end offset.
 
         Batches below the log end are there already and passed over; gaps and empty batches of a
-        cleaned log are taken as they are. ``log_start`` is the leader's, and taken over.
+        cleaned log are taken as they are. A log that begins at the leader's log start, and has
+        nothing yet, begins with the batch that holds it. ``log_start`` is the leader's, and taken
+        over. InvalidError for a batch that begins below the log end and ends behind it.
         """
         self._check_follower()
         for batch in read_batches(data):
             if not isinstance(batch, RecordBatch):
                 raise InvalidError("only batches of format 2 are replicated")
-            if batch.base_offset >= self.log_end_offset:
-                self._log.append_stored(batch)
+            if batch.last_offset < self.log_end_offset:
+                continue
+            if batch.base_offset < self.log_end_offset:
+                self._begin_with(batch)
+            self._log.append_stored(batch)
         if log_start is not None:
             self.follow_log_start(log_start)
         self._high_watermark = min(max(high_watermark, 0), self.log_end_offset)
         return self.log_end_offset
+
+    def _begin_with(self, batch: RecordBatch) -> None:
+        """Begin anew where ``batch`` does: the log start may lie inside of a batch.
+
+        Kafka: ``Partition.appendRecordsToFollowerOrFutureReplica``.
+        """
+        if self.listing().segments[0].base_offset != self.log_end_offset:
+            raise InvalidError(
+                "a batch reaches into the local log without being in it; truncate to the leader. "
+                f"partition={self.partition} base_offset={batch.base_offset} "
+                f"last_offset={batch.last_offset} log_end={self.log_end_offset}"
+            )
+        self.restart(batch.base_offset)
 
     def truncate(self, offset: int) -> None:
         """Cut the local log at ``offset``, as a follower whose end is not its leader's."""

@@ -11,7 +11,9 @@ import pytest
 
 from keeplast.engine.partition_host import PartitionHost
 from keeplast.errors import ConflictError, CorruptError, FencedError, InvalidError, RefusedError
+from keeplast.format.batch import encode_batch
 from keeplast.format.filename import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
+from keeplast.format.record import Record
 from keeplast.log.append import NewRecord
 from tests.support.hosts import TOPIC, Cluster, read_all, replicate, write
 from tests.support.partition_maker import NOW_MS
@@ -89,6 +91,28 @@ def test_log_start_behind_object_storage_leaves_the_local_log_alone(cluster: Clu
     assert host.copy() > 0
     assert host.state().remote_end > end
     assert read_all(host, end + 1)
+
+
+def test_a_log_start_inside_of_a_batch_leaves_no_replica_without_the_rest_of_it(
+    cluster: Cluster,
+) -> None:
+    a, b = cluster.host("a"), cluster.host("b")
+    a.become_leader(0)
+    a.append([NewRecord(b"k%d" % i, b"v", NOW_MS) for i in range(4)])
+    write(a, 4, start=4)
+    a.delete_records(2)
+    b.replicate(b"", high_watermark=2, log_start=2)
+    assert 2 == b.log_end_offset
+    replicate(a, b)
+    assert (0, 8) == (b.local_start, b.log_end_offset)
+    assert read_all(a, 2) == read_all(b, 2)
+    with pytest.raises(InvalidError):
+        b.replicate(
+            encode_batch([Record(7, NOW_MS, b"k", b"v"), Record(8, NOW_MS, b"k", b"v")]),
+            high_watermark=8,
+        )
+    b.become_leader(1)
+    assert {b"k%d" % i for i in range(4)} == set(read_all(b, 2))
 
 
 def test_a_follower_behind_the_log_start_begins_anew(cluster: Cluster) -> None:

@@ -95,10 +95,16 @@ def _written(
     # bring back what was removed.
     path = target / f".{secrets.token_hex(8)}.parquet"
     records = 0
-    with pq.ParquetWriter(path, arrow_schema(COLUMNS), compression=COMPRESSION) as writer:
-        for columns in found:
-            writer.write_batch(record_batch(columns, partition, COLUMNS))
-            records += columns.rows
+    try:
+        with pq.ParquetWriter(path, arrow_schema(COLUMNS), compression=COMPRESSION) as writer:
+            for columns in found:
+                writer.write_batch(record_batch(columns, partition, COLUMNS))
+                records += columns.rows
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        # Arrow does not say of which file a disk is full.
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     files.fsync(path)
     size = files.stat(path).size_bytes
     files.rename(path, target / f"part-{number:05d}.parquet")

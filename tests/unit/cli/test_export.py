@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -199,6 +200,17 @@ def test_a_failed_export_leaves_nothing_behind(data: Path, tmp_path: Path) -> No
     assert ["data", "state"] == sorted(path.name for path in tmp_path.iterdir())
     assert 3 == run(data, tmp_path / "new").exit_code
     assert not (tmp_path / "new").exists()
+
+
+def test_a_full_disk_is_named(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "Error writing bytes to file")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_batch", refuse)
+    done = run(data, tmp_path / "state", "--topic", "u", "--json")
+    assert 5 == done.exit_code
+    assert str(tmp_path) in json.loads(done.stdout)["error"]["path"]
+    assert ["data"] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_an_export_that_is_stopped_leaves_nothing_behind(

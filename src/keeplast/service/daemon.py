@@ -25,10 +25,10 @@ from keeplast.cleaner.selection import Candidate, Choice, Order, choose
 from keeplast.clock import Clock
 from keeplast.errors import UnavailableError
 from keeplast.model.partition import TopicPartition
+from keeplast.service.ledger import Ledger
 from keeplast.service.narrator import Narrator
 from keeplast.service.run_report import RunReport, run_report
-from keeplast.service.schedule import Schedule
-from keeplast.service.snapshot import Observer, PartitionFacts, Snapshot, TierTotals
+from keeplast.service.snapshot import Observer, Snapshot, TierTotals
 
 LOOK_MS_MIN = 1000
 NAP_SECONDS = 0.25
@@ -50,23 +50,8 @@ class Work(Protocol):
         ...
 
     @property
-    def backoff_ms(self) -> int:
-        """Return how long to wait when nothing was worth a round."""
-        ...
-
-    @property
-    def schedule(self) -> Schedule:
-        """Return what has happened to each partition."""
-        ...
-
-    @property
-    def facts(self) -> Mapping[TopicPartition, PartitionFacts]:
-        """Return what is known of each partition, as of :attr:`looked_ms` and of later rounds."""
-        ...
-
-    @property
-    def looked_ms(self) -> int:
-        """Return when the partitions were last looked at."""
+    def ledger(self) -> Ledger:
+        """Return what is known of each partition, as of the last look and of later rounds."""
         ...
 
     @property
@@ -183,7 +168,7 @@ class Daemon:
                 self._idle(snapshot)
                 self._work.forget()
         seconds = self._clock.seconds() - started
-        return run_report(snapshot, self._work.schedule, self._work.refused(), seconds)
+        return run_report(snapshot, self._work.ledger.schedule, self._work.refused(), seconds)
 
     def _tell_trouble(self, error: Exception | None) -> None:
         """Tell that nothing can be worked on, once for each reason, and that it is over."""
@@ -198,12 +183,12 @@ class Daemon:
         candidates = self._work.candidates()
         choices = choose(candidates, self._work.slots, self._order)
         chosen = {choice.partition for choice in choices}
-        self._work.schedule.passed_over({each.partition for each in candidates}, chosen)
+        self._work.ledger.schedule.passed_over({each.partition for each in candidates}, chosen)
         return choices
 
     def _idle(self, snapshot: Snapshot) -> None:
         """Wait until the next look; a partition that waits to be tried again may end it sooner."""
-        seconds = max(self._work.backoff_ms / 1000, NAP_SECONDS)
+        seconds = max(self._work.ledger.backoff_ms / 1000, NAP_SECONDS)
         self._narrator.idle(snapshot, seconds)
         until = self._clock.seconds() + seconds
         while not self._is_stopping:
@@ -217,10 +202,10 @@ class Daemon:
         return Snapshot(
             work.place,
             started_ms,
-            work.looked_ms,
+            work.ledger.looked_ms,
             self._turn,
             work.slots,
-            tuple(facts for _, facts in sorted(work.facts.items())),
+            tuple(facts for _, facts in sorted(work.ledger.facts.items())),
             cleaned,
             work.tier_totals,
         )

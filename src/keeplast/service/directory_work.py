@@ -38,7 +38,7 @@ from keeplast.service.look import (
 )
 from keeplast.service.narrator import Narrator
 from keeplast.service.receipts import receipts_file
-from keeplast.service.schedule import Schedule, is_lasting, is_stop
+from keeplast.service.schedule import is_lasting, is_stop
 from keeplast.service.set_aside import (
     SetAside,
     fingerprint,
@@ -98,8 +98,8 @@ class DirectoryWork:
         self._settings = settings
         selection = settings.select()
         self._known = _Known(selection, selection.settings.cleaner_config())
-        self._ledger = Ledger(clock, narrator, self._set_aside)
-        self.looked_ms = 0
+        self.ledger = Ledger(clock, narrator, self._set_aside, self._known.cleaner.backoff_ms)
+        self._schedule = self.ledger.schedule
 
     @property
     def place(self) -> Path:
@@ -110,21 +110,6 @@ class DirectoryWork:
     def slots(self) -> int:
         """Return how many workers there are."""
         return self._coordinator.slots
-
-    @property
-    def backoff_ms(self) -> int:
-        """Return ``log.cleaner.backoff.ms``."""
-        return self._known.cleaner.backoff_ms
-
-    @property
-    def schedule(self) -> Schedule:
-        """Return what has happened to each partition."""
-        return self._ledger.schedule
-
-    @property
-    def facts(self) -> Mapping[TopicPartition, PartitionFacts]:
-        """Return what is known of each partition."""
-        return self._ledger.facts
 
     @property
     def tier_totals(self) -> TierTotals | None:
@@ -154,14 +139,14 @@ class DirectoryWork:
 
     def begin(self) -> None:
         """Read what is set aside, and tell what the settings' sources complain of."""
-        self._ledger.warn(_complaints(self._known.selection))
+        self.ledger.warn(_complaints(self._known.selection))
         if self._settings.retries:
             write_set_aside(self._files, self._settings.root, {})
             return
         try:
-            self.schedule.marks = read_set_aside(self._files, self._settings.root)
+            self._schedule.marks = read_set_aside(self._files, self._settings.root)
         except CorruptError as error:
-            self._ledger.narrator.warned(f"{error}; what was set aside is tried again")
+            self.ledger.narrator.warned(f"{error}; what was set aside is tried again")
 
     def refresh(self) -> None:
         """Read settings and list partitions again; bad ones are told once and change nothing."""
@@ -170,11 +155,11 @@ class DirectoryWork:
             selection = self._settings.select()
             known.cleaner = selection.settings.cleaner_config()
             known.selection = selection
-            self._ledger.backoff_ms = known.cleaner.backoff_ms
-            self._ledger.warn(_complaints(selection))
+            self.ledger.backoff_ms = known.cleaner.backoff_ms
+            self.ledger.warn(_complaints(selection))
         except (CompactionError, OSError) as error:
-            self._ledger.warn([f"the last good settings stay: {error}"])
-        self.schedule.keep(all_partitions(known.selection))
+            self.ledger.warn([f"the last good settings stay: {error}"])
+        self._schedule.keep(all_partitions(known.selection))
 
     def _request(self, partitions: Sequence[PartitionRequest]) -> CleanRequest:
         return replace(
@@ -192,7 +177,7 @@ class DirectoryWork:
         look is older than the back-off. Otherwise a thousand partitions would take a million looks.
         """
         known, now_ms = self._known, self._clock.now_ms()
-        self.looked_ms = now_ms
+        self.ledger.looked_ms = now_ms
         facts = {
             each.partition: each
             for each in (
@@ -202,11 +187,11 @@ class DirectoryWork:
         self._clear_marks()
         open_requests = []
         for request in known.selection.partitions:
-            history = self.schedule.history(request.partition)
-            mark = self.schedule.marks.get(request.partition)
+            history = self._schedule.history(request.partition)
+            mark = self._schedule.marks.get(request.partition)
             if mark is not None:
                 facts[request.partition] = failed_facts(request, history, mark.reason, mark)
-            elif self.schedule.is_waiting(request.partition, now_ms):
+            elif self._schedule.is_waiting(request.partition, now_ms):
                 reason = str(history.failure)
                 facts[request.partition] = failed_facts(request, history, reason)
             else:
@@ -223,21 +208,21 @@ class DirectoryWork:
         )
         for found in known.fresh:
             if found.recovered:
-                self._ledger.narrator.warned(
+                self.ledger.narrator.warned(
                     f"finished or undid what an earlier run left in {found.partition}: "
                     f"{found.recovered} files"
                 )
             if found.error is not None:
-                self._ledger.failed(found.request, found.error)
+                self.ledger.failed(found.request, found.error)
             elif not found.is_eligible:
-                self.schedule.recovered(found.partition)
+                self._schedule.recovered(found.partition)
         found_now = {found.partition: found for found in known.fresh}
         known.findings = {
             each.partition: found_now.get(each.partition) or kept[each.partition]
             for each in open_requests
         }
         facts |= {partition: self._facts(found) for partition, found in known.findings.items()}
-        self._ledger.facts = facts
+        self.ledger.facts = facts
 
     def _is_fresh(self, request: PartitionRequest, asked: CleanRequest, now_ms: int) -> bool:
         """Say whether a partition need not be looked at again."""
@@ -250,11 +235,11 @@ class DirectoryWork:
         )
 
     def _facts(self, found: Finding) -> PartitionFacts:
-        history = self.schedule.history(found.partition)
-        mark = self.schedule.marks.get(found.partition)
+        history = self._schedule.history(found.partition)
+        mark = self._schedule.marks.get(found.partition)
         if mark is not None:
             return failed_facts(found.request, history, mark.reason, mark)
-        if self.schedule.is_waiting(found.partition, self._clock.now_ms()):
+        if self._schedule.is_waiting(found.partition, self._clock.now_ms()):
             return failed_facts(found.request, history, str(history.failure))
         return facts_of(found, history)
 
@@ -264,7 +249,7 @@ class DirectoryWork:
             candidate_of(
                 found.survey,
                 found.partition,
-                passed_over=self.schedule.history(found.partition).passed_over,
+                passed_over=self._schedule.history(found.partition).passed_over,
             )
             for found in self._known.findings.values()
             if found.is_eligible and found.survey is not None
@@ -280,7 +265,7 @@ class DirectoryWork:
             partition = TopicPartition(each.topic, each.partition)
             rounds = [round_ for round_ in each.rounds if not is_stop(round_.failure)]
             for round_ in rounds:
-                self._ledger.take(requests[partition], round_)
+                self.ledger.take(requests[partition], round_)
             if rounds:
                 ended.append(partition)
             del known.findings[partition]
@@ -317,8 +302,8 @@ class DirectoryWork:
             found.partition: found.request
             for found in self._known.fresh
             if found.survey is not None
-            and found.partition not in self.schedule.marks
-            and not self.schedule.is_waiting(found.partition, now_ms)
+            and found.partition not in self._schedule.marks
+            and not self._schedule.is_waiting(found.partition, now_ms)
         }
         if not requests:
             return False
@@ -329,10 +314,10 @@ class DirectoryWork:
                 continue
             failure = each.expiry.failure
             if failure is not None and not is_stop(failure):
-                self._ledger.failed(requests[partition], failure)
-                self._ledger.show_failure(requests[partition], failure)
+                self.ledger.failed(requests[partition], failure)
+                self.ledger.show_failure(requests[partition], failure)
             elif each.expiry.segments:
-                self._ledger.narrator.expired(partition, each.expiry)
+                self.ledger.narrator.expired(partition, each.expiry)
         return False
 
     def _set_aside(self, request: PartitionRequest, error: Exception) -> SetAside | None:
@@ -345,14 +330,14 @@ class DirectoryWork:
             )
         except OSError:
             return None  # It cannot even be listed, and may come back.
-        self.schedule.marks[request.partition] = mark
+        self._schedule.marks[request.partition] = mark
         self._write_marks()
         return mark
 
     def _clear_marks(self) -> None:
         """Forget marks of partitions that are gone, or that are other files by now."""
         kept: dict[TopicPartition, SetAside] = {}
-        for partition, mark in self.schedule.marks.items():
+        for partition, mark in self._schedule.marks.items():
             path = self._settings.root / str(partition)
             try:
                 if not self._files.is_directory(path):
@@ -360,21 +345,21 @@ class DirectoryWork:
                 if fingerprint(self._files, path) == mark.fingerprint:
                     kept[partition] = mark
                 else:
-                    self._ledger.narrator.warned(
+                    self.ledger.narrator.warned(
                         f"{partition} is other files by now and is tried again"
                     )
             except OSError:
                 kept[partition] = mark
-        if kept != self.schedule.marks:
-            self.schedule.marks = kept
+        if kept != self._schedule.marks:
+            self._schedule.marks = kept
             self._write_marks()
 
     def _write_marks(self) -> None:
         try:
-            write_set_aside(self._files, self._settings.root, self.schedule.marks)
+            write_set_aside(self._files, self._settings.root, self._schedule.marks)
         except OSError as error:
             # They count all the same; the next change, or the next start's look, writes them.
-            self._ledger.narrator.warned(f"what is set aside could not be written down: {error}")
+            self.ledger.narrator.warned(f"what is set aside could not be written down: {error}")
 
 
 def _failed_clean(error: Exception) -> PartitionReport:

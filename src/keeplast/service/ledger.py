@@ -25,7 +25,11 @@ SetsAside = Callable[[PartitionRequest, Exception], SetAside | None]
 
 @dataclass(slots=True)
 class Ledger:
-    """``sets_aside`` returns the mark of a partition whose failure lasts, None when it may pass."""
+    """``sets_aside`` returns the mark of a partition whose failure lasts, None when it may pass.
+
+    ``backoff_ms`` is how long nothing worth a round lets everything wait, and the first failure
+    its partition. ``looked_ms`` is when the partitions were last looked at.
+    """
 
     clock: Clock
     narrator: Narrator
@@ -33,6 +37,7 @@ class Ledger:
     backoff_ms: int = 0
     schedule: Schedule = field(default_factory=Schedule)
     facts: dict[TopicPartition, PartitionFacts] = field(default_factory=dict)
+    looked_ms: int = 0
     told: set[str] = field(default_factory=set)
 
     def warn(self, messages: list[str]) -> None:

@@ -44,7 +44,7 @@ from keeplast.service.ledger import Ledger
 from keeplast.service.look import failed_facts
 from keeplast.service.narrator import TierNarrator
 from keeplast.service.receipts import BYTES_MAX, receipt_to
-from keeplast.service.schedule import RETRY_MS_MAX, Schedule, is_lasting, is_stop
+from keeplast.service.schedule import RETRY_MS_MAX, is_lasting, is_stop
 from keeplast.service.set_aside import REASON_LENGTH_MAX, SetAside
 from keeplast.service.snapshot import PartitionFacts, TierTotals
 from keeplast.service.store_facts import elsewhere_facts, own_facts, with_look
@@ -113,7 +113,8 @@ class StoreWork:
         self._narrator = narrator
         self._events = events
         self._cleaner = settings.cleaner()
-        self._ledger = Ledger(clock, narrator, self._set_aside, self._cleaner.backoff_ms)
+        self.ledger = Ledger(clock, narrator, self._set_aside, self._cleaner.backoff_ms)
+        self._schedule = self.ledger.schedule
         self._directory: DataDirectory | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._is_stopping = False
@@ -126,7 +127,6 @@ class StoreWork:
         self._collected_ms: dict[TopicPartition, int] = {}
         self._totals = TierTotals()
         self._receipt = receipt_to(files, settings.receipt, bytes_max=BYTES_MAX)
-        self.looked_ms = 0
 
     @property
     def place(self) -> str:
@@ -137,21 +137,6 @@ class StoreWork:
     def slots(self) -> int:
         """Return how many rounds are done at once."""
         return self._settings.slots
-
-    @property
-    def backoff_ms(self) -> int:
-        """Return ``log.cleaner.backoff.ms``."""
-        return self._cleaner.backoff_ms
-
-    @property
-    def schedule(self) -> Schedule:
-        """Return what has happened to each partition."""
-        return self._ledger.schedule
-
-    @property
-    def facts(self) -> Mapping[TopicPartition, PartitionFacts]:
-        """Return what is known of each partition."""
-        return self._ledger.facts
 
     @property
     def tier_totals(self) -> TierTotals:
@@ -179,16 +164,16 @@ class StoreWork:
         """Read settings and list partitions again; bad settings are told once."""
         try:
             self._cleaner = self._settings.cleaner()
-            self._ledger.backoff_ms = self._cleaner.backoff_ms
+            self.ledger.backoff_ms = self._cleaner.backoff_ms
             if self._settings.data_dir is not None:
                 self._directory = open_data_directory(self._settings.data_dir, self._files)
-            self._ledger.warn([])
+            self.ledger.warn([])
         except (CompactionError, OSError) as error:
-            self._ledger.warn([f"what was read last stays: {error}"])
+            self.ledger.warn([f"what was read last stays: {error}"])
         known = self._store.partitions()
         self._partitions = tuple(each for each in known if self._settings.is_about(each))
         here = set(self._partitions)
-        self.schedule.keep(here)
+        self._schedule.keep(here)
         for kept in (self._findings, self._elsewhere, self._declined, self._collected_ms):
             for gone in kept.keys() - here:
                 del kept[gone]
@@ -205,26 +190,26 @@ class StoreWork:
 
     def look(self) -> None:
         """Claim, copy and look, a partition after another; what was found lately still holds."""
-        self.looked_ms = self._clock.now_ms()
-        fresh_ms = max(self.backoff_ms, LOOK_MS_MIN)
+        self.ledger.looked_ms = self._clock.now_ms()
+        fresh_ms = max(self.ledger.backoff_ms, LOOK_MS_MIN)
         facts: dict[TopicPartition, PartitionFacts] = {}
         self._fresh = set()
         for partition in self._partitions:
             if self._is_stopping:
                 return
             found = self._findings.get(partition)
-            if found is None or self.looked_ms - found.looked_ms >= fresh_ms:
+            if found is None or self.ledger.looked_ms - found.looked_ms >= fresh_ms:
                 self._findings.pop(partition, None)
                 self._fresh.add(partition)
                 facts[partition] = self._look_at(partition)
             else:
                 facts[partition] = self._facts(found)
-        self._ledger.facts = facts
+        self.ledger.facts = facts
 
     def _look_at(self, partition: TopicPartition) -> PartitionFacts:
         state = self._store.state(partition)
         request = PartitionRequest(partition, ROOT / str(partition), TopicConfig())
-        history = self.schedule.history(partition)
+        history = self._schedule.history(partition)
         try:
             is_first = partition not in self._seen
             claimed = self._claim(state, is_first=is_first)
@@ -237,7 +222,7 @@ class StoreWork:
                 self._store.set_aside(partition, None)
                 state = self._store.state(partition)
             mark = self._mark(partition, state)
-            if self.schedule.is_waiting(partition, self.looked_ms):
+            if self._schedule.is_waiting(partition, self.ledger.looked_ms):
                 return failed_facts(request, history, str(history.failure))
             self._copy(partition)
             look = self._look(partition)
@@ -246,15 +231,15 @@ class StoreWork:
         except StoppedError:
             return failed_facts(request, history, "stopped")
         except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
-            self._ledger.failed(request, error)
-            self._ledger.show_failure(request, error)
-            return self._ledger.facts[partition]
-        found = _Finding(request, self.looked_ms, look)
+            self.ledger.failed(request, error)
+            self.ledger.show_failure(request, error)
+            return self.ledger.facts[partition]
+        found = _Finding(request, self.ledger.looked_ms, look)
         if mark is not None:
             return with_look(failed_facts(request, history, mark.reason, mark), look)
         self._findings[partition] = found
         if not self._is_eligible(found):
-            self.schedule.recovered(partition)
+            self._schedule.recovered(partition)
         return self._facts(found)
 
     def _look(self, partition: TopicPartition) -> RemoteLook:
@@ -281,18 +266,18 @@ class StoreWork:
         if self._elsewhere.get(partition) != reason:
             self._elsewhere[partition] = reason
             self._narrator.left_alone(partition, reason)
-        self.schedule.recovered(partition)
-        self.schedule.marks.pop(partition, None)
-        return elsewhere_facts(request, self.schedule.history(partition), state, reason)
+        self._schedule.recovered(partition)
+        self._schedule.marks.pop(partition, None)
+        return elsewhere_facts(request, self._schedule.history(partition), state, reason)
 
     def _mark(self, partition: TopicPartition, state: Stored) -> SetAside | None:
         """Return why a partition is set aside, as the store says it now."""
         if state.uncleanable_reason is None:
-            self.schedule.marks.pop(partition, None)
+            self._schedule.marks.pop(partition, None)
             return None
         name, _, reason = state.uncleanable_reason.partition(": ")
-        mark = SetAside(partition, reason or name, name, self.looked_ms, "")
-        return self.schedule.marks.setdefault(partition, mark)
+        mark = SetAside(partition, reason or name, name, self.ledger.looked_ms, "")
+        return self._schedule.marks.setdefault(partition, mark)
 
     def _entry(self, partition: TopicPartition) -> PartitionEntry | None:
         return None if self._directory is None else self._directory.find(partition)
@@ -316,7 +301,7 @@ class StoreWork:
         declined = self._declined.get(found.request.partition)
         if declined is not None:
             version, until_ms, _ = declined
-            if version == found.look.state.version and self.looked_ms < until_ms:
+            if version == found.look.state.version and self.ledger.looked_ms < until_ms:
                 return False
         return found.look.is_eligible
 
@@ -326,7 +311,7 @@ class StoreWork:
         declined = None
         if look.is_eligible and not is_eligible:
             declined = self._declined[partition][2]
-        return own_facts(found.request, self.schedule.history(partition), look, declined)
+        return own_facts(found.request, self._schedule.history(partition), look, declined)
 
     # The rounds.
 
@@ -337,7 +322,7 @@ class StoreWork:
                 partition,
                 found.look.cleanable.ratio,
                 found.look.compaction_delay_ms,
-                passed_over=self.schedule.history(partition).passed_over,
+                passed_over=self._schedule.history(partition).passed_over,
             )
             for partition, found in self._findings.items()
             if self._is_eligible(found)
@@ -388,7 +373,7 @@ class StoreWork:
             self._narrator.warned(f"{partition}: {report.failure}")
             return
         self._events.finished(partition, report)
-        self._ledger.take(found.request, report)
+        self.ledger.take(found.request, report)
         if report.skipped:
             until_ms = self._clock.now_ms() + RETRY_MS_MAX
             version = found.look.state.version
@@ -407,13 +392,13 @@ class StoreWork:
                 if self._expire(found) | self._collect(found):
                     found = replace(found, look=self._look(partition))
                     self._findings[partition] = found
-                    self._ledger.facts[partition] = self._facts(found)
+                    self.ledger.facts[partition] = self._facts(found)
             except FencedError as error:
                 self._narrator.warned(f"{partition}: {error}")
                 del self._findings[partition]
             except Exception as error:  # noqa: BLE001 - whatever one does, the others go on
-                self._ledger.failed(found.request, error)
-                self._ledger.show_failure(found.request, error)
+                self.ledger.failed(found.request, error)
+                self.ledger.show_failure(found.request, error)
                 del self._findings[partition]
         return self._totals != before
 
@@ -452,7 +437,7 @@ class StoreWork:
         """Write down in the store that a failure lasts; None when it may pass."""
         partition = request.partition
         is_damage = isinstance(error, CorruptError)
-        if partition in self.schedule.marks or not (is_damage or is_lasting(error, request.path)):
+        if partition in self._schedule.marks or not (is_damage or is_lasting(error, request.path)):
             return None
         name, reason = type(error).__name__, str(error)[:REASON_LENGTH_MAX]
         mark = SetAside(partition, reason or name, name, self._clock.now_ms(), "")
@@ -462,7 +447,7 @@ class StoreWork:
             # It is found damaged once more; whoever owns the partition now decides.
             self._narrator.warned(f"{partition} could not be set aside in the store: {problem}")
             return None
-        self.schedule.marks[partition] = mark
+        self._schedule.marks[partition] = mark
         return mark
 
     def _count(self, **added: int) -> None:

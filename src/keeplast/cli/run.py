@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from keeplast.cli import options
-from keeplast.cli.guard import StopSignals, run_guarded
+from keeplast.cli.guard import run_guarded
 from keeplast.cli.wiring import RunnerName
 
 
@@ -63,9 +63,9 @@ def _ran(
 
     from keeplast.cli import wiring
     from keeplast.cli.call import make_request, select
-    from keeplast.cli.exit_codes import DONE, error_exit_code
-    from keeplast.cli.output import print_result, say
-    from keeplast.cli.run_view import RunLines, run_document, run_sentences, run_table
+    from keeplast.cli.loop import metrics_served, run_until_signal, say_end
+    from keeplast.cli.output import say
+    from keeplast.cli.run_view import RunLines, run_sentences
     from keeplast.cli.sizes import parse_size
     from keeplast.clock import SystemClock
     from keeplast.log.files import LocalFiles
@@ -82,16 +82,12 @@ def _ran(
         request=make_request(values, first, memory_bytes),
         retries=retries,
     )
-    clock = SystemClock()
-    observer = GaugeObserver()
+    clock, observer = SystemClock(), GaugeObserver()
     with ExitStack() as stack:
         # Before a Spark session is paid for: a port that is taken is a mistake in an argument.
-        server = None
-        if metrics is not None:
-            from keeplast.service.metrics import CleanerCollector, MetricsServer
-
-            collector = CleanerCollector(observer, clock, str(settings.root))
-            server = stack.enter_context(MetricsServer(collector, host=metrics[0], port=metrics[1]))
+        served_at = stack.enter_context(
+            metrics_served(metrics, observer, clock, str(settings.root))
+        )
         lines = stack.enter_context(RunLines(clock))
         coordinator = stack.enter_context(
             wiring.open_coordinator(
@@ -99,19 +95,12 @@ def _ran(
             )
         )
         lines.started(settings.root, coordinator.slots, process_id=os.getpid())
-        if server is not None:
-            say(f"metrics at {server.address}")
+        if served_at is not None:
+            say(f"metrics at {served_at}")
         work = DirectoryWork(coordinator, clock, LocalFiles(), settings, narrator=lines)
         order = settings.request.order
         daemon = Daemon(
             work, clock, narrator=lines, observer=observer, order=order, is_once=is_once
         )
-        with StopSignals(daemon.stop) as signals:
-            report = daemon.run()
-    for sentence in run_sentences(report):
-        say(sentence)
-    if not values.as_json:
-        print_result(run_table(report))
-    worst = max((error_exit_code(error) for error in report.failures.values()), default=DONE)
-    code = worst if signals.exit_code is None else signals.exit_code
-    return code, run_document(report, is_stopped=signals.exit_code is not None)
+        ended = run_until_signal(daemon)
+    return say_end(ended, run_sentences(ended.report), as_json=values.as_json)

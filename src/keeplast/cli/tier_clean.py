@@ -6,107 +6,115 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+from rich.console import RenderableType
 
 from keeplast.cleaner.shapes import Shape
 from keeplast.cli import wiring
-from keeplast.cli.exit_codes import DONE, error_exit_code
 from keeplast.cli.guard import JSON_VERSION, StopSignals
 from keeplast.cli.output import print_result, say
 from keeplast.cli.progress import ProgressEvents
-from keeplast.cli.sizes import format_bytes, format_count, parse_size
+from keeplast.cli.sizes import format_bytes, format_count
 from keeplast.cli.tables import note_lines, reasons_table, summary_table
 from keeplast.cli.tier_options import ROUNDS_MAX
-from keeplast.cli.verdict import is_stopped, report_errors
+from keeplast.cli.verdict import is_stopped, report_errors, report_exit_code
 from keeplast.cli.wiring import RunnerName
 from keeplast.engine.report import CleanReport, PartitionReport, RoundReport, describe_error
-from keeplast.engine.tiered_store import GRACE_MS_DEFAULT, TieredStore
+from keeplast.engine.runner import Runner
+from keeplast.engine.tier_round import Progressed, Receipt
+from keeplast.engine.tiered_store import TieredStore
 from keeplast.errors import CompactionError, StoppedError
-from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.service.receipts import receipt_to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanCall:
+    """What the rounds of one call are asked for, and what does them."""
+
+    runner: RunnerName
+    master: str | None
+    cores: int | None
+    memory_bytes: int
+    task_memory_bytes: int
+    shape: Shape | None
+    grace_ms: int
+    force: bool
+    expired: bool
+    takes_over: bool
+    receipt: Receipt | None
 
 
 def clean_partitions(
-    store: TieredStore,
-    partitions: Sequence[TopicPartition],
-    *,
-    force: bool,
-    memory: str,
-    runner: RunnerName,
-    master: str | None,
-    cores: int | None,
-    shape: Shape | None,
-    task_memory: str,
-    grace_ms: int | None,
-    takes_over: bool,
-    expired: bool,
-    receipt: Path | None,
-    as_json: bool,
+    store: TieredStore, partitions: Sequence[TopicPartition], call: CleanCall, *, as_json: bool
 ) -> tuple[int, dict[str, Any]]:
     """Do the rounds on one runner; a fault of one partition is in its report and stops no other."""
-    memory_bytes = parse_size(memory, "--memory")
-    task_memory_bytes = parse_size(task_memory, "--task-memory")
-    wiring.check_runner(runner, master=master)
+    wiring.check_runner(call.runner, master=call.master)
     stopping = threading.Event()
-    write_line = receipt_to(LocalFiles(), receipt)
-
+    reports: list[PartitionReport] = []
     with (
         ProgressEvents("cleaning") as events,
-        wiring.open_runner(runner, master=master, cores=cores) as started,
+        wiring.open_runner(call.runner, master=call.master, cores=call.cores) as runner,
     ):
         # A chosen shape cuts each round for all there is; otherwise partitions run side by side.
-        width = 1 if shape is not None else min(len(partitions), started.slots, ROUNDS_MAX)
+        width = 1 if call.shape is not None else min(len(partitions), runner.slots, ROUNDS_MAX)
 
         def progressed(read_bytes: int) -> None:
             events.progressed(read_bytes)
             if stopping.is_set():
                 raise StoppedError("stopped on request; what is published stays, run again")
 
-        def one(each: TopicPartition) -> RoundReport:
-            try:
-                progressed(0)
-                return store.clean(
-                    each, lambda files: nullcontext(started), cleaner=CleanerConfig(),
-                    memory_bytes=memory_bytes, progressed=progressed, force=force,
-                    takes_over=takes_over,
-                    grace_ms=GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
-                    shape=shape, task_memory_bytes=task_memory_bytes, expired=expired,
-                    receipt=write_line,
-                )  # fmt: skip
-            except (CompactionError, OSError) as error:
-                return RoundReport(error=describe_error(error), failure=error)
-
-        code = DONE
-        reports: list[PartitionReport] = []
+        do_round = partial(_round, store, call, runner, progressed)
         with (
             StopSignals(stopping.set) as signals,
             ThreadPoolExecutor(max(width, 1), "keeplast-round") as pool,
         ):
-            for each, report in zip(partitions, pool.map(one, partitions), strict=True):
-                if report.failure is not None:
-                    code = max(code, error_exit_code(report.failure))
+            for each, report in zip(partitions, pool.map(do_round, partitions), strict=True):
                 events.finished(each, report)
                 reports.append(PartitionReport(each.topic, each.partition, (report,)))
     done = CleanReport(tuple(reports))
-    if signals.exit_code is not None and is_stopped(done):
-        code = signals.exit_code
     if not as_json:
-        print_result(summary_table(done))
-        notes = note_lines(done)
-        if notes:
-            print_result("", *notes)
-        table = reasons_table(done)
-        if table is not None:
-            print_result("", table)
-        lines = [*chunk_lines(done), *filter_lines(done)]
-        if lines:
-            print_result("", *lines)
+        print_result(*_report_parts(done))
     for message in report_errors(done):
         say(message, kind="error")
+    code = report_exit_code(done)
+    if signals.exit_code is not None and is_stopped(done):
+        code = signals.exit_code
     return code, {**done.to_json(), "version": JSON_VERSION}
+
+
+def _round(
+    store: TieredStore, call: CleanCall, runner: Runner, progressed: Progressed,
+    partition: TopicPartition,
+) -> RoundReport:  # fmt: skip
+    """Do a round in whatever thread; what is no defect of ours is in its report."""
+    try:
+        progressed(0)
+        return store.clean(
+            partition, lambda files: nullcontext(runner), cleaner=CleanerConfig(),
+            memory_bytes=call.memory_bytes, progressed=progressed, force=call.force,
+            takes_over=call.takes_over, grace_ms=call.grace_ms, shape=call.shape,
+            task_memory_bytes=call.task_memory_bytes, expired=call.expired, receipt=call.receipt,
+        )  # fmt: skip
+    except (CompactionError, OSError) as error:
+        return RoundReport(error=describe_error(error), failure=error)
+
+
+def _report_parts(done: CleanReport) -> list[RenderableType]:
+    """Return the summary, and what there is to know besides."""
+    parts: list[RenderableType] = [summary_table(done)]
+    reasons = reasons_table(done)
+    for more in (
+        note_lines(done),
+        [] if reasons is None else [reasons],
+        [*chunk_lines(done), *filter_lines(done)],
+    ):
+        if more:
+            parts += ["", *more]
+    return parts
 
 
 def chunk_lines(report: CleanReport) -> list[str]:

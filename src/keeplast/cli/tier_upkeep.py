@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from keeplast.cli import options
 from keeplast.cli import tier_options as shared
 from keeplast.cli.guard import run_guarded
-from keeplast.cli.tier_options import Result, each_partition, store_call
+from keeplast.cli.tier_options import Result, check_packages, each_partition, store_call
 from keeplast.cli.wiring import RunnerName
 
 if TYPE_CHECKING:
@@ -45,18 +45,26 @@ def clean(
     """
 
     def body() -> Result:
+        check_packages()
         from keeplast.cleaner.shapes import Shape
-        from keeplast.cli.tier_clean import clean_partitions
+        from keeplast.cli.sizes import parse_size
+        from keeplast.cli.tier_clean import CleanCall, clean_partitions
+        from keeplast.engine.tiered_store import GRACE_MS_DEFAULT
+        from keeplast.log.files import LocalFiles
+        from keeplast.service.receipts import receipt_to
 
+        rounds = CleanCall(
+            runner=runner, master=master, cores=cores,
+            memory_bytes=parse_size(memory, "--memory"),
+            task_memory_bytes=parse_size(task_memory, "--task-memory"),
+            shape=None if shape is None else Shape(shape),
+            grace_ms=GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
+            force=force, expired=expired, takes_over=take_over,
+            receipt=receipt_to(LocalFiles(), receipt),
+        )  # fmt: skip
         call = store_call(store, topic, partition, object_option, owner)
         with call.opened() as opened:
-            return clean_partitions(
-                opened, call.chosen(opened), force=force, memory=memory,
-                runner=runner, master=master, cores=cores,
-                shape=None if shape is None else Shape(shape), task_memory=task_memory,
-                grace_ms=grace_ms, takes_over=take_over, expired=expired, receipt=receipt,
-                as_json=as_json,
-            )  # fmt: skip
+            return clean_partitions(opened, call.chosen(opened), rounds, as_json=as_json)
 
     run_guarded(body, as_json=as_json)
 

@@ -18,6 +18,7 @@ an object store that keeps no versions of what was deleted.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from keeplast.cleaner.erasure import Eligibility
@@ -93,47 +94,54 @@ def find_tier_erasure(
     ``high_watermark`` None is where the local log ends.
     """
 
-    def due(path: Path, place: FileSystem, watermark: int) -> Eligibility:
-        partition = PartitionRequest(state.partition, path, topic)
-        request = CleanRequest(
-            (partition,), first_dirty_offset=state.first_dirty(), log_start_offset=state.log_start,
-            high_watermark=watermark,
-        )  # fmt: skip
-        found = find_status(
-            partition, request, Checkpoints({}, {}, {state.partition: watermark}), place, now_ms,
-            timestamp_ahead_max_ms=timestamp_ahead_max_ms, tombstones=TombstoneReading.SKIP,
-        )  # fmt: skip
-        return found.eligibility
-
+    due = partial(_due, state, topic, now_ms, timestamp_ahead_max_ms)
     segments = tuple(state.segments[route.segment_id] for route in state.routes)
     parts: list[Eligibility] = []
+    local: tuple[PartitionFiles, Tail] | None = None
     if segments:
         remote = RoundFiles(objects, state.partition, state.topic_id, segments)
-        parts.append(due(remote.path, remote, remote.end))
-    listing = None if directory is None else list_partition(directory, files)
-    tail = None if listing is None else find_tail(listing, files)
-    if directory is not None and tail is not None and tail.log_end > state.remote_end:
-        watermark = tail.log_end if high_watermark is None else high_watermark
-        parts.append(due(directory, files, watermark))
+        parts.append(due(remote, remote.path, remote.end))
+    if directory is not None:
+        listing = list_partition(directory, files)
+        tail = find_tail(listing, files)
+        local = listing, tail
+        if tail.log_end > state.remote_end:
+            watermark = tail.log_end if high_watermark is None else high_watermark
+            parts.append(due(files, directory, watermark))
     missing = next((part for part in parts if part.by_ms is None), None)
     if missing is not None:
         return TierErasure(None, None, missing.why)
     last = max(parts, key=lambda part: part.by_ms or 0, default=Eligibility(now_ms, "it is empty"))
     eligible = max(last.by_ms or 0, now_ms)
-    rounds = max((part.rounds_max for part in parts), default=1)
-    waits = max(pace.grace_ms, pace.garbage_age_ms)
-    leader = eligible + rounds * pace.pass_ms + waits + pace.pass_ms
+    rounds_ms = max((part.rounds_max for part in parts), default=1) * pace.pass_ms
+    leader = eligible + rounds_ms + max(pace.grace_ms, pace.garbage_age_ms) + pace.pass_ms
     if not pace.has_followers:
         return TierErasure(leader, eligible, last.why)
     if topic.max_compaction_lag_ms >= INT64_MAX:
         return TierErasure(None, eligible, f"no bound for followers: {MAX_LAG} is not set")
     stamps = [segment.max_timestamp_ms for segment in segments]
-    if listing is not None and tail is not None:
-        stamps += _local_stamps(listing, tail, files, topic)
-    newest = max(now_ms, *stamps)
+    if local is not None:
+        stamps += _local_stamps(*local, files, topic)
     lag = max(topic.max_compaction_lag_ms, topic.min_compaction_lag_ms, topic.segment_age_max_ms)
-    follower = newest + lag + 1 + rounds * pace.pass_ms
+    follower = max(now_ms, *stamps) + lag + 1 + rounds_ms
     return TierErasure(max(leader, follower), eligible, last.why)
+
+
+def _due(
+    state: PartitionState, topic: TopicConfig, now_ms: int, timestamp_ahead_max_ms: int,
+    files: FileSystem, path: Path, watermark: int,
+) -> Eligibility:  # fmt: skip
+    """Return by when a round for what lies in ``path``, of either tier, is due."""
+    partition = PartitionRequest(state.partition, path, topic)
+    request = CleanRequest(
+        (partition,), first_dirty_offset=state.first_dirty(), log_start_offset=state.log_start,
+        high_watermark=watermark,
+    )  # fmt: skip
+    found = find_status(
+        partition, request, Checkpoints({}, {}, {state.partition: watermark}), files, now_ms,
+        timestamp_ahead_max_ms=timestamp_ahead_max_ms, tombstones=TombstoneReading.SKIP,
+    )  # fmt: skip
+    return found.eligibility
 
 
 def _local_stamps(

@@ -12,6 +12,7 @@ where it ends.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from keeplast.format.filename import (
     segment_file,
 )
 from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import (
     SegmentFiles,
@@ -72,10 +74,7 @@ def copy_segment(
     store says so.
     """
     base = segment.base_offset if from_offset is None else max(segment.base_offset, from_offset)
-
-    def key(suffix: str) -> str:
-        return object_key(partition, topic_id, segment_id, base, suffix)
-
+    key = partial(object_key, partition, topic_id, segment_id, base)
     # Built again where they are missing or wrong, so that nobody has to do it from objects.
     buffers = WindowBuffers(WINDOW_BYTES)
     indexes = load_indexes(segment, files, index_interval_bytes, buffers)
@@ -88,18 +87,13 @@ def copy_segment(
         )
     epochs = epochs_between(lineage, base, next_offset)
     end = _end_batch(files, segment, indexes, next_offset, epochs[-1].epoch)
-    aborted = [e for e in load_aborted(segment, files) if e.last_offset >= base]
-    stored: dict[str, RemoteFile] = {
-        LOG: _stream(objects, files, segment.log_path, key(LOG), start=start, end=end)
-    }
-    contents = {
-        INDEX: offset_index.encode(kept.offsets),
-        TIME_INDEX: time_index.encode(kept.times),
-        EPOCHS: leader_epoch.encode([e for e in lineage if e.start_offset < next_offset]),
-    }
-    if aborted:
-        contents[TXN_INDEX] = txn_index.encode(aborted)
-    for suffix, content in contents.items():
+    small_files = _small_files(
+        kept,
+        [entry for entry in lineage if entry.start_offset < next_offset],
+        [entry for entry in load_aborted(segment, files) if entry.last_offset >= base],
+    )
+    stored = {LOG: _stream(objects, files, segment.log_path, key(LOG), start=start, end=end)}
+    for suffix, content in small_files.items():
         stored[suffix] = put_small(objects, key(suffix), content)
     snapshot = segment.directory / segment_file(next_offset, SNAPSHOT)
     if files.exists(snapshot):
@@ -118,6 +112,18 @@ def copy_segment(
         cleaner_offsets=cleaner_offsets,
         files=stored,
     )
+
+
+def _small_files(
+    indexes: SegmentIndexes, lineage: Sequence[LeaderEpoch], aborted: Sequence[AbortedTransaction]
+) -> dict[str, bytes]:
+    """Return what lies beside a segment by its suffix; no index of transactions without any."""
+    found = {
+        INDEX: offset_index.encode(indexes.offsets),
+        TIME_INDEX: time_index.encode(indexes.times),
+        EPOCHS: leader_epoch.encode(lineage),
+    }
+    return found | ({TXN_INDEX: txn_index.encode(aborted)} if aborted else {})
 
 
 def _position_of(

@@ -2,8 +2,7 @@
 
 A segment's filter knows the earliest delete horizon of its tombstones, and segments never change:
 only one whose earliest horizon has passed, or that has markers or no filter, is asked batch by
-batch, once. What a
-round has left although its horizon had passed is no reason for another one; see
+batch, once. What a round has left although its horizon had passed is no reason for another one; see
 :mod:`keeplast.engine.horizons`, whose rule this is.
 """
 

@@ -30,6 +30,8 @@ from keeplast.tier.remote_retention import plan_remote_expiry
 from keeplast.tier.round_files import RoundFiles
 from keeplast.tier.segment import RemoteSegment
 
+SEGMENTS_MAX = 10_000
+"""More are remembered only while one partition has more."""
 ALL_CLEAN = "nothing to clean: all that was copied is clean"
 
 
@@ -81,8 +83,8 @@ class FirstTimestamps:
         return self._known[segment.segment_id]
 
     def keep(self, state: PartitionState) -> None:
-        """Remember no more than a store has: forget when twice as many are known as are live."""
-        if len(self._known) > 10_000 + 2 * len(state.segments):
+        """Forget all when many more are known than the partition has."""
+        if len(self._known) > SEGMENTS_MAX + 2 * len(state.segments):
             self._known.clear()
 
 

@@ -51,6 +51,7 @@ from keeplast.engine.tier_status import TierStatus, local_log, tier_status
 from keeplast.engine.tier_verification import TierFinding, verify_remote
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import FileSystem
+from keeplast.log.partition_log import list_partition
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
@@ -229,20 +230,11 @@ class TieredStore:
         """
         topic = self._topic_of(settings)
         if partition not in self._store.partitions():
-            first = min(
-                (
-                    int(name[:20])
-                    for name in self._files.listdir(directory)
-                    if name.endswith(".log")
-                ),
-                default=0,
-            )
+            first = list_partition(directory, self._files).segments[0]
             self._store.create(
-                partition,
-                read_topic_id(self._files, directory),
-                log_start=first,
-                settings=settings,
-            )
+                partition, read_topic_id(self._files, directory),
+                log_start=first.base_offset, settings=settings,
+            )  # fmt: skip
         state = self._own_directory(partition, directory, takes_over=takes_over)
         state = import_segments(
             self._store, self._objects, self._files, directory, state,

@@ -153,6 +153,24 @@ def test_a_second_import_brings_nothing_twice(
     assert "orders-0: 0 segments copied, 4 in the store" in run.out
 
 
+def test_an_import_takes_what_a_broker_would_and_nothing_of_what_is_no_log(
+    tmp_path: Path, keeplast: Command
+) -> None:
+    """Other files are ignored as brokers ignore them; what is refused leaves no empty partition."""
+    url = f"sqlite:///{tmp_path / 'other.db'}"
+    keeplast("tier", "init", "--store", url, "--objects", tmp_path / "other")
+    data = tmp_path / "data"
+    shutil.copytree(SAMPLE, data)
+    (data / "orders-0" / "notes.log").write_text("not a segment")
+    for log in (data / "__transaction_state-0").glob("*.log"):
+        log.unlink()
+    run = keeplast("tier", "import", data, "--store", url)
+    assert (4, True) == (run.code, "orders-0: 4 segments copied" in run.out)
+    assert "no segment in the partition directory" in run.err
+    found = keeplast("tier", "status", "--store", url, "--json").document["partitions"]
+    assert [("orders", 0, 339)] == [(p["topic"], p["log_start"], p["log_end"]) for p in found]
+
+
 def test_a_lost_object_is_found(tmp_path: Path, keeplast: Command, store: str) -> None:
     lost = next((tmp_path / "objects").rglob("*.log"))
     lost.unlink()

@@ -293,7 +293,6 @@ STEPS = [
     pytest.param(Step.RETIRE, 3, marks=pytest.mark.slow),
     pytest.param(Step.INSTALL, 0, marks=pytest.mark.slow),
     (Step.INSTALL, 2),
-    pytest.param(Step.RETIRE_SNAPSHOTS, 0, marks=pytest.mark.slow),
     pytest.param(Step.REMOVE, 0, marks=pytest.mark.slow),
     pytest.param(Step.REMOVE, 5, marks=pytest.mark.slow),
     pytest.param(Step.CHECKPOINT, 0, marks=pytest.mark.slow),

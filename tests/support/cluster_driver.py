@@ -15,7 +15,7 @@ import pytest
 
 import keeplast.log.files
 from keeplast.cli.main import main
-from keeplast.format.filename import CLEANED, CLEANER_CHECKPOINT, DELETED, SNAPSHOT, SWAP
+from keeplast.format.filename import CLEANED, CLEANER_CHECKPOINT, DELETED, SWAP
 from keeplast.log.files import Buffer, LocalFiles
 from tests.support.cluster_faults import Act, Fault, Moment, Stage, inject
 
@@ -27,13 +27,15 @@ KILL = "CLUSTER_KILL"
 
 
 class Step(StrEnum):
-    """The steps of a commit, by their first operation (docs/design/commit-and-recovery.md)."""
+    """The steps of a commit, by their first operation (docs/design/commit-and-recovery.md).
+
+    Where every segment is a group of its own, as here, no snapshot loses its segment.
+    """
 
     ANNOUNCE = "announce"
     DECIDE = "decide"
     RETIRE = "retire"
     INSTALL = "install"
-    RETIRE_SNAPSHOTS = "retire snapshots"
     REMOVE = "remove"
     CHECKPOINT = "checkpoint"
     END = "end"
@@ -54,8 +56,6 @@ class MortalFiles(LocalFiles):
             self._at(Step.ANNOUNCE)
         elif target.name.endswith(SWAP):
             self._at(Step.DECIDE)
-        elif target.name.endswith(SNAPSHOT + DELETED):
-            self._at(Step.RETIRE_SNAPSHOTS)
         elif target.name.endswith(DELETED):
             self._at(Step.RETIRE)
         elif source.name.endswith(SWAP):

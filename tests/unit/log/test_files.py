@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from keeplast.errors import InvalidError, RefusedError
-from keeplast.log.files import FileStat, LocalFiles, reading
+from keeplast.log import write_back
+from keeplast.log.files import WRITE_BACK_BYTES, FileStat, LocalFiles, reading
 
 FILES = LocalFiles()
 CONTENT = bytes(range(256)) * 40
@@ -176,3 +179,57 @@ def test_directories_are_made_with_their_parents_and_flushed(tmp_path: Path) -> 
     FILES.fsync_directory(deep)
     assert FILES.is_directory(deep)
     assert FILES.free_bytes(deep) > 0
+
+
+def test_a_large_file_begins_to_be_written_before_it_is_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[int, int]] = []
+    real = write_back.begin
+
+    def begin(fd: int, position: int, length: int) -> None:
+        begun.append((position, length))
+        real(fd, position, length)
+
+    monkeypatch.setattr(write_back, "begin", begin)
+    data = bytes(range(256)) * (WRITE_BACK_BYTES // 256)
+    source = tmp_path / "source"
+    source.write_bytes(data)
+    files = LocalFiles()
+    handle = files.open_write(tmp_path / "large")
+    for piece in (data[:5], data[5:], data[:-1]):
+        handle.write(piece)
+    with reading(files, source) as other:
+        handle.copy_from(other, 0, len(data))
+    handle.fsync()
+    handle.close()
+    assert data + data[:-1] + data == (tmp_path / "large").read_bytes()
+    # Without a gap, in pieces that are worth a call, and nearly to the end.
+    ends = list(itertools.accumulate(length for _, length in begun))
+    assert [0, *ends[:-1]] == [position for position, _ in begun]
+    assert all(length >= WRITE_BACK_BYTES for _, length in begun)
+    assert 0 <= 3 * len(data) - 1 - ends[-1] < WRITE_BACK_BYTES
+
+
+def test_an_appended_file_is_left_to_its_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keeplast.log.files.WRITE_BACK_BYTES", 1)
+    monkeypatch.setattr(write_back, "begin", lambda fd, position, length: pytest.fail("begun"))
+    handle = LocalFiles().open_write(tmp_path / "appended", append=True)
+    handle.write(b"a batch")
+    handle.close()
+    assert b"a batch" == (tmp_path / "appended").read_bytes()
+
+
+@pytest.mark.parametrize("call", [None, lambda fd, position, length, flags: -1])
+def test_a_system_that_cannot_begin_early_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., int] | None
+) -> None:
+    monkeypatch.setattr("keeplast.log.files.WRITE_BACK_BYTES", 1)
+    monkeypatch.setattr(write_back, "_call", call)
+    handle = LocalFiles().open_write(tmp_path / "file")
+    handle.write(b"all of it")
+    handle.fsync()
+    handle.close()
+    assert b"all of it" == (tmp_path / "file").read_bytes()

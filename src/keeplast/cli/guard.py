@@ -2,17 +2,19 @@
 
 With ``--json`` a document is printed whatever happens: what the body returned, or one with an
 ``error`` and no partitions. Errors that we raise, and the disk's, are one line on stderr; only a
-defect of ours leaves a traceback there.
+defect of ours leaves a traceback there. A signal that comes when the work is over does not keep its
+result from being told.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
@@ -36,6 +38,12 @@ def run_guarded(
 
     ``body`` returns the code and the document (which it may leave out when nobody asked for it).
     """
+    with _handlers_put_back():
+        code = _ended(body, as_json=as_json)
+    raise typer.Exit(code)
+
+
+def _ended(body: Callable[[], tuple[int, dict[str, Any] | None]], *, as_json: bool) -> int:
     try:
         code, document = body()
     except KeyboardInterrupt:
@@ -60,7 +68,23 @@ def run_guarded(
             print_document(document)
         except BrokenPipeError:
             _silence_stdout()
-    raise typer.Exit(code)
+    return code
+
+
+@contextlib.contextmanager
+def _handlers_put_back() -> Iterator[None]:
+    """Give SIGINT and SIGTERM back the handlers that they had; only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    found = {number: signal.getsignal(number) for number in _STOP_CODES}
+    try:
+        yield
+    finally:
+        for number, handler in found.items():
+            # One that was not set from Python cannot be put back, and nobody has replaced it.
+            if handler is not None:
+                signal.signal(number, handler)
 
 
 def error_document(error: Exception) -> dict[str, Any]:
@@ -88,7 +112,12 @@ def terminate_on_signal() -> None:
 
 
 class StopSignals:
-    """While it lasts, SIGINT and SIGTERM ask for the end of the work instead of unwinding it."""
+    """While it lasts, SIGINT and SIGTERM ask for the end of the work instead of unwinding it.
+
+    When the work has ended, one more signal does nothing: it is too late to stop anything, and the
+    runner is closed and the result told. The next one unwinds even that. Ends with
+    :func:`run_guarded`, which puts the handlers back.
+    """
 
     def __init__(self, stop: Callable[[], None]) -> None:
         """Call ``stop`` when one of them arrives."""
@@ -109,7 +138,14 @@ class StopSignals:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Put the handlers back."""
+        """Put the handlers back after an error, else after one more signal."""
+        if kind is not None:
+            self._put_back()
+        else:
+            for number in self._previous:
+                signal.signal(number, self._on_late_signal)
+
+    def _put_back(self) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -119,6 +155,9 @@ class StopSignals:
             self.exit_code = _STOP_CODES[signal.Signals(number)]
             self._stop()
             say(f"{signal.Signals(number).name}: stopping at the next safe point")
+
+    def _on_late_signal(self, number: int, frame: FrameType | None) -> None:
+        self._put_back()
 
 
 _STOP_CODES = {

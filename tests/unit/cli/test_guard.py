@@ -1,0 +1,105 @@
+"""Signals around the work of a command: they stop it, and behind its end they hide nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from keeplast.cli.exit_codes import DONE, INTERRUPTED, TERMINATED
+from keeplast.cli.guard import StopSignals, Terminated, run_guarded, terminate_on_signal
+from keeplast.cli.output import print_document
+
+CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+ENDINGS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[dict[signal.Signals, Any]]:
+    """The handlers of a process of ours; those of this one are put back."""
+    before = {number: signal.getsignal(number) for number in CODES}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    terminate_on_signal()
+    yield {number: signal.getsignal(number) for number in CODES}
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def no_stop() -> None:
+    pytest.fail("asked to stop")
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_signal_behind_the_end_of_the_work_hides_no_result(
+    number: signal.Signals, handlers: dict[signal.Signals, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def body() -> tuple[int, dict[str, Any]]:
+        with StopSignals(no_stop):
+            pass
+        signal.raise_signal(number)
+        return DONE, {"partitions": ["cleaned"]}
+
+    with pytest.raises(typer.Exit) as left:
+        run_guarded(body, as_json=True)
+    assert left.value.exit_code == DONE
+    assert json.loads(capsys.readouterr().out) == {"partitions": ["cleaned"]}
+    assert handlers == {each: signal.getsignal(each) for each in CODES}
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_signal_while_the_result_is_printed_cuts_nothing_off(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disturbed(document: dict[str, Any]) -> None:
+        signal.raise_signal(number)
+        print_document(document)
+
+    def body() -> tuple[int, dict[str, Any]]:
+        with StopSignals(no_stop):
+            pass
+        return DONE, {"partitions": []}
+
+    monkeypatch.setattr("keeplast.cli.guard.print_document", disturbed)
+    with pytest.raises(typer.Exit):
+        run_guarded(body, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"partitions": []}
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_second_late_signal_ends_what_does_not_end(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def body() -> tuple[int, dict[str, Any]]:
+        with StopSignals(no_stop):
+            pass
+        signal.raise_signal(number)
+        with pytest.raises(ENDINGS[number]):
+            signal.raise_signal(number)
+        raise ENDINGS[number]
+
+    with pytest.raises(typer.Exit) as left:
+        run_guarded(body, as_json=True)
+    assert CODES[number] == left.value.exit_code
+    assert json.loads(capsys.readouterr().out)["error"]["class"] == "Stopped"
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_signal_during_the_work_asks_for_its_end_once(number: signal.Signals) -> None:
+    asked = []
+    with StopSignals(lambda: asked.append(number)) as signals:
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+    assert (CODES[number], [number]) == (signals.exit_code, asked)
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_work_that_fails_leaves_the_handlers_as_they_were(
+    number: signal.Signals, handlers: dict[signal.Signals, Any]
+) -> None:
+    with pytest.raises(OSError, match="disk"), StopSignals(no_stop):
+        raise OSError("disk")
+    assert handlers[number] == signal.getsignal(number)

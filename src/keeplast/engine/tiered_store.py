@@ -59,10 +59,9 @@ from keeplast.tier.absence import explained
 from keeplast.tier.collection import Collected, collect
 from keeplast.tier.importing import (
     adopt_checkpoint,
-    check_same_log,
+    continued_lineage,
     export_partition,
     import_segments,
-    lineage_of,
     read_topic_id,
 )
 from keeplast.tier.metadata import MetadataStore
@@ -271,8 +270,7 @@ class TieredStore:
         self, partition: TopicPartition, directory: Path, *, takes_over: bool
     ) -> PartitionState:
         """Hold a partition at the newest leader epoch of its directory, whose log it is."""
-        check_same_log(self._files, directory, self._store.load(partition))
-        lineage = lineage_of(self._files, directory)
+        lineage = continued_lineage(self._files, directory, self._store.load(partition))
         return self._ownership.own(partition, takes_over=takes_over, lineage=lineage)
 
     def export(

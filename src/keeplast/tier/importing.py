@@ -55,12 +55,6 @@ def read_lineage(files: FileSystem, directory: Path) -> tuple[LeaderEpoch, ...]:
         raise error.located(str(path)) from error
 
 
-def lineage_of(files: FileSystem, directory: Path) -> tuple[LeaderEpoch, ...]:
-    """Return the leader epochs of a partition directory; epoch 0 for a log from before there were
-    any."""
-    return read_lineage(files, directory) or (LeaderEpoch(0, 0),)
-
-
 def read_topic_id(files: FileSystem, directory: Path) -> str:
     """Return the topic id of a partition directory in hex, zeros when it has none."""
     path = directory / PARTITION_METADATA
@@ -96,8 +90,7 @@ def import_segments(
             "the directory is not whole: a swap was interrupted or its end is torn; start a broker "
             f"on it once, or clean it in place. path={directory}"
         )
-    check_same_log(files, directory, state)
-    lineage = state.joined_lineage(lineage_of(files, directory))
+    lineage = state.joined_lineage(continued_lineage(files, directory, state))
     segments = listing.segments if until is None else listing.segments[:-1]
     ends = [*(s.base_offset for s in listing.segments[1:]), tail.log_end]
     for segment, end in zip(segments, ends, strict=False):
@@ -161,19 +154,25 @@ def adopt_checkpoint(
     )  # fmt: skip
 
 
-def check_same_log(files: FileSystem, directory: Path, state: PartitionState) -> None:
-    """ConflictError unless ``directory`` is the log that the store holds the beginning of."""
+def continued_lineage(
+    files: FileSystem, directory: Path, state: PartitionState
+) -> tuple[LeaderEpoch, ...]:
+    """Return the leader epochs of a directory; epoch 0 for a log from before there were any.
+
+    ConflictError unless ``directory`` is the log that the store holds the beginning of.
+    """
     topic_id = read_topic_id(files, directory)
     if int(topic_id, 16) and int(state.topic_id, 16) and topic_id != state.topic_id:
         raise ConflictError(
             "another topic of the same name: it was deleted and made again. "
             f"path={directory} topic_id={topic_id} store_topic_id={state.topic_id}"
         )
+    lineage = read_lineage(files, directory) or (LeaderEpoch(0, 0),)
     if not state.routes:
-        return
+        return lineage
     # A log start that moved takes older epochs out of a directory, and the first one that is left
     # begins there: its epoch is compared, and the bounds of those behind it.
-    first, *_ = lineage = lineage_of(files, directory)
+    first = lineage[0]
     known, found = (
         {e for e in entries if e.epoch > first.epoch and e.start_offset < state.remote_end}
         for entries in (state.lineage, lineage)
@@ -187,6 +186,7 @@ def check_same_log(files: FileSystem, directory: Path, state: PartitionState) ->
             "the directory has another history than the store: its leader epochs differ. "
             f"path={directory} epoch={differing.epoch} from_offset={differing.start_offset}"
         )
+    return lineage
 
 
 def export_partition(

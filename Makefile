@@ -32,7 +32,7 @@ export NEEDS_GO
 GATEWAY := build/bin/versitygw
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-kafka test-services soak simulate bench bench-peers bench-growth bench-tier demo demo-tier docs readme lock bare java clean
+.PHONY: all help setup check test test-kafka beside-a-broker test-services soak simulate bench bench-peers bench-growth bench-tier demo demo-tier docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -68,6 +68,9 @@ test: setup java  ## Everything a user needs to trust the build, Spark in local 
 test-kafka: setup java  ## Kafka's own cleaner as the referee (fetches its jars with Maven); SEEDS=N for more logs
 	$(BIN)/pytest -m kafka tests/kafka $(ARGS)
 
+beside-a-broker: setup java  ## A store copied beside real brokers that clean, for longer; ARGS='--beside-seconds 600'
+	$(BIN)/pytest -m kafka tests/kafka/test_store_beside_a_broker.py -s $(ARGS)
+
 $(GATEWAY):
 	@command -v go >/dev/null || { echo "$$NEEDS_GO" >&2; exit 1; }
 	GOBIN=$(CURDIR)/build/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
@@ -78,7 +81,7 @@ test-services: setup $(GATEWAY)  ## The tier on a real PostgreSQL (package postg
 soak: setup $(GATEWAY)  ## Two hosts under load, killed and frozen, on PostgreSQL and S3; ARGS='--minutes 10 --seed 7'
 	$(BIN)/pytest -m services tests/services/test_soak.py -s $(ARGS)
 
-simulate: setup  ## Hosts of the tier with faults, by seed; ARGS='--seeds 0:10000 --jobs 2', ARGS='--seed N --trace'
+simulate: setup  ## Hosts of the tier with faults, by seed; ARGS='--seeds 0:10000 --jobs 2', '--seed N --trace', '--world owners'
 	$(BIN)/python tools/simulate.py $(ARGS)
 
 bench: setup java  ## keeplast beside Kafka's cleaner on the same logs; table and JSON

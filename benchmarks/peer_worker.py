@@ -155,7 +155,14 @@ def _clean(
         for path in sorted(data_directory.glob(f"{TOPIC}-*"))
     )
     report = coordinator.clean(
-        CleanRequest(requests, now_ms=NOW_MS, memory_bytes=memory_bytes, force=True, shape=shape)
+        CleanRequest(
+            requests,
+            now_ms=NOW_MS,
+            is_unsafe=True,
+            memory_bytes=memory_bytes,
+            force=True,
+            shape=shape,
+        )
     )
     found: list[list[Stats]] = []
     for partition in report.partitions:

@@ -108,6 +108,7 @@ def cpu_seconds(
         request = CleanRequest(
             (PartitionRequest(PARTITION, partition, topic),),
             now_ms=START_MS + 10**11,
+            is_unsafe=True,
             first_dirty_offset=first_dirty,
             force=True,
         )

@@ -200,7 +200,7 @@ class Store:
         """Copy what the log has gained; its active segment is empty."""
         import_segments(
             self._store, self.objects, self._files, self._directory, self.state,
-            index_interval_bytes=4096, progressed=lambda count: None,
+            topic=self._topic, clock=self._clock, progressed=lambda count: None,
         )  # fmt: skip
 
     def clean(self, chunk_bytes: int, shape: Shape | None) -> tuple[float, float, int, float]:

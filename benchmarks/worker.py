@@ -115,6 +115,7 @@ def _clean(
         CleanRequest(
             partitions=(PartitionRequest(partition, data_directory / str(partition), config),),
             now_ms=NOW_MS,
+            is_unsafe=True,
             memory_bytes=memory_bytes,
             force=True,
         )

@@ -45,8 +45,8 @@ Which of Kafka's settings keeplast knows, what they may be, and which of them ch
 
 Names, defaults and ranges are Kafka's. A topic's value, from any source, beats the cluster's,
 which beats the default; for the same scope a flag beats the environment, which beats the file,
-which beats what the data directory's own `__cluster_metadata-0` says. Within one source the first
-of several broker names that is set counts.
+which beats what the data directory's own `__cluster_metadata-0` says, which beats a broker's
+`server.properties`. Within one source the first of several broker names that is set counts.
 
 | source | about the topic | about the cluster |
 |---|---|---|
@@ -54,6 +54,7 @@ of several broker names that is set counts.
 | environment | | `KEEPLAST_LOG_SEGMENT_BYTES=…` |
 | file | `[topic."name"]`, `"segment.bytes" = …` | `[cluster]`, `"log.segment.bytes" = …` |
 | `__cluster_metadata-0` | its dynamic settings | those of the cluster and of this broker |
+| `--broker-config server.properties` | | its static settings, by the broker's names alone |
 
 The file is `keeplast.toml` in the data directory, or the one that `--config-file` names. Its keys
 may be quoted or dotted; quote `compaction.strategy`, because another key begins with it. An empty
@@ -63,6 +64,18 @@ may be quoted or dotted; quote `compaction.strategy`, because another key begins
 from, `keeplast config set KEY=VALUE --topic T DATA_DIR` changes the file, `keeplast config check
 FILE` looks for mistakes, `keeplast config describe KEY` says what this page says.
 
+A broker keeps what its cluster's settings are in `server.properties`, which is read only when
+`--broker-config FILE` names it. Without it `plan`, `clean`, `run`, `tier clean`, `tier run` and
+`tier expire` say once which of Kafka's defaults they assume because no source says otherwise: those
+that decide when something may go, and whether a round is worth it (`assumed` in the JSON). With it
+nothing is assumed: what the file leaves out is the default on the broker, too. The file is Java's
+(ISO 8859-1, `=`, `:` or white space, comments, joined lines, escapes; of a repeated name the last
+counts), at most 4 MiB. Only settings that stand on this page are taken from it; passwords and all
+else are neither kept nor shown. What a broker ignores, such as `retention.ms` in place of
+`log.retention.ms`, is ignored and named in a warning; a value that cannot be used is refused with
+its line. `keeplast config check server.properties` looks for mistakes. A file whose `node.id` is
+not the directory's is named in a warning; `log.dirs` is not compared: a copy lies elsewhere.
+
 An unknown name is refused with the nearest known one. Values are checked together, whichever
 sources they come from: `min.compaction.lag.ms` must not exceed `max.compaction.lag.ms`, the
 strategy `header` needs the name of a header, and a tiered topic's `local.retention.*` must not
@@ -70,7 +83,11 @@ exceed its `retention.*`. A load factor outside (0, 1], or a key map without a u
 refused with exit code 4. Settings without effect are accepted, checked, and named in a warning.
 
 `cleanup.policy` has no default in practice: a topic whose policy nobody stated is refused, because
-compacting a `delete` topic loses its history. `internal.segment.bytes`, Kafka 4's name for a
+compacting a `delete` topic loses its history. The same goes for a cluster's default
+(`log.cleanup.policy=compact`, from whichever source) where the directory has no metadata log: a
+topic that has a policy of its own would not show it, so that each topic must be named, by `--topic`
+or with a table of its own in the file. With the metadata log the default counts, as on the broker.
+`internal.segment.bytes`, Kafka 4's name for a
 `segment.bytes` below 1 MiB, is understood and wins over it.
 """
 
@@ -146,7 +163,8 @@ def metrics_page() -> str:
         "| name | |\n|---|---|",
         *(f"| `{name}` | {about} |" for name, about in counters),
         "\n## By partition\n",
-        "Labels `topic` and `partition`; a partition that could not be surveyed has none.\n",
+        "Labels `topic` and `partition`; a partition that could never be looked at has none, and\n"
+        "one that is retrying or set aside those of the last look that went well.\n",
         "| name | |\n|---|---|",
         *(f"| `{name}` | {about} |" for name, about in partitions),
         "\n## Of a store\n",

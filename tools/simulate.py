@@ -2,9 +2,11 @@
 
     python tools/simulate.py --seeds 0:10000 --jobs 2
     python tools/simulate.py --seed 4711 --trace     one run again, with every operation
+    python tools/simulate.py --world owners --seeds 0:10000    a broker's directory beside a store
 
-Ends with 1 when a seed fails, after a command that repeats it. What happens in a run is told in
-tests/support/tier_world.py and docs/design/tiering.md.
+Ends with 1 when a seed fails, after a command that repeats it, and when something never happened
+that a guard is for. What happens in a run is told in tests/support/tier_world.py and
+owners_world.py, and in docs/design/tiering.md.
 """
 
 from __future__ import annotations
@@ -14,37 +16,58 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.support.tier_world import Failure, simulate  # noqa: E402 - after the path is set
+from tests.support import owners_world, tier_world  # noqa: E402 - after the path is set
+from tests.support.owners_mood import OwnersTally  # noqa: E402
+from tests.support.tier_world import Failure  # noqa: E402
 from tests.support.tier_world_cluster import Tally  # noqa: E402
 from tests.support.tier_world_stores import open_database_in_memory  # noqa: E402
 
 CHUNK = 10
 PROGRESS_SECONDS = 10.0
 FAILURES_MAX = 5
+ENOUGH_RUNS = 200
+"""So many runs have everything in them that a guard is for; fewer may not."""
 
 
-def run_seeds(seeds: range) -> tuple[Tally, list[str]]:
-    """Run seeds in this process; returns what was survived and what failed."""
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is simulated: one run of a seed, and what runs are counted in."""
+
+    simulate: Callable[..., Any]
+    new_tally: Callable[[], Any]
+
+
+WORLDS = {
+    "cluster": World(tier_world.simulate, Tally),
+    "owners": World(owners_world.simulate, OwnersTally),
+}
+
+
+def run_seeds(chunk: tuple[str, range]) -> tuple[Any, list[str]]:
+    """Run seeds of a world in this process; returns what was survived and what failed."""
+    world, seeds = WORLDS[chunk[0]], chunk[1]
     engine = open_database_in_memory()
-    tally, failures = Tally(), list[str]()
+    tally, failures = world.new_tally(), list[str]()
     for seed in seeds:
         try:
-            tally.add(simulate(seed, engine))
+            tally.add(world.simulate(seed, engine))
         except Failure as failure:
             failures.append(str(failure))
     engine.dispose()
     return tally, failures
 
 
-def results(seeds: range, jobs: int) -> Iterator[tuple[Tally, list[str]]]:
+def results(name: str, seeds: range, jobs: int) -> Iterator[tuple[Any, list[str]]]:
     """Yield the results of chunks of seeds as they end."""
-    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+    chunks = [(name, seeds[at : at + CHUNK]) for at in range(0, len(seeds), CHUNK)]
     if jobs == 1:
         yield from map(run_seeds, chunks)
         return
@@ -57,6 +80,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
+    parser.add_argument(
+        "--world", choices=sorted(WORLDS), default="cluster", help="default cluster"
+    )
     parser.add_argument("--seeds", default="0:200", metavar="FIRST:END", help="default 0:200")
     parser.add_argument("--jobs", type=int, default=1, help="processes, default 1")
     parser.add_argument("--seed", type=int, default=None, help="this one only")
@@ -65,33 +91,35 @@ def main() -> int:
     if arguments.seed is not None:
         try:
             told = print if arguments.trace else None
-            print(simulate(arguments.seed, told=told))
+            print(WORLDS[arguments.world].simulate(arguments.seed, told=told))
         except Failure as failure:
             print(failure)
             return 1
         return 0
     first, _, end = arguments.seeds.partition(":")
     seeds = range(int(first), int(end))
-    tally, failures = Tally(), list[str]()
+    tally, failures = WORLDS[arguments.world].new_tally(), list[str]()
     started = shown = time.monotonic()
-    for made, failed in results(seeds, arguments.jobs):
+    for made, failed in results(arguments.world, seeds, arguments.jobs):
         tally.add(made)
         failures += failed
-        for failure in failed:
-            print(failure, flush=True)
+        for each in failed:
+            print(each, flush=True)
         if len(failures) >= FAILURES_MAX:
             break
         if time.monotonic() - shown > PROGRESS_SECONDS:
             shown = time.monotonic()
             rate = tally.runs / (shown - started)
             print(
-                f"{tally.runs:,} of {len(seeds):,} runs, {tally.leader_changes:,} leader changes, "
-                f"{tally.kills + tally.power_losses:,} crashes, {rate:.1f} runs/s",
+                f"{tally.runs:,} of {len(seeds):,} runs, {tally.progress()}, {rate:.1f} runs/s",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
     print(tally)
     print(f"{len(failures)} of {tally.runs + len(failures):,} runs failed")
-    return 1 if failures else 0
+    missing = tally.never_happened() if tally.runs >= ENOUGH_RUNS else ()
+    for what in missing:
+        print(f"never happened: {what}")
+    return 1 if failures or missing else 0
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from keeplast.config.broker_config import broker_settings
+    from keeplast.config.configured_log import open_log
     from keeplast.config.log_source import register
     from keeplast.config.mapping import cleaner_config, topic_config
-    from keeplast.engine.open_log import OpenLog, Segment, clean, open_log, plan
+    from keeplast.engine.open_log import OpenLog, Segment, clean, plan
     from keeplast.engine.open_store import open_store
     from keeplast.engine.report import (
         CleanReport,
@@ -62,6 +64,7 @@ __all__ = [
     "TopicPartition",
     "UnavailableError",
     "__version__",
+    "broker_settings",
     "clean",
     "cleaner_config",
     "open_log",
@@ -72,9 +75,11 @@ __all__ = [
 ]
 
 _HOMES = {
+    "keeplast.config.broker_config": ("broker_settings",),
+    "keeplast.config.configured_log": ("open_log",),
     "keeplast.config.log_source": ("register",),
     "keeplast.config.mapping": ("cleaner_config", "topic_config"),
-    "keeplast.engine.open_log": ("OpenLog", "Segment", "clean", "open_log", "plan"),
+    "keeplast.engine.open_log": ("OpenLog", "Segment", "clean", "plan"),
     "keeplast.engine.open_store": ("open_store",),
     "keeplast.engine.report": (
         "CleanReport",

@@ -38,6 +38,7 @@ def test_plan_has_exact_bounds_and_estimates_what_is_sound(
     request = CleanRequest(
         (PartitionRequest(case.partition, path, topic_config(settings.config), cleaner),),
         now_ms=settings.now_ms,
+        is_unsafe=True,
         high_watermark=settings.high_watermark,
         first_dirty_offset=settings.first_dirty,
         uncleanable_offset=settings.uncleanable,

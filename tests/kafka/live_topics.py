@@ -177,21 +177,8 @@ class LiveTopics:
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 20,
         }
-        found: list[Read] = []
         with self._consumer("fresh", **settings) as consumer:
-            consumer.assign([TopicPartition(topic, 0, 0)])
-            while True:
-                message = consumer.poll(WAIT_SECONDS)
-                assert message is not None, f"nothing more from {topic}"
-                error = message.error()
-                if error is None:
-                    offset = message.offset()
-                    assert offset is not None
-                    found.append((offset, message.key(), message.value()))
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    return found
-                else:
-                    raise KafkaException(error)
+            return read_to_end(consumer, topic)
 
     def __enter__(self) -> Self:
         """Return the topics."""
@@ -300,6 +287,24 @@ class LiveTopics:
             "broker.address.family": "v4",
             "topic.metadata.refresh.fast.interval.ms": 50,
         }
+
+
+def read_to_end(consumer: Consumer, topic: str) -> list[Read]:
+    """Return what a consumer that is told of ends reads of partition 0, from its start."""
+    found: list[Read] = []
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    while True:
+        message = consumer.poll(WAIT_SECONDS)
+        assert message is not None, f"nothing more from {topic}"
+        error = message.error()
+        if error is None:
+            offset = message.offset()
+            assert offset is not None
+            found.append((offset, message.key(), message.value()))
+        elif error.code() == KafkaError._PARTITION_EOF:
+            return found
+        else:
+            raise KafkaException(error)
 
 
 def final_state(reads: Sequence[Read]) -> dict[bytes, bytes]:

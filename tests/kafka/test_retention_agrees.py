@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from keeplast.engine.delete_records import delete_records
+from keeplast.engine.log_bounds import load_checkpoints
 from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.survey import load_checkpoints, survey_partition
+from keeplast.engine.survey import survey_partition
 from keeplast.errors import RefusedError
 from keeplast.format import leader_epoch
 from keeplast.format.filename import LEADER_EPOCH_CHECKPOINT, LOG_START_CHECKPOINT
@@ -104,7 +105,11 @@ def ours(directory: Path, chance: Chance) -> dict[str, Any]:
         update_checkpoint(FILES, root, LOG_START_CHECKPOINT, {PARTITION: chance.log_start})
     partition = PartitionRequest(PARTITION, directory, topic_config(chance.config))
     request = CleanRequest(
-        (partition,), now_ms=chance.now_ms, high_watermark=chance.high_watermark, retention=True
+        (partition,),
+        now_ms=chance.now_ms,
+        high_watermark=chance.high_watermark,
+        is_unsafe=True,
+        retention=True,
     )
     out_of_range = False
     if chance.delete_before is not None:

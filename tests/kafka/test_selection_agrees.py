@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from keeplast.cleaner.selection import Order, choose
+from keeplast.engine.log_bounds import load_checkpoints
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rounds import candidate_of
-from keeplast.engine.survey import load_checkpoints, survey_partition
+from keeplast.engine.survey import survey_partition
 from keeplast.format.filename import (
     CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
@@ -93,9 +94,10 @@ def ours(root: Path, logs: list[Json], now_ms: int) -> list[Json]:
         request = PartitionRequest(partition, root / log["partition"], topic)
         if not topic.is_compacted:
             continue
-        survey = survey_partition(
-            request, CleanRequest((request,)), load_checkpoints(FILES, root), FILES, now_ms
-        )
+        # Kafka's log is loaded anew: it has forgotten transactions that lie below a snapshot and
+        # whose marker is not replicated (docs/reference/differences.md, o).
+        asked = CleanRequest((request,), high_watermark=log.get("high_watermark"), is_unsafe=True)
+        survey = survey_partition(request, asked, load_checkpoints(FILES, root), FILES, now_ms)
         if survey.plan is not None:
             candidates.append(candidate_of(survey, partition))
     ratios = {candidate.partition: candidate.ratio for candidate in candidates}

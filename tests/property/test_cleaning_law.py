@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keeplast.config.configured_log import open_log
 from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.open_log import open_log
 from keeplast.format.record import Record
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition

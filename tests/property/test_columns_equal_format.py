@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keeplast.columns import batch_table as t
+from keeplast.config.configured_log import open_log
 from keeplast.engine import record_columns
 from keeplast.engine.log_ranges import ALL, Wanted
-from keeplast.engine.open_log import open_log
 from keeplast.engine.record_columns import ColumnCollector, RecordColumns
 from keeplast.format.compression import Codec
 from keeplast.format.control import ControlType, decode_control_type

@@ -7,10 +7,12 @@ import threading
 
 import pytest
 
-from keeplast.errors import CompactionError, ConflictError, FencedError
+from keeplast.clock import SystemClock
+from keeplast.errors import CompactionError, ConflictError, FencedError, UnavailableError
 from keeplast.tier.database import open_database
 from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.partition_state import PartitionState
+from keeplast.tier.store_time import SKEW_MS_MAX, HostTime, ServerTime
 from tests.support.manual_clock import ManualClock
 from tests.support.metadata_contract import (
     GRACE_MS,
@@ -25,12 +27,53 @@ from tests.support.metadata_contract import (
 pytestmark = pytest.mark.services
 
 
+@pytest.fixture(autouse=True)
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is moved by hand, unless a store is told another one."""
+    monkeypatch.setattr("keeplast.tier.transactions.time_of", lambda _, clock: HostTime(clock))
+
+
 class TestPostgreSQL(MetadataContract):
-    """Everything that holds on SQLite holds here."""
+    """Everything that holds on SQLite holds here, with a clock that is moved by hand."""
 
     @pytest.fixture
     def url(self, database: str) -> str:
         return database
+
+
+def test_the_servers_clock_is_the_stores(database: str) -> None:
+    store = MetadataStore(open_database(database), SystemClock(), time=ServerTime())
+    before = SystemClock().now_ms()
+    found = store.clock.now_ms()
+    assert before - 1 <= found <= SystemClock().now_ms() + 1
+    store.close()
+
+
+@pytest.mark.parametrize("ahead_ms", [2 * SKEW_MS_MAX, -2 * SKEW_MS_MAX])
+def test_a_host_that_differs_from_the_server_is_told(database: str, ahead_ms: int) -> None:
+    clock = ManualClock(SystemClock().now_ms() + ahead_ms)
+    store = MetadataStore(open_database(database), clock, time=ServerTime())
+    with pytest.raises(UnavailableError, match="clock"):
+        store.clock.now_ms()
+    store.close()
+
+
+def test_a_grace_is_counted_by_the_server(database: str) -> None:
+    """The host's clock moves by most of the bound meanwhile."""
+    opened = Opened(database)
+    source = segment(0, 9)
+    opened.copy(source)
+    clock = ManualClock(SystemClock().now_ms())
+    store = MetadataStore(opened.engine, clock, opened.store.holder, ServerTime())
+    store.commit_swap(
+        PARTITION, secrets.token_hex(16), epoch=0, sources=[source.segment_id],
+        outputs=[segment(0, 9)], grace_ms=60_000,
+    )  # fmt: skip
+    clock.advance(SKEW_MS_MAX - 60_000)
+    assert not store.start_delete(PARTITION, epoch=0, segment_id=source.segment_id)
+    (orphan,) = store.orphans(PARTITION)
+    assert abs(orphan.not_before_ms - 60_000 - SystemClock().now_ms()) < 60_000
+    opened.store.close()
 
 
 def test_of_many_that_take_over_at_one_epoch_one_does(database: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,13 @@ def test_a_log_is_imported_cleaned_collected_and_exported(
     exported = read_partition(tmp_path / "out" / str(PARTITION))
     assert expected == exported.final_values()
     assert len(exported.records()) < len(read_partition(directory).records())
+
+
+def test_an_object_is_put_where_none_is_and_by_one_of_many(s3: S3) -> None:
+    """What the name of a store and the marks of its metadata rest on."""
+    objects = open_objects(s3.url, s3.options)
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(lambda i: objects.put_new("place/one", b"%d" % i), range(8)))
+    assert 1 == done.count(True)
+    assert b"%d" % done.index(True) == bytes(objects.read_range("place/one", 0, 9))
+    assert not objects.put_new("place/one", b"late")

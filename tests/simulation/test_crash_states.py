@@ -58,6 +58,6 @@ def test_a_disk_that_ignores_flushes_of_directories_is_noticed(
 ) -> None:
     """The examination is worth something: it fails where the order of operations is not kept."""
     monkeypatch.setattr(CrashingFiles, "fsync_directory", lambda self, path: None)
-    bounds = Bounds(states_per_point=24, nested_every=1_000_000, modes=(Mode.SUBSET,))
+    bounds = Bounds(states_per_point=48, nested_every=1_000_000, modes=(Mode.SUBSET,))
     with pytest.raises((AssertionError, OSError)):
         Exploration(CRASH_LOGS[name], tmp_path, bounds).run()

@@ -50,7 +50,10 @@ class Copying:
         coordinator = Coordinator(
             LocalRunner(cores=1, files=files), SystemClock(), files, NoEvents()
         )
-        return last_round(coordinator.clean(replace(request, target=self.target)))
+        try:
+            return last_round(coordinator.clean(replace(request, target=self.target)))
+        except RefusedError as error:
+            return RoundReport(failure=error)
 
     def states(self) -> Iterator[tuple[str, Image]]:
         """Yield what the disk can hold after a crash at each operation, each state once."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.cleaner.selection import PASSED_OVER_MAX, Choice, Order
-from keeplast.engine.open_log import open_log
+from keeplast.config.configured_log import open_log
 from keeplast.engine.report import RoundReport
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format.filename import CLEANER_CHECKPOINT
@@ -25,6 +25,7 @@ from keeplast.log.files import ReadHandle, WriteHandle
 from keeplast.log.lock import is_locked
 from keeplast.model.partition import TopicPartition
 from keeplast.service import set_aside
+from keeplast.service.gauges import GAUGES, GaugeObserver
 from keeplast.service.receipts import FILE_NAME as RECEIPTS
 from keeplast.service.snapshot import PartitionState, Snapshot
 from tests.support.daemon_world import SETTINGS, Published, Told, World
@@ -321,6 +322,127 @@ def test_an_error_of_the_disk_is_tried_again_with_growing_pauses(tmp_path: Path)
     assert {"t-0", "t-1"} == set(told.of("finished"))
     assert ({}, 10, 10) == (report.failures, world.checkpoint(0), world.checkpoint(1))
     assert 0 == published.facts(0).failures
+
+
+@pytest.mark.parametrize("ahead_ms", [24 * HOUR_MS, 365 * 24 * HOUR_MS])
+def test_a_clock_that_was_ahead_holds_nothing_up_when_it_is_right_again(
+    tmp_path: Path, ahead_ms: int
+) -> None:
+    """A partition that fails, one that is looked at, and one that was cleaned while it was so."""
+    world = World(tmp_path / "data", files=FlakyFiles(1))
+    world.settings(SETTINGS + "[cluster]\n'log.cleaner.backoff.ms' = 60000\n")
+    for number in range(2):
+        world.log(number, 2)
+    world.clock.advance(ahead_ms)
+
+    def act(times: int) -> None:
+        if times == 1:
+            world.clock.advance(-ahead_ms)
+            world.fill(1)
+
+    report, told, _ = world.until_idle(3, act)
+    assert ["retrying"] == [line[0] for line in told.lines if line[0] == "retrying"]
+    assert ({}, 10, 15) == (report.failures, world.checkpoint(0), world.checkpoint(1))
+    assert world.clock.now_ms() < START_MS + HOUR_MS
+
+
+@pytest.mark.parametrize("ahead_ms", [24 * HOUR_MS, 365 * 24 * HOUR_MS])
+def test_a_clock_behind_the_last_receipt_is_in_the_report_of_the_next_round(
+    world: World, ahead_ms: int
+) -> None:
+    world.log(0, 2)
+    world.clock.advance(ahead_ms)
+    world.once()
+    world.clock.advance(-ahead_ms)
+    world.fill(0)
+    world.fill(0)
+    _, _, published = world.once()
+    last = published.facts(0).last_round
+    assert last is not None
+    expected = f"the clock is {ahead_ms // 1000} s behind the last receipt"
+    assert [expected] == [note[: len(expected)] for note in last.notes if "clock" in note]
+
+
+class FullFiles(UnsyncedFiles):
+    """A disk that has no room for what a round of t-0 writes, until somebody makes some."""
+
+    def __init__(self) -> None:
+        self.is_full = True
+
+    def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
+        if path.parent.name == "t-0" and self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return super().open_write(path, append=append)
+
+
+OVERDUE = SETTINGS + '"max.compaction.lag.ms" = 3600000\n'
+YEARS_MS = 1096 * 24 * HOUR_MS
+
+
+def gauges_of(snapshot: Snapshot) -> dict[str, float]:
+    """Return what a scrape would tell of a snapshot."""
+    observer = GaugeObserver()
+    observer.published(snapshot)
+    return {gauge.name: gauge.value(observer.observed, snapshot.looked_ms) for gauge in GAUGES}
+
+
+def test_a_log_whose_rounds_fail_is_as_overdue_and_dirty_as_it_is(tmp_path: Path) -> None:
+    files = FullFiles()
+    world = World(tmp_path / "data", files=files)
+    world.settings(OVERDUE)
+    world.log(0, 2)
+    world.clock.advance(YEARS_MS + HOUR_MS)
+
+    def make_room(times: int) -> None:
+        files.is_full = times < 4
+
+    _, _, published = world.until_idle(8, make_room)
+    waiting = [x for x in published.snapshots if x.partitions[0].state is PartitionState.RETRYING]
+    found = gauges_of(waiting[0])
+    assert YEARS_MS // 1000 == found["max-compaction-delay-secs"]
+    assert 100 == found["max-dirty-percent"]
+    assert 0 == found["uncleanable-partitions-count"]
+    grown = [x.partitions[0].compaction_delay_ms or 0 for x in waiting]
+    assert [YEARS_MS + x.looked_ms - waiting[0].looked_ms for x in waiting] == grown
+    assert grown[-1] > grown[0]
+    assert 0 == gauges_of(published.snapshots[-1])["max-compaction-delay-secs"]
+
+
+def test_which_partitions_fail_is_written_down_until_a_round_ends_well(tmp_path: Path) -> None:
+    files = FullFiles()
+    world = World(tmp_path / "data", files=files)
+    for number in range(2):
+        world.log(number, 2)
+    partition = TopicPartition("t", 0)
+
+    def written() -> dict[TopicPartition, set_aside.SetAside]:
+        return set_aside.read_set_aside(files, world.root, set_aside.FAILING_NAME)
+
+    world.once()
+    (mark,) = written().values()
+    assert (partition, START_MS, "OSError") == (mark.partition, mark.since_ms, mark.error_class)
+    assert "No space left" in mark.reason
+    world.clock.advance(HOUR_MS)
+    world.once()
+    assert START_MS == written()[partition].since_ms
+    files.is_full = False
+    report, _, _ = world.once()
+    assert (1, {}) == (report.rounds, written())
+
+
+def test_a_log_that_was_set_aside_before_the_start_is_overdue_all_the_same(world: World) -> None:
+    world.settings(OVERDUE)
+    world.log(0, 2)
+    damage(world, 0)
+    world.once()
+    world.clock.advance(YEARS_MS + HOUR_MS)
+    report, told, published = world.once()
+    assert (0, []) == (report.rounds, told.of("set aside"))
+    assert PartitionState.SET_ASIDE is published.facts(0).state
+    found = gauges_of(published.snapshots[-1])
+    assert YEARS_MS // 1000 == found["max-compaction-delay-secs"]
+    assert (1, 0) == (found["uncleanable-partitions-count"], found["max-dirty-percent"])
+    assert bytes_below(world, 0) == found["uncleanable-bytes"]
 
 
 def test_once_ends_although_something_failed_and_says_so(tmp_path: Path) -> None:

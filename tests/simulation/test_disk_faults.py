@@ -17,8 +17,8 @@ import pytest
 
 from keeplast.cli.exit_codes import CORRUPT, FAILED
 from keeplast.cli.verdict import round_exit_code
-from keeplast.engine.coordinator import RESERVE_BYTES_MIN
 from keeplast.engine.report import RoundReport
+from keeplast.engine.room import RESERVE_BYTES_MIN
 from keeplast.format.filename import parse_segment_file
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
@@ -147,7 +147,10 @@ def test_what_cannot_be_removed_is_left_for_the_next_call(
     for each in outcomes(tmp_path, fault, lasts=lasts):
         assert each.report.error is None
         assert expected == states(each.directory)
-        assert staged_names(each.directory)
+        # What a checkpoint is tried with before the round is no file of the log.
+        assert staged_names(each.directory) or all(
+            p.endswith(".tmp") for p in each.files.failed_paths
+        )
         clean(replace(clean_request(each.directory, topic=MERGING), first_dirty_offset=0))
         assert expected == states(each.directory)
         assert [] == staged_names(each.directory)
@@ -182,7 +185,8 @@ def test_other_partitions_are_cleaned_all_the_same(tmp_path: Path, name: str) ->
     first = clean_request(directory, topic=MERGING)
     (partition,) = first.partitions
     second = replace(partition, partition=TopicPartition("t", 1), path=other)
-    files = Limited(fault.verbs, fault.code, fail_at=0)
+    # The first file that is opened tries the checkpoint, which both have in common.
+    files = Limited(fault.verbs, fault.code, fail_at=int("open" in fault.verbs))
     request = replace(first, partitions=(partition, second))
     broken, sound = coordinator(files=files).clean(request).partitions
     assert broken.rounds[-1].error is not None

@@ -26,11 +26,12 @@ from keeplast.config.selection import Selection, select_partitions
 from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.events import NoEvents
 from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.log_bounds import Checkpoints, load_checkpoints
 from keeplast.engine.report import RoundReport
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.runner import Progressed
 from keeplast.engine.status import LogStatus, TombstoneReading, find_status
-from keeplast.engine.survey import Checkpoints, load_checkpoints, survey_partition
+from keeplast.engine.survey import survey_partition
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.log.append import LogAppender, NewRecord
@@ -200,7 +201,8 @@ class Simulation:
         return join_status(
             found, (), root=self.root, files=self.files, now_ms=now_ms, is_locked=True,
             pace=daemon_pace(selection.settings.cleaner_config(), self.round_ms / SECOND_MS),
-            marks={}, receipts=(), sizes=[*find_sizes(selection.directory, self.files).values()],
+            marks={}, failures={}, receipts=(),
+            sizes=[*find_sizes(selection.directory, self.files).values()],
         )  # fmt: skip
 
     def promise(self) -> None:

@@ -26,6 +26,7 @@ def test_nothing_acknowledged_is_lost_whatever_happens(engine: Engine) -> None:
     assert total.runs == SEEDS
     survived = (total.kills, total.power_losses, total.zombies_woken, total.leader_changes)
     assert min(survived) > 0
+    assert min(total.clocks_set_wrong, total.refused_by_clock, total.expired_on_time) > 0
 
 
 def test_a_seed_is_the_same_run_every_time(engine: Engine) -> None:

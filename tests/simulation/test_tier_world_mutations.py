@@ -31,8 +31,9 @@ from keeplast.tier.replica import Replica
 from keeplast.tier.rows import segment_of
 from keeplast.tier.segment import SegmentState
 from keeplast.tier.vector import Publication
+from tests.support import tier_world_cluster
 from tests.support.tier_world import Failure, simulate
-from tests.support.tier_world_cluster import Mood, draw_mood
+from tests.support.tier_world_cluster import Mood, draw_mood, has_wrong_clocks
 from tests.support.tier_world_stores import open_database_in_memory
 
 CANDIDATES_MAX = 120
@@ -180,6 +181,11 @@ def with_followers_that_drop_tombstones(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(partition_host, "CleanRequest", request)
 
 
+def with_each_hosts_own_clock(patch: pytest.MonkeyPatch) -> None:
+    """Whatever time removes, a host removes by the clock that it has."""
+    patch.setattr(tier_world_cluster, "shared_time", lambda clock: None)
+
+
 def _any(mood: Mood) -> bool:
     return True
 
@@ -219,6 +225,7 @@ MUTATIONS = (
     Mutation(without_reading_back, (286,), _fails_often),
     Mutation(with_followers_that_drop_tombstones, (77, 129), _copies_lag),
     Mutation(without_the_checks_of_a_deletion, (0, 1)),
+    Mutation(with_each_hosts_own_clock, tuple(filter(has_wrong_clocks, range(100)))),
 )
 
 

@@ -195,6 +195,14 @@ def test_state_ranks_as_the_topic_does(
     assert expected == sorted(r.offset for r in frame.collect())
 
 
+def test_tables_are_made_of_logs(spark: SparkSession, data: Path) -> None:
+    with_options = f"OPTIONS (path '{data}', assign '{{\"u\":[0]}}')"
+    spark.sql(f"CREATE TABLE by_options USING `kafka-log` {with_options}")
+    spark.sql(f"CREATE TABLE by_location USING `kafka-log` LOCATION '{data}'")
+    assert RECORDS == spark.table("by_options").count()
+    assert load(spark, data).count() == spark.sql("SELECT * FROM by_location").count()
+
+
 def test_what_is_not_a_value_of_an_option_is_said(spark: SparkSession, data: Path) -> None:
     mistakes = {"endingOffset": "did you mean endingOffsets", "subscribe": "did you mean u"}
     for option, expected in mistakes.items():

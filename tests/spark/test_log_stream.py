@@ -90,3 +90,13 @@ def test_a_growing_directory_is_followed(spark: SparkSession, tmp_path: Path) ->
     assert [*names("t-0", 15, 18), "t-0@40"] == stream.run()
     log.close()
     other.close()
+
+
+def test_a_directory_that_is_still_empty_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    stream = Following(spark, data, tmp_path)
+    (tmp_path / "rows").mkdir()
+    assert [] == stream.run()
+    append(LogBuilder(data / "t-0", TopicConfig()), 3)
+    assert names("t-0", 0, 3) == stream.run()

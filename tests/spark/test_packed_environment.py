@@ -80,7 +80,7 @@ def test_executors_need_nothing_but_python_and_java(packed: Packed, tmp_path: Pa
             "--conf", f"spark.pyspark.driver.python={driver}/bin/python",
             str(driver / SITE / "keeplast" / "__main__.py"),
             "clean", str(directory.parent), "--json", "--force", "--now-ms", str(NOW_MS),
-            "--shape", "bucket", "--first-dirty-offset", "0", "--memory", "128m",
+            "--unsafe", "--shape", "bucket", "--first-dirty-offset", "0", "--memory", "128m",
             "--config", "cleanup.policy=compact",
             "--config", f"segment.bytes={SMALL_SEGMENTS.segment_bytes}",
         ]  # fmt: skip

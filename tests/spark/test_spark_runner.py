@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from keeplast.clock import SystemClock
-from keeplast.engine.coordinator import RESERVE_BYTES_MIN, Coordinator
+from keeplast.config.configured_log import open_log
+from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.events import NoEvents
 from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.open_log import open_log
 from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.engine.room import RESERVE_BYTES_MIN
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
 from keeplast.model.topic_config import TopicConfig
@@ -162,7 +163,10 @@ def test_ranked_by_version_both_runners_leave_the_same_bytes(
             files = ObservedFiles(free_bytes=RESERVE_BYTES_MIN + room_bytes)
             coordinator = Coordinator(chosen, SystemClock(), files, NoEvents())
             request = CleanRequest(
-                (PartitionRequest(LOG_PARTITION, directory, topic),), now_ms=log.now_ms, force=True
+                (PartitionRequest(LOG_PARTITION, directory, topic),),
+                now_ms=log.now_ms,
+                is_unsafe=True,
+                force=True,
             )
             assert last_round(coordinator.clean(request)).error is None
             assert files.waves() >= waves_min

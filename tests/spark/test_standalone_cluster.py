@@ -77,9 +77,14 @@ PLACES = [
 ]
 """Every stage of every shape. Only a rank by version has a stage that raises."""
 
-KILLS = list(product(PLACES, Moment, (Act.EXECUTOR, Act.WORKER, Act.HOST)))
+KILLS = [
+    *product(PLACES, Moment, (Act.EXECUTOR, Act.WORKER, Act.HOST)),
+    # Where a round in stages begins nothing is told while headers are read.
+    *product([(BUCKET, Stage.BEGIN)], (Moment.BEFORE, Moment.AFTER), (Act.WORKER, Act.HOST)),
+]
 SHORT = [
     ((WHOLE, Stage.WHOLE), Moment.DURING, Act.EXECUTOR),
+    ((BUCKET, Stage.BEGIN), Moment.AFTER, Act.HOST),
     ((BROADCAST, Stage.INDEX), Moment.AFTER, Act.HOST),
     ((BROADCAST, Stage.RAISE), Moment.DURING, Act.WORKER),
     ((BROADCAST, Stage.SCAN), Moment.BEFORE, Act.EXECUTOR),
@@ -197,7 +202,7 @@ class Driver:
         (configuration / "spark-defaults.conf").write_text("\n".join(lines))
         command = [
             sys.executable, "-m", "tests.support.cluster_driver", "clean", str(data),
-            "--master", cluster.master, "--json", "--force", "--now-ms", str(NOW_MS),
+            "--master", cluster.master, "--json", "--force", "--now-ms", str(NOW_MS), "--unsafe",
             "--shape", shape.shape, "--first-dirty-offset", "0", "--memory", "64m",
             "--config", "cleanup.policy=compact",
             "--config", f"segment.bytes={SMALL_SEGMENTS.segment_bytes}",

@@ -80,8 +80,8 @@ def command(root: Path, *, runner: str) -> list[str]:
     """Return the command that cleans ``root``."""
     return [
         sys.executable, "-m", "keeplast", "clean", str(root), "--runner", runner, "--force",
-        "--json", "--now-ms", str(NOW_MS), "--cores", "1", "--config", "cleanup.policy=compact",
-        "--config", f"segment.bytes={SEGMENT_BYTES}",
+        "--json", "--now-ms", str(NOW_MS), "--unsafe", "--cores", "1",
+        "--config", "cleanup.policy=compact", "--config", f"segment.bytes={SEGMENT_BYTES}",
     ]  # fmt: skip
 
 
@@ -191,7 +191,7 @@ class Subject:
             for number, directory in enumerate(partitions(root))
         )
         request = CleanRequest(
-            requests, now_ms=NOW_MS, force=True, memory_bytes=MEMORY_BYTES_MIN,
+            requests, now_ms=NOW_MS, is_unsafe=True, force=True, memory_bytes=MEMORY_BYTES_MIN,
             first_dirty_offset=0,
         )  # fmt: skip
         report = (coordinator() if cleaning is None else cleaning).clean(request)

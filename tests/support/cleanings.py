@@ -19,6 +19,8 @@ from keeplast.engine.events import NoEvents
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.runner import Progressed, Runner
 from keeplast.engine.task import PartitionTask, TaskResult
+from keeplast.format.filename import CLEANER_CHECKPOINT
+from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
@@ -68,6 +70,19 @@ class Reshaped:
         pass
 
 
+def note_first_dirty(
+    data_directory: Path, partition: TopicPartition, settings: RoundSettings
+) -> None:
+    """Have the checkpoint say that the log is clean up to where a case begins.
+
+    Kafka's cleaner is told where to begin and believes it; here the checkpoint would stay below.
+    """
+    files, first_dirty = LocalFiles(), settings.first_dirty
+    known = read_checkpoint(files, data_directory, CLEANER_CHECKPOINT).get(partition)
+    if first_dirty is not None and first_dirty > (known or 0):
+        update_checkpoint(files, data_directory, CLEANER_CHECKPOINT, {partition: first_dirty})
+
+
 def in_process(runner: Runner, *, is_bounded: bool = True) -> Cleaning:
     """Return a cleaning that calls the coordinator with ``runner``.
 
@@ -76,6 +91,7 @@ def in_process(runner: Runner, *, is_bounded: bool = True) -> Cleaning:
     coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
 
     def clean(data_directory: Path, partition: TopicPartition, settings: RoundSettings) -> Json:
+        note_first_dirty(data_directory, partition, settings)
         report = coordinator.clean(
             CleanRequest(
                 partitions=(
@@ -93,6 +109,7 @@ def in_process(runner: Runner, *, is_bounded: bool = True) -> Cleaning:
                     ),
                 ),
                 now_ms=settings.now_ms,
+                is_unsafe=True,
                 high_watermark=settings.high_watermark,
                 first_dirty_offset=settings.first_dirty,
                 uncleanable_offset=settings.uncleanable,
@@ -109,10 +126,11 @@ def by_command(command: list[str], *, runner: str) -> Cleaning:
     """Return a cleaning that starts ``command`` (``keeplast``) and reads what it prints."""
 
     def clean(data_directory: Path, partition: TopicPartition, settings: RoundSettings) -> Json:
+        note_first_dirty(data_directory, partition, settings)
         arguments = [*command, "clean", str(data_directory), "--runner", runner, "--json"]
         arguments += ["--selection", "kafka", "--no-retention"]
         arguments += ["--topic", partition.topic, "--partition", str(partition.partition)]
-        arguments += ["--now-ms", str(settings.now_ms)]
+        arguments += ["--now-ms", str(settings.now_ms), "--unsafe"]
         arguments += ["--key-map-bytes", str(settings.key_map_bytes)]
         config = {
             **settings.config,

@@ -65,6 +65,7 @@ class Stage(StrEnum):
     """What a task does when the fault strikes."""
 
     WHOLE = "whole"
+    BEGIN = "begin"
     SCAN = "scan"
     INDEX = "index"
     RAISE = "raise"
@@ -223,6 +224,13 @@ class FaultyWorker:
         result = self._telling(Stage.WHOLE, task).run(task)
         self.fault.at(Stage.WHOLE, Moment.AFTER)
         return result
+
+    def begin(self, task: PartitionTask) -> PartitionTask | TaskResult:
+        """Begin a round in stages."""
+        self.fault.at(Stage.BEGIN, Moment.BEFORE)
+        begun = self._telling(Stage.BEGIN, task).begin(task)
+        self.fault.at(Stage.BEGIN, Moment.AFTER)
+        return begun
 
     def do(
         self, task: PartitionTask, unit: Unit, key_map: KeyMap | None, standings: Standings | None

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.engine.delete_records import delete_records
-from keeplast.engine.survey import Checkpoints, find_bounds, load_checkpoints
+from keeplast.engine.log_bounds import Checkpoints, find_bounds, load_checkpoints
 from keeplast.format.filename import LOG
 from keeplast.format.message_set import read_batches
 from keeplast.log.files import FileSystem

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keeplast.engine.coordinator import RESERVE_BYTES_MIN
+from keeplast.engine.room import RESERVE_BYTES_MIN
 from keeplast.format.batch import encode_batch
 from keeplast.format.control import ControlType, EndTransactionMarker, encode_end_transaction
 from keeplast.format.producer_snapshot import ProducerEntry

@@ -206,7 +206,7 @@ class CrashingFiles:
     def stat(self, path: Path) -> FileStat:
         """Return size and time."""
         inode = self._find(path)
-        return FileStat(len(inode.data), inode.mtime_ns)
+        return FileStat(len(inode.data), inode.mtime_ns, id(inode))
 
     def read_bytes(self, path: Path, limit: int) -> bytes:
         """Return a small file whole."""

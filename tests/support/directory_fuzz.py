@@ -26,8 +26,8 @@ from typing import NoReturn
 
 from keeplast.cli.log_scan import Sample
 from keeplast.cli.log_view import view_partition
+from keeplast.config.configured_log import open_log
 from keeplast.config.selection import select_partitions
-from keeplast.engine.open_log import open_log
 from keeplast.engine.report import RoundReport
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format import checkpoint, leader_epoch, meta_properties, partition_metadata

@@ -16,6 +16,7 @@ from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.tier.database import open_database
 from keeplast.tier.metadata import MetadataStore
+from keeplast.tier.objects import ObjectStore
 from keeplast.tier.stores import open_objects
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import COMPACT, NOW_MS, PARTITION
@@ -32,7 +33,7 @@ class Cluster:
         self.root = root
         self.topic = topic
         self.clock = ManualClock(NOW_MS)
-        self.objects = open_objects("memory://")
+        self.objects: ObjectStore = open_objects("memory://")
         self.store = MetadataStore(open_database(f"sqlite:///{root / 'meta.db'}"), self.clock)
         self.store.create(PARTITION, "0" * 32, log_start=0, settings=settings or {})
 

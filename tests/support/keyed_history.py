@@ -40,12 +40,22 @@ class KeyedHistory:
         self, shape: Shape | None = None, runner: Runner | None = None
     ) -> tuple[RoundReport, FilterStats]:
         """Take in what was written and clean."""
+        self.take_in()
+        return self.clean(shape, runner)
+
+    def take_in(self) -> None:
+        """Take in what was written."""
         self.tiered.take_in(self.log.directory)
+
+    def clean(
+        self, shape: Shape | None = None, runner: Runner | None = None
+    ) -> tuple[RoundReport, FilterStats]:
+        """Clean what was taken in."""
         report = self.tiered.clean(self.topic, shape=shape, runner=runner)
         assert report.filters is not None
         return report, report.filters
 
     def round_without_filters(self) -> RoundReport:
         """Do such a round, on a thread."""
-        self.tiered.take_in(self.log.directory)
+        self.take_in()
         return self.tiered.clean(replace(self.topic, tier_filter_fpp=0.0))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from keeplast.clock import Clock
+
 
 class ManualClock:
     """A :class:`~keeplast.clock.Clock`; sleeping takes no time and lets it pass."""
@@ -25,3 +29,39 @@ class ManualClock:
     def advance(self, milliseconds: int) -> None:
         """Let time pass."""
         self._now_ms += milliseconds
+
+
+class SharedTime:
+    """A :class:`~keeplast.tier.store_time.StoreTime` of all hosts, as PostgreSQL's is."""
+
+    is_shared = True
+
+    def __init__(self, clock: Clock) -> None:
+        """Tell the time of ``clock``."""
+        self.clock = clock
+
+    def now_ms(self, _connection: object) -> int:
+        """Return the time that was set."""
+        return self.clock.now_ms()
+
+
+class SkewedClock:
+    """The clock of one host of several: ahead by ``ahead_ms[name]``, behind when negative."""
+
+    def __init__(self, clock: ManualClock, ahead_ms: Mapping[str, int], name: str) -> None:
+        """Follow ``clock``, which is right."""
+        self._clock = clock
+        self._ahead_ms = ahead_ms
+        self._name = name
+
+    def now_ms(self) -> int:
+        """Return what the host takes for the time."""
+        return self._clock.now_ms() + self._ahead_ms.get(self._name, 0)
+
+    def seconds(self) -> float:
+        """Return the seconds that have passed, which are the same for all."""
+        return self._clock.seconds()
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, for all."""
+        self._clock.sleep(seconds)

@@ -10,14 +10,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import select
 
 from keeplast.errors import ConflictError, FencedError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
+from keeplast.tier import schema
+from keeplast.tier.continuity import Visits
 from keeplast.tier.database import open_database
 from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.routing import Route
+from keeplast.tier.rows import KEPT_MS, PRUNED_MAX
 from keeplast.tier.segment import RemoteFile, RemoteSegment, SegmentKind, SegmentState
 from tests.support.manual_clock import ManualClock
 
@@ -271,6 +275,74 @@ class MetadataContract:
         with pytest.raises(ConflictError):
             opened.copy(replace(second, segment_id=first.segment_id))
 
+    def test_old_commits_and_deleted_segments_are_forgotten_after_a_week(
+        self, opened: Opened
+    ) -> None:
+        """What may still be asked for stays: newer commits, live segments, those that wait."""
+        made = [segment(10 * i, 10 * i + 9) for i in range(3)]
+        first, live = new_id(), made[2]
+        opened.store.commit_copy(PARTITION, first, epoch=0, segment=made[0], lineage=LINEAGE)
+        for each in made[1:]:
+            opened.copy(each)
+        gone = [each.segment_id for each in made[:2]]
+        opened.store.commit_expiry(
+            PARTITION, new_id(), epoch=0, log_start=20, segments=gone, grace_ms=0
+        )
+        assert opened.store.start_delete(PARTITION, epoch=0, segment_id=gone[0])
+        opened.store.finish_delete(PARTITION, epoch=0, segment_id=gone[0])
+        opened.clock.advance(KEPT_MS)
+        second = new_id()
+        opened.store.publish(PARTITION, second, epoch=0, cleaned_to=20)
+        assert opened.store.find_commit(first) is not None
+        assert opened.store.start_delete(PARTITION, epoch=0, segment_id=gone[1])
+        opened.clock.advance(1)
+        opened.store.finish_delete(PARTITION, epoch=0, segment_id=gone[1])
+        assert {gone[1]: SegmentState.DELETED, live.segment_id: SegmentState.LIVE} == (
+            opened.store.known_ids(PARTITION)
+        )
+        before = opened.state()
+        opened.store.publish(PARTITION, new_id(), epoch=0, cleaned_to=25)
+        assert [None, before.version - 2] == [
+            opened.store.find_commit(first), opened.store.find_commit(second)
+        ]  # fmt: skip
+        assert (before.routes, before.segments) == (
+            opened.state().routes, opened.state().segments
+        )  # fmt: skip
+
+    def test_rows_of_the_past_are_bounded_however_many_there_are(self, opened: Opened) -> None:
+        """Each change takes away more than it adds, of its own partition."""
+        for _ in range(3 * PRUNED_MAX):
+            opened.store.publish(PARTITION, new_id(), epoch=0, cleaned_to=0)
+        opened.clock.advance(KEPT_MS + 1)
+        counts = []
+        for _ in range(4):
+            opened.store.publish(PARTITION, new_id(), epoch=0, cleaned_to=0)
+            with opened.engine.connect() as connection:
+                counts.append(len(connection.execute(select(schema.COMMITS.c.id)).all()))
+        assert [2 * PRUNED_MAX + 1, PRUNED_MAX + 2, 3, 4] == counts
+
+    def test_what_was_decided_by_other_settings_is_refused(self, opened: Opened) -> None:
+        source, old = segment(0, 9), {"cleanup.policy": "compact"}
+        opened.copy(source)
+        opened.store.configure(PARTITION, epoch=0, settings={"cleanup.policy": "delete"})
+        before = opened.state()
+        with pytest.raises(ConflictError, match="settings"):
+            opened.store.commit_swap(
+                PARTITION, new_id(), epoch=0, sources=[source.segment_id],
+                outputs=[segment(0, 9)], grace_ms=0, settings=old,
+            )  # fmt: skip
+        with pytest.raises(ConflictError, match="settings"):
+            opened.store.publish(PARTITION, new_id(), epoch=0, cleaned_to=10, settings=old)
+        with pytest.raises(ConflictError, match="settings"):
+            opened.store.commit_expiry(
+                PARTITION, new_id(), epoch=0, log_start=10, segments=[source.segment_id],
+                grace_ms=0, settings=old,
+            )  # fmt: skip
+        assert before == opened.state()
+        opened.store.publish(
+            PARTITION, new_id(), epoch=0, cleaned_to=10, settings={"cleanup.policy": "delete"}
+        )
+
     def test_new_leader_goes_on_where_the_old_one_was(self, opened: Opened) -> None:
         opened.copy(segment(0, 99))
         opened.store.publish(PARTITION, new_id(), epoch=0, cleaned_to=60)
@@ -283,3 +355,68 @@ class MetadataContract:
     def test_one_fact_is_made_once(self, opened: Opened) -> None:
         assert opened.store.fact("k", lambda: "first") == "first"
         assert opened.store.fact("k", lambda: "second") == "first"
+
+    # What a user takes out.
+
+    def test_a_log_that_is_cut_ends_there_at_a_new_epoch(self, opened: Opened) -> None:
+        kept, across, gone = segment(0, 9), segment(10, 19), segment(20, 29)
+        for each in (kept, across, gone):
+            opened.copy(each)
+        opened.store.publish(PARTITION, new_id(), epoch=0, cleaned_to=25)
+        made = segment(10, 14)
+        state = opened.store.removals.truncate(
+            opened.state(), new_id(), cut=15, replaced=across.segment_id, made=made,
+            grace_ms=GRACE_MS,
+        )  # fmt: skip
+        assert [(0, 9, kept.segment_id), (10, 14, made.segment_id)] == opened.routes()
+        assert (15, 15, 1) == (state.remote_end, state.first_dirty(), state.leader_epoch)
+        assert (200, LINEAGE) == (state.remote_bytes, state.lineage)
+        waiting = {each.segment.segment_id for each in opened.store.orphans(PARTITION)}
+        assert {across.segment_id, gone.segment_id} == waiting
+        with pytest.raises(FencedError):
+            opened.copy(segment(15, 19))
+        opened.copy(segment(15, 29), epoch=1)
+        assert 15 == opened.state().first_dirty()
+
+    def test_a_cut_that_would_leave_a_hole_or_too_much_is_refused(self, opened: Opened) -> None:
+        opened.copy(segment(0, 9))
+        opened.copy(segment(10, 19))
+        before = opened.state()
+        for cut, replaced in ((15, None), (5, None), (25, None)):
+            with pytest.raises(ConflictError):
+                opened.store.removals.truncate(
+                    before, new_id(), cut=cut, replaced=replaced, made=None, grace_ms=0
+                )
+        assert before == opened.state()
+
+    def test_what_was_given_up_begins_anew_or_goes_with_all_of_its_rows(
+        self, opened: Opened
+    ) -> None:
+        opened.copy(segment(0, 9))
+        opened.store.publish(PARTITION, new_id(), epoch=0, cleaned_to=10)
+        opened.store.remember(PARTITION, epoch=0, directory="d", visits=Visits())
+        opened.store.removals.forget(opened.state(), new_id(), grace_ms=0)
+        assert ((), (PARTITION,)) == (
+            opened.store.partitions(), opened.store.partitions(is_forgotten=True)
+        )  # fmt: skip
+        with pytest.raises(FencedError):
+            opened.copy(segment(10, 19))
+        state = opened.store.removals.begin_anew(
+            opened.state(), new_id(), "1" * 32, log_start=3, settings={}
+        )
+        assert ((), (), 3, 3) == (
+            state.routes, state.lineage, state.log_start, state.first_dirty(),
+        )  # fmt: skip
+        assert ("1" * 32, (PARTITION,)) == (state.topic_id, opened.store.partitions())
+        with pytest.raises(ConflictError, match="not given up"):
+            opened.store.removals.remove(state)
+        opened.store.removals.forget(state, new_id(), grace_ms=0)
+        opened.store.removals.remove(opened.state())
+        assert () == opened.store.partitions(is_forgotten=True)
+        opened.store.create(PARTITION, TOPIC_ID, log_start=0, settings={})
+
+    def test_a_mark_only_grows(self, opened: Opened) -> None:
+        assert (1, "a") == opened.store.raise_mark("a")
+        assert (2, "b") == opened.store.raise_mark("b")
+        assert (8, "c") == opened.store.raise_mark("c", 7)
+        assert "8 c" == opened.store.find_fact("mark")

@@ -47,7 +47,10 @@ class ObservedFiles(UnsyncedFiles):
 
     def waves(self) -> int:
         """Return how many times what had been replaced was removed to make room."""
-        removals = [operation.startswith("unlink") for operation in self.operations]
+        removals = [
+            operation.startswith("unlink") and not operation.endswith(".tmp")
+            for operation in self.operations
+        ]
         return sum(1 for i, removes in enumerate(removals) if removes and not removals[i - 1])
 
     def _note(self, operation: str) -> None:

@@ -112,7 +112,8 @@ def rank(record: Record, topic: TopicConfig) -> Rank:
     if topic.strategy is Strategy.OFFSET:
         return 0, 0, record.offset
     if topic.strategy is Strategy.TIMESTAMP:
-        return 1, record.timestamp, record.offset
+        is_dated = record.timestamp != -1
+        return is_dated, record.timestamp if is_dated else 0, record.offset
     assert topic.strategy_header is not None
     values = [value for name, value in record.headers if name == topic.strategy_header.encode()]
     if not values or values[-1] is None or len(values[-1]) != 8:
@@ -183,6 +184,11 @@ def clean(partition: Path, settings: Round) -> Outcome:
         expiration_ms=settings.cleaner.producer_id_expiration_ms,
         log_start=settings.log_start,
     )
+    return clean_log(log, settings)
+
+
+def clean_log(log: Log, settings: Round) -> Outcome:
+    """Return what one round makes of ``log``."""
     outcome = _bounds(log, settings)
     is_selected = outcome.compaction_delay_ms > 0 or (
         outcome.ratio > settings.topic.min_cleanable_dirty_ratio

@@ -26,9 +26,10 @@ from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.events import NoEvents
 from keeplast.engine.index import Indexed, index_partition
 from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.log_bounds import load_checkpoints
 from keeplast.engine.report import RoundReport
 from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.survey import Survey, load_checkpoints, survey_partition
+from keeplast.engine.survey import Survey, survey_partition
 from keeplast.engine.task import Carry, IndexStats, PartitionTask, TaskResult
 from keeplast.engine.wave import run_wave
 from keeplast.engine.workspace import MEMORY_BYTES_MIN, DecompressedCache, Workspace
@@ -111,6 +112,7 @@ class ScenarioLog(LogBuilder):
             CleanRequest(
                 (self._partition(topic, capacity, expiration_ms),),
                 now_ms=self.now_ms if now_ms is None else now_ms,
+                is_unsafe=True,
                 log_start_offset=log_start,
                 first_dirty_offset=first_dirty,
                 uncleanable_offset=self.active_base if bound is None else bound,
@@ -128,6 +130,7 @@ class ScenarioLog(LogBuilder):
         request = CleanRequest(
             (self._partition(None, None, INT64_MAX),),
             now_ms=self.now_ms,
+            is_unsafe=True,
             uncleanable_offset=self.active_base,
             memory_bytes=MEMORY_BYTES_MIN,
             force=True,
@@ -146,6 +149,7 @@ class ScenarioLog(LogBuilder):
             CleanRequest(
                 (self._partition(topic, None, INT64_MAX),),
                 now_ms=self.now_ms,
+                is_unsafe=True,
                 high_watermark=high_watermark,
                 memory_bytes=MEMORY_BYTES_MIN,
             )
@@ -163,6 +167,7 @@ class ScenarioLog(LogBuilder):
         request = CleanRequest(
             (self._partition(topic, None, INT64_MAX),),
             now_ms=self.now_ms,
+            is_unsafe=True,
             first_dirty_offset=first_dirty,
             uncleanable_offset=uncleanable,
             high_watermark=high_watermark,
@@ -358,6 +363,7 @@ class ScenarioLog(LogBuilder):
         partition = self._partition(None, capacity, INT64_MAX)
         request = CleanRequest(
             (partition,),
+            is_unsafe=True,
             first_dirty_offset=first_dirty,
             uncleanable_offset=self.active_base,
             force=True,

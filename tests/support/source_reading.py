@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from keeplast.clock import Clock, SystemClock
-from keeplast.engine.log_ranges import ALL, Split, Wanted, plan_splits, reaching_into
+from keeplast.engine.log_ranges import ALL, Split, Wanted, plan_splits
 from keeplast.engine.log_state import read_state
 from keeplast.engine.log_view import LogView, load_reader_checkpoints, look_at_log
 from keeplast.engine.record_source import read_records
@@ -62,7 +63,7 @@ def read_log(
     view = view_of(directory, files=files)
     splits = splits_of(view, wanted, committed=committed, split_bytes=split_bytes)
     if not committed:
-        splits = [Split(s.partition, s.path, s.wanted, (), s.size_bytes) for s in splits]
+        splits = [replace(s, hides_aborted=False) for s in splits]
     return read_splits(splits, files=files)
 
 
@@ -78,7 +79,7 @@ def read_log_state(
     files = LocalFiles() if files is None else files
     view = view_of(directory, files=files)
     whole = Wanted(view.log_start, view.last_stable)
-    split = Split(view.partition, view.path, whole, reaching_into(view.aborted, whole), 0)
+    split = Split(view.partition, view.path, whole, 0)
     topic = TopicConfig() if topic is None else topic
     return rows_of(
         read_state(

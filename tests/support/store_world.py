@@ -20,7 +20,8 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import UNLIMITED, CleanerConfig, TopicConfig
 from keeplast.service.daemon import Daemon
 from keeplast.service.run_report import RunReport
-from keeplast.service.store_work import StoreSettings, StoreWork
+from keeplast.service.store_settings import StoreSettings
+from keeplast.service.store_work import StoreWork
 from keeplast.tier.database import open_database
 from keeplast.tier.holder import Holder
 from keeplast.tier.metadata import MetadataStore
@@ -39,6 +40,9 @@ class ToldOfStore(Told):
 
     def copied(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
         self.lines.append(("copied", str(partition), str(segments)))
+
+    def replaced(self, partition: TopicPartition, reason: str) -> None:
+        self.lines.append(("replaced", str(partition), reason))
 
     def collected(self, partition: TopicPartition, objects: int, size_bytes: int) -> None:
         self.lines.append(("collected", str(partition), str(objects)))

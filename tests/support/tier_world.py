@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from sqlalchemy import Engine
@@ -30,8 +30,10 @@ from keeplast.model.topic_config import CleanerConfig
 from keeplast.tier.objects import segment_of_key
 from keeplast.tier.replica import Role
 from keeplast.tier.segment import SegmentState
+from keeplast.tier.store_time import SKEW_MS_MAX
 from tests.support.partition_maker import NOW_MS, PARTITION
 from tests.support.tier_world_cluster import (
+    DATABASE,
     DELETE_RETENTION_MS,
     GARBAGE_AGE_MS,
     GRACE_MS,
@@ -42,6 +44,14 @@ from tests.support.tier_world_hosts import Process, SlowReader, by_markers
 from tests.support.tier_world_model import Written
 from tests.support.tier_world_stores import open_database_in_memory, require
 
+DAY_MS = 24 * 60 * 60 * 1000
+WRONG_CLOCKS_MS = (
+    0, 0, 0, SKEW_MS_MAX // 2, -SKEW_MS_MAX // 2, 2 * SKEW_MS_MAX, DAY_MS, 365 * DAY_MS, -DAY_MS,
+)  # fmt: skip
+"""Within the bound a host goes on, by the database's time, and is wrong by more than anything here
+takes."""
+WRONG_DATABASE_MS = (0, 0, 10 * SKEW_MS_MAX, 3 * DAY_MS, -3 * DAY_MS)
+"""Never what a host is wrong by as well: of two that agree nobody can tell."""
 KEYS = 6
 TRANSACTIONAL = (7, 8)
 IDEMPOTENT = 9
@@ -471,10 +481,24 @@ class World(Cluster):
             self._jumped = True
             self.tally.clock_jumps += 1
             return True
+        if self._has_wrong_clocks:
+            self._set_a_clock()
         limit = 400 if kind < 0.6 else 3_000 if kind < 0.92 else 15_000
         limit = 8_000 if self._lags else limit
         self._clock.advance(self._dice.randint(1, limit))
         return True
+
+    def _set_a_clock(self) -> None:
+        """Let a host's clock be wrong, or right again."""
+        if self._clocks.random() < 0.6:
+            return
+        name = self._clocks.choice([*self._names, DATABASE])
+        choices = WRONG_DATABASE_MS if name == DATABASE else WRONG_CLOCKS_MS
+        wrong_ms = self._clocks.choice(choices)
+        self._around.ahead_ms[name] = wrong_ms
+        self._clock_was_wrong = self._clock_was_wrong or abs(wrong_ms) > SKEW_MS_MAX
+        self.tally.clocks_set_wrong += wrong_ms != 0
+        self._say(f"the clock of {name} is {wrong_ms} ms ahead")
 
     def _restart(self) -> bool:
         down = [
@@ -590,6 +614,7 @@ class World(Cluster):
         """Wake, start and elect until one leads and all others follow it with all that it has."""
         self._heals = True
         self._objects.fails = 0.0
+        self._around.ahead_ms.clear()
         self._say("everything heals")
         for _ in range(HEALING_ROUNDS):
             for process in self._processes.values():
@@ -693,6 +718,18 @@ class Failure(AssertionError):
     """A seed that fails, and how to see it again."""
 
 
+def failure(seed: int, error: Exception, lines: Sequence[str], world: str = "") -> Failure:
+    """Return what is told of a run that ended with ``error``: its last events, how to see it again.
+
+    ``lines`` is what the run has told; ``world`` are the arguments that choose its world.
+    """
+    last = "\n".join([line for line in lines if not line.startswith(" ") or "Error" in line][-25:])
+    return Failure(
+        f"seed {seed}: {type(error).__name__}: {error}\n{last}\n"
+        f"replay: make simulate ARGS='{world}--seed {seed} --trace'"
+    )
+
+
 def simulate(
     seed: int, engine: Engine | None = None, *, told: Callable[[str], None] | None = None
 ) -> Tally:
@@ -704,12 +741,6 @@ def simulate(
         try:
             return world.run()
         except Exception as error:
-            last = "\n".join(
-                [line for line in lines if not line.startswith(" ") or "Error" in line][-25:]
-            )
-            raise Failure(
-                f"seed {seed}: {type(error).__name__}: {error}\n{last}\n"
-                f"replay: make simulate ARGS='--seed {seed} --trace'"
-            ) from error
+            raise failure(seed, error, lines) from error
         finally:
             world.close()

@@ -27,9 +27,10 @@ from keeplast.format.message_set import read_batches
 from keeplast.model.topic_config import TopicConfig
 from keeplast.tier import schema
 from keeplast.tier.objects import object_key
-from keeplast.tier.segment import is_within_lineage
+from keeplast.tier.segment import SegmentState, is_within_lineage
+from keeplast.tier.store_time import SKEW_MS_MAX, StoreTime
 from tests.support.crashing_files import Image
-from tests.support.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock, SharedTime, SkewedClock
 from tests.support.partition_maker import NOW_MS, PARTITION
 from tests.support.tier_world_hosts import Process, SlowReader, Surroundings, start_process
 from tests.support.tier_world_model import Model
@@ -44,6 +45,7 @@ from tests.support.tier_world_stores import (
 )
 from tests.support.tier_world_tasks import Life, Task, Tasks
 
+DATABASE = "the database"
 GRACE_MS = 1_000
 GARBAGE_AGE_MS = 6_000
 DELETE_RETENTION_MS = 5_000
@@ -85,16 +87,31 @@ class Tally:
     clock_jumps: int = 0
     truncations: int = 0
     reads: int = 0
+    clocks_set_wrong: int = 0
+    refused_by_clock: int = 0
+    expired_on_time: int = 0
 
     def add(self, other: Tally) -> None:
         """Count ``other`` in."""
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
+    def progress(self) -> str:
+        """Return what shows that it goes on."""
+        return f"{self.leader_changes:,} leader changes, {self.kills + self.power_losses:,} crashes"
+
+    def never_happened(self) -> tuple[str, ...]:
+        """Return what should have happened in many runs, and never did."""
+        parts = (self.kills, self.power_losses, self.zombies_woken, self.leader_changes)
+        names = ("kills", "power losses", "zombies woken", "leader changes")
+        return tuple(name for name, count in zip(names, parts, strict=True) if not count)
+
     def __str__(self) -> str:
         """Say it in lines of three."""
         parts = [f"{getattr(self, f.name):>12,} {f.name.replace('_', ' ')}" for f in fields(self)]
-        return "\n".join("".join(f"{p:<34}" for p in parts[i : i + 3]) for i in range(0, 21, 3))
+        return "\n".join(
+            "".join(f"{p:<34}" for p in parts[i : i + 3]) for i in range(0, len(parts), 3)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +154,16 @@ def draw_mood(dice: random.Random) -> Mood:
     )
 
 
+def shared_time(clock: SkewedClock) -> StoreTime | None:
+    """Return what tells the time of a store whose database has a clock."""
+    return SharedTime(clock)
+
+
+def has_wrong_clocks(seed: int) -> bool:
+    """Say whether in a seed's run hosts have clocks of their own, and the database one for all."""
+    return random.Random(f"clocks {seed}").random() < 0.2
+
+
 class Cluster:
     """Hosts with a store and a controller; what happens to them is up to who inherits."""
 
@@ -153,9 +180,15 @@ class Cluster:
         self._objects = SimulatedObjects(self._tasks, self._clock, self._dice)
         self._objects.is_routed = self._is_routed
         self._objects.fails = self._mood.fails / 10
+        self._objects.is_due = self._is_due
+        self._clocks = random.Random(f"clocks {seed}, set")
+        self._has_wrong_clocks = has_wrong_clocks(seed)
+        ahead_ms: dict[str, int] = {}
+        database = SkewedClock(self._clock, ahead_ms, DATABASE)
         self._around = Surroundings(
-            self._tasks, self._clock, self._dice, self._objects, engine, self._mood.topic, Model()
-        )
+            self._tasks, self._clock, self._dice, self._objects, engine, self._mood.topic, Model(),
+            ahead_ms, shared_time(database) if self._has_wrong_clocks else None,
+        )  # fmt: skip
         self._model = self._around.model
         self._live: Live | None = None
         with engine.begin() as connection:
@@ -166,6 +199,7 @@ class Cluster:
         self._processes: dict[str, Process] = {}
         self._readers: list[SlowReader] = []
         self._jumped = False
+        self._clock_was_wrong = False
         self._latest_ms = NOW_MS
         self._values = 0
         # The controller's.
@@ -296,6 +330,13 @@ class Cluster:
             self.tally.fenced += 1
             newest = min(task.epoch, process.leads_at)
             require(newest < self._epoch, f"the newest leader was fenced. {error}")
+        elif isinstance(error, UnavailableError) and "ahead_seconds" in str(error):
+            wrong_ms = self._around.ahead_ms.get(process.name, 0)
+            self.tally.refused_by_clock += 1
+            require(
+                abs(wrong_ms) > SKEW_MS_MAX or self._clock_was_wrong,
+                f"a host whose clock is right was refused. {error}",
+            )
         elif isinstance(error, TRANSIENT):
             self.tally.faults += 1
             self.tally.lost_answers += isinstance(error, CommitUnknownError)
@@ -308,9 +349,43 @@ class Cluster:
         query = "SELECT 1 FROM routing WHERE segment_id = ?"
         return self._tables.execute(query, (segment_id,)).fetchone() is not None
 
+    def _is_due(self, segment_id: str, modified_ms: int) -> bool:
+        """Say whether objects of a segment may go by the clock that is right."""
+        query = "SELECT not_before_ms, state FROM segments WHERE id = ?"
+        row = self._tables.execute(query, (segment_id,)).fetchone()
+        task = self._tasks.current
+        is_its_authors = task is not None and task.name != "collect"  # Who takes an upload back.
+        if self._jumped or not self._has_wrong_clocks or is_its_authors:
+            return True
+        if row is None or row[1] == SegmentState.DELETED:
+            return modified_ms <= self._clock.now_ms() - GARBAGE_AGE_MS
+        return row[0] is not None and int(row[0]) <= self._clock.now_ms()
+
+    def _check_expired(self, live: Live, before: Live) -> None:
+        """AssertionError when something has expired before its time by the clock that is right."""
+        if self._jumped or live.log_start == before.log_start:
+            return
+        kept = {segment_id for _, _, segment_id in live.routes}
+        for _, last, segment_id in before.routes:
+            if segment_id in kept or last >= live.log_start:
+                continue
+            query = "SELECT base_offset FROM segments WHERE id = ?"
+            (base,) = self._tables.execute(query, (segment_id,)).fetchone()
+            key = object_key(PARTITION, TOPIC_ID, segment_id, base, LOG)
+            data = self._objects.found[key][0]
+            dated = [b.max_timestamp for b in read_batches(data) if not b.is_control]
+            newest = max(dated, default=-1)
+            self.tally.expired_on_time += 1
+            require(
+                newest < self._clock.now_ms() - RETENTION_MS,
+                f"a segment expired {newest + RETENTION_MS - self._clock.now_ms()} ms too early",
+            )
+
     def _committed(self) -> None:
         live, before = read_live(self._tables), self._live
         check_live(live, before, self._tables, self._objects)
+        if before is not None:
+            self._check_expired(live, before)
         task = self._tasks.current
         # Whoever changes anything of a partition raises its version. What leaves it as it was is a
         # fact of the whole store, as the key of its filters, which may be anybody's.

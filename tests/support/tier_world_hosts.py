@@ -20,8 +20,9 @@ from keeplast.log.partition_log import load_aborted
 from keeplast.model.topic_config import TopicConfig
 from keeplast.tier.objects import object_key
 from keeplast.tier.replica import Role
+from keeplast.tier.store_time import StoreTime
 from tests.support.crashing_files import Image
-from tests.support.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock, SkewedClock
 from tests.support.partition_maker import PARTITION
 from tests.support.reader import Readable
 from tests.support.tier_world_model import Model, Reading
@@ -48,6 +49,10 @@ class Surroundings:
     engine: Engine
     topic: TopicConfig
     model: Model
+    ahead_ms: dict[str, int] = field(default_factory=dict)
+    """By how much the clocks of hosts are wrong."""
+    time: StoreTime | None = None
+    """The clock of a database that all hosts share, None when each one's own counts."""
 
 
 @dataclass(eq=False)
@@ -115,14 +120,15 @@ class Process(Life):
 def start_process(name: str, image: Image, around: Surroundings, heard: object) -> Process:
     """Return a new life of a host on what is on its disk; nothing is open yet."""
     assert callable(heard)
-    files = HostFiles(image, around.tasks, around.clock)
+    clock = SkewedClock(around.clock, around.ahead_ms, name)
+    files = HostFiles(image, around.tasks, clock)
     disk = Path(LOCKS.name) / name
     disk.mkdir(exist_ok=True)
     files.make_directory(disk)
-    store = SimulatedStore(around.engine, around.clock, around.tasks, around.dice, heard)
+    store = SimulatedStore(around.engine, clock, around.tasks, around.dice, heard, around.time)
     tiered = TieredStore(
         store, around.objects, owner=name, topic_of=lambda settings: around.topic,
-        clock=around.clock, files=files,
+        clock=clock, files=files,
     )  # fmt: skip
     return Process(name, disk=disk, files=files, store=store, tiered=tiered, around=around)
 

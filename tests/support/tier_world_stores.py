@@ -30,6 +30,7 @@ from keeplast.tier import schema
 from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import FILTER, ObjectWriter, StoredObject, object_key, segment_of_key
 from keeplast.tier.partition_state import PartitionState
+from keeplast.tier.store_time import StoreTime
 from keeplast.tier.transactions import Transactions
 from tests.support.crashing_files import CrashingFiles, Image
 from tests.support.partition_maker import PARTITION
@@ -63,6 +64,7 @@ class SimulatedObjects:
         self.now = 0
         self.lost_answers = 0
         self.is_routed: Callable[[str], bool] = lambda segment_id: False
+        self.is_due: Callable[[str, int], bool] = lambda segment_id, modified_ms: True
         self.fails = 0.0
         """How often a write goes wrong, whatever its task's share of faults is."""
         self._written: set[str] = set()
@@ -112,6 +114,11 @@ class SimulatedObjects:
                 segment_id is None or not self.is_routed(segment_id),
                 f"I-14: an object that is read was deleted. key={key}",
             )
+            require(
+                segment_id is None or key not in self.found
+                or self.is_due(segment_id, self.found[key][1]),
+                f"an object was deleted before its time. key={key} now={self._clock.now_ms()}",
+            )  # fmt: skip
             self.found.pop(key, None)
             if loses:
                 self.lost_answers += 1
@@ -194,10 +201,10 @@ class SimulatedTransactions(Transactions):
 
     def __init__(
         self, engine: Engine, clock: Clock, tasks: Tasks, dice: random.Random,
-        committed: Callable[[], None],
+        committed: Callable[[], None], time: StoreTime | None = None,
     ) -> None:  # fmt: skip
         """``committed`` hears of every commit."""
-        super().__init__(engine, clock)
+        super().__init__(engine, clock, time=time)
         self._tasks = tasks
         self._dice = dice
         self._heard = committed
@@ -238,11 +245,11 @@ class SimulatedStore(MetadataStore):
 
     def __init__(
         self, engine: Engine, clock: Clock, tasks: Tasks, dice: random.Random,
-        committed: Callable[[], None],
+        committed: Callable[[], None], time: StoreTime | None = None,
     ) -> None:  # fmt: skip
         """``committed`` hears of every commit."""
-        super().__init__(engine, clock)
-        self._transactions = SimulatedTransactions(engine, clock, tasks, dice, committed)
+        super().__init__(engine, clock, time=time)
+        self._transactions = SimulatedTransactions(engine, clock, tasks, dice, committed, time)
         self._tasks = tasks
         self._tables: Any = engine.raw_connection().driver_connection
         self._known: PartitionState | None = None

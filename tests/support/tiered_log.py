@@ -63,7 +63,7 @@ class Tiered:
         """Import what ``directory`` has gained."""
         import_segments(
             self.store, self.objects, LocalFiles(), directory, self.state,
-            index_interval_bytes=4096, progressed=lambda count: None,
+            topic=TopicConfig(), clock=self.clock, progressed=lambda count: None,
         )  # fmt: skip
 
     def clean(

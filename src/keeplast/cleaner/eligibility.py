@@ -189,22 +189,23 @@ def find_expired_bound(segments: Sequence[SegmentSummary], *, first_dirty: int, 
     return min(max(bases, default=bound), bound)
 
 
-def find_compaction_delay(
-    segments: Sequence[SegmentSummary],
-    *,
-    first_dirty: int,
-    max_compaction_lag_ms: int,
-    now_ms: int,
-) -> int:
-    """Return for how many milliseconds compaction is overdue, 0 when it is not.
+def find_overdue_from(
+    segments: Sequence[SegmentSummary], *, first_dirty: int, max_compaction_lag_ms: int
+) -> int | None:
+    """Return the last moment at which compaction is not overdue, None when it never will be.
 
     Timestamps of 0 or less are ignored; min lag and the last stable offset play no part.
     """
+    if max_compaction_lag_ms >= INT64_MAX:
+        return None
     stamps = [
         segment.first_batch_timestamp_ms
         for segment in non_active_from(segments, first_dirty)
         if segment.first_batch_timestamp_ms is not None and segment.first_batch_timestamp_ms > 0
     ]
-    cutoff = now_ms - max(max_compaction_lag_ms, 0)
-    earliest = min(stamps, default=INT64_MAX)
-    return max(cutoff - earliest, 0)
+    return min(stamps) + max(max_compaction_lag_ms, 0) if stamps else None
+
+
+def delay_ms(overdue_from_ms: int | None, now_ms: int) -> int:
+    """Return for how many milliseconds compaction is overdue at ``now_ms``, 0 when it is not."""
+    return 0 if overdue_from_ms is None else max(now_ms - overdue_from_ms, 0)

@@ -6,7 +6,7 @@ function of the plan and the group's bytes and can run anywhere, twice, in any o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +36,10 @@ class RoundPlan:
     marker whatever its horizon, and sets none, as a pass must that does not see all of the log:
     what they delete may lie where it cannot look, and is read there until it goes.
     ``chunk_end``, the base of a segment, is up to where the first pass reads when that is less than
-    the bound; then the round ends there, as it does where a bounded map fills.
+    the bound; then the round ends there, as it does where a bounded map fills. The horizons that
+    the round sets count from ``stamped_ms``, None from ``now_ms``.
+    ``aborted`` are each segment's aborted transactions, by its base; ``indexed`` is what its index
+    said of them, where ``aborted`` was told by the markers instead.
     """
 
     partition: TopicPartition
@@ -55,6 +58,8 @@ class RoundPlan:
     keeps_group_ends: bool = False
     expires_nothing: bool = False
     chunk_end: int | None = None
+    stamped_ms: int | None = None
+    indexed: tuple[tuple[int, tuple[AbortedTransaction, ...]], ...] = ()
 
     @property
     def expiry_now_ms(self) -> int:
@@ -71,7 +76,8 @@ class RoundPlan:
         """Return the delete horizon that is stamped in this round; negative means never."""
         if self.expires_nothing:
             return -1
-        return delete_horizon(self.now_ms, self.topic.delete_retention_ms)
+        since_ms = self.now_ms if self.stamped_ms is None else self.stamped_ms
+        return delete_horizon(since_ms, self.topic.delete_retention_ms)
 
     @property
     def old_format_horizon_ms(self) -> int:
@@ -96,6 +102,25 @@ class RoundPlan:
             if base >= base_offset
             for txn in entries
             if txn.last_offset >= self.log_start and txn.first_offset < self.bound
+        )
+
+    def as_indexed(
+        self, entries: Sequence[AbortedTransaction], bases: Container[int]
+    ) -> tuple[AbortedTransaction, ...]:
+        """Return what an index that is written has for ``entries``, of the segments at ``bases``.
+
+        An entry stays as it was, as in Kafka: it may say of more data that went long ago.
+        """
+        known = {
+            (txn.producer_id, txn.last_offset): txn
+            for base, its in self.indexed
+            if base in bases
+            for txn in its
+        }
+        found = [known.get((txn.producer_id, txn.last_offset), txn) for txn in entries]
+        return tuple(
+            old if old.first_offset <= txn.first_offset else txn
+            for old, txn in zip(found, entries, strict=True)
         )
 
 

@@ -14,8 +14,9 @@ from keeplast.cleaner.eligibility import (
     CleanableRange,
     FirstDirty,
     FirstUncleanable,
+    delay_ms,
     find_cleanable_range,
-    find_compaction_delay,
+    find_overdue_from,
 )
 from keeplast.cleaner.explanation import (
     Dating,
@@ -33,13 +34,15 @@ from keeplast.model.topic_config import TopicConfig
 class DirtySection:
     """The dirty section of a log: ``[first_dirty, uncleanable)`` before rounding to segments.
 
-    ``compaction_delay_ms`` is for how long it is overdue, 0 when it is not.
+    ``compaction_delay_ms`` is for how long it is overdue, 0 when it is not; ``overdue_from_ms`` is
+    the last moment at which it is not, None when it never will be.
     """
 
     first_dirty: FirstDirty
     uncleanable: FirstUncleanable
     cleanable: CleanableRange
     compaction_delay_ms: int
+    overdue_from_ms: int | None
     dating: Dating
 
     def before(self, bound: int) -> DirtySection:
@@ -60,18 +63,19 @@ def find_dirty_section(
     now_ms: int,
 ) -> DirtySection:
     """Return the section of ``segments`` (ascending, the last one active) between two limits."""
+    overdue_from_ms = find_overdue_from(
+        segments,
+        first_dirty=first_dirty.offset,
+        max_compaction_lag_ms=topic.max_compaction_lag_ms,
+    )
     return DirtySection(
         first_dirty,
         uncleanable,
         find_cleanable_range(
             segments, first_dirty=first_dirty.offset, uncleanable=uncleanable.offset
         ),
-        find_compaction_delay(
-            segments,
-            first_dirty=first_dirty.offset,
-            max_compaction_lag_ms=topic.max_compaction_lag_ms,
-            now_ms=now_ms,
-        ),
+        delay_ms(overdue_from_ms, now_ms),
+        overdue_from_ms,
         find_dating(segments, first_dirty=first_dirty.offset, now_ms=now_ms),
     )
 

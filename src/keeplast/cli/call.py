@@ -18,14 +18,15 @@ from keeplast.cli.options import RunOptions, SelectionName
 from keeplast.cli.output import say
 from keeplast.cli.places import recipe_for
 from keeplast.cli.progress import ProgressEvents
-from keeplast.cli.sizes import parse_size
 from keeplast.cli.wiring import CoordinatorPort
+from keeplast.config.assumed import assumed_defaults, assumed_sentence
 from keeplast.config.selection import Selection, select_partitions
 from keeplast.engine.place import check_places
 from keeplast.engine.report import CleanReport
 from keeplast.engine.request import CleanRequest
 from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.model.size import parse_size
 
 
 def report_call(
@@ -46,6 +47,7 @@ def report_call(
     for warning in selection.warnings:
         say(warning, kind="warning")
     wiring.check_runner(options.runner, master=options.master)
+    assumed = say_assumed(options, selection, expires=options.retention)
     report = CleanReport(())
     if selection.partitions:
         request = make_request(options, selection, memory_bytes)
@@ -65,7 +67,16 @@ def report_call(
     together = sorted(
         (*report.partitions, *selection.decided), key=lambda each: (each.topic, each.partition)
     )
-    return replace(report, partitions=tuple(together))
+    return replace(report, partitions=tuple(together), warnings=selection.warnings, assumed=assumed)
+
+
+def say_assumed(options: RunOptions, selection: Selection, *, expires: bool) -> dict[str, str]:
+    """Say which defaults the call rests on because no source says them, and return them."""
+    topics = {request.partition.topic: request.topic for request in selection.partitions}
+    assumed = assumed_defaults(selection.settings, topics, is_forced=options.force, expires=expires)
+    if assumed:
+        say(assumed_sentence(assumed), kind="note")
+    return assumed
 
 
 def select(options: RunOptions, files: FileSystem | None = None) -> Selection:
@@ -83,6 +94,7 @@ def select(options: RunOptions, files: FileSystem | None = None) -> Selection:
         partitions=options.partitions,
         flags=options.config,
         config_file=options.config_file,
+        broker_config=options.broker_config,
         environment=os.environ,
         key_map_bytes=None
         if key_map_bytes is None
@@ -100,6 +112,7 @@ def make_request(options: RunOptions, selection: Selection, memory_bytes: int) -
         log_start_offset=options.log_start_offset,
         first_dirty_offset=options.first_dirty_offset,
         uncleanable_offset=options.uncleanable_offset,
+        is_unsafe=options.unsafe,
         memory_bytes=memory_bytes,
         rounds=None if options.until_done else rounds,
         roll_active=options.roll_active,
@@ -109,6 +122,7 @@ def make_request(options: RunOptions, selection: Selection, memory_bytes: int) -
         expired=options.expired,
         order=Order(options.selection),
         target=options.to,
+        overwrites=options.overwrite,
         receipt=options.receipt,
         shape=None if options.shape is None else Shape(options.shape),
         task_memory_bytes=parse_size(options.task_memory, "--task-memory"),

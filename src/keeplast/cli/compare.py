@@ -17,7 +17,6 @@ from keeplast.cli.guard import JSON_VERSION, error_document
 from keeplast.cli.options import RunOptions
 from keeplast.cli.output import print_result, say
 from keeplast.cli.progress import ProgressEvents
-from keeplast.cli.sizes import parse_size
 from keeplast.cli.verdict import report_errors, report_exit_code
 from keeplast.config.sources import read_settings
 from keeplast.engine.preview import READINGS, StrategyPreview, preview_strategy
@@ -27,6 +26,7 @@ from keeplast.errors import CompactionError, InvalidError, error_text
 from keeplast.format.filename import LOG_START_CHECKPOINT
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import LocalFiles
+from keeplast.model.size import parse_size
 from keeplast.model.topic_config import TopicConfig
 
 STRATEGY_KEYS = (
@@ -48,6 +48,7 @@ def compared(values: RunOptions, *, first: int) -> tuple[int, dict[str, Any]]:
         LocalFiles(),
         flags=without_strategy(values.config),
         config_file=values.config_file,
+        broker_config=values.broker_config,
         environment=os.environ,
     )
     today = {

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from keeplast.cli.guard import run_guarded
-from keeplast.cli.options import Config, ConfigFile, Json
+from keeplast.cli.options import BrokerConfig, Config, ConfigFile, Json
 
 config = typer.Typer(
     name="config",
@@ -54,35 +54,51 @@ def list_settings(
     ] = False,
     config: Config = None,
     config_file: ConfigFile = None,
+    broker_config: BrokerConfig = None,
     as_json: Json = False,
 ) -> None:
     """List the settings: all there are, or of a data directory those set and where.
 
     A topic's value from any source beats the cluster's, which beats the default; flags beat the
-    environment, which beats the file, which beats the directory's own metadata.
+    environment, which beats the file, which beats the directory's own metadata, which beats the
+    broker's file.
     """
     from keeplast.cli.config_call import listed
 
     run_guarded(
         lambda: listed(
-            data_dir, topic, tuple(config or ()), config_file, effective=effective, as_json=as_json
+            data_dir,
+            topic,
+            tuple(config or ()),
+            config_file,
+            broker_config,
+            effective=effective,
+            as_json=as_json,
         ),
         as_json=as_json,
     )
 
 
 @config.command()
-def describe(key: Key, as_json: Json = False) -> None:
-    """Say what a setting means: names, type, default, range, trade-off, and whether it acts."""
+def describe(key: Key, broker_config: BrokerConfig = None, as_json: Json = False) -> None:
+    """Say what a setting means: names, type, default, range, trade-off, and whether it acts.
+
+    With `--broker-config` also what that file says of it, and in which line.
+    """
     from keeplast.cli.config_call import described
 
-    run_guarded(lambda: described(key, as_json=as_json), as_json=as_json)
+    run_guarded(lambda: described(key, broker_config, as_json=as_json), as_json=as_json)
 
 
 @config.command()
 def check(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A settings file.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="A settings file, or a broker's server.properties (any name with .properties).",
+            show_default=False,
+        ),
     ],
     as_json: Json = False,
 ) -> None:
@@ -99,13 +115,16 @@ def get(
     topic: Topic = None,
     config: Config = None,
     config_file: ConfigFile = None,
+    broker_config: BrokerConfig = None,
     as_json: Json = False,
 ) -> None:
     """Print the value that counts; where it comes from goes to stderr."""
     from keeplast.cli.config_call import got
 
     run_guarded(
-        lambda: got(key, data_dir, topic, tuple(config or ()), config_file, as_json=as_json),
+        lambda: got(
+            key, data_dir, topic, tuple(config or ()), config_file, broker_config, as_json=as_json
+        ),
         as_json=as_json,
     )
 
@@ -119,6 +138,7 @@ def set_settings(
     data_dir: DataDir,
     topic: Topic = None,
     config_file: ConfigFile = None,
+    broker_config: BrokerConfig = None,
     as_json: Json = False,
 ) -> None:
     """Write settings into keeplast.toml of a data directory, checked together with all others.
@@ -129,7 +149,9 @@ def set_settings(
     from keeplast.cli.config_call import changed, pairs
 
     run_guarded(
-        lambda: changed(pairs(settings), data_dir, topic, config_file, as_json=as_json),
+        lambda: changed(
+            pairs(settings), data_dir, topic, config_file, broker_config, as_json=as_json
+        ),
         as_json=as_json,
     )
 
@@ -143,12 +165,15 @@ def unset(
     data_dir: DataDir,
     topic: Topic = None,
     config_file: ConfigFile = None,
+    broker_config: BrokerConfig = None,
     as_json: Json = False,
 ) -> None:
     """Remove settings from keeplast.toml, so that the next source in line counts again."""
     from keeplast.cli.config_call import changed
 
     run_guarded(
-        lambda: changed(dict.fromkeys(keys), data_dir, topic, config_file, as_json=as_json),
+        lambda: changed(
+            dict.fromkeys(keys), data_dir, topic, config_file, broker_config, as_json=as_json
+        ),
         as_json=as_json,
     )

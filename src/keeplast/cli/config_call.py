@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keeplast.cli.config_view import (
+    broker_text,
     change_lines,
     definition_lines,
     definition_row,
@@ -20,6 +21,11 @@ from keeplast.cli.exit_codes import CHECK_FAILED, DONE
 from keeplast.cli.guard import JSON_VERSION
 from keeplast.cli.output import print_result, say
 from keeplast.cli.sizes import format_counted
+from keeplast.config.broker_config import (
+    broker_problems,
+    read_broker_bytes,
+    read_broker_config,
+)
 from keeplast.config.definitions import DEFINITIONS
 from keeplast.config.layers import file_layer, file_problems, find_definition, warnings_of
 from keeplast.config.settings import Settings
@@ -30,6 +36,7 @@ from keeplast.errors import CompactionError, InvalidError
 from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory, open_data_directory
 from keeplast.log.files import LocalFiles
 
+BROKER_SUFFIX = ".properties"
 Outcome = tuple[int, dict[str, Any]]
 
 
@@ -38,19 +45,22 @@ def listed(
     topic: str | None,
     flags: Sequence[str],
     config_file: Path | None,
+    broker_config: Path | None,
     *,
     effective: bool,
     as_json: bool,
 ) -> Outcome:
     """List what there is, or what counts in a data directory."""
     if data_dir is None:
-        if effective or topic is not None:
+        if effective or topic is not None or broker_config is not None:
             raise InvalidError("whose settings these are is not said; give DATA_DIR. DATA_DIR=")
         if not as_json:
             print_result(definitions_table(DEFINITIONS))
         return DONE, _document(settings=[definition_row(each) for each in DEFINITIONS])
     directory = open_data_directory(data_dir, LocalFiles())
-    settings = _settings(directory, flags, config_file)
+    settings = _settings(directory, flags, config_file, broker_config)
+    for warning in settings.warnings_of_broker:
+        say(warning, kind="warning")
     _warn_of_topic(directory, topic)
     found = [(each, settings.effective(each, topic)) for each in DEFINITIONS]
     shown = [(each, value) for each, value in found if effective or not value.is_default]
@@ -65,16 +75,26 @@ def listed(
     )
 
 
-def described(key: str, *, as_json: bool) -> Outcome:
-    """Say everything about one setting."""
+def described(key: str, broker_config: Path | None, *, as_json: bool) -> Outcome:
+    """Say everything about one setting, and what a broker's file says of it."""
     definition = find_definition(key)
+    row: dict[str, Any] = definition_row(definition)
+    lines = definition_lines(definition)
+    if broker_config is not None:
+        broker = read_broker_config(broker_config, LocalFiles())
+        value = Settings((), broker=broker).effective(definition, None)
+        line = None if value.key is None else broker.lines[value.key]
+        row["in_broker_config"] = value_row(definition, value) | {"line": line}
+        lines += ["", f"  {broker_text(definition, value, broker.layer.source, line)}"]
     if not as_json:
-        print_result(*definition_lines(definition))
-    return DONE, _document(**definition_row(definition))
+        print_result(*lines)
+    return DONE, _document(**row)
 
 
 def checked(file: Path, *, as_json: bool) -> Outcome:
     """Tell every mistake in a file, and what a user should know of it."""
+    if file.suffix == BROKER_SUFFIX:
+        return _checked_broker(file, as_json=as_json)
     path = file.resolve()
     text = read_text(path, LocalFiles())
     problems = [str(problem) for problem in file_problems(text, str(file))]
@@ -105,19 +125,50 @@ def checked(file: Path, *, as_json: bool) -> Outcome:
     )
 
 
+def _checked_broker(file: Path, *, as_json: bool) -> Outcome:
+    """Tell every mistake in a broker's file; what is not a setting of ours is nobody's business."""
+    files, path = LocalFiles(), file.resolve()
+    problems = [str(each) for each in broker_problems(read_broker_bytes(path, files), str(path))]
+    warnings: list[str] = []
+    count = 0
+    if not problems:
+        broker = read_broker_config(file, files)
+        settings = Settings((), broker=broker)
+        problems = settings.problems(None)
+        warnings = [*broker.warnings, *settings.hazards(None)]
+        count = len(broker.layer.cluster)
+        try:
+            settings.cleaner_config()
+        except CompactionError as error:
+            problems.append(str(error))
+    if not as_json:
+        for warning in warnings:
+            print_result(f"warning: {warning}")
+        for problem in problems:
+            print_result(f"mistake: {problem}")
+        if not problems:
+            words = format_counted(count, "setting")
+            print_result(f"no mistake: {words} that keeplast knows. path={file}")
+    return CHECK_FAILED if problems else DONE, _document(
+        path=str(file), problems=problems, warnings=warnings
+    )
+
+
 def got(
     key: str,
     data_dir: Path,
     topic: str | None,
     flags: Sequence[str],
     config_file: Path | None,
+    broker_config: Path | None,
     *,
     as_json: bool,
 ) -> Outcome:
     """Print the value that counts."""
     definition = find_definition(key)
     directory = open_data_directory(data_dir, LocalFiles())
-    found = _settings(directory, flags, config_file).effective(definition, topic)
+    settings = _settings(directory, flags, config_file, broker_config)
+    found = settings.effective(definition, topic)
     _warn_of_topic(directory, topic)
     if not as_json:
         print_result(value_text(found.value) if found.value is not None else "")
@@ -143,6 +194,7 @@ def changed(
     data_dir: Path,
     topic: str | None,
     config_file: Path | None,
+    broker_config: Path | None,
     *,
     as_json: bool,
 ) -> Outcome:
@@ -158,6 +210,7 @@ def changed(
         topics_here=_topics(directory),
         config_file=config_file,
         environment=os.environ,
+        broker_config=broker_config,
     )
     if not as_json:
         print_result(*change_lines(edit, topic, directory.root))
@@ -179,13 +232,19 @@ def changed(
     )
 
 
-def _settings(directory: DataDirectory, flags: Sequence[str], config_file: Path | None) -> Settings:
+def _settings(
+    directory: DataDirectory,
+    flags: Sequence[str],
+    config_file: Path | None,
+    broker_config: Path | None,
+) -> Settings:
     return read_settings(
         directory.root,
         LocalFiles(),
         flags=flags,
         config_file=config_file,
         environment=os.environ,
+        broker_config=broker_config,
     )
 
 

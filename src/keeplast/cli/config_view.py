@@ -119,6 +119,13 @@ def change_lines(edit: Edit, topic: str | None, root: Path) -> list[str]:
     return lines
 
 
+def broker_text(definition: Definition, found: Effective, source: str, line: int | None) -> str:
+    """Return what a broker's file says of a setting, or that it says nothing."""
+    if line is None:
+        return f"{source} does not name it: the default counts on that broker"
+    return f"{source}, line {line}: {found.key}, which is {_shown(definition, found.value)}"
+
+
 def origin_text(definition: Definition, found: Effective, root: Path) -> str:
     """Return who said a value: ``default``, or a source, its scope, and another name it used."""
     if found.source is None or found.scope is None:

@@ -51,7 +51,9 @@ def delete_records(
     dry_run: DryRun = False,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
+    broker_config: options.BrokerConfig = None,
     high_watermark: options.HighWatermark = None,
+    unsafe: options.Unsafe = False,
     as_json: options.Json = False,
 ) -> None:
     """Delete a partition's records below an offset, whatever their keys, as DeleteRecords does.
@@ -63,7 +65,7 @@ def delete_records(
     run_guarded(
         lambda: _deleted(
             data_dir, topic, partition, before_offset, remove, dry_run, tuple(config or ()),
-            config_file, high_watermark, as_json,
+            config_file, broker_config, high_watermark, unsafe, as_json,
         ),
         as_json=as_json,
     )  # fmt: skip
@@ -78,7 +80,9 @@ def _deleted(
     dry_run: bool,
     config: tuple[str, ...],
     config_file: Path | None,
+    broker_config: Path | None,
     high_watermark: int | None,
+    unsafe: bool,
     as_json: bool,
 ) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.exit_codes import DONE
@@ -95,6 +99,7 @@ def _deleted(
         partition=partition,
         flags=config,
         config_file=config_file,
+        broker_config=broker_config,
     )
     for warning in warnings:
         say(warning, kind="warning")
@@ -103,6 +108,7 @@ def _deleted(
         files,
         before_offset=before_offset,
         high_watermark=high_watermark,
+        is_unsafe=unsafe,
         removes=remove,
         writes=not dry_run,
         warned=lambda message: say(message, kind="warning"),
@@ -144,6 +150,7 @@ def _lines(report: DeleteRecordsReport, *, dry_run: bool, removes: bool) -> list
             f"  segment {partly.base} ({format_bytes(partly.bytes)}) {what}: its bytes go when it "
             "lies wholly below the log start, or expires"
         )
+    lines += [f"  unsafe: {lift}" for lift in report.lifts]
     return lines
 
 

@@ -52,6 +52,7 @@ class ExportOptions:
     cores: int | None
     config: tuple[str, ...]
     config_file: Path | None
+    broker_config: Path | None
     memory: str
     task_memory: str
     object_options: tuple[str, ...]
@@ -69,6 +70,7 @@ def export(
     cores: options.Cores = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
+    broker_config: options.BrokerConfig = None,
     memory: options.Memory = options.MEMORY_DEFAULT,
     task_memory: options.TaskMemory = options.TASK_MEMORY_DEFAULT,
     object_option: options.ObjectOptions = None,
@@ -91,6 +93,7 @@ def export(
         cores=cores,
         config=tuple(config or ()),
         config_file=config_file,
+        broker_config=broker_config,
         memory=memory,
         task_memory=task_memory,
         object_options=tuple(object_option or ()),
@@ -103,10 +106,10 @@ def _exported(values: ExportOptions) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.exit_codes import DONE
     from keeplast.cli.output import print_result, say
     from keeplast.cli.progress import ProgressEvents
-    from keeplast.cli.sizes import parse_size
     from keeplast.config.sources import read_settings
     from keeplast.log.data_directory import open_data_directory
     from keeplast.log.files import LocalFiles
+    from keeplast.model.size import parse_size
 
     _require_pyarrow()
     check_runner(values.runner, master=values.master)
@@ -116,7 +119,13 @@ def _exported(values: ExportOptions) -> tuple[int, dict[str, Any]]:
     task_memory_bytes = parse_size(values.task_memory, "--task-memory")
     there = source.recipe().open()
     root = open_data_directory(values.data_dir, there).root
-    settings = read_settings(root, there, flags=values.config, config_file=values.config_file)
+    settings = read_settings(
+        root,
+        there,
+        flags=values.config,
+        config_file=values.config_file,
+        broker_config=values.broker_config,
+    )
     # Before Spark is started: a mistake costs no session.
     check_target(values.to.absolute(), LocalFiles(), source, overwrite=values.overwrite)
     with (
@@ -146,8 +155,8 @@ def _exported(values: ExportOptions) -> tuple[int, dict[str, Any]]:
 
 def _source(values: ExportOptions) -> SourceOptions:
     """Return what is read, in the words of the data source."""
-    from keeplast.cli.sizes import parse_size
     from keeplast.engine.workspace import MEMORY_BYTES_MIN
+    from keeplast.model.size import parse_size
     from keeplast.pipeline.source_options import OBJECT_PREFIX, read_options
 
     memory_bytes = parse_size(values.memory, "--memory")

@@ -23,6 +23,7 @@ import typer
 from keeplast.cli import exit_codes
 from keeplast.cli.output import print_document, say
 from keeplast.errors import CompactionError, CorruptError, error_text
+from keeplast.model.redaction import without_secrets
 
 JSON_VERSION = 1
 
@@ -57,11 +58,11 @@ def _ended(body: Callable[[], tuple[int, dict[str, Any] | None]], *, as_json: bo
         raise typer.Exit(exit_codes.FAILED) from None
     except (CompactionError, OSError) as error:
         code, document = exit_codes.error_exit_code(error), error_document(error)
-        say(error_text(error), kind="error")
+        say(without_secrets(error_text(error)), kind="error")
     except typer.Exit:
         raise
     except Exception as error:  # noqa: BLE001 - the loop that owns the command: code 5, not 1
-        traceback.print_exc(file=sys.stderr)
+        sys.stderr.write(without_secrets(traceback.format_exc()))
         code, document = exit_codes.FAILED, error_document(error)
     if as_json and document is not None:
         try:
@@ -99,8 +100,8 @@ def error_document(error: Exception) -> dict[str, Any]:
         "partitions": [],
         "error": {
             "class": type(error).__name__,
-            "message": error_text(error),
-            "path": path,
+            "message": without_secrets(error_text(error)),
+            "path": None if path is None else without_secrets(path),
             "position": position,
         },
     }

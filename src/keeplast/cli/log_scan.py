@@ -12,12 +12,13 @@ batches or records that were asked for. Three kinds of finding, by what follows 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from keeplast.cli.aborted_scan import AbortedScan
 from keeplast.cli.rows import Row, batch_row, record_row
 from keeplast.engine.log_reader import read_segment
 from keeplast.errors import CompactionError, CorruptError
@@ -26,6 +27,7 @@ from keeplast.format.checksum import crc32, crc32c
 from keeplast.format.filename import INDEX, TIME_INDEX, TXN_INDEX, Kind, segment_file
 from keeplast.format.index_bounds import ENTRY_BYTES, index_bytes_max
 from keeplast.format.message_set import Batch
+from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, reading
 from keeplast.model.offsets import NO_TIMESTAMP, RELATIVE_OFFSET_MAX
 
@@ -182,9 +184,13 @@ def scan_segment(
     files: FileSystem,
     findings: Findings,
     sample: Sample,
+    aborted: AbortedScan,
     progressed: Callable[[int], None],
 ) -> None:
-    """Fill ``view`` by reading its file to the end, or to where it cannot be read."""
+    """Fill ``view`` by reading its file to the end, or to where it cannot be read.
+
+    ``aborted`` has seen the segments before, if any are read.
+    """
     checker = _IndexChecker.load(view, files, findings)
     view.end_offset = view.base_offset
     previous_last: int | None = None
@@ -192,6 +198,7 @@ def scan_segment(
         for batch in read_segment(files, view.path):
             _check_batch(batch, view, previous_last, findings)
             checker.take(batch)
+            aborted.take(batch)
             _count(batch, view, findings)
             try:
                 sample.offer(batch)
@@ -202,6 +209,11 @@ def scan_segment(
     except CorruptError as error:
         _end_early(view, error, findings)
     checker.finish()
+    problems = aborted.compare(checker.aborted)
+    if view.valid_bytes == view.size_bytes:
+        path = view.path.with_name(segment_file(view.base_offset, TXN_INDEX))
+        for problem, offset in problems:
+            findings.add("corrupt", path, f"{problem} (log offset {offset})")
 
 
 def _end_early(view: SegmentView, error: CorruptError, findings: Findings) -> None:
@@ -279,8 +291,14 @@ class _IndexChecker:
     """Walks the offset index beside the batches, so that each entry is seen against its batch."""
 
     def __init__(
-        self, view: SegmentView, findings: Findings, offsets: list[tuple[int, int]], last_time: int
+        self,
+        view: SegmentView,
+        findings: Findings,
+        offsets: list[tuple[int, int]],
+        last_time: int,
+        aborted: Sequence[AbortedTransaction] | None,
     ) -> None:
+        self.aborted = aborted
         self._view = view
         self._findings = findings
         self._offsets = offsets
@@ -322,8 +340,7 @@ class _IndexChecker:
                 offsets = [(int(a), int(b)) for a, b in entries[:used]]
             elif problem is None and used:
                 last_time = int(entries[used - 1, 0])
-        _check_aborted(view, files, findings)
-        return cls(view, findings, offsets, last_time)
+        return cls(view, findings, offsets, last_time, _load_aborted(view, files, findings))
 
     def take(self, batch: Batch) -> None:
         """Compare ``batch`` with the entry that is next."""
@@ -405,15 +422,23 @@ def _is_too_large(
     return True
 
 
-def _check_aborted(view: SegmentView, files: FileSystem, findings: Findings) -> None:
+def _load_aborted(
+    view: SegmentView, files: FileSystem, findings: Findings
+) -> Sequence[AbortedTransaction] | None:
+    """Return the entries of the transaction index, None where there is nothing to compare.
+
+    Without an offset index nobody expects one: all are rebuilt when they are needed.
+    """
     path = view.path.with_name(segment_file(view.base_offset, TXN_INDEX))
-    if not files.exists(path) or _is_too_large(view, path, TXN_INDEX, files, findings):
-        return
+    if not files.exists(path):
+        return () if files.exists(path.with_suffix(INDEX)) else None
+    if _is_too_large(view, path, TXN_INDEX, files, findings):
+        return None
     try:
         entries = txn_index.decode(_read_start(view, path, TXN_INDEX, files))
     except CompactionError as error:
         findings.add_error("corrupt", path, error)
-        return
+        return None
     for index, entry in enumerate(entries):
         if entry.last_offset < view.base_offset:
             findings.add(
@@ -424,3 +449,5 @@ def _check_aborted(view: SegmentView, files: FileSystem, findings: Findings) -> 
                 expected=f"at least {view.base_offset}",
                 found=entry.last_offset,
             )
+    # An entry of another segment is told of above, and once.
+    return [entry for entry in entries if entry.last_offset >= view.base_offset]

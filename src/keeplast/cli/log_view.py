@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from keeplast.cli.aborted_scan import AbortedScan
 from keeplast.cli.escapes import printable
 from keeplast.cli.file_view import view_file
 from keeplast.cli.guard import JSON_VERSION
@@ -218,10 +219,11 @@ def _segment_view(path: Path, base: int, files: FileSystem, *, is_active: bool) 
 
 def _scan(view: LogView, files: FileSystem) -> None:
     view.sample.topic = None if view.partition is None else view.partition.topic
+    aborted = AbortedScan()
     with ProgressEvents("reading") as events:
         events.planned(sum(segment.size_bytes for segment in view.segments))
         for segment in view.segments:
-            scan_segment(segment, files, view.findings, view.sample, events.progressed)
+            scan_segment(segment, files, view.findings, view.sample, aborted, events.progressed)
 
 
 def _read_checkpoints(view: LogView, files: FileSystem) -> None:

@@ -6,7 +6,7 @@ The order is the rule: what was served and drawn while it ran is closed before t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -51,8 +51,13 @@ def run_until_signal(daemon: Daemon) -> Ended:
     return Ended(report, signals.exit_code)
 
 
-def say_end(ended: Ended, sentences: Sequence[str], *, as_json: bool) -> tuple[int, dict[str, Any]]:
-    """Say what was done and how the partitions stand; returns exit code and document."""
+def say_end(
+    ended: Ended, sentences: Sequence[str], assumed: Mapping[str, str], *, as_json: bool
+) -> tuple[int, dict[str, Any]]:
+    """Say what was done and how the partitions stand; returns exit code and document.
+
+    ``assumed`` are the defaults that the run rests on because no source says them.
+    """
     report = ended.report
     for sentence in sentences:
         say(sentence)
@@ -60,4 +65,5 @@ def say_end(ended: Ended, sentences: Sequence[str], *, as_json: bool) -> tuple[i
         print_result(run_table(report))
     worst = max((error_exit_code(error) for error in report.failures.values()), default=DONE)
     code = worst if ended.signal_code is None else ended.signal_code
-    return code, run_document(report, is_stopped=ended.signal_code is not None)
+    document = run_document(report, is_stopped=ended.signal_code is not None)
+    return code, {**document, "assumed": dict(assumed)}

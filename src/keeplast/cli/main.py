@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from keeplast import __version__
 from keeplast.cli.clean import clean
@@ -25,8 +26,29 @@ from keeplast.cli.status import status
 from keeplast.cli.tier import tier
 from keeplast.cli.verify import verify
 
+
+class CheckedGroup(TyperGroup):
+    """All commands; refuses an empty argument, which is what an unset variable leaves of one.
+
+    As a path it would mean the current directory, and be cleaned wherever somebody happens to be.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Look at every argument of the command line before any command does."""
+        for number, text in enumerate(args, start=1):
+            # An option without a value, as --to=$PLACE is then.
+            is_bare = text.startswith("--") and text.endswith("=") and text.count("=") == 1
+            if not text.strip() or is_bare:
+                raise typer.BadParameter(
+                    f"argument {number} is empty; is a variable not set? argument={text!r}"
+                )
+        found: list[str] = super().parse_args(ctx, args)
+        return found
+
+
 app = typer.Typer(
     name="keeplast",
+    cls=CheckedGroup,
     help="Log compaction for Kafka-format logs, outside the broker, on Spark.",
     no_args_is_help=True,
     invoke_without_command=True,

@@ -63,13 +63,22 @@ To = Annotated[
         parser=place,
     ),
 ]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Write to --to although other things lie there; partitions that are there already "
+        "are replaced.",
+        rich_help_panel=ROUND,
+    ),
+]
 ObjectOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--object-option",
         metavar="KEY=VALUE",
         help="An option of the object store, such as endpoint=http://host:port; repeatable. "
-        "Credentials are taken from the environment too.",
+        "Credentials are taken from the environment too, or given as KEY=@FILE or KEY=env:NAME.",
         rich_help_panel=RUN,
     ),
 ]
@@ -113,6 +122,16 @@ ConfigFile = Annotated[
         rich_help_panel=SETTINGS,
     ),
 ]
+BrokerConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--broker-config",
+        metavar="FILE",
+        help="The broker's server.properties: the cluster's defaults where nothing else says them. "
+        "Only settings that keeplast knows are read. Default: Kafka's defaults, and a note.",
+        rich_help_panel=SETTINGS,
+    ),
+]
 NowMs = Annotated[
     int | None,
     typer.Option(
@@ -123,13 +142,25 @@ NowMs = Annotated[
         rich_help_panel=FACTS,
     ),
 ]
+RoundNowMs = Annotated[
+    int | None,
+    typer.Option(
+        "--now-ms",
+        metavar="MS",
+        min=0,
+        help="The clock of the round, milliseconds since 1970; not ahead of now, unless --unsafe. "
+        "Default: now.",
+        rich_help_panel=FACTS,
+    ),
+]
 HighWatermark = Annotated[
     int | None,
     typer.Option(
         "--high-watermark",
         metavar="OFFSET",
         min=0,
-        help="End of what is replicated. Default: replication-offset-checkpoint, else the log end.",
+        help="End of what is replicated; not above the default, unless --unsafe. Default: "
+        "replication-offset-checkpoint, else the log end.",
         rich_help_panel=FACTS,
     ),
 ]
@@ -139,7 +170,8 @@ LogStartOffset = Annotated[
         "--log-start-offset",
         metavar="OFFSET",
         min=0,
-        help="First readable offset. Default: log-start-offset-checkpoint, else the first segment.",
+        help="First readable offset; another counts with --unsafe only. Default: "
+        "log-start-offset-checkpoint, else the first segment.",
         rich_help_panel=FACTS,
     ),
 ]
@@ -149,7 +181,8 @@ FirstDirtyOffset = Annotated[
         "--first-dirty-offset",
         metavar="OFFSET",
         min=0,
-        help="Where the last round ended. Default: cleaner-offset-checkpoint, else the log start.",
+        help="Where the last round ended; not above the default, unless --unsafe. Default: "
+        "cleaner-offset-checkpoint, else the log start.",
         rich_help_panel=FACTS,
     ),
 ]
@@ -159,8 +192,17 @@ UncleanableOffset = Annotated[
         "--uncleanable-offset",
         metavar="OFFSET",
         min=0,
-        help="First offset that must stay as it is. Default: from transactions, lag and the active "
-        "segment.",
+        help="First offset that must stay as it is; not above the default, unless --unsafe. "
+        "Default: from transactions, lag and the active segment.",
+        rich_help_panel=FACTS,
+    ),
+]
+Unsafe = Annotated[
+    bool,
+    typer.Option(
+        "--unsafe",
+        help="Take what is given here as it is, also where it lifts a limit of the log; the "
+        "receipt says so.",
         rich_help_panel=FACTS,
     ),
 ]
@@ -331,6 +373,7 @@ class RunOptions:
     cores: int | None
     config: tuple[str, ...]
     config_file: Path | None
+    broker_config: Path | None
     key_map_bytes: str | None
     memory: str
     shape: ShapeName | None
@@ -338,12 +381,14 @@ class RunOptions:
     selection: SelectionName
     as_json: bool
     to: Path | None = None
+    overwrite: bool = False
     object_options: tuple[str, ...] = ()
     now_ms: int | None = None
     high_watermark: int | None = None
     log_start_offset: int | None = None
     first_dirty_offset: int | None = None
     uncleanable_offset: int | None = None
+    unsafe: bool = False
     rounds: int | None = None
     until_done: bool = False
     roll_active: bool = False

@@ -9,20 +9,23 @@ from rich.table import Table
 from keeplast.cli.escapes import printable
 from keeplast.cli.rows import cells, new_table, time_text
 from keeplast.cli.sizes import format_bytes, format_count
-from keeplast.engine.receipt_book import ExpiryReceipt, RoundReceipt
+from keeplast.engine.receipt_book import Entry, ExpiryReceipt, RemovalReceipt
 
 REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")
 
 
-def receipts_table(receipts: Sequence[RoundReceipt | ExpiryReceipt]) -> Table:
+def receipts_table(receipts: Sequence[Entry]) -> Table:
     """Return a row for each round: when, where, how much, and what went by reason.
 
-    And one for each expiry: the offsets and bytes that went with their segments.
+    And one for each expiry, or removal from a store: the offsets and bytes that went.
     """
     table = new_table("partition", "=clock", ">offsets", ">bytes", ">records", "records that went")
     for each in receipts:
         if isinstance(each, ExpiryReceipt):
             _add_expiry(table, each)
+            continue
+        if isinstance(each, RemovalReceipt):
+            _add_removal(table, each)
             continue
         stats = each.document["round"]["stats"]
         reasons = each.document["round"].get("reasons") or {}
@@ -52,6 +55,19 @@ def _add_expiry(table: Table, expiry: ExpiryReceipt) -> None:
         f"{format_bytes(found['bytes'])} -> 0 B",
         "",
         printable(f"expired segments: {', '.join(rules)}"),
+    )
+
+
+def _add_removal(table: Table, removal: RemovalReceipt) -> None:
+    found = removal.document["removal"]
+    records = found["records"]
+    table.add_row(
+        *cells([removal.partition]),
+        time_text(removal.now_ms),
+        f"{removal.start}..{removal.end}",
+        f"{format_bytes(found['bytes'])} -> 0 B",
+        "" if records is None else f"{format_count(records)} -> 0",
+        printable(f"taken out of the store: {found['kind']}"),
     )
 
 

@@ -26,6 +26,7 @@ def run(
     key_map_bytes: options.KeyMapBytes = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
+    broker_config: options.BrokerConfig = None,
     metrics_port: options.MetricsPort = None,
     metrics_host: options.MetricsHost = options.LOOPBACK,
     as_json: options.Json = False,
@@ -45,6 +46,7 @@ def run(
         cores=cores,
         config=tuple(config or ()),
         config_file=config_file,
+        broker_config=broker_config,
         key_map_bytes=key_map_bytes,
         memory=memory,
         selection=selection,
@@ -62,13 +64,13 @@ def _ran(
     from contextlib import ExitStack
 
     from keeplast.cli import wiring
-    from keeplast.cli.call import make_request, select
+    from keeplast.cli.call import make_request, say_assumed, select
     from keeplast.cli.loop import metrics_served, run_until_signal, say_end
     from keeplast.cli.output import say
     from keeplast.cli.run_view import RunLines, run_sentences
-    from keeplast.cli.sizes import parse_size
     from keeplast.clock import SystemClock
     from keeplast.log.files import LocalFiles
+    from keeplast.model.size import parse_size
     from keeplast.service.daemon import Daemon
     from keeplast.service.directory_work import DirectorySettings, DirectoryWork
     from keeplast.service.gauges import GaugeObserver
@@ -76,6 +78,7 @@ def _ran(
     memory_bytes = parse_size(values.memory, "--memory")
     wiring.check_runner(values.runner, master=values.master)
     first = select(values)
+    assumed = say_assumed(values, first, expires=True)
     settings = DirectorySettings(
         root=first.directory.root,
         select=lambda: select(values),
@@ -103,4 +106,4 @@ def _ran(
             work, clock, narrator=lines, observer=observer, order=order, is_once=is_once
         )
         ended = run_until_signal(daemon)
-    return say_end(ended, run_sentences(ended.report), as_json=values.as_json)
+    return say_end(ended, run_sentences(ended.report), assumed, as_json=values.as_json)

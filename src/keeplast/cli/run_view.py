@@ -214,6 +214,7 @@ def _facts_document(facts: PartitionFacts) -> dict[str, Any]:
         "uncleanable_bytes": facts.uncleanable_bytes,
         "ratio": facts.ratio,
         "compaction_delay_ms": facts.compaction_delay_ms,
+        "surveyed_ms": facts.surveyed_ms,
         "rounds": facts.rounds,
         "failures": facts.failures,
         "retry_at_ms": facts.retry_at_ms,

@@ -103,6 +103,7 @@ class StatusOptions:
     partitions: tuple[int, ...]
     config: tuple[str, ...]
     config_file: Path | None
+    broker_config: Path | None
     now_ms: int | None
     tombstones: TombstonesName
     receipt: Path | None
@@ -124,6 +125,7 @@ def status(
     watch: Watch = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
+    broker_config: options.BrokerConfig = None,
     now_ms: options.NowMs = None,
     receipt: Receipts = None,
     round_seconds: RoundSeconds = None,
@@ -141,6 +143,7 @@ def status(
         partitions=tuple(partition or ()),
         config=tuple(config or ()),
         config_file=config_file,
+        broker_config=broker_config,
         now_ms=now_ms,
         tombstones=tombstones,
         receipt=receipt,
@@ -205,6 +208,7 @@ def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
     from keeplast.engine.request import CleanRequest
     from keeplast.engine.status import TombstoneReading, find_statuses
     from keeplast.log.lock import is_locked
+    from keeplast.service.set_aside import FAILING_NAME, FILE_NAME
     from keeplast.service.status import (
         daemon_pace,
         find_sizes,
@@ -221,6 +225,7 @@ def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
         partitions=values.partitions,
         flags=values.config,
         config_file=values.config_file,
+        broker_config=values.broker_config,
         environment=os.environ,
     )
     for warning in selection.warnings:
@@ -231,7 +236,7 @@ def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
     request = CleanRequest(
         selection.partitions, now_ms, rolls_idle=True, expired=cleaner.has_expired_rounds
     )
-    marks = _marks(files, root)
+    marks, failures = _marks(files, root, FILE_NAME), _marks(files, root, FAILING_NAME)
     sizes = find_sizes(selection.directory, files)
     tombstones = TombstoneReading(values.tombstones.value)
     with ProgressEvents("looking") as events:
@@ -255,19 +260,20 @@ def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
         is_locked=is_locked(root),
         pace=daemon_pace(cleaner, values.round_seconds),
         marks=marks,
+        failures=failures,
         receipts=read_round_receipts(files, root, values.receipt),
         sizes=[*sizes.values()],
     )
 
 
-def _marks(files: FileSystem, root: Path) -> Mapping[TopicPartition, SetAside]:
-    """Return which partitions are set aside; a file of marks that is damaged is told."""
+def _marks(files: FileSystem, root: Path, name: str) -> Mapping[TopicPartition, SetAside]:
+    """Return which partitions failed by one of the daemon's files; a damaged one is told."""
     from keeplast.cli.output import say
     from keeplast.errors import CorruptError
     from keeplast.service.set_aside import read_set_aside
 
     try:
-        return read_set_aside(files, root)
+        return read_set_aside(files, root, name)
     except CorruptError as error:
-        say(f"{error}; nothing counts as set aside", kind="warning")
+        say(f"{error}; nothing in it counts", kind="warning")
         return {}

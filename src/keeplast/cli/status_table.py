@@ -114,4 +114,6 @@ def _erased_cell(erased: ErasedBy | None, now_ms: int) -> str:
         return ""
     if erased.is_gone:
         return "nothing left"
+    if erased.is_unknown:
+        return "?"
     return "no bound" if erased.by_ms is None else relative_text(erased.by_ms, now_ms)

@@ -21,6 +21,7 @@ from keeplast.engine.stages import StageCounts, Stages
 from keeplast.engine.status import LogStatus
 from keeplast.errors import error_text
 from keeplast.model.duration import duration_text
+from keeplast.service.set_aside import SetAside
 from keeplast.service.status import DirectoryStatus, ErasedBy, PartitionStatus, State
 
 DETAILS_MAX = 3
@@ -89,6 +90,9 @@ def _details(each: PartitionStatus, now_ms: int) -> list[str]:
     if each.set_aside is not None:
         mark = each.set_aside
         lines.append(f"set aside since {time_text(mark.since_ms)}: {mark.error_class}")
+    if each.failing is not None:
+        mark = each.failing
+        lines.append(f"failing since {time_text(mark.since_ms)}: {mark.error_class}")
     if log is not None:
         # Where there is nothing to clean, the bound's note says the same as the reason.
         repeats = "not cleaned past" if not log.cleanable.cleanable_bytes else each.reason
@@ -157,7 +161,8 @@ def erased_sentence(erased: ErasedBy, now_ms: int, *, loop: str = "keeplast run"
     waits = duration_text(erased.by_ms - erased.eligible_by_ms)
     return (
         f"{_moment(erased.by_ms, now_ms)}: due {_moment(erased.eligible_by_ms, now_ms)} "
-        f"({erased.why}), then {waits} at most {ABOUT[loop]}, while {loop} goes"
+        f"({erased.why}), then {waits} at most {ABOUT[loop]}, while {loop} goes and its rounds "
+        "succeed"
     )
 
 
@@ -185,15 +190,8 @@ def _document(each: PartitionStatus) -> dict[str, Any]:
         "state": each.state.value,
         "reason": each.reason,
         **_log_document(each.log),
-        "set_aside": None
-        if each.set_aside is None
-        else {
-            "reason": each.set_aside.reason,
-            "class": each.set_aside.error_class,
-            "path": each.set_aside.path,
-            "position": each.set_aside.position,
-            "since_ms": each.set_aside.since_ms,
-        },
+        "set_aside": _mark_document(each.set_aside),
+        "failing": _mark_document(each.failing),
         "last_round": None
         if each.last_round is None
         else {
@@ -212,11 +210,24 @@ def _document(each: PartitionStatus) -> dict[str, Any]:
             "by_ms": each.erased_by.by_ms,
             "eligible_by_ms": each.erased_by.eligible_by_ms,
             "is_gone": each.erased_by.is_gone,
+            "is_unknown": each.erased_by.is_unknown,
             "why": each.erased_by.why,
         },
         "error": None
         if each.error is None
         else {"class": type(each.error).__name__, "message": error_text(each.error)},
+    }
+
+
+def _mark_document(mark: SetAside | None) -> dict[str, Any] | None:
+    if mark is None:
+        return None
+    return {
+        "reason": mark.reason,
+        "class": mark.error_class,
+        "path": mark.path,
+        "position": mark.position,
+        "since_ms": mark.since_ms,
     }
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import typer
 
+from keeplast.cli.tier_accept import accept
 from keeplast.cli.tier_data import copy, export, import_, init
 from keeplast.cli.tier_look import status, verify
+from keeplast.cli.tier_removal import forget, truncate
 from keeplast.cli.tier_run import run
 from keeplast.cli.tier_settings import configure
 from keeplast.cli.tier_upkeep import clean, collect, expire
@@ -22,5 +24,7 @@ tier = typer.Typer(
 )
 tier.command()(init)
 tier.command("import")(import_)
-for command in (copy, run, status, configure, clean, expire, collect, verify, export):
+for command in (
+    copy, run, status, configure, clean, expire, collect, verify, export, truncate, forget, accept,
+):  # fmt: skip
     tier.command()(command)

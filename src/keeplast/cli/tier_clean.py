@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -33,7 +33,10 @@ from keeplast.model.topic_config import CleanerConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanCall:
-    """What the rounds of one call are asked for, and what does them."""
+    """What the rounds of one call are asked for, and what does them.
+
+    ``assumed`` are the defaults that they rest on because no source says them.
+    """
 
     runner: RunnerName
     master: str | None
@@ -46,6 +49,8 @@ class CleanCall:
     expired: bool
     takes_over: bool
     receipt: Receipt | None
+    cleaner: CleanerConfig
+    assumed: Mapping[str, str]
 
 
 def clean_partitions(
@@ -55,6 +60,9 @@ def clean_partitions(
     wiring.check_runner(call.runner, master=call.master)
     stopping = threading.Event()
     reports: list[PartitionReport] = []
+    warnings = store.hazards(partitions)
+    for warning in warnings:
+        say(warning, kind="warning")
     with (
         ProgressEvents("cleaning") as events,
         wiring.open_runner(call.runner, master=call.master, cores=call.cores) as runner,
@@ -75,7 +83,7 @@ def clean_partitions(
             for each, report in zip(partitions, pool.map(do_round, partitions), strict=True):
                 events.finished(each, report)
                 reports.append(PartitionReport(each.topic, each.partition, (report,)))
-    done = CleanReport(tuple(reports))
+    done = CleanReport(tuple(reports), warnings, call.assumed)
     if not as_json:
         print_result(*_report_parts(done))
     for message in report_errors(done):
@@ -94,7 +102,7 @@ def _round(
     try:
         progressed(0)
         return store.clean(
-            partition, lambda files: nullcontext(runner), cleaner=CleanerConfig(),
+            partition, lambda files: nullcontext(runner), cleaner=call.cleaner,
             memory_bytes=call.memory_bytes, progressed=progressed, force=call.force,
             takes_over=call.takes_over, grace_ms=call.grace_ms, shape=call.shape,
             task_memory_bytes=call.task_memory_bytes, expired=call.expired, receipt=call.receipt,

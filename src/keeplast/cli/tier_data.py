@@ -52,6 +52,7 @@ def import_(
     partition: options.Partitions = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
+    broker_config: options.BrokerConfig = None,
     object_option: shared.ObjectOptions = None,
     owner: shared.Owner = None,
     take_over: shared.TakeOver = False,
@@ -60,7 +61,7 @@ def import_(
     """Copy partitions of a Kafka data directory into the store, the active segments too.
 
     The directory is only read. Settings are kept with the partition: from the config file, the
-    directory's own metadata log, the environment or `--config`.
+    directory's own metadata log, the environment, `--config` or `--broker-config`.
     """
 
     def body() -> Result:
@@ -70,8 +71,8 @@ def import_(
         with call.opened() as opened:
             return import_directory(
                 opened, data_dir, topics=call.topics, partitions=call.partitions,
-                flags=tuple(config or ()), config_file=config_file, takes_over=take_over,
-                as_json=as_json,
+                flags=tuple(config or ()), config_file=config_file,
+                broker_config=broker_config, takes_over=take_over, as_json=as_json,
             )  # fmt: skip
 
     run_guarded(body, as_json=as_json)
@@ -82,6 +83,7 @@ def copy(
     store: shared.Store,
     topic: options.Topics = None,
     partition: options.Partitions = None,
+    broker_config: options.BrokerConfig = None,
     object_option: shared.ObjectOptions = None,
     owner: shared.Owner = None,
     take_over: shared.TakeOver = False,
@@ -99,8 +101,9 @@ def copy(
         call = store_call(store, topic, partition, object_option, owner)
         with call.opened() as opened:
             return copy_directory(
-                opened, data_dir, call.chosen(opened), takes_over=take_over, as_json=as_json
-            )
+                opened, data_dir, call.chosen(opened), broker_config=broker_config,
+                takes_over=take_over, as_json=as_json,
+            )  # fmt: skip
 
     run_guarded(body, as_json=as_json)
 

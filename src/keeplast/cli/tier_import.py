@@ -14,15 +14,23 @@ from keeplast.cli.guard import JSON_VERSION, error_document
 from keeplast.cli.output import print_result, say
 from keeplast.cli.progress import ProgressEvents
 from keeplast.cli.sizes import format_bytes, format_counted
+from keeplast.clock import SystemClock
 from keeplast.config.selection import select_directory
+from keeplast.config.sources import read_settings
+from keeplast.engine.tier_directory import directory_bounds
 from keeplast.engine.tiered_store import Progressed, TieredStore
 from keeplast.errors import CompactionError, InvalidError, error_text
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles
+from keeplast.log.partition_log import find_tail, list_partition
 from keeplast.model.partition import TopicPartition
+from keeplast.tier.continuity import Replacement
+from keeplast.tier.importing import Replaced
 from keeplast.tier.partition_state import PartitionState
 
-Act = Callable[[Progressed], PartitionState]
+Act = Callable[[Progressed, Replaced], PartitionState]
+
+IMPORTING = "importing"
 
 
 def import_directory(
@@ -33,27 +41,29 @@ def import_directory(
     partitions: tuple[int, ...],
     flags: tuple[str, ...],
     config_file: Path | None,
+    broker_config: Path | None,
     takes_over: bool,
     as_json: bool,
 ) -> tuple[int, dict[str, Any]]:
     """Import the chosen partitions, one after another, and say what each has now."""
     chosen, warnings = select_directory(
         data_dir, LocalFiles(), topics=topics, partitions=partitions, flags=flags,
-        config_file=config_file,
+        config_file=config_file, broker_config=broker_config,
     )  # fmt: skip
     for warning in warnings:
         say(warning, kind="warning")
 
     def act_on(partition: TopicPartition, path: Path, settings: dict[str, str]) -> Act:
-        return lambda progressed: store.import_directory(
-            partition, path, settings, progressed=progressed, takes_over=takes_over
-        )
+        return lambda progressed, replaced: store.import_directory(
+            partition, path, settings, progressed=progressed, takes_over=takes_over,
+            replaced=replaced,
+        )  # fmt: skip
 
     acts = [
         (entry.partition, entry.path, act_on(entry.partition, entry.path, settings))
         for entry, settings in chosen
     ]
-    return _taken_over(store, acts, "importing", as_json=as_json)
+    return _taken_over(store, acts, IMPORTING, as_json=as_json)
 
 
 def copy_directory(
@@ -61,11 +71,19 @@ def copy_directory(
     data_dir: Path,
     partitions: Sequence[TopicPartition],
     *,
+    broker_config: Path | None,
     takes_over: bool,
     as_json: bool,
 ) -> tuple[int, dict[str, Any]]:
-    """Copy what those of ``partitions`` have gained that lie in ``data_dir``."""
+    """Copy what those of ``partitions`` have gained that lie in ``data_dir``.
+
+    How long its broker keeps tombstones decides what a copy can have missed; ``broker_config`` is
+    where the broker says so.
+    """
     directory = open_data_directory(data_dir, LocalFiles())
+    settings = read_settings(directory.root, LocalFiles(), broker_config=broker_config)
+    for warning in settings.warnings_of_broker:
+        say(warning, kind="warning")
     found = [(each, directory.find(each)) for each in partitions]
     here = [(each, entry.path) for each, entry in found if entry is not None]
     if not here and partitions:
@@ -75,9 +93,11 @@ def copy_directory(
         )
 
     def act_on(partition: TopicPartition, path: Path) -> Act:
-        return lambda progressed: store.copy_directory(
-            partition, path, progressed=progressed, takes_over=takes_over
-        )
+        return lambda progressed, replaced: store.copy_directory(
+            partition, path, progressed=progressed, takes_over=takes_over,
+            retention_ms=settings.topic_config(partition.topic).delete_retention_ms,
+            replaced=replaced,
+        )  # fmt: skip
 
     acts = [(each, path, act_on(each, path)) for each, path in here]
     return _taken_over(store, acts, "copying", as_json=as_json)
@@ -94,17 +114,19 @@ def _taken_over(
     known = set(store.partitions())
     for partition, path, act in acts:
         before = store.state(partition) if partition in known else None
+        replaced: list[Replacement] = []
         place = {"topic": partition.topic, "partition": partition.partition}
         try:
             with ProgressEvents(f"{what} {partition}") as events:
                 events.planned(_bytes_to_copy(path, before))
-                state = act(events.progressed)
+                state = act(events.progressed, replaced.append)
         except (CompactionError, OSError) as error:
             say(f"{partition}: {error_text(error)}", kind="error")
             code = max(code, error_exit_code(error))
             documents.append(place | {"error": error_document(error)["error"]})
             continue
-        added = len(state.routes) - (0 if before is None else len(before.routes))
+        known_ids = set() if before is None else set(before.segments)
+        added = len(set(state.segments) - known_ids)
         documents.append(
             place
             | {
@@ -114,8 +136,14 @@ def _taken_over(
                 "log_start": state.log_start,
                 "remote_end": state.remote_end,
                 "first_dirty": state.first_dirty(),
+                "replaced": [done.to_json() for done in replaced],
             }
         )
+        left_out = _left_out(path, partition, state) if what == IMPORTING else None
+        if left_out is not None:
+            say(f"{partition}: {left_out}", kind="warning")
+        for done in replaced:
+            say(f"{partition}: {done.sentence()}", kind="warning")
         if not as_json:
             print_result(
                 f"{partition}: {format_counted(added, 'segment')} copied, "
@@ -123,6 +151,20 @@ def _taken_over(
                 f"{state.log_start}..{state.remote_end}"
             )
     return code, {"version": JSON_VERSION, "partitions": documents}
+
+
+def _left_out(path: Path, partition: TopicPartition, state: PartitionState) -> str | None:
+    """Return what of a directory an import has not taken, None when it has all of it."""
+    files = LocalFiles()
+    log_end = find_tail(list_partition(path, files), files).log_end
+    if state.remote_end >= log_end:
+        return None
+    high_watermark = directory_bounds(files, partition, path, SystemClock()).high_watermark
+    return (
+        f"offsets {state.remote_end}..{log_end} are left out: they are above the high watermark "
+        f"that the directory notes, {high_watermark}, and could be truncated yet. Start the broker "
+        "once and stop it in order, or let a later import or copy take them"
+    )
 
 
 def _bytes_to_copy(path: Path, before: PartitionState | None) -> int:

@@ -28,7 +28,7 @@ ErasedBy = Annotated[
     typer.Option(
         "--erased-by",
         help="Say too by when what is overwritten or deleted now is gone from the objects, while "
-        "keeplast tier run goes. Reads what segments say of their tombstones.",
+        "keeplast tier run goes and its rounds succeed. Reads what segments say of tombstones.",
     ),
 ]  # fmt: skip
 
@@ -39,6 +39,7 @@ def status(
     partition: options.Partitions = None,
     local: Local = None,
     erased_by: ErasedBy = False,
+    broker_config: options.BrokerConfig = None,
     object_option: shared.ObjectOptions = None,
     as_json: options.Json = False,
 ) -> None:
@@ -52,16 +53,18 @@ def status(
         from keeplast.cli.tier_view import (
             erased_document,
             erased_lines,
+            given_up_lines,
             status_document,
             status_parts,
         )
         from keeplast.model.topic_config import CleanerConfig
 
-        call = store_call(store, topic, partition, object_option)
+        call = store_call(store, topic, partition, object_option, broker_config=broker_config)
         erasures = {}
         places = _places(local)
         with call.opened() as opened:
             found = [opened.status(each, places(each)) for each in call.chosen(opened)]
+            given_up = [each for each in opened.forgotten() if call.is_about(each)]
             if erased_by:
                 from keeplast.service.tier_pace import tier_pace
 
@@ -71,11 +74,19 @@ def status(
                         each.partition, pace, places(each.partition)
                     )
         if not as_json:
-            print_result(*status_parts(found, screen_width()), *erased_lines(erasures))
+            print_result(
+                *status_parts(found, screen_width()), *erased_lines(erasures),
+                *given_up_lines(given_up),
+            )  # fmt: skip
         documents = [
             {**status_document(s), **erased_document(erasures.get(s.partition))} for s in found
         ]
-        return 0, {"version": JSON_VERSION, "partitions": documents}
+        return 0, {
+            "version": JSON_VERSION, "partitions": documents,
+            "given_up": [
+                {"topic": each.topic, "partition": each.partition} for each in given_up
+            ],
+        }  # fmt: skip
 
     run_guarded(body, as_json=as_json)
 

@@ -8,8 +8,10 @@ packages of the tier are there.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +21,19 @@ from keeplast.cli import wiring
 from keeplast.cli.loop import metrics_served, run_until_signal, say_end
 from keeplast.cli.options import SelectionName, ShapeName
 from keeplast.cli.output import say
-from keeplast.cli.sizes import parse_size
 from keeplast.cli.tier_options import ROUNDS_MAX, StoreCall
 from keeplast.cli.tier_run_view import TierLines, tier_sentences
 from keeplast.cli.wiring import RunnerName
 from keeplast.clock import SystemClock
-from keeplast.config.sources import read_cleaner_config
+from keeplast.config.sources import read_cleaner_config, read_layers, read_settings
 from keeplast.engine.tiered_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.model.size import parse_size
 from keeplast.service.daemon import Daemon
 from keeplast.service.gauges import GaugeObserver
-from keeplast.service.store_work import StoreSettings, StoreWork
+from keeplast.service.store_settings import StoreSettings
+from keeplast.service.store_work import StoreWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,10 @@ def look_after(call: RunCall) -> tuple[int, dict[str, Any]]:
         open_data_directory(call.data_dir, files)
     with ExitStack() as stack:
         opened = stack.enter_context(call.store.opened())
-        call.store.chosen(opened)
+        assumed = call.store.say_assumed(
+            opened, call.store.chosen(opened),
+            layers=read_layers(files, flags=call.config, config_file=call.config_file),
+        )  # fmt: skip
         served_at = stack.enter_context(
             metrics_served(call.metrics, observer, clock, call.store.shown)
         )
@@ -87,7 +93,17 @@ def look_after(call: RunCall) -> tuple[int, dict[str, Any]]:
             order=Order(call.selection.value), is_once=call.is_once,
         )  # fmt: skip
         ended = run_until_signal(daemon)
-    return say_end(ended, tier_sentences(ended.report), as_json=call.as_json)
+    return say_end(ended, tier_sentences(ended.report), assumed, as_json=call.as_json)
+
+
+def _retention(call: RunCall, files: FileSystem) -> Callable[[str], int]:
+    """Return what ``delete.retention.ms`` the broker of the data directory has, as of now."""
+    root = open_data_directory(call.data_dir or Path(), files).root
+    found = read_settings(
+        root, files, flags=call.config, config_file=call.config_file,
+        broker_config=call.store.broker_config,
+    )  # fmt: skip
+    return lambda topic: found.topic_config(topic).delete_retention_ms
 
 
 def _settings(call: RunCall, files: FileSystem) -> StoreSettings:
@@ -96,8 +112,14 @@ def _settings(call: RunCall, files: FileSystem) -> StoreSettings:
         name=call.store.shown,
         owner=call.store.owner_name,
         is_about=call.store.is_about,
-        cleaner=lambda: read_cleaner_config(files, flags=call.config, config_file=call.config_file),
+        cleaner=lambda: read_cleaner_config(
+            files,
+            flags=call.config,
+            config_file=call.config_file,
+            broker_config=call.store.broker_config,
+        ),
         data_dir=call.data_dir,
+        retention=None if call.data_dir is None else partial(_retention, call, files),
         takes_over=call.takes_over,
         retries=call.retries,
         memory_bytes=parse_size(call.memory, "--memory"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,7 @@ from keeplast.cli.places import object_option
 
 if TYPE_CHECKING:
     from keeplast.cli.tier_steps import Step
+    from keeplast.config.layers import Layer
     from keeplast.engine.tiered_store import TieredStore
     from keeplast.model.partition import TopicPartition
 
@@ -31,7 +32,8 @@ Store = Annotated[
     str,
     typer.Option(
         "--store", metavar="URL", show_default=False,
-        help="The metadata store: sqlite:///FILE, or postgresql://USER@HOST/DATABASE.",
+        help="The metadata store: sqlite:///FILE, or postgresql://USER@HOST/DATABASE with the "
+        "password in PGPASSWORD or ~/.pgpass.",
     ),
 ]  # fmt: skip
 DataDir = Annotated[
@@ -52,7 +54,8 @@ ObjectOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--object-option", metavar="KEY=VALUE",
-        help="An option of the object store, such as endpoint=http://host:port; repeatable.",
+        help="An option of the object store, such as endpoint=http://host:port; repeatable. Give "
+        "secrets as KEY=@FILE or KEY=env:NAME, or leave them to AWS_ACCESS_KEY_ID and its like.",
     ),
 ]  # fmt: skip
 Master = Annotated[
@@ -112,22 +115,72 @@ class StoreCall:
     owner: str | None = None
     topics: tuple[str, ...] = ()
     partitions: tuple[int, ...] = ()
+    broker_config: Path | None = None
 
     @contextlib.contextmanager
     def opened(self, objects: str | None = None) -> Iterator[TieredStore]:
         """Open the store; InvalidError says which package or which argument is missing."""
+        from functools import partial
+
         from keeplast.config.mapping import topic_config
         from keeplast.engine.kernel_cache import load_kernels
 
         load_kernels(_warn)
         check_packages()
         from keeplast.engine.open_store import open_store
+        from keeplast.tier.database import exposed_mode
 
+        mode = exposed_mode(self.store)
+        if mode is not None:
+            _warn(
+                "others than its owner could open the metadata store, which has the key of its "
+                f"filters; their rights are taken away. store={self.shown} mode={mode:04o}"
+            )
+        topic_of = partial(topic_config, cluster=self._broker_settings())
         given = dict(object_option(text) for text in self.object_options)
         with open_store(
-            self.store, objects, owner=self.owner_name, topic_of=topic_config, options=given
+            self.store, objects, owner=self.owner_name, topic_of=topic_of, options=given
         ) as opened:
             yield opened
+
+    def _broker_settings(self) -> Mapping[str, str]:
+        """Return what a broker's file says, once its warnings are said."""
+        from keeplast.config.broker_config import read_broker_config
+        from keeplast.log.files import LocalFiles
+
+        if self.broker_config is None:
+            return {}
+        found = read_broker_config(self.broker_config, LocalFiles())
+        for warning in found.warnings:
+            _warn(warning)
+        return found.layer.cluster
+
+    def say_assumed(
+        self,
+        opened: TieredStore,
+        partitions: Iterable[TopicPartition],
+        *,
+        layers: Sequence[Layer] = (),
+        is_forced: bool = False,
+        cleans: bool = True,
+        expires: bool = True,
+    ) -> dict[str, str]:
+        """Say which defaults a call rests on because no source says them, and return them.
+
+        ``layers`` are what is said beside the settings that are kept with partitions.
+        """
+        from keeplast.cli.output import say
+        from keeplast.config.assumed import assumed_of_kept, assumed_sentence
+
+        if self.broker_config is not None:
+            return {}
+        assumed = assumed_of_kept(
+            (opened.state(each).settings for each in partitions), layers,
+            is_forced=is_forced, cleans=cleans, expires=expires,
+        )  # fmt: skip
+        if assumed:
+            say(assumed_sentence(assumed), kind="note")
+        return assumed
 
     @property
     def owner_name(self) -> str:
@@ -137,7 +190,7 @@ class StoreCall:
     @property
     def shown(self) -> str:
         """Return the store's URL without a password."""
-        from keeplast.tier.database import shown_url
+        from keeplast.model.redaction import shown_url
 
         return shown_url(self.store)
 
@@ -188,17 +241,28 @@ def store_call(
     partition: list[int] | None = None,
     object_option: list[str] | None = None,
     owner: str | None = None,
+    broker_config: Path | None = None,
 ) -> StoreCall:
     """Return the call that the values of the shared options make."""
     return StoreCall(
-        store, tuple(object_option or ()), owner, tuple(topic or ()), tuple(partition or ())
-    )
+        store, tuple(object_option or ()), owner, tuple(topic or ()), tuple(partition or ()),
+        broker_config,
+    )  # fmt: skip
 
 
-def each_partition(call: StoreCall, step_of: Callable[[], Step[Any]], *, as_json: bool) -> None:
+def each_partition(
+    call: StoreCall,
+    step_of: Callable[[], Step[Any]],
+    *,
+    as_json: bool,
+    with_forgotten: bool = False,
+    assumes_retention: bool = False,
+) -> None:
     """Do a step for each chosen partition, and show what came of it.
 
-    What ``step_of`` raises is about the call, and said before anything is opened.
+    ``with_forgotten`` takes those in that were given up; ``assumes_retention`` says that the step
+    removes what retention lets go, whose assumed defaults are said. What ``step_of`` raises is
+    about the call, and said before anything is opened.
     """
 
     def body() -> Result:
@@ -207,7 +271,16 @@ def each_partition(call: StoreCall, step_of: Callable[[], Step[Any]], *, as_json
 
         step = step_of()
         with call.opened() as opened:
-            return do_each(opened, call.chosen(opened), step, as_json=as_json)
+            gone = opened.forgotten() if with_forgotten else ()
+            also = [each for each in gone if call.is_about(each)]
+            # Where nothing but these fits, that is no mistake.
+            known = any(call.is_about(each) for each in opened.partitions())
+            chosen = call.chosen(opened) if known or not also else []
+            assumed = {}
+            if assumes_retention:
+                assumed = call.say_assumed(opened, chosen, cleans=False)
+            code, document = do_each(opened, sorted([*chosen, *also]), step, as_json=as_json)
+            return code, document | ({"assumed": assumed} if assumes_retention else {})
 
     run_guarded(body, as_json=as_json)
 

@@ -41,6 +41,7 @@ def run(
     task_memory: options.TaskMemory = options.TASK_MEMORY_DEFAULT,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
+    broker_config: options.BrokerConfig = None,
     grace_ms: shared.GraceMs = None,
     garbage_age_ms: shared.GarbageAgeMs = None,
     receipt: options.Receipt = None,
@@ -64,7 +65,7 @@ def run(
 
         return look_after(
             RunCall(
-                store=store_call(store, topic, partition, object_option, owner),
+                store=store_call(store, topic, partition, object_option, owner, broker_config),
                 data_dir=data_dir, is_once=once, retries=retry, takes_over=take_over,
                 selection=selection, runner=runner, master=master, cores=cores, memory=memory,
                 shape=shape, task_memory=task_memory, config=tuple(config or ()),

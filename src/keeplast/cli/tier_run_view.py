@@ -15,6 +15,10 @@ class TierLines(RunLines):
         """Say what a partition has gained."""
         self._told(partition, "copied", f"{format_counted(segments, 'segment')}", size_bytes)
 
+    def replaced(self, partition: TopicPartition, reason: str) -> None:
+        """Say that all of a partition was copied anew, and why."""
+        self._line(f"{partition}  {reason}")
+
     def collected(self, partition: TopicPartition, objects: int, size_bytes: int) -> None:
         """Say what was removed from the object store."""
         self._told(partition, "collected", f"{format_counted(objects, 'object')}", size_bytes)
@@ -47,6 +51,14 @@ def tier_sentences(report: RunReport) -> list[str]:
             for count, noun, size, what in parts
             if count
         ]
+        if totals.replaced_ranges:
+            words.append(f"{format_counted(totals.replaced_ranges, 'partition')} copied anew")
+        if totals.refused_copies:
+            words.append(
+                "1 copy refused"
+                if totals.refused_copies == 1
+                else f"{totals.refused_copies} copies refused"
+            )
         if words:
             sentences.append(", ".join(words))
     return sentences

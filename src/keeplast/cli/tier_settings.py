@@ -31,6 +31,7 @@ DropKeyless = Annotated[
 def configure(
     store: shared.Store,
     config: options.Config = None,
+    broker_config: options.BrokerConfig = None,
     unset: Unset = None,
     topic: options.Topics = None,
     partition: options.Partitions = None,
@@ -50,15 +51,16 @@ def configure(
     """
 
     def step() -> Step[Migration]:
-        from keeplast.cli.sizes import parse_size
         from keeplast.cli.tier_steps import settings_step
+        from keeplast.model.size import parse_size
 
         return settings_step(
             _changes(config, unset), plans=plan, drops_keyless=drop_keyless, takes_over=take_over,
             cores=cores, memory_bytes=parse_size(memory, "--memory"),
         )  # fmt: skip
 
-    each_partition(store_call(store, topic, partition, object_option, owner), step, as_json=as_json)
+    call = store_call(store, topic, partition, object_option, owner, broker_config)
+    each_partition(call, step, as_json=as_json)
 
 
 def _changes(config: list[str] | None, unset: list[str] | None) -> dict[str, str | None]:

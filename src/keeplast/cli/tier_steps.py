@@ -25,6 +25,8 @@ from keeplast.cli.progress import ProgressEvents
 from keeplast.cli.rows import new_table
 from keeplast.cli.sizes import format_bytes, format_count, format_counted
 from keeplast.cli.wiring import RunnerName
+from keeplast.clock import SystemClock
+from keeplast.engine.receipt_book import clock_notes
 from keeplast.engine.report import CleanReport, ExpiryReport, PartitionReport
 from keeplast.engine.tier_migration import Migration
 from keeplast.engine.tiered_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT, TieredStore
@@ -67,15 +69,28 @@ def do_each(
     return code, {"version": JSON_VERSION, "partitions": documents}
 
 
+def receipt_writer(path: Path | None) -> Callable[[bytes], None] | None:
+    """Return what appends receipts; warns when the clock is behind the last one there."""
+    for note in clock_notes(LocalFiles(), path, SystemClock().now_ms()):
+        say(note, kind="warning")
+    return receipt_to(LocalFiles(), path)
+
+
 def expiry_step(
-    *, grace_ms: int | None, takes_over: bool, receipt: Path | None
+    *,
+    grace_ms: int | None,
+    takes_over: bool,
+    receipt: Path | None,
+    log_start: int | None = None,
 ) -> Step[ExpiryReport]:
     """Let go what retention and the log start offset let go."""
     grace = GRACE_MS_DEFAULT if grace_ms is None else grace_ms
-    write_line = receipt_to(LocalFiles(), receipt)
+    write_line = receipt_writer(receipt)
 
     def act(store: TieredStore, each: TopicPartition) -> ExpiryReport:
-        return store.expire(each, takes_over=takes_over, grace_ms=grace, receipt=write_line)
+        return store.expire(
+            each, takes_over=takes_over, grace_ms=grace, receipt=write_line, log_start=log_start
+        )
 
     def document(done: ExpiryReport) -> dict[str, Any]:
         return {
@@ -166,8 +181,17 @@ def settings_step(
     memory_bytes: int,
 ) -> Step[Migration]:
     """Change settings, or with ``plans`` say what would follow."""
+    told: set[str] = set()
 
     def act(store: TieredStore, each: TopicPartition) -> Migration:
+        found = migrated(store, each)
+        for hazard in found.hazards:
+            if hazard not in told:
+                say(hazard, kind="warning")
+        told.update(found.hazards)
+        return found
+
+    def migrated(store: TieredStore, each: TopicPartition) -> Migration:
         with (
             ProgressEvents(f"reading {each}") as events,
             wiring.open_runner(RunnerName.LOCAL, master=None, cores=cores) as runner,
@@ -184,7 +208,11 @@ def settings_step(
             )  # fmt: skip
 
     def document(found: Migration) -> dict[str, Any]:
-        facts: dict[str, Any] = {"changed": not plans, "settings": dict(found.settings)}
+        facts: dict[str, Any] = {
+            "changed": not plans,
+            "settings": dict(found.settings),
+            "warnings": list(found.hazards),
+        }
         if found.becomes_compacted:
             facts.update(
                 becomes_compacted=True, records=found.records,

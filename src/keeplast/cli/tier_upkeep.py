@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from keeplast.cli import options
 from keeplast.cli import tier_options as shared
@@ -32,6 +35,7 @@ def clean(
     shape: options.Shape = None,
     task_memory: options.TaskMemory = options.TASK_MEMORY_DEFAULT,
     grace_ms: shared.GraceMs = None,
+    broker_config: options.BrokerConfig = None,
     receipt: options.Receipt = None,
     object_option: shared.ObjectOptions = None,
     owner: shared.Owner = None,
@@ -47,12 +51,17 @@ def clean(
     def body() -> Result:
         check_packages()
         from keeplast.cleaner.shapes import Shape
-        from keeplast.cli.sizes import parse_size
         from keeplast.cli.tier_clean import CleanCall, clean_partitions
+        from keeplast.cli.tier_steps import receipt_writer
+        from keeplast.config.broker_config import broker_settings
+        from keeplast.config.mapping import cleaner_config
         from keeplast.engine.tiered_store import GRACE_MS_DEFAULT
-        from keeplast.log.files import LocalFiles
-        from keeplast.service.receipts import receipt_to
+        from keeplast.model.size import parse_size
+        from keeplast.model.topic_config import CleanerConfig
 
+        cleaner = CleanerConfig()
+        if broker_config is not None:
+            cleaner = cleaner_config({}, cluster=broker_settings(broker_config))
         rounds = CleanCall(
             runner=runner, master=master, cores=cores,
             memory_bytes=parse_size(memory, "--memory"),
@@ -60,11 +69,14 @@ def clean(
             shape=None if shape is None else Shape(shape),
             grace_ms=GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
             force=force, expired=expired, takes_over=take_over,
-            receipt=receipt_to(LocalFiles(), receipt),
+            receipt=receipt_writer(receipt), cleaner=cleaner, assumed={},
         )  # fmt: skip
-        call = store_call(store, topic, partition, object_option, owner)
+        call = store_call(store, topic, partition, object_option, owner, broker_config)
         with call.opened() as opened:
-            return clean_partitions(opened, call.chosen(opened), rounds, as_json=as_json)
+            chosen = call.chosen(opened)
+            assumed = call.say_assumed(opened, chosen, is_forced=force, expires=False)
+            rounds = replace(rounds, assumed=assumed)
+            return clean_partitions(opened, chosen, rounds, as_json=as_json)
 
     run_guarded(body, as_json=as_json)
 
@@ -74,20 +86,37 @@ def expire(
     topic: options.Topics = None,
     partition: options.Partitions = None,
     grace_ms: shared.GraceMs = None,
+    broker_config: options.BrokerConfig = None,
+    log_start: Annotated[
+        int | None,
+        typer.Option(
+            "--log-start", metavar="OFFSET", min=0,
+            help="Let the log of one partition start there, as DeleteRecords does; never back.",
+        ),
+    ] = None,
     receipt: shared.ExpiryReceipt = None,
     object_option: shared.ObjectOptions = None,
     owner: shared.Owner = None,
     take_over: shared.TakeOver = False,
     as_json: options.Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Let go what retention and the log start offset let go."""
 
     def step() -> Step[ExpiryReport]:
+        from keeplast.errors import InvalidError
+
+        if log_start is not None and not (len(topic or ()) == len(partition or ()) == 1):
+            raise InvalidError(
+                "a log start is one partition's; name it with --topic and --partition"
+            )
         from keeplast.cli.tier_steps import expiry_step
 
-        return expiry_step(grace_ms=grace_ms, takes_over=take_over, receipt=receipt)
+        return expiry_step(
+            grace_ms=grace_ms, takes_over=take_over, receipt=receipt, log_start=log_start
+        )
 
-    each_partition(store_call(store, topic, partition, object_option, owner), step, as_json=as_json)
+    call = store_call(store, topic, partition, object_option, owner, broker_config)
+    each_partition(call, step, as_json=as_json, assumes_retention=True)
 
 
 def collect(
@@ -107,4 +136,7 @@ def collect(
 
         return collection_step(garbage_age_ms=garbage_age_ms, takes_over=take_over)
 
-    each_partition(store_call(store, topic, partition, object_option, owner), step, as_json=as_json)
+    each_partition(
+        store_call(store, topic, partition, object_option, owner), step, as_json=as_json,
+        with_forgotten=True,
+    )  # fmt: skip

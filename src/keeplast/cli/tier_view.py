@@ -98,6 +98,15 @@ def erased_lines(erasures: Mapping[TopicPartition, TierErasure]) -> list[str]:
     return ["", *lines] if lines else []
 
 
+def given_up_lines(partitions: Sequence[TopicPartition]) -> list[str]:
+    """Return a line for each partition that was given up and is not gone yet."""
+    lines = [
+        f"{printable(str(each))}: given up; keeplast tier collect, or tier run, removes its objects"
+        for each in partitions
+    ]
+    return ["", *lines] if lines else []
+
+
 def erased_document(found: TierErasure | None) -> dict[str, Any]:
     """Return the bound for the document, nothing when it was not asked for."""
     if found is None:

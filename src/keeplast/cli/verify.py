@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,6 +56,9 @@ Memory = Annotated[
     ),
 ]
 
+NO_ROUND = "no round: compared without a receipt"
+NO_ROUND_IN_PLACE = "no round: there is no receipt to judge by"
+
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
@@ -68,6 +71,7 @@ class VerifyOptions:
     partitions: tuple[int, ...]
     config: tuple[str, ...]
     config_file: Path | None
+    broker_config: Path | None
     now_ms: int | None
     memory: str
     is_strict: bool
@@ -83,6 +87,7 @@ def verify(
     partition: options.Partitions = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
+    broker_config: options.BrokerConfig = None,
     now_ms: options.NowMs = None,
     memory: Memory = options.MEMORY_DEFAULT,
     strict: Strict = False,
@@ -103,6 +108,7 @@ def verify(
         partitions=tuple(partition or ()),
         config=tuple(config or ()),
         config_file=config_file,
+        broker_config=broker_config,
         now_ms=now_ms,
         memory=memory,
         is_strict=strict,
@@ -151,14 +157,15 @@ def _check_places(values: VerifyOptions) -> None:
 
 def _reports(values: VerifyOptions) -> Iterator[VerificationReport]:
     """Yield what is found of each partition."""
-    from keeplast.cli.sizes import parse_size
     from keeplast.cli.verify_pairs import find_pairs
     from keeplast.config.sources import read_settings
-    from keeplast.engine.receipt_book import read_receipts
+    from keeplast.engine.receipt_book import read_entries, rounds_of
     from keeplast.engine.verification import Verifier, VerifySettings
+    from keeplast.model.size import parse_size
 
     files = recipe_for(values.places, values.object_options).open()
-    receipts = () if values.receipt is None else read_receipts(values.receipt, files)
+    entries = () if values.receipt is None else read_entries(values.receipt, files)
+    receipts = rounds_of(entries)
     pairs = find_pairs(
         values.places,
         files,
@@ -166,7 +173,21 @@ def _reports(values: VerifyOptions) -> Iterator[VerificationReport]:
         partitions=values.partitions,
         are_replicas=values.are_replicas,
     )
-    settings = read_settings(pairs.root, files, flags=values.config, config_file=values.config_file)
+    described = {each.partition for each in entries}
+    if values.receipt is not None and described.isdisjoint(pair.partition for pair in pairs.found):
+        # A receipt of another directory would pass for one of rounds that found nothing to do.
+        raise InvalidError(
+            "the receipt is about none of these partitions; give the receipt of this directory. "
+            f"in_receipt={min(described)} partition={pairs.found[0].partition} "
+            f"path={values.receipt}"
+        )
+    settings = read_settings(
+        pairs.root,
+        files,
+        flags=values.config,
+        config_file=values.config_file,
+        broker_config=values.broker_config,
+    )
     for pair in pairs.found:
         verifier = Verifier(
             files,
@@ -178,14 +199,13 @@ def _reports(values: VerifyOptions) -> Iterator[VerificationReport]:
             ),
         )
         mine = [each for each in receipts if each.partition == pair.partition]
-        if values.receipt is not None and not mine:
-            raise InvalidError(
-                f"the receipt is not about this partition; leave the partition out or the receipt. "
-                f"partition={pair.partition} path={values.receipt}"
-            )
         if values.are_replicas and pair.before is not None:
-            yield verifier.verify_replicas(pair.before, pair.after)
+            report = verifier.verify_replicas(pair.before, pair.after)
         elif pair.before is not None:
-            yield verifier.verify_pair(pair.before, pair.after, mine)
+            report = verifier.verify_pair(pair.before, pair.after, mine)
         else:
-            yield verifier.verify_in_place(pair.after, mine)
+            report = verifier.verify_in_place(pair.after, mine)
+        if values.receipt is not None and not mine:
+            note = NO_ROUND_IN_PLACE if pair.before is None else NO_ROUND
+            report = replace(report, notes=(note, *report.notes))
+        yield report

@@ -19,6 +19,7 @@ from keeplast.columns.kernel import BAD_COUNT, BAD_RECORD, OK, TOO_MANY, inline,
 from keeplast.columns.machine import copy_bytes, load_be32
 from keeplast.columns.rows import parse_record
 from keeplast.columns.varints import read_varint
+from keeplast.model.offsets import INT64_MAX, NO_TIMESTAMP
 
 OFFSET = 0
 TIMESTAMP = 1
@@ -140,6 +141,8 @@ def fill_columns(
     empty buffers (the cursor says what it needs), or what is wrong with the cursor's batch.
     """
     uses_selection = selected.shape[0] > 0
+    # A record without a timestamp lies in no range of times; -1 is not the end of 1969 here.
+    is_timed = bounds[FIRST_MS] > -INT64_MAX - 1 or bounds[LAST_MS] < INT64_MAX
     i = cursor[BATCH]
     k = cursor[RECORD]
     at = cursor[AT]
@@ -184,6 +187,7 @@ def fill_columns(
                 and offset < bounds[END_OFFSET]
                 and millis >= bounds[FIRST_MS]
                 and millis <= bounds[LAST_MS]
+                and (millis != NO_TIMESTAMP or not is_timed)
             )
             if wanted and uses_selection:
                 wanted = selected[table[i, t.FIRST_ROW] + k] != 0
@@ -225,7 +229,7 @@ def fill_columns(
                 marks[HAS_KEY, r] = key_length >= 0
                 marks[HAS_VALUE, r] = value_length >= 0
                 marks[HAS_HEADERS, r] = headers > 0
-                marks[HAS_TIMESTAMP, r] = millis != -1
+                marks[HAS_TIMESTAMP, r] = millis != NO_TIMESTAMP
                 marks[HAS_PRODUCER, r] = producer_id >= 0
                 marks[HAS_EPOCH, r] = epoch >= 0
                 marks[IS_TRANSACTIONAL, r] = is_transactional

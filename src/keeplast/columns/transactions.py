@@ -7,7 +7,9 @@ State is carried from window to window and segment to segment in two arrays that
 * ``state``: ``NEXT_ABORTED`` is the first entry of ``aborted`` not yet reached, ``USED`` the
   number of taken slots. The table must have room for one more producer per batch of the window.
 
-Answers to ``CleanedTransactionMetadata``; cleaning.md section 3.5.
+:func:`end_transactions` needs no index: it derives what one would say, from data and markers alone.
+
+Answers to ``CleanedTransactionMetadata`` and ``ProducerAppendInfo``; cleaning.md section 3.5.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from __future__ import annotations
 import numpy as np
 
 from keeplast.columns import batch_table as t
-from keeplast.columns.kernel import BAD_CONTROL, OK, inline, kernel, outline
+from keeplast.columns.kernel import BAD_CONTROL, BAD_CRC, OK, inline, kernel, outline
 from keeplast.columns.machine import load_be16
 from keeplast.columns.rows import parse_record
+from keeplast.columns.scan import has_right_crc
 
 MARK_EMPTY = -1
 COMMITTED_OPEN = 1
@@ -34,6 +37,11 @@ DATA = 2
 OTHER_MARKER = 3
 """Stands for every control record that ends no transaction."""
 EVENT_COLUMNS = 3
+
+HEAD = 0
+TAIL = 2
+"""In the ``state`` of :func:`end_transactions`: the open ones are ``order[HEAD:TAIL]``."""
+END_COLUMNS = 4
 
 
 @outline
@@ -226,3 +234,87 @@ def move_producers(source, target):
             target[s, 0] = source[i, 0]
             target[s, 1] = source[i, 1]
             target[s, 2] = source[i, 2]
+
+
+@kernel(
+    "UniTuple(int64, 3)(uint8[::1], int64[:, ::1], int64, int64[::1], int64[:, ::1], int64[::1],"
+    " int64[:, ::1], int64[:, ::1])"
+)
+def end_transactions(window, table, n, kinds, producers, state, order, ended):
+    """List the aborted transactions with data that the markers of the first ``n`` batches end.
+
+    ``producers`` has COMMITTED_OPEN and the first offset of each open transaction, and ``n``
+    slots to spare; ``order``
+    (with ``n`` rows to spare) has producer and first offset of those, ascending, among some that
+    have ended since. ``ended`` receives producer id, first offset, offset of the marker, and last
+    stable offset behind it: where the earliest other transaction began, else the next offset.
+    ``kinds`` has the marker type of each compressed control batch; it may be empty without any.
+    The CRCs of control batches are checked. Returns (ended, code, batch of the code).
+    """
+    done = 0
+    for i in range(n):
+        attributes = table[i, t.ATTRIBUTES]
+        if table[i, t.MAGIC] < 2 or attributes & (t.TRANSACTIONAL | t.CONTROL) == 0:
+            continue
+        producer_id = table[i, t.PRODUCER_ID]
+        if producer_id < 0:
+            continue
+        if attributes & t.CONTROL == 0:
+            s = _marks(producers, state, producer_id)
+            if producers[s, 1] == 0:
+                producers[s, 1] = COMMITTED_OPEN
+                producers[s, 2] = table[i, t.BASE_OFFSET]
+                order[state[TAIL], 0] = producer_id
+                order[state[TAIL], 1] = table[i, t.BASE_OFFSET]
+                state[TAIL] += 1
+            continue
+        if table[i, t.COUNT] == 0:
+            continue
+        if not has_right_crc(window, table, i):
+            return done, BAD_CRC, i
+        kind = kinds[i] if table[i, t.PAYLOAD_IN] < 0 else _marker_kind(window, window, table, i)
+        if kind < 0:
+            return done, BAD_CONTROL, i
+        s = _slot(producers, producer_id)
+        if kind > COMMIT_MARKER or producers[s, 1] != COMMITTED_OPEN:
+            continue
+        producers[s, 1] = 0
+        while state[HEAD] < state[TAIL]:
+            at = state[HEAD]
+            first = _slot(producers, order[at, 0])
+            if producers[first, 1] == COMMITTED_OPEN and producers[first, 2] == order[at, 1]:
+                break
+            state[HEAD] += 1
+        if kind == ABORT_MARKER:
+            ended[done, 0] = producer_id
+            ended[done, 1] = producers[s, 2]
+            ended[done, 2] = table[i, t.LAST_OFFSET]
+            is_last = state[HEAD] == state[TAIL]
+            ended[done, 3] = table[i, t.LAST_OFFSET] + 1 if is_last else order[state[HEAD], 1]
+            done += 1
+    return done, OK, 0
+
+
+@kernel("UniTuple(int64, 3)(uint8[::1], int64[:, ::1], int64, int64[::1], int64[:, ::1])")
+def list_markers(window, table, n, kinds, markers):
+    """List the transaction markers among the first ``n`` batches: producer id, offset, type.
+
+    ``kinds`` and the rest as for :func:`end_transactions`. Returns (markers, code, batch of it).
+    """
+    listed = 0
+    for i in range(n):
+        if table[i, t.MAGIC] < 2 or table[i, t.ATTRIBUTES] & t.CONTROL == 0:
+            continue
+        if table[i, t.COUNT] == 0 or table[i, t.PRODUCER_ID] < 0:
+            continue
+        if not has_right_crc(window, table, i):
+            return listed, BAD_CRC, i
+        kind = kinds[i] if table[i, t.PAYLOAD_IN] < 0 else _marker_kind(window, window, table, i)
+        if kind < 0:
+            return listed, BAD_CONTROL, i
+        if kind <= COMMIT_MARKER:
+            markers[listed, 0] = table[i, t.PRODUCER_ID]
+            markers[listed, 1] = table[i, t.LAST_OFFSET]
+            markers[listed, 2] = kind
+            listed += 1
+    return listed, OK, 0

@@ -4,8 +4,9 @@ A second walk over records that :mod:`keeplast.columns.rows` has parsed: every l
 been checked and is not checked again. The strategy ``offset`` never comes here.
 
 A row that has a version gets HAS_VERSION in its flags and the version in its column; a row without
-one, whatever the reason, gets version 0 and no flag. No version is a number that stands for
-"none": -1 and the smallest number are versions like any other. cleaning.md section 9.2.
+one, whatever the reason, gets version 0 and no flag. In a header no number stands for "none": -1
+and the smallest number are versions like any other. A timestamp of -1 is none. cleaning.md section
+9.2.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from keeplast.columns import batch_table as t
 from keeplast.columns.kernel import inline, kernel
 from keeplast.columns.machine import load_be64
 from keeplast.columns.varints import read_varint, read_varlong
+from keeplast.model.offsets import NO_TIMESTAMP
 
 HAS_VERSION = 8
 MALFORMED_VERSION = 16
@@ -98,9 +100,10 @@ def read_header_versions(
     "void(uint8[::1], uint8[::1], int64[:, ::1], int64, int64, uint8[::1], uint8[::1], int64[::1])"
 )
 def read_timestamps(window, scratch, table, first, last, wanted, flags, versions):
-    """Read the timestamps of the ``wanted`` rows of batches ``[first, last)``; all have one.
+    """Read the timestamps of the ``wanted`` rows of batches ``[first, last)``.
 
-    With LogAppendTime it is the batch's maximum; a record without a timestamp has -1.
+    With LogAppendTime it is the batch's maximum. A record without a timestamp, -1 on disk, has no
+    version: it ranks below every date, those before 1970 included.
     """
     for i in range(first, last):
         data = window if table[i, t.PAYLOAD_IN] == 0 else scratch
@@ -113,6 +116,10 @@ def read_timestamps(window, scratch, table, first, last, wanted, flags, versions
             if wanted[r] != 0:
                 delta, _ = read_varlong(data, at + 1, end)
                 stamp = table[i, t.BASE_TIMESTAMP] + delta
-                versions[r] = table[i, t.MAX_TIMESTAMP] if is_append_time else stamp
-                flags[r] |= HAS_VERSION
+                if is_append_time:
+                    stamp = table[i, t.MAX_TIMESTAMP]
+                is_dated = stamp != NO_TIMESTAMP
+                versions[r] = stamp if is_dated else 0
+                if is_dated:
+                    flags[r] |= HAS_VERSION
             at += length

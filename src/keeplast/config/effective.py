@@ -1,8 +1,8 @@
 """What counts for one topic, and what values must not say together.
 
 Checks run on effective values, whichever sources they come from, so that a pair such as the two
-lags is caught when its second half is set. A contradiction is refused; a hazard is said.
-Answers to ``LogConfig.validate`` and the recommendations of KIP-280.
+lags is caught when its second half is set. A contradiction is refused; a hazard is said
+(:mod:`keeplast.cleaner.hazards`). Answers to ``LogConfig.validate``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from keeplast.config.definition import Scope, Value
 from keeplast.errors import InvariantError
-from keeplast.model.duration import duration_text
 from keeplast.model.topic_config import AS_TOTAL
 
 
@@ -63,22 +62,6 @@ def contradictions(values: Mapping[str, Effective]) -> list[str]:
                 f"or say -2 to follow {total}. {_given(values, local, total)}"
             )
     return found
-
-
-def hazards(values: Mapping[str, Effective]) -> list[str]:
-    """Return a sentence for each thing that is accepted and that a user should know."""
-    strategy = values["compaction.strategy"].value
-    retention = values["delete.retention.ms"].number
-    late = [
-        key for key in ("segment.ms", "max.compaction.lag.ms") if values[key].number >= retention
-    ]
-    if strategy == "offset" or values["keep.versioned.tombstones"].value or not late:
-        return []
-    return [
-        f"with strategy {strategy} an older record that arrives late can bring a deleted key back: "
-        f"keep {' and '.join(late)} below delete.retention.ms ({duration_text(int(retention))}). "
-        f"{_given(values, *late)}"
-    ]
 
 
 def _is_tiered(values: Mapping[str, Effective], key: str) -> bool:

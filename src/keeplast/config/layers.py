@@ -26,6 +26,7 @@ OTHER_VARIABLES = frozenset({"KEEPLAST_CACHE_DIR"})
 """Variables with the prefix that other rooms read; they are no settings of Kafka's."""
 FLAG_SOURCE = "--config"
 ENVIRONMENT_SOURCE = "environment"
+CLUSTER_SOURCE = "cluster"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ def flags_layer(settings: Iterable[str]) -> Layer:
         else:
             cluster[key] = text
     return Layer(FLAG_SOURCE, _checked_cluster(cluster, FLAG_SOURCE), every_topic)
+
+
+def cluster_layer(settings: Mapping[str, str]) -> Layer:
+    """Return the layer of what a caller says of the cluster."""
+    return Layer(CLUSTER_SOURCE, _checked_cluster(settings, CLUSTER_SOURCE))
 
 
 def environment_layer(environment: Mapping[str, str]) -> Layer:

@@ -7,31 +7,47 @@ as on the command line. Raises InvalidError; RefusedError for a key map without 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
-from keeplast.config.layers import flags_layer
+from keeplast.config.layers import cluster_layer, flags_layer
 from keeplast.config.settings import Settings
 from keeplast.config.values import value_text
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 
+NOTHING: Mapping[str, object] = MappingProxyType({})
 
-def topic_config(settings: Mapping[str, object]) -> TopicConfig:
+
+def topic_config(
+    settings: Mapping[str, object], *, cluster: Mapping[str, object] = NOTHING
+) -> TopicConfig:
     """Return the settings of a topic from Kafka's names, such as ``{"segment.bytes": 1 << 20}``.
 
-    A broker's spelling is understood too and is weaker than the topic's; the rest are defaults.
+    A broker's spelling is understood too and is weaker than the topic's; the rest are those of
+    ``cluster``, under a broker's names (:func:`~keeplast.config.broker_config.broker_settings`
+    reads a file of them), else Kafka's defaults.
     """
-    return _settings(settings).topic_config("")
+    return _settings(settings, cluster).topic_config("")
 
 
 def cleaner_config(
-    settings: Mapping[str, object], *, key_map_bytes: int | None = None
+    settings: Mapping[str, object],
+    *,
+    cluster: Mapping[str, object] = NOTHING,
+    key_map_bytes: int | None = None,
 ) -> CleanerConfig:
     """Return the settings of the cleaner from Kafka's names.
 
     ``key_map_bytes`` bounds the key map and beats ``log.cleaner.dedupe.buffer.size``.
     """
-    return _settings(settings, key_map_bytes=key_map_bytes).cleaner_config()
+    return _settings(settings, cluster, key_map_bytes=key_map_bytes).cleaner_config()
 
 
-def _settings(settings: Mapping[str, object], *, key_map_bytes: int | None = None) -> Settings:
-    layer = flags_layer(f"{key}={value_text(value)}" for key, value in settings.items())
-    return Settings((layer,), key_map_bytes=key_map_bytes)
+def _settings(
+    settings: Mapping[str, object],
+    cluster: Mapping[str, object],
+    *,
+    key_map_bytes: int | None = None,
+) -> Settings:
+    given = flags_layer(f"{key}={value_text(value)}" for key, value in settings.items())
+    static = cluster_layer({key: value_text(value) for key, value in cluster.items()})
+    return Settings((given, static), key_map_bytes=key_map_bytes)

@@ -5,7 +5,8 @@ snapshot (``<offset>-<epoch>.checkpoint``) first, then the records of the log fr
 Records of a metadata transaction count when its end is there. A topic that is deleted takes its
 settings with it; one of the same name that is made later starts empty.
 
-Only what is on disk is known: ``server.properties`` is not, nor what this broker has not fetched
+Only what is on disk is known: ``server.properties`` is not (:mod:`~keeplast.config.broker_config`
+reads it), nor what this broker has not fetched
 yet. The log's torn tail ends it, as on a broker. Answers to ``ConfigurationControlManager`` and
 ``TopicsImage``.
 """
@@ -100,7 +101,7 @@ def read_metadata(root: Path, files: FileSystem) -> Layer | None:
     if not snapshots and not segments:
         return None
     _replay(image, _log_values(directory, sorted(segments), start, files), directory)
-    return image.layer(str(directory), _node_id(root, files))
+    return image.layer(str(directory), read_node_id(root, files))
 
 
 def _log_values(
@@ -179,7 +180,8 @@ def _replay(image: MetadataImage, values: Iterable[bytes], directory: Path) -> N
                 )
 
 
-def _node_id(root: Path, files: FileSystem) -> str | None:
+def read_node_id(root: Path, files: FileSystem) -> str | None:
+    """Return which broker a data directory belongs to, None when it does not say."""
     path = root / META_PROPERTIES
     if not files.exists(path):
         return None

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from keeplast.cleaner.internal_topics import check_internal
 from keeplast.config.layers import FLAG_SOURCE
 from keeplast.config.settings import PolicyOrigin, Settings
 from keeplast.config.sources import FILE_NAME, read_settings
@@ -61,12 +62,14 @@ def select_partitions(
     flags: Sequence[str] = (),
     config_file: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    broker_config: Path | None = None,
     key_map_bytes: int | None = None,
 ) -> Selection:
     """Return what a call with these arguments is about.
 
     ``flags`` are ``KEY=VALUE`` texts; ``config_file`` None means ``keeplast.toml`` in the data
-    directory when there is one; ``environment`` None means the process's own. Raises InvalidError
+    directory when there is one; ``environment`` None means the process's own; ``broker_config`` is
+    a broker's ``server.properties``. Raises InvalidError
     for anything that names nothing or contradicts itself, RefusedError for what must not be
     touched.
     """
@@ -77,6 +80,7 @@ def select_partitions(
         flags=flags,
         config_file=config_file,
         environment=environment,
+        broker_config=broker_config,
         key_map_bytes=key_map_bytes,
     )
     chosen = _chosen(directory, topics=topics, partitions=partitions)
@@ -97,6 +101,8 @@ def select_partitions(
             decided.append(
                 PartitionReport(entry.partition.topic, entry.partition.partition, (outcome,))
             )
+    for topic in dict.fromkeys(request.partition.topic for request in requests):
+        warnings += settings.hazards(topic)
     return Selection(directory, tuple(requests), tuple(decided), tuple(warnings), settings)
 
 
@@ -109,6 +115,7 @@ def choose_partition(
     flags: Sequence[str] = (),
     config_file: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    broker_config: Path | None = None,
 ) -> tuple[PartitionRequest, tuple[str, ...]]:
     """Return one partition, whatever its policy is, and warnings.
 
@@ -117,7 +124,12 @@ def choose_partition(
     """
     directory = open_data_directory(data_directory, files)
     settings = read_settings(
-        directory.root, files, flags=flags, config_file=config_file, environment=environment
+        directory.root,
+        files,
+        flags=flags,
+        config_file=config_file,
+        environment=environment,
+        broker_config=broker_config,
     )
     (entry,) = _chosen(directory, topics=(topic,), partitions=(partition,))
     if settings.policy_origin(topic) is PolicyOrigin.UNKNOWN:
@@ -137,6 +149,7 @@ def select_directory(
     flags: Sequence[str] = (),
     config_file: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    broker_config: Path | None = None,
 ) -> tuple[tuple[tuple[PartitionEntry, dict[str, str]], ...], tuple[str, ...]]:
     """Return partitions whatever their policy is, each with what is set for it, and warnings.
 
@@ -145,16 +158,30 @@ def select_directory(
     """
     directory = open_data_directory(data_directory, files)
     settings = read_settings(
-        directory.root, files, flags=flags, config_file=config_file, environment=environment
+        directory.root,
+        files,
+        flags=flags,
+        config_file=config_file,
+        environment=environment,
+        broker_config=broker_config,
     )
     chosen = _chosen(directory, topics=topics, partitions=partitions)
     names = {entry.partition.topic for entry in _in_service(directory)}
-    _check_policy_flag(flags, is_named=bool(topics) or len(names) <= 1, names=names)
+    is_named = bool(topics) or len(names) <= 1
+    _check_policy_flag(flags, is_named=is_named, names=names)
     found = []
+    warnings = [*settings.warnings, *_left_alone(directory)]
+    for topic in dict.fromkeys(entry.partition.topic for entry in chosen):
+        check_internal(topic, settings.topic_config(topic))
+        warnings += settings.hazards(topic)
     for entry in chosen:
         topic = entry.partition.topic
-        if settings.policy_origin(topic) is PolicyOrigin.UNKNOWN:
+        origin = settings.policy_origin(topic)
+        if origin is PolicyOrigin.UNKNOWN:
             raise _unknown_policy(topic, directory.root)
+        if origin is PolicyOrigin.CLUSTER and not is_named:
+            # It would be kept as the topic's own: to compact it by, or to let it expire by.
+            raise _default_policy(topic, directory.root)
         values = settings.topic_values(topic)
         given = {
             key: value_text(value.value)
@@ -162,7 +189,7 @@ def select_directory(
             if not value.is_default and value.value is not None
         }
         found.append((entry, given))
-    return tuple(found), (*settings.warnings, *_left_alone(directory))
+    return tuple(found), tuple(warnings)
 
 
 def _left_alone(directory: DataDirectory) -> list[str]:
@@ -256,11 +283,8 @@ def _decide(
         if origin is PolicyOrigin.UNKNOWN:
             raise _unknown_policy(topic, root)
         if origin is PolicyOrigin.CLUSTER and config.is_compacted and not is_named:
-            raise RefusedError(
-                f"only the cluster's default policy is known, the topic may have its own; name it "
-                f'with --topic {topic}, or in {FILE_NAME} under [topic."{topic}"]. '
-                f"topic={topic} path={root}"
-            )
+            raise _default_policy(topic, root)
+        check_internal(topic, config)
         if not config.is_compacted:
             policy = ",".join(sorted(config.cleanup_policy)) or "empty"
             return RoundReport(
@@ -269,6 +293,14 @@ def _decide(
         return PartitionRequest(entry.partition, entry.path, config, settings.cleaner_config())
     except RefusedError as error:
         return refused_round(error)
+
+
+def _default_policy(topic: str, root: Path) -> RefusedError:
+    return RefusedError(
+        f"only the cluster's default policy is known, the topic may have its own, and "
+        f"{METADATA_TOPIC}-0, which would say, is not here; name the topic with --topic {topic}, "
+        f'or in {FILE_NAME} under [topic."{topic}"]. topic={topic} path={root}'
+    )
 
 
 def _unknown_policy(topic: str, root: Path) -> RefusedError:

@@ -3,7 +3,9 @@
 1. Scope comes first: a topic's own value, from any source, beats the cluster's, which beats
    Kafka's default.
 2. Within a scope flags beat the environment, that beats the file, that beats what the directory
-   itself knows (its ``__cluster_metadata-0``), and that what brokers give their internal topics.
+   itself knows (its ``__cluster_metadata-0``), that a broker's ``server.properties``, and that what
+   brokers give their internal topics.
+   What those are pinned to beats everything.
 3. Within one source the first spelling that is present wins (``log.roll.ms`` before
    ``log.roll.hours``).
 
@@ -13,9 +15,11 @@ Answers to ``LogConfig.validate`` and ``ServerTopicConfigSynonyms``; architectur
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
+from keeplast.cleaner.hazards import find_hazards
+from keeplast.config.broker_config import BrokerConfig
 from keeplast.config.definition import (
     Definition,
     Scope,
@@ -24,10 +28,10 @@ from keeplast.config.definition import (
     topic_spellings,
 )
 from keeplast.config.definitions import BY_KEY, CLUSTER_DEFINITIONS, TOPIC_DEFINITIONS
-from keeplast.config.effective import Effective, contradictions, hazards
-from keeplast.config.internal_topics import internal_layer
+from keeplast.config.effective import Effective, contradictions
+from keeplast.config.internal_topics import PINS, internal_layer, pinned_value
 from keeplast.config.layers import Layer, warnings_of
-from keeplast.config.values import setting_value
+from keeplast.config.values import setting_value, value_text
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.model.strategy import SLOT_BYTES, Strategy
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
@@ -53,16 +57,20 @@ class Settings:
         layers: Sequence[Layer],
         *,
         directory_layer: Layer | None = None,
+        broker: BrokerConfig | None = None,
         key_map_bytes: int | None = None,
     ) -> None:
-        """Take user layers in order, and what the directory knows about its topics.
+        """Take user layers in order, what the directory knows about its topics, and a broker's
+        file.
 
         ``key_map_bytes`` is the value of ``--key-map-bytes``; it beats every source.
         """
         self._user_layers = tuple(layers)
         known = () if directory_layer is None else (directory_layer,)
         described = () if directory_layer is None else directory_layer.topics
-        self._layers = (*layers, *known, internal_layer(described))
+        static = () if broker is None else (broker.layer,)
+        self._layers = (*layers, *known, *static, internal_layer(described))
+        self._has_broker = broker is not None
         self._directory_layer = directory_layer
         self._key_map_bytes = key_map_bytes
         # Thousands of partitions ask the same of a few topics.
@@ -70,6 +78,8 @@ class Settings:
         self.warnings: tuple[str, ...] = tuple(
             warning for layer in layers for warning in warnings_of(layer)
         )
+        self.warnings_of_broker = () if broker is None else broker.warnings
+        self.warnings += self.warnings_of_broker
 
     def topic_names(self) -> frozenset[str]:
         """Return the topics that the user's sources name."""
@@ -83,10 +93,11 @@ class Settings:
         """Return the value that counts for ``topic``; None asks for the cluster's."""
         asked = definition.key, topic
         if asked not in self._found:
-            self._found[asked] = self._effective(definition, topic)
+            pin = pinned_value(definition.key, topic)
+            self._found[asked] = self._said(definition, topic) if pin is None else pin
         return self._found[asked]
 
-    def _effective(self, definition: Definition, topic: str | None) -> Effective:
+    def _said(self, definition: Definition, topic: str | None) -> Effective:
         if topic is not None:
             for layer in self._layers:
                 table = layer.topic(topic)
@@ -122,6 +133,22 @@ class Settings:
             definition.key: self.effective(definition, topic) for definition in TOPIC_DEFINITIONS
         }
 
+    def assumed(self, topics: Iterable[str], keys: Sequence[str]) -> dict[str, str]:
+        """Return those of ``keys`` that no source says for one of ``topics``, with Kafka's default.
+
+        None with a broker's file: what that leaves out has its default on the broker too.
+        """
+        if self._has_broker:
+            return {}
+        named = list(topics)
+        found: dict[str, str] = {}
+        for key in keys:
+            definition = BY_KEY[key]
+            asked = named if definition.scope is Scope.TOPIC else [None] if named else []
+            if any(self.effective(definition, topic).is_default for topic in asked):
+                found[key] = value_text(definition.default)
+        return found
+
     def problems(self, topic: str | None) -> list[str]:
         """Return what makes the effective settings of ``topic`` unusable, a sentence each."""
         about = "" if topic is None else f" topic={topic}"
@@ -129,13 +156,28 @@ class Settings:
 
     def hazards(self, topic: str | None) -> list[str]:
         """Return what a user should know of the effective settings of ``topic``."""
-        about = "" if topic is None else f" topic={topic}"
-        return [f"{hazard}{about}" for hazard in hazards(self.topic_values(topic))]
+        return [*self._overruled(topic), *find_hazards(topic, self._config(topic))]
+
+    def _overruled(self, topic: str | None) -> list[str]:
+        """Return a sentence for each thing that somebody says and that cannot count."""
+        found: list[str] = []
+        for key in PINS:
+            pin, said = pinned_value(key, topic), self._said(BY_KEY[key], topic)
+            if pin is not None and not said.is_default and said.value != pin.value:
+                found.append(
+                    f"brokers read this topic by {pin.value}, and so it is cleaned: "
+                    f"{said.key}={value_text(said.value)} does not count for it. "
+                    f"topic={topic} source={said.source}"
+                )
+        return found
 
     def topic_config(self, topic: str) -> TopicConfig:
         """Return the effective settings of ``topic``; InvalidError when they contradict."""
         for problem in self.problems(topic):
             raise InvalidError(problem)
+        return self._config(topic)
+
+    def _config(self, topic: str | None) -> TopicConfig:
         values = self.topic_values(topic)
         fields: dict[str, object] = {
             definition.field: values[definition.key].value

@@ -31,6 +31,7 @@ from keeplast.config.sources import read_settings, read_text, settings_path
 from keeplast.config.values import value_text, written_value
 from keeplast.errors import ConflictError, InvalidError
 from keeplast.log.files import FileSystem
+from keeplast.log.lock import edited
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ def change_settings(
     topics_here: Sequence[str] = (),
     config_file: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    broker_config: Path | None = None,
 ) -> Edit:
     """Write ``changes`` (None removes a key) for ``topic`` or the cluster, and say what it did.
 
@@ -74,7 +76,12 @@ def change_settings(
 
     def settings_with(text: str) -> Settings:
         return read_settings(
-            root, files, config_file=config_file, environment=environment, file_text=text
+            root,
+            files,
+            config_file=config_file,
+            environment=environment,
+            file_text=text,
+            broker_config=broker_config,
         )
 
     new, removed = edited_text(old or "", changes, topic=topic, path=str(path))
@@ -84,10 +91,11 @@ def change_settings(
         for problem in after.problems(each):
             raise InvalidError(problem)
     after.cleaner_config()
-    if _present_text(path, files) != old:
-        raise ConflictError(f"the file was changed by somebody else; run again. path={path}")
-    if new != (old or ""):
-        files.write_durable(path, new.encode())
+    with edited(path):
+        if _present_text(path, files) != old:
+            raise ConflictError(f"the file was changed by somebody else; run again. path={path}")
+        if new != (old or ""):
+            files.write_durable(path, new.encode())
     made: list[Change] = []
     for key in changes:
         definition = find_definition(key)

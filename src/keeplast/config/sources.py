@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from keeplast.config.broker_config import BrokerConfig, read_broker_config
 from keeplast.config.layers import Layer, environment_layer, file_layer, flags_layer
-from keeplast.config.metadata_log import read_metadata
+from keeplast.config.metadata_log import read_metadata, read_node_id
 from keeplast.config.settings import Settings
 from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem
@@ -31,12 +33,14 @@ def read_settings(
     environment: Mapping[str, str] | None = None,
     key_map_bytes: int | None = None,
     file_text: str | None = None,
+    broker_config: Path | None = None,
 ) -> Settings:
     """Return the settings of every source for the data directory ``root``, as they are now.
 
     ``flags`` are ``KEY=VALUE`` texts; ``config_file`` None means ``keeplast.toml`` in ``root`` when
     there is one; ``environment`` None means the process's own; ``file_text`` takes the place of
-    what the file says. InvalidError when a source cannot be used, CorruptError when the metadata
+    what the file says; ``broker_config`` is a broker's ``server.properties``. InvalidError when a
+    source cannot be used, CorruptError when the metadata
     are damaged.
     """
     layers: list[Layer] = [
@@ -48,7 +52,27 @@ def read_settings(
         file_text = read_text(path, files)
     if file_text is not None:
         layers.append(file_layer(file_text, str(path)))
-    return Settings(layers, directory_layer=read_metadata(root, files), key_map_bytes=key_map_bytes)
+    return Settings(
+        layers,
+        directory_layer=read_metadata(root, files),
+        broker=_broker(broker_config, files, root),
+        key_map_bytes=key_map_bytes,
+    )
+
+
+def _broker(path: Path | None, files: FileSystem, root: Path | None = None) -> BrokerConfig | None:
+    """Return what a broker's file says, with a warning when the directory is another broker's."""
+    if path is None:
+        return None
+    found = read_broker_config(path, files)
+    node = None if root is None else read_node_id(root, files)
+    if node is None or found.node_id is None or found.node_id == node:
+        return found
+    warning = (
+        "this is another broker's file, whose settings may be others; name that of the directory's "
+        f"broker. node.id={found.node_id} directory={node} path={path}"
+    )
+    return replace(found, warnings=(*found.warnings, warning))
 
 
 def read_cleaner_config(
@@ -57,11 +81,24 @@ def read_cleaner_config(
     flags: Sequence[str] = (),
     config_file: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    broker_config: Path | None = None,
 ) -> CleanerConfig:
     """Return the cleaner's settings where there is no data directory, as they are now.
 
     Sources and errors are those of :func:`read_settings`; ``config_file`` None means no file.
     """
+    layers = read_layers(files, flags=flags, config_file=config_file, environment=environment)
+    return Settings(layers, broker=_broker(broker_config, files)).cleaner_config()
+
+
+def read_layers(
+    files: FileSystem,
+    *,
+    flags: Sequence[str] = (),
+    config_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> list[Layer]:
+    """Return what is said where there is no data directory, the strongest source first."""
     layers = [
         flags_layer(flags),
         environment_layer(os.environ if environment is None else environment),
@@ -69,7 +106,7 @@ def read_cleaner_config(
     if config_file is not None:
         path = config_file.resolve()
         layers.append(file_layer(read_text(path, files), str(path)))
-    return Settings(layers).cleaner_config()
+    return layers
 
 
 def settings_path(root: Path, config_file: Path | None) -> Path:

@@ -1,24 +1,32 @@
 """Puts what came back from workers in place, and writes it down: receipt, checkpoint, report.
 
-Receipt before checkpoint: what is written down as cleaned is never without its receipt. What a
-failed or late attempt staged is removed as soon as no commit can name it any more.
+Receipt, swap, checkpoint: what cannot be written down is not done, and what is written down as
+cleaned is never without its receipt. What a failed or late attempt staged is removed as soon as no
+commit can name it any more.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from keeplast.clock import Clock
-from keeplast.engine.commit import commit_in_place, commit_to_target, complete_active
+from keeplast.engine.commit import (
+    check_unchanged,
+    commit_in_place,
+    commit_to_target,
+    complete_active,
+)
 from keeplast.engine.events import Events
 from keeplast.engine.horizons import HorizonBook
 from keeplast.engine.place import check_target, complete_target
-from keeplast.engine.receipt import append_receipt, receipt_line
+from keeplast.engine.receipt import append_receipt, receipt_line, withdraw_receipt
 from keeplast.engine.removal import remove_files
 from keeplast.engine.report import RoundReport
 from keeplast.engine.request import CleanRequest
+from keeplast.engine.rolling import roll_at_target
 from keeplast.engine.rounds import PartitionRun, Round, failed_report
 from keeplast.engine.shield import shielded
 from keeplast.engine.survey import Survey
@@ -56,8 +64,9 @@ class Committer:
         self._events = events
         self._horizons = horizons
         self._check_stop = check_stop
+        self._receipts = threading.Lock()
 
-    def commit(self, round_: Round, result: TaskResult) -> None:
+    def commit(self, round_: Round, result: TaskResult, request: CleanRequest) -> None:
         """Put one wave in place; commits of several partitions run side by side."""
         if result.error is not None:
             raise result.error
@@ -65,32 +74,76 @@ class Committer:
         task = round_.task
         round_.results.append(result)
         started, removed = self._clock.seconds(), round_.removal_seconds
+        line = None
+        if task.writes and result.carry is None and request.receipt is not None:
+            line = self._note(round_, request.receipt, is_unsafe=request.is_unsafe)
+        try:
+            self._put_in_place(round_, result)
+        except (CompactionError, OSError):
+            if line is not None and request.receipt is not None:
+                self._withdraw(round_, request.receipt, line)
+            raise
+        round_.driver_seconds += self._clock.seconds() - started
+        round_.driver_seconds -= round_.removal_seconds - removed
+
+    def _put_in_place(self, round_: Round, result: TaskResult) -> None:
+        task = round_.task
         if task.writes and task.target != task.path:
             check_target(self._files, task.target, run=self._run)
-            commit_to_target(self._files, task, result, round_.survey.listing)
+            self._commit_to_target(round_, result)
             round_.committed.extend(result.staged)
         elif task.writes:
             with shielded():
                 self._swap(round_, result)
-        round_.driver_seconds += self._clock.seconds() - started
-        round_.driver_seconds -= round_.removal_seconds - removed
 
-    def finish(self, done: list[tuple[Work, TaskResult]], request: CleanRequest) -> None:
-        """Write down rounds that are in place: receipts, checkpoints at once, and what to tell."""
+    def _commit_to_target(self, round_: Round, result: TaskResult) -> None:
+        survey, task = round_.survey, round_.task
+        surveyed = survey.listing
+        if survey.roll is None:
+            commit_to_target(self._files, task, result, surveyed)
+            return
+        on_disk = replace(surveyed, segments=surveyed.segments[:-1])
+        commit_to_target(self._files, task, result, on_disk)
+        left = on_disk.active.base_offset
+        if round_.plan.bound > left:
+            replaced = {base for each in result.staged if each.files for base in each.sources}
+            roll_at_target(
+                self._files, task.target, surveyed, survey.roll, task.plan.topic,
+                is_replaced=left in replaced,
+            )  # fmt: skip
+
+    def _note(self, round_: Round, receipt: Path, *, is_unsafe: bool) -> bytes:
+        """Write a round down that is about to be put in place; returns its line."""
+        line = receipt_line(
+            round_.task, round_.results, round_.report(),
+            is_unsafe=is_unsafe, lifts=round_.survey.lifts,
+        )  # fmt: skip
+        with self._receipts:
+            append_receipt(self._files, receipt, line)
+        return line
+
+    def _withdraw(self, round_: Round, receipt: Path, line: bytes) -> None:
+        """Take a line back of a round of which nothing is in place."""
+        try:
+            if round_.task.target == round_.task.path:
+                check_unchanged(self._files, round_.survey.listing, round_.committed)
+            with self._receipts:
+                withdraw_receipt(self._files, receipt, line)
+        except (CompactionError, OSError) as error:
+            self._events.warned(
+                "the receipt keeps a line of a round that may not have happened; the files tell. "
+                f"path={receipt} error={error}"
+            )
+
+    def finish(self, done: list[tuple[Work, TaskResult]]) -> None:
+        """Write down rounds that are in place: checkpoints at once, and what to tell."""
         reports: list[tuple[Work, TaskResult, RoundReport]] = []
         offsets: dict[Path, dict[TopicPartition, int]] = {}
         for (run, round_), result in done:
             report, task = round_.report(), round_.task
-            try:
-                if task.writes and request.receipt is not None:
-                    line = receipt_line(task, round_.results, report)
-                    append_receipt(self._files, request.receipt, line)
-            except (CompactionError, OSError) as error:
-                self.fail(run, round_.survey, len(round_.committed), error)
-                continue
-            if task.writes and not round_.plan.is_expired_round:
-                root = task.target.parent
-                offsets.setdefault(root, {})[run.request.partition] = result.end_offset
+            offset = round_.survey.checkpoint_after(result.end_offset)
+            if task.writes and not round_.plan.is_expired_round and offset is not None:
+                offsets.setdefault(task.target.parent, {})[run.request.partition] = offset
             reports.append(((run, round_), result, report))
         try:
             for root, changes in offsets.items():

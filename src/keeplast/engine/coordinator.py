@@ -11,9 +11,10 @@ checkpoint stays. Another round follows while asked for and while the bound was 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from keeplast.cleaner.plan import RoundPlan
@@ -25,18 +26,25 @@ from keeplast.engine.committer import Committer, Work
 from keeplast.engine.estimate import estimate_round
 from keeplast.engine.events import Events
 from keeplast.engine.expiry import expire_partition, failed_expiry
+from keeplast.engine.given import check_given, check_lifts, lift_notes
 from keeplast.engine.horizons import HorizonBook
 from keeplast.engine.kernel_cache import load_kernels
+from keeplast.engine.log_bounds import Checkpoints, load_checkpoints
 from keeplast.engine.place import (
     check_places,
+    check_target_root,
     complete_target,
     copy_root_files,
     make_target,
+    places_of,
     target_of,
 )
+from keeplast.engine.readiness import prove_receipt, unready_roots
+from keeplast.engine.receipt_book import clock_notes
 from keeplast.engine.report import CleanReport, Estimate, RoundReport
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rolling import roll_active, roll_idle
+from keeplast.engine.room import Room
 from keeplast.engine.rounds import (
     PartitionRun,
     Round,
@@ -49,10 +57,10 @@ from keeplast.engine.rounds import (
 from keeplast.engine.runner import Runner
 from keeplast.engine.sample import SampleChoice, read_sample
 from keeplast.engine.shield import shielded
-from keeplast.engine.survey import Checkpoints, Survey, load_checkpoints, survey_partition
+from keeplast.engine.survey import Survey, survey_partition
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
-from keeplast.errors import CompactionError, RefusedError, StoppedError, UnavailableError
+from keeplast.errors import CompactionError, StoppedError, UnavailableError
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
@@ -61,9 +69,6 @@ from keeplast.log.lock import is_locked, locked
 from keeplast.log.recovery import recover_swap
 
 ROUNDS_MAX = 100_000
-RESERVE_BYTES_MIN = 64 << 20
-RESERVE_SHARE = 50
-"""One in so many free bytes stays free, and 64 MiB at least."""
 
 
 class Coordinator:
@@ -89,6 +94,7 @@ class Coordinator:
         self._events = events
         self._is_stopping = False
         self._horizons = HorizonBook(files)
+        self._room = Room(files)
         self._committer = Committer(
             clock, files, events, self._horizons, self._check_stop, run=self._run
         )  # fmt: skip
@@ -126,7 +132,8 @@ class Coordinator:
         """
         return survey_partition(
             partition, request, checkpoints, self._files, self._now_ms(request),
-            foresees_roll=request.target is None, book=self._horizons,
+            foresees_roll=True, book=self._horizons,
+            clock_ms=self._clock.now_ms(),
         )  # fmt: skip
 
     def plan(self, request: CleanRequest, *, exact: bool = False) -> CleanReport:
@@ -162,10 +169,19 @@ class Coordinator:
         so is that it was stopped.
         """
         check_places(request, self._files)
-        with self._locks(request):
+        with ExitStack() as stack:
+            stack.enter_context(self._locks(request))
+            prove_receipt(self._files, request.receipt, places_of(request))
+            check_given(request, partial(self._lifts, request))
+            stack.enter_context(self._target(request))
             runs = [PartitionRun(partition) for partition in request.partitions]
+            roots = {target_of(run.request, request).parent for run in runs}
+            # A call that was stopped before it began tries nothing either.
+            unready = {} if self._is_stopping else unready_roots(self._files, sorted(roots))
+            behind = clock_notes(self._files, request.receipt, self._now_ms(request))
             for run in runs:
-                self._prepare(run, request)
+                run.notes += behind
+                self._prepare(run, request, unready)
             later = replace(request, first_dirty_offset=None, target=None)
             rounds = ROUNDS_MAX if request.rounds is None else request.rounds
             for number in range(rounds):
@@ -189,6 +205,7 @@ class Coordinator:
         """
         check_places(request, self._files)
         with self._locks(request):
+            prove_receipt(self._files, request.receipt, places_of(request))
             runs = [PartitionRun(partition) for partition in request.partitions]
             for run in runs:
                 try:
@@ -206,25 +223,41 @@ class Coordinator:
             for root in roots:
                 if root not in self._holds:
                     stack.enter_context(locked(root, writes=request.target is None))
-            # A target that is a source is refused for each partition, with its reason.
-            if request.target is not None and request.target.absolute() not in roots:
-                self._files.make_directory(request.target)
-                stack.enter_context(locked(request.target))
-                copy_root_files(self._files, roots[0], request.target)
             yield
 
-    def _prepare(self, run: PartitionRun, request: CleanRequest) -> None:
+    def _lifts(self, request: CleanRequest, partition: PartitionRequest) -> tuple[str, ...]:
+        checkpoints = load_checkpoints(self._files, partition.path.parent)
+        return self.survey(partition, request, checkpoints).lifts
+
+    @contextmanager
+    def _target(self, request: CleanRequest) -> Iterator[None]:
+        """Make and hold the target's data directory, if there is one."""
+        roots = sorted({partition.path.parent for partition in request.partitions})
+        with ExitStack() as stack:
+            # A target that is a source is refused for each partition, with its reason.
+            if request.target is not None and request.target.absolute() not in roots:
+                check_target_root(self._files, request)
+                self._files.make_directory(request.target)
+                stack.enter_context(locked(request.target))
+                copy_root_files(self._files, roots[0], request.target, request)
+            yield
+
+    def _prepare(
+        self, run: PartitionRun, request: CleanRequest, unready: Mapping[Path, Exception]
+    ) -> None:
         """Finish what a crash left, roll if asked to; make room at a target."""
         partition = run.request
         try:
             self._check_stop()
+            problem = unready.get(target_of(partition, request).parent)
+            if problem is not None:
+                raise problem
             if request.target is not None:
                 if make_target(self._files, partition, request, run=self._run):
                     self._events.warned(
                         f"removed what an unfinished clean --to had left of {partition.partition}"
                     )
-                self._roll_idle(run, request)
-                return
+                return  # an active segment is rolled at the target, when the round is there
             self._recover(partition)
             if request.roll_active:
                 roll_active(self._files, partition)
@@ -254,12 +287,12 @@ class Coordinator:
             partition = replace(partition, path=target_of(partition, request))
         run.expiry = expire_partition(
             partition, request, self._files, self._now_ms(request),
-            writes=writes, warned=self._events.warned,
+            clock_ms=self._clock.now_ms(), writes=writes, warned=self._events.warned,
         )  # fmt: skip
 
     def _roll_idle(self, run: PartitionRun, request: CleanRequest) -> None:
         if request.rolls_idle:
-            note = roll_idle(self._files, run.request, request, self._now_ms(request))
+            note = roll_idle(self._files, run.request, self._now_ms(request))
             run.notes += () if note is None else (note,)
 
     def _now_ms(self, request: CleanRequest) -> int:
@@ -276,17 +309,21 @@ class Coordinator:
             checkpoints = load_checkpoints(self._files, run.request.path.parent)
             survey = survey_partition(
                 run.request, request, checkpoints, self._files, self._now_ms(request),
-                foresees_roll=not writes and request.target is None, book=self._horizons,
+                foresees_roll=not writes or request.target is not None, book=self._horizons,
+                clock_ms=self._clock.now_ms(),
             )  # fmt: skip
+            if writes:
+                check_lifts(survey.lifts, request, run.request.path)
+            told = lift_notes(survey.lifts, writes=writes or request.is_unsafe)
             # What was done before the first round is told with it.
-            survey = replace(survey, notes=(*run.notes, *survey.notes))
+            survey = replace(survey, notes=(*run.notes, *told, *survey.notes))
             run.notes = ()
             if survey.plan is None:
                 self._skip(run, survey, request, writes=writes)
                 return
             target = target_of(run.request, request) if writes else run.request.path
             if writes:
-                self._check_room(survey, survey.plan, run.request.path, target)
+                self._room.check(survey, survey.plan, run.request.path, target)
             task = self._task(run.request, survey.plan, target, request, writes=writes)
             round_ = Round(survey, survey.plan, task, self._clock.seconds() - started)
             self._events.planned(round_.bytes_to_read())
@@ -368,6 +405,8 @@ class Coordinator:
     ) -> None:
         """End a partition that has no round; a checkpoint out of range is repaired all the same."""
         end_offset = survey.first_dirty.offset if survey.first_dirty.repairs else None
+        if end_offset is not None:
+            end_offset = survey.checkpoint_after(end_offset)
         if writes and request.target is not None:
             copy_partition(self._files, run.request.path, target_of(run.request, request))
         if writes and end_offset is not None:
@@ -379,20 +418,6 @@ class Coordinator:
         run.rounds.append(report)
         self._events.finished(run.request.partition, report)
 
-    def _free_room(self, place: Path) -> int:
-        free = self._files.free_bytes(place)
-        return free - max(free // RESERVE_SHARE, RESERVE_BYTES_MIN)
-
-    def _check_room(self, survey: Survey, plan: RoundPlan, source: Path, target: Path) -> None:
-        """Refuse when not even one group fits, or not the whole log at a target."""
-        needed = disk_needed_bytes(survey, plan, is_in_place=target == source)
-        room = self._free_room(target)
-        if needed > room:
-            raise RefusedError(
-                "not enough free disk; free some, or use --to another volume. "
-                f"path={target} needed_bytes={needed} usable_bytes={max(room, 0)}"
-            )
-
     def _run_waves(self, works: list[Work], request: CleanRequest) -> None:
         """Run and commit wave after wave until every round has ended."""
         waiting = works
@@ -401,7 +426,7 @@ class Coordinator:
                 for run, round_ in waiting:
                     self._committer.fail(run, round_.survey, len(round_.committed), _stopped())
                 return
-            chunk, rest = self._next_chunk(waiting)
+            chunk, rest = self._room.next_chunk(waiting)
             tasks = []
             for number, (_, round_) in enumerate(chunk):
                 round_.task = replace(round_.task, number=number)
@@ -429,10 +454,10 @@ class Coordinator:
                     again.append(work)
                 else:
                     done.append((work, result))
-            self._committer.finish(done, request)
+            self._committer.finish(done)
 
         def commit(result: TaskResult) -> None:
-            self._committer.commit(left[result.number][1], result)
+            self._committer.commit(left[result.number][1], result, request)
 
         try:
             with Commits(commit) as commits:
@@ -454,26 +479,6 @@ class Coordinator:
         for run, round_ in left.values():
             self._committer.fail(run, round_.survey, len(round_.committed), lost)
         return again
-
-    def _next_chunk(self, waiting: list[Work]) -> tuple[list[Work], list[Work]]:
-        """Return the rounds whose output fits on disk together, and those that must wait.
-
-        A round that is too large even alone runs alone, in waves.
-        """
-        chunk: list[Work] = []
-        used = 0
-        for i, (run, round_) in enumerate(waiting):
-            if not round_.task.writes or round_.task.target != round_.task.path:
-                chunk.append((run, round_))
-                continue
-            room = self._free_room(round_.task.target)
-            needed = round_.bytes_to_stage()
-            if chunk and used + needed > room:
-                return chunk, waiting[i:]
-            round_.task = replace(round_.task, wave_bytes_max=room if needed > room else None)
-            chunk.append((run, round_))
-            used += needed
-        return chunk, []
 
     def _progressed(self, read_bytes: int) -> None:
         """Pass progress on; workers call it window by window, and end there when asked to."""

@@ -15,12 +15,13 @@ from typing import Any
 
 from keeplast.cleaner.retention import ExpiryRule
 from keeplast.engine.expiry import expire, settle, survey_expiry
+from keeplast.engine.given import check_lifts
 from keeplast.engine.kernel_cache import load_kernels
+from keeplast.engine.log_bounds import find_bounds, load_checkpoints
 from keeplast.engine.removal import remove_files
 from keeplast.engine.report import JSON_VERSION
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.shield import shielded
-from keeplast.engine.survey import find_bounds, load_checkpoints
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.log.files import FileSystem
 from keeplast.log.format_guard import check_understood
@@ -49,6 +50,7 @@ class DeleteRecordsReport:
     Readers see ``[log_start, log_end)``. ``below`` are the segments all of whose records are
     deleted; ``partly`` is the one that holds ``log_start`` and deleted records before it, which
     stay in the file as long as the segment does. ``removed`` says that ``below`` is off the disk.
+    ``lifts`` are limits of the log that an unsafe call lifted.
     """
 
     topic: str
@@ -61,6 +63,7 @@ class DeleteRecordsReport:
     partly: DeletedSegment | None
     removed: bool
     is_compacted: bool
+    lifts: tuple[str, ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -81,6 +84,7 @@ class DeleteRecordsReport:
             "below": [_segment_to_json(segment) for segment in self.below],
             "partly": None if self.partly is None else _segment_to_json(self.partly),
             "removed": self.removed,
+            "lifts": list(self.lifts),
         }
 
 
@@ -90,13 +94,15 @@ def delete_records(
     *,
     before_offset: int,
     high_watermark: int | None = None,
+    is_unsafe: bool = False,
     removes: bool = False,
     writes: bool = True,
     warned: Callable[[str], None],
 ) -> DeleteRecordsReport:
     """Delete every record below ``before_offset``; :data:`HIGH_WATERMARK` means that offset.
 
-    ``high_watermark`` None means as the directory tells. ``removes`` takes the segments that lie
+    ``high_watermark`` None means as the directory tells; a higher one is refused unless
+    ``is_unsafe``. ``removes`` takes the segments that lie
     wholly below off the disk as well; ``writes`` False only says what would happen, and takes no
     lock. InvalidError for another negative offset; RefusedError above the high watermark, for a
     policy without ``delete``, and while somebody else holds the directory.
@@ -112,7 +118,7 @@ def delete_records(
             f"cleanup_policy={policy} path={partition.path}"
         )
     load_kernels(warned)
-    request = CleanRequest((partition,), high_watermark=high_watermark)
+    request = CleanRequest((partition,), high_watermark=high_watermark, is_unsafe=is_unsafe)
     if not writes:
         return _found(partition, request, before_offset, files)
     with locked(partition.path.parent):
@@ -141,6 +147,7 @@ def _found(
     tail = find_tail(listing, files)
     checkpoints = load_checkpoints(files, partition.path.parent)
     bounds = find_bounds(partition.partition, request, checkpoints, listing, tail)
+    check_lifts(bounds.lifts, request, partition.path)
     if bounds.log_start > tail.log_end:
         raise CorruptError(
             "the log start offset is beyond the log end",
@@ -176,6 +183,7 @@ def _found(
         partly,
         removed=False,
         is_compacted=partition.topic.is_compacted,
+        lifts=bounds.lifts,
     )
 
 

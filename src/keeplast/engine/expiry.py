@@ -15,13 +15,14 @@ from pathlib import Path
 from keeplast.cleaner.retention import ExpiryPlan, ExpiryRule, plan_expiry
 from keeplast.columns import batch_table as t
 from keeplast.engine.commit import complete_active
+from keeplast.engine.given import check_lifts, clock_lifts, lift_notes
+from keeplast.engine.log_bounds import LogBounds, find_bounds, load_checkpoints
 from keeplast.engine.receipt import append_receipt, expiry_line
 from keeplast.engine.removal import remove_files
 from keeplast.engine.report import ExpiredReport, ExpiryReport, describe_error
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rolling import roll_active
 from keeplast.engine.shield import shielded
-from keeplast.engine.survey import LogBounds, find_bounds, load_checkpoints
 from keeplast.errors import CompactionError, RefusedError
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.format_guard import check_magic, check_understood
@@ -60,17 +61,27 @@ def expire_partition(
     files: FileSystem,
     now_ms: int,
     *,
+    clock_ms: int,
     writes: bool,
     warned: Callable[[str], None],
 ) -> ExpiryReport:
-    """Expire a partition, or say what would go; errors are in the report."""
+    """Expire a partition, or say what would go; errors are in the report.
+
+    ``clock_ms`` is the machine's clock: a given ``now_ms`` ahead of it is refused as a lift.
+    """
     survey: ExpirySurvey | None = None
     try:
         survey = survey_expiry(partition, request, files, now_ms)
+        lifts = (*clock_lifts(request.now_ms, clock_ms), *survey.bounds.lifts)
         report = expiry_report(survey)
+        report = replace(
+            report,
+            notes=(*lift_notes(lifts, writes=writes or request.is_unsafe), *report.notes),
+        )
         if writes:
+            check_lifts(lifts, request, partition.path)
             with shielded():
-                note = partial(_note, partition, request, files, now_ms, report)
+                note = partial(_note, partition, request, files, now_ms, report, lifts)
                 remove_files(files, expire(files, partition, survey, note), warned)
                 settle(files, partition)
     except (CompactionError, OSError) as error:
@@ -84,9 +95,13 @@ def _note(
     files: FileSystem,
     now_ms: int,
     report: ExpiryReport,
+    lifts: tuple[str, ...],
 ) -> None:
     if request.receipt is not None:
-        line = expiry_line(partition.partition, partition.topic, now_ms, report)
+        line = expiry_line(
+            partition.partition, partition.topic, now_ms, report,
+            is_unsafe=request.is_unsafe, lifts=lifts,
+        )  # fmt: skip
         append_receipt(files, request.receipt, line)
 
 

@@ -76,7 +76,11 @@ class SegmentHorizons:
     unstamped_markers: int
 
     def passed(self, since_ms: int, now_ms: int) -> Expired:
-        """Return how many horizons have passed after ``since_ms``, at ``now_ms`` at the latest."""
+        """Return how many horizons have passed after ``since_ms``, at ``now_ms`` at the latest.
+
+        A ``since_ms`` behind ``now_ms`` is of a clock that was ahead: all that have passed count.
+        """
+        since_ms = since_ms if since_ms <= now_ms else -1
         return Expired(
             _passed(self.tombstones, since_ms, now_ms), _passed(self.markers, since_ms, now_ms)
         )

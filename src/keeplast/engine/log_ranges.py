@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns import arrow_columns as a
-from keeplast.engine.log_view import Aborted, LogView, SeenSegment
+from keeplast.engine.log_view import LogView, SeenSegment
+from keeplast.log.partition_log import SegmentFiles
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 
@@ -54,17 +55,33 @@ ALL = Wanted()
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """One task's part of a partition; ``aborted`` are the transactions that reach into it.
+class SegmentsSeen:
+    """The segments that a state is read of: the closed ones, and where the active one begins."""
 
-    Offsets, not bytes: segments may be rolled and replaced until it is read.
+    closed: tuple[SegmentFiles, ...]
+    active_base: int
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One task's part of a partition.
+
+    Offsets, not bytes: segments may be rolled and replaced until it is read. With
+    ``must_be_whole`` the log must still reach over all of ``wanted`` by then: what retention or a
+    truncation took meanwhile is an error and not a shorter result. With ``segments`` it is of a
+    state, and an error as well when a cleaner has gone past its end
+    (:mod:`keeplast.engine.state_end`). ``hides_aborted`` leaves out the data of aborted
+    transactions. A log that must be whole must also still be of the topic ``topic_id``.
     """
 
     partition: TopicPartition
     path: Path
     wanted: Wanted
-    aborted: tuple[Aborted, ...]
     size_bytes: int
+    must_be_whole: bool = False
+    segments: SegmentsSeen | None = None
+    hides_aborted: bool = True
+    topic_id: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +91,14 @@ class _Piece:
     size_bytes: int
 
 
-def plan_splits(view: LogView, wanted: Wanted, *, split_bytes: int) -> Iterator[Split]:
+def plan_splits(
+    view: LogView,
+    wanted: Wanted,
+    *,
+    split_bytes: int,
+    must_be_whole: bool = False,
+    hides_aborted: bool = True,
+) -> Iterator[Split]:
     """Yield splits of about ``split_bytes`` that hold everything that is wanted, in log order."""
     pieces = [piece for s in view.segments for piece in _pieces(s, wanted, split_bytes)]
     at = 0
@@ -88,13 +112,18 @@ def plan_splits(view: LogView, wanted: Wanted, *, split_bytes: int) -> Iterator[
             size += piece.size_bytes
             at += 1
         part = wanted.between(pieces[first].first_offset, pieces[at - 1].end_offset)
-        yield Split(view.partition, view.path, part, reaching_into(view.aborted, part), size)
+        yield Split(
+            view.partition, view.path, part, size, must_be_whole,
+            hides_aborted=hides_aborted, topic_id=view.topic_id,
+        )  # fmt: skip
 
 
-def reaching_into(aborted: tuple[Aborted, ...], part: Wanted) -> tuple[Aborted, ...]:
-    """Return the transactions that may have data in ``part``."""
-    return tuple(
-        each for each in aborted if each[1] < part.end_offset and each[2] >= part.first_offset
+def segments_below(view: LogView, end_offset: int) -> SegmentsSeen:
+    """Return which segments a state that ends at ``end_offset`` is read of."""
+    closed = (segment.files for segment in view.segments if not segment.is_active)
+    return SegmentsSeen(
+        tuple(each for each in closed if each.base_offset < end_offset),
+        view.segments[-1].base_offset,
     )
 
 

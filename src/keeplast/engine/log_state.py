@@ -8,7 +8,8 @@ The passes may be cut by offsets and run anywhere (:mod:`keeplast.engine.state_p
 nothing but hashes goes into the first and nothing but offsets into the second.
 
 A log that is cleaned between the passes may have lost a winner that a record behind the range
-supersedes; whoever goes on reading from the range's end gets that record.
+supersedes; whoever goes on reading from the range's end gets that record. For everybody else a
+split names its segments, and reading ends with an error when that may have happened.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from keeplast.columns import batch_table as t
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
 from keeplast.columns.winners import SHARDS, WINS, KeyMap
 from keeplast.engine.log_ranges import Split, Wanted
-from keeplast.engine.log_view import outcomes_of
 from keeplast.engine.ranking import Ranking, ranking_of
 from keeplast.engine.record_columns import ColumnCollector, RecordColumns
-from keeplast.engine.record_source import read_wanted, select_batches
+from keeplast.engine.record_source import aborted_data, read_wanted, select_batches
 from keeplast.engine.runner import Progressed
+from keeplast.engine.state_end import require_uncleaned
 from keeplast.engine.workspace import DecompressedCache, Slice, Workspace
 from keeplast.log.files import FileSystem
 from keeplast.log.windows import Window
@@ -72,7 +73,8 @@ def read_state(
     offsets of winners 8 more. Where it would grow beyond ``key_bytes_max`` the state comes in
     several rounds, each of which reads the rest of the log once more.
     ``progressed`` hears the bytes of both passes. Errors as for
-    :func:`keeplast.engine.record_source.read_records`.
+    :func:`keeplast.engine.record_source.read_records` and, at the end, of
+    :func:`keeplast.engine.state_end.require_uncleaned`.
     """
     reader = StateReader(
         split, ranking_of(topic), new_hash_key(), files, clock, workspace, progressed
@@ -83,6 +85,7 @@ def read_state(
         winners, reached = reader.winners_from(at, wanted.end_offset, key_bytes_max)
         yield from reader.show(winners, wanted.between(at, reached))
         at = reached
+    require_uncleaned(split, files, clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +159,16 @@ class StateReader:
 
         With ``winners`` batches that have none are left out.
         """
-        outcomes = outcomes_of(self.split.aborted)
+        aborted = aborted_data(self.split, self.files, self.clock)
         # Nothing is kept for the second pass: the segments may be others by then.
         cache = DecompressedCache(0)
         split = replace(self.split, wanted=wanted)
-        for base_offset, window, piece in read_wanted(split, self.files, self.clock, self.w):
+        for base_offset, window, piece, hidden in read_wanted(
+            split, self.files, self.clock, self.w.buffers, aborted=aborted
+        ):
             if self.progressed is not None:
                 self.progressed(window.length)
-            chosen = select_batches(window, piece, outcomes)
+            chosen = select_batches(window, piece, hidden)
             if chosen and winners is not None:
                 chosen = _drop_batches_without(winners, window)
             if not chosen:

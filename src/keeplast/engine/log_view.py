@@ -1,4 +1,4 @@
-"""A partition as a reader sees it: where it begins and ends, and which transactions count.
+"""A partition as a reader sees it: where it begins and ends, and what of it is decided.
 
 Looking takes no lock and changes nothing, so the log may be written, rolled and cleaned meanwhile.
 The rule that follows: a directory in which segments are being swapped is not looked at, since some
@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.clock import Clock
-from keeplast.engine.producer_replay import replay_producers
-from keeplast.engine.transaction_outcomes import TransactionOutcomes
-from keeplast.errors import CorruptError
-from keeplast.format import offset_index, time_index
+from keeplast.engine.producer_replay import find_undecided, replay_producers
+from keeplast.errors import CorruptError, InvalidError
+from keeplast.format import offset_index, partition_metadata, time_index
 from keeplast.format.filename import (
     INDEX,
     LOG_START_CHECKPOINT,
+    PARTITION_METADATA,
     REPLICATION_CHECKPOINT,
     TIME_INDEX,
     Kind,
@@ -40,12 +40,10 @@ from keeplast.log.settled import settled_partition
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.partition import TopicPartition
 
+METADATA_BYTES_MAX = 1 << 16
 VIEW_WINDOW_BYTES = 1 << 20
 TRIES_MAX = 5
 """A directory that changes under every one of so many looks is not a log that is being read."""
-
-Aborted = tuple[int, int, int]
-"""An aborted transaction: producer id, first and last offset, both inclusive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +68,7 @@ class LogView:
 
     ``log_start`` is inclusive. ``log_end``, ``high_watermark`` (None: no checkpoint has one) and
     ``last_stable`` (where the first open transaction begins, else the log end) are exclusive.
+    ``topic_id`` tells the topic from one of the same name that was made later; None: not known.
     """
 
     partition: TopicPartition
@@ -78,8 +77,8 @@ class LogView:
     log_end: int
     high_watermark: int | None
     last_stable: int
-    aborted: tuple[Aborted, ...]
     segments: tuple[SeenSegment, ...]
+    topic_id: bytes | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -137,6 +136,9 @@ def _look(
     files: FileSystem,
     clock: Clock,
 ) -> LogView:
+    # Before the segments are listed: those of a topic that is made anew meanwhile then count as a
+    # change, and never as the old topic's.
+    topic_id = read_topic_id(path, files)
     listing = settled_partition(path, files, clock)
     tail = find_tail(listing, files)
     log_start = max(checkpoints.log_start.get(partition, 0), listing.segments[0].base_offset)
@@ -150,9 +152,12 @@ def _look(
     active = see_segment(listing.active, tail.log_end, tail.valid_bytes, files, is_active=True)
     indexes = {segment.base_offset: segment.indexes for segment in segments}
     buffers = WindowBuffers(VIEW_WINDOW_BYTES)
-    producers, aborted = replay_producers(listing, tail, log_start, indexes, files, buffers)
+    producers = replay_producers(listing, tail, log_start, indexes, files, buffers)
     watermark = checkpoints.high_watermark.get(partition)
-    open_from = producers.first_undecided(log_end if watermark is None else watermark)
+    open_from = find_undecided(
+        producers, log_end if watermark is None else watermark, listing, tail, log_start, indexes,
+        files, buffers,
+    )  # fmt: skip
     return LogView(
         partition,
         path,
@@ -161,13 +166,24 @@ def _look(
         None if watermark is None else min(max(watermark, log_start), log_end),
         # A transaction that the log start has cut into begins there.
         log_end if open_from is None else min(max(open_from, log_start), log_end),
-        tuple(
-            (each.producer_id, each.first_offset, each.last_offset)
-            for _, entries in aborted
-            for each in entries
-        ),
         (*segments, active),
+        topic_id,
     )
+
+
+def read_topic_id(path: Path, files: FileSystem) -> bytes | None:
+    """Return the topic id that a partition directory says; None when it says none that is one."""
+    try:
+        data = files.read_bytes(path / PARTITION_METADATA, METADATA_BYTES_MAX)
+        return partition_metadata.decode(data).topic_id
+    except (FileNotFoundError, CorruptError, InvalidError):
+        return None
+
+
+def was_made_anew(topic_id: bytes | None, path: Path, files: FileSystem) -> bool:
+    """Say whether a directory is of another topic by now than the one of ``topic_id``."""
+    now = read_topic_id(path, files)
+    return topic_id is not None and now is not None and now != topic_id
 
 
 def see_segment(
@@ -216,11 +232,3 @@ def _filled(entries: NDArray[np.int64]) -> NDArray[np.int64]:
     """
     empty = np.flatnonzero((entries == 0).all(axis=1))
     return entries[: int(empty[0])] if len(empty) else entries
-
-
-def outcomes_of(aborted: tuple[Aborted, ...]) -> TransactionOutcomes:
-    """Return aborted transactions in the form that batches are judged by."""
-    outcomes = TransactionOutcomes()
-    for producer_id, first, last in sorted(aborted, key=lambda each: each[1]):
-        outcomes.aborted.setdefault(producer_id, []).append((first, last))
-    return outcomes

@@ -18,22 +18,32 @@ refused while a broker holds it. The policy is the caller's to state: a log does
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from keeplast.cleaner.internal_topics import pinned
 from keeplast.clock import Clock, SystemClock
 from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.delete_records import DeleteRecordsReport, delete_records
 from keeplast.engine.events import Events, NoEvents
 from keeplast.engine.local_runner import LocalRunner
+from keeplast.engine.log_ranges import SegmentsSeen
 from keeplast.engine.log_reader import read_segment
 from keeplast.engine.places import recipe_of
 from keeplast.engine.report import CleanReport, ExpiryReport, PartitionReport
 from keeplast.engine.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 from keeplast.engine.runner import Runner
 from keeplast.engine.state import read_state
-from keeplast.errors import CorruptError, InvalidError, InvariantError, RefusedError
+from keeplast.engine.state_end import require_in_front_of_cleaner, was_cleaned_past
+from keeplast.errors import (
+    CorruptError,
+    InvalidError,
+    InvariantError,
+    RefusedError,
+    UnavailableError,
+)
 from keeplast.format.filename import LOG_START_CHECKPOINT, parse_partition_directory
 from keeplast.format.message_set import Batch
 from keeplast.format.record import Record
@@ -45,6 +55,10 @@ from keeplast.log.settled import settled_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 
+TopicConfigs = Callable[[Path, FileSystem], Callable[[str], TopicConfig]]
+"""Gives what knows the settings of the topics of a data directory."""
+
+STATE_TRIES_MAX = 5
 RELISTS_MAX = 100
 """A directory that changes so often before one batch is read is not a log that is being cleaned."""
 
@@ -73,12 +87,15 @@ class OpenLog:
         *,
         files: FileSystem | None = None,
         options: Mapping[str, str] | None = None,
+        topic_configs: TopicConfigs | None = None,
     ) -> None:
-        """Take a partition directory; see :func:`open_log`.
+        """Take a partition directory; see :func:`keeplast.open_log`.
 
-        ``files`` stands in for what the path's recipe would open.
+        ``files`` stands in for what the path's recipe would open; ``topic_configs`` knows the
+        settings of topics.
         """
         self.path = path.absolute()
+        self._topic_configs = topic_configs
         self._options = dict(options or {})
         recipe = recipe_of((self.path,), self._options if is_object_path(self.path) else {})
         self._files = recipe.open() if files is None else files
@@ -155,21 +172,48 @@ class OpenLog:
         """Return the final record of every key that is not deleted, in offset order.
 
         A read-committed view: nothing aborted, nothing from the first open transaction on. Which
-        record of a key is final follows ``topic``'s strategy, by default the offset: so it is the
-        same before and after cleaning. Nothing below the log start offset counts. Holds one record
-        a key in memory, and reads the log twice.
-        Raises CorruptError as :meth:`records` does.
+        record of a key is final follows ``topic``'s strategy, by default the one that the data
+        directory's settings give it (``keeplast.toml``, environment, metadata log): so it is the
+        same before and after cleaning; a broker's own topic ranks by offset. Nothing below the log
+        start offset counts. Holds one record a key in memory, and reads the log twice.
+        Raises CorruptError as :meth:`records` does, RefusedError when an open transaction ends it
+        below what was cleaned, UnavailableError when the log is cleaned faster than it is read.
         """
+        topic = pinned(self.partition.topic, self._ranks() if topic is None else topic)
+        clock = SystemClock()
+        for _ in range(STATE_TRIES_MAX):
+            log_start = self.log_start_offset()
+            listing = settled_partition(self.path, self._files, clock)
+            batches = partial(self._checked_batches, log_start)
+            found, end = read_state(batches, topic, log_start=log_start)
+            if end < self.log_start_offset():
+                # A transaction counts as open whose marker went with its data while it was read.
+                continue
+            seen = SegmentsSeen(listing.segments[:-1], listing.active.base_offset)
+            # Winners may have gone for records that came after the first pass.
+            if not was_cleaned_past(self.partition, self.path, seen, end, self._files, clock):
+                # Who cleaned past an open transaction has taken what was final in front of it.
+                if self._mark is None:
+                    require_in_front_of_cleaner(self.partition, listing, end, self._files)
+                return found
+        raise UnavailableError(
+            "the log is cleaned faster than its state can be read; read a copy of it, or when the "
+            f"cleaner rests. path={self.path}"
+        )
 
-        log_start = self.log_start_offset()
+    def _checked_batches(self, log_start: int) -> Iterator[Batch]:
+        for segment, batch in self._placed_batches(log_start):
+            _check_crc(segment, batch)
+            yield batch
 
-        def batches() -> Iterator[Batch]:
-            for segment, batch in self._placed_batches(log_start):
-                _check_crc(segment, batch)
-                yield batch
-
-        topic = TopicConfig() if topic is None else topic
-        return read_state(batches, topic, log_start=log_start)
+    def _ranks(self) -> TopicConfig:
+        """Return how the topic ranks its records; InvalidError when nobody has said."""
+        if self._topic_configs is None:
+            raise InvalidError(
+                f"how the topic ranks its records is not known; give state() its settings. "
+                f"path={self.path}"
+            )
+        return self._topic_configs(self.path.parent, self._files)(self.partition.topic)
 
     def plan(
         self,
@@ -204,8 +248,10 @@ class OpenLog:
         *,
         cleaner: CleanerConfig | None = None,
         to: Path | str | None = None,
+        overwrites: bool = False,
         now_ms: int | None = None,
         rounds: int | None = 1,
+        is_unsafe: bool = False,
         force: bool = False,
         roll_active: bool = False,
         rolls_idle: bool = False,
@@ -218,11 +264,13 @@ class OpenLog:
         """Clean the log as Kafka's cleaner would, and return what each round did.
 
         ``topic`` must have ``compact`` in its policy, else RefusedError. ``to`` is a directory that
-        receives the cleaned log, None cleans in place. ``rounds`` None means until the end offset
-        reaches the bound. ``now_ms`` is the clock of the run in milliseconds, None the machine's.
+        receives the cleaned log, None cleans in place; ``overwrites`` gives up what lies there.
+        ``rounds`` None means until the end offset reaches the bound. ``now_ms`` is the clock of the
+        run in milliseconds, None the machine's; one ahead is refused unless ``is_unsafe``.
         ``force`` ignores ``min_cleanable_dirty_ratio`` only. ``roll_active`` starts a new active
         segment first, ``rolls_idle`` only when the present one is older than ``segment_ms`` or
-        ``max_compaction_lag_ms``. ``memory_bytes`` bounds windows and buffers, not the key map.
+        ``max_compaction_lag_ms``, at the target if there is one. ``memory_bytes`` bounds windows
+        and buffers, not the key map.
         ``runner`` None means threads of this process, ``cores`` of them; a runner that is given
         stays open.
 
@@ -234,11 +282,13 @@ class OpenLog:
             cleaner,
             now_ms=now_ms,
             force=force,
+            is_unsafe=is_unsafe,
             memory_bytes=memory_bytes,
             rounds=rounds,
             roll_active=roll_active,
             rolls_idle=rolls_idle,
             to=None if to is None else place_path(str(to)),
+            overwrites=overwrites,
         )
         return clean(
             request, cores=cores, runner=runner, events=events, clock=clock,
@@ -246,16 +296,23 @@ class OpenLog:
         ).partitions[0]  # fmt: skip
 
     def expire(
-        self, topic: TopicConfig, *, now_ms: int | None = None, high_watermark: int | None = None
+        self,
+        topic: TopicConfig,
+        *,
+        now_ms: int | None = None,
+        high_watermark: int | None = None,
+        is_unsafe: bool = False,
     ) -> ExpiryReport:
         """Remove the segments that ``topic``'s retention and the log start offset let go.
 
         What goes and what stays, and why, is in the report; so is an error, as for :meth:`clean`.
+        A clock ahead and a high watermark above the directory's are refused unless ``is_unsafe``.
         Raises RefusedError while a broker holds the data directory.
         """
         request = CleanRequest(
-            (self._partition_request(topic),), now_ms=now_ms, high_watermark=high_watermark
-        )
+            (self._partition_request(topic),), now_ms=now_ms, high_watermark=high_watermark,
+            is_unsafe=is_unsafe,
+        )  # fmt: skip
         with LocalRunner(1) as runner:
             (report,) = (
                 _coordinator(request, runner, None, None, self._options).expire(request).partitions
@@ -270,6 +327,7 @@ class OpenLog:
         *,
         before_offset: int,
         high_watermark: int | None = None,
+        is_unsafe: bool = False,
         removes: bool = False,
     ) -> DeleteRecordsReport:
         """Move the log start to ``before_offset`` as DeleteRecords does; -1 is the high watermark.
@@ -283,6 +341,7 @@ class OpenLog:
             self._files,
             before_offset=before_offset,
             high_watermark=high_watermark,
+            is_unsafe=is_unsafe,
             removes=removes,
             warned=NoEvents().warned,
         )
@@ -304,10 +363,12 @@ class OpenLog:
         now_ms: int | None,
         force: bool,
         memory_bytes: int,
+        is_unsafe: bool = False,
         rounds: int | None = 1,
         roll_active: bool = False,
         rolls_idle: bool = False,
         to: Path | None = None,
+        overwrites: bool = False,
     ) -> CleanRequest:
         partition = self._partition_request(topic, cleaner)
         if not topic.is_compacted:
@@ -316,15 +377,10 @@ class OpenLog:
                 f"cleanup_policy={','.join(sorted(topic.cleanup_policy))} path={self.path}"
             )
         return CleanRequest(
-            partitions=(partition,),
-            now_ms=now_ms,
-            memory_bytes=memory_bytes,
-            rounds=rounds,
-            roll_active=roll_active,
-            rolls_idle=rolls_idle,
-            force=force,
-            target=to,
-        )
+            (partition,), now_ms=now_ms, is_unsafe=is_unsafe, memory_bytes=memory_bytes,
+            rounds=rounds, roll_active=roll_active, rolls_idle=rolls_idle, force=force, target=to,
+            overwrites=overwrites,
+        )  # fmt: skip
 
     def _placed_batches(self, from_offset: int) -> Iterator[tuple[SegmentFiles, Batch]]:
         """Yield batches once each and in order, also when segments are replaced meanwhile.
@@ -385,17 +441,6 @@ def _placed(error: CorruptError, segment: SegmentFiles, batch: Batch) -> Corrupt
         expected=error.expected,
         found=error.found,
     )
-
-
-def open_log(directory: Path | str, *, object_options: Mapping[str, str] | None = None) -> OpenLog:
-    """Open one partition directory, such as ``/data/prices-0`` or ``s3://bucket/data/prices-0``.
-
-    ``object_options`` are those of the object store, such as its ``endpoint``. A log there is
-    cleaned ``to`` another place, never where it is.
-    InvalidError when its name is no ``<topic>-<number>`` or it is no directory. Nothing is read
-    yet.
-    """
-    return OpenLog(place_path(str(directory)), options=object_options)
 
 
 def plan(

@@ -14,9 +14,11 @@ from keeplast.clock import Clock, SystemClock
 from keeplast.engine.tiered_store import SettingsOf, TieredStore
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import LocalFiles
-from keeplast.tier.database import is_missing, open_database, shown_url
+from keeplast.model.redaction import shown_url
+from keeplast.tier.database import is_missing, open_database
+from keeplast.tier.marks import Marks
 from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.objects import ID_CHARS, STORE_NAME, ObjectStore
+from keeplast.tier.objects import ID_CHARS, STORE_NAME, ObjectPlace
 from keeplast.tier.stores import check_directory, lasting_url, open_objects
 
 OBJECTS = "objects"
@@ -52,13 +54,14 @@ def open_store(
         metadata.close()
         raise
     return TieredStore(
-        metadata, found, owner=owner, topic_of=topic_of, clock=clock, files=LocalFiles()
-    )
+        metadata, found, owner=owner, topic_of=topic_of, clock=clock, files=LocalFiles(),
+        marks=Marks(metadata, found),
+    )  # fmt: skip
 
 
 def _open_objects(
     metadata: MetadataStore, store: str, given: str | None, options: dict[str, str]
-) -> ObjectStore:
+) -> ObjectPlace:
     """Open the objects of a store; a place that cannot be opened and listed is not remembered."""
     known = metadata.find_fact(OBJECTS)
     url = known if given is None else lasting_url(given)
@@ -84,15 +87,11 @@ def _open_objects(
     )
 
 
-def _write_name(metadata: MetadataStore, objects: ObjectStore, url: str) -> None:
+def _write_name(metadata: MetadataStore, objects: ObjectPlace, url: str) -> None:
     """Write the store's name on the place of its objects; RefusedError when another's is there."""
     name = metadata.fact(NAME, lambda: secrets.token_hex(ID_CHARS // 2)).encode()
-    try:
-        objects.stat(STORE_NAME)
-    except FileNotFoundError:
-        writer = objects.open_write(STORE_NAME)
-        writer.write(name)
-        writer.close()
+    # Who looked first and wrote then would take a place from another who does the same.
+    objects.put_new(STORE_NAME, name)
     found = bytes(objects.read_range(STORE_NAME, 0, ID_CHARS))
     if found != name:
         raise RefusedError(

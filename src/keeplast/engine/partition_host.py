@@ -34,22 +34,26 @@ from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.fetch import FETCH_BYTES_DEFAULT, Fetched, fetch, find_offset_for_time
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import Tail, list_partition, load_indexes, summarize
+from keeplast.log.transactions import aborted_by_segment
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.tier.absence import explained
+from keeplast.tier.divergence import find_divergent_batch
 from keeplast.tier.local_retention import LocalRetention, plan_local_retention
 from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import ID_CHARS, ObjectStore, object_key
 from keeplast.tier.overlap import Overlap
-from keeplast.tier.partition_state import PartitionState
+from keeplast.tier.partition_state import PartitionState, check_not_forgotten
 from keeplast.tier.replica import Replica, Role
 from keeplast.tier.round_files import RoundFiles
 from keeplast.tier.transfer import copy_segment
 
 WINDOW_BYTES = 1 << 20
+CLAIMS_MAX = 5
+"""How often it is compared anew with what another leader has changed meanwhile."""
 READS_MAX = 5
 """A reader that is overtaken by swap, grace and collection so often has a grace of next to none."""
 _Read = TypeVar("_Read")
@@ -106,21 +110,31 @@ class PartitionHost(Replica):
         """Take the partition over: fence older leaders, then make the local log agree.
 
         FencedError when a newer leader has. ConflictError, and nobody is fenced, when object
-        storage has more of the log than this host: see :meth:`catch_up`. Local segments that lie
-        wholly below the first dirty offset go, because object storage has them cleaned; they stay
-        when it does not have all of them. The local checkpoint becomes the store's, also downwards.
+        storage has more of the log than this host (see :meth:`catch_up`), or another log than this
+        host: what it would lead with is then not what was copied, and is to be cut first.
+        Local segments that lie wholly below the first dirty offset go, because object storage has
+        them cleaned; they stay when it does not have all of them. The local checkpoint becomes the
+        store's, also downwards.
         """
-        known = self.state()
-        self._check_complete(known)
-        written = known.joined_lineage(self.lineage)
-        lineage = written
-        if not written or written[-1].epoch != epoch:
-            lineage = (*written, LeaderEpoch(epoch, self.log_end_offset))
-        state = self._store.take_over(
-            self.partition, epoch=epoch, owner=self._owner, lineage=lineage,
-            log_end=self.log_end_offset,
-        )  # fmt: skip
-        self._check_complete(state)
+        for left in reversed(range(CLAIMS_MAX)):
+            known = self.state()
+            check_not_forgotten(known)
+            if epoch >= known.leader_epoch:  # Else it is fenced, whatever its log is.
+                self._check_same_log(known)
+            written = known.joined_lineage(self.lineage)
+            lineage = written
+            if not written or written[-1].epoch != epoch:
+                lineage = (*written, LeaderEpoch(epoch, self.log_end_offset))
+            try:
+                state = self._store.take_over(
+                    self.partition, epoch=epoch, owner=self._owner, lineage=lineage,
+                    log_end=self.log_end_offset, instead_of=known, is_unchanged=True,
+                )  # fmt: skip
+                break
+            except ConflictError:
+                # What was compared is not what is there any more.
+                if not left:
+                    raise
         # Not earlier: who was fenced goes on as a follower, with the epochs of what it replicates.
         self._log.restore_epochs(written)
         self._log.set_leader_epoch(epoch)
@@ -176,12 +190,30 @@ class PartitionHost(Replica):
             f"partition={self.partition} start={offset} remote_end={state.remote_end}"
         )
 
-    def _check_complete(self, state: PartitionState) -> None:
+    def _check_same_log(self, state: PartitionState) -> None:
+        """ConflictError unless the local log holds, or goes on from, what object storage has."""
         if self.log_end_offset < state.remote_end:
             raise ConflictError(
                 "the local log ends below what object storage has; catch up first. "
                 f"partition={self.partition} log_end={self.log_end_offset} "
                 f"remote_end={state.remote_end}"
+            )
+        if self.local_start > state.remote_end:
+            raise ConflictError(
+                "the local log begins behind what object storage has, and what lies between is "
+                "nowhere; elect a replica that has it. "
+                f"partition={self.partition} local_start={self.local_start} "
+                f"remote_end={state.remote_end}"
+            )
+        found = find_divergent_batch(
+            self._files, self.listing(), self.lineage, state.lineage, state.remote_end
+        )
+        if found is not None:
+            raise ConflictError(
+                "the local log has other records than object storage, of another leader; truncate "
+                "it there and catch up, or elect a replica that has the same log. "
+                f"partition={self.partition} offset={found.offset} epoch={found.epoch} "
+                f"stored_epoch={found.expected}"
             )
 
     # Into object storage.
@@ -208,6 +240,12 @@ class PartitionHost(Replica):
         self.flush()
         state = self._own_state()
         copied = 0
+        listing = self.listing()
+        tail = Tail(self.log_end_offset, listing.active.size_bytes)
+        aborted = aborted_by_segment(
+            listing, tail, self._files, WindowBuffers(WINDOW_BYTES),
+            start=max(state.remote_end, state.first_dirty(), state.log_start),
+        )  # fmt: skip
         for segment, end in self.closed_segments():
             if end > self.last_stable_offset:
                 break
@@ -220,11 +258,12 @@ class PartitionHost(Replica):
                 lineage=self.lineage, leader_epoch_of_owner=self.epoch, number=0,
                 cleaner_offsets=dict(state.publications[-1].offsets),
                 index_interval_bytes=self.topic.index_interval_bytes,
+                aborted=next(its for s, its in aborted if s.base_offset == segment.base_offset),
                 from_offset=max(segment.base_offset, state.remote_end) if state.routes else None,
             )  # fmt: skip
             state = self._store.commit_copy(
                 self.partition, secrets.token_hex(ID_CHARS // 2), epoch=self.epoch,
-                segment=made, lineage=self.lineage,
+                segment=made, lineage=self.lineage, known=state,
             )  # fmt: skip
             copied += 1
         return copied
@@ -273,7 +312,7 @@ class PartitionHost(Replica):
             horizons=self._horizons if expired else None, receipt=receipt,
         )  # fmt: skip
         report = clean_remote(
-            self._store, self._objects, state, request, runner_for, self._clock, progressed,
+            self._store, self._objects, state, request, runner_for, self._store.clock, progressed,
             local=self.directory,
         )  # fmt: skip
         if not report.skipped:
@@ -299,9 +338,11 @@ class PartitionHost(Replica):
         request = CleanRequest(
             (partition,), high_watermark=self.last_stable_offset, memory_bytes=memory_bytes,
             force=force, clean_elsewhere_to=first_dirty,
+            # The host itself knows what is replicated, and a checkpoint of it is older.
+            is_unsafe=True,
         )  # fmt: skip
         with runner_for(self._files) as runner:
-            found = Coordinator(runner, self._clock, self._files, NoEvents()).clean(request)
+            found = Coordinator(runner, self._store.clock, self._files, NoEvents()).clean(request)
         (report,) = found.partitions[0].rounds
         if report.failure is not None:
             raise report.failure
@@ -337,7 +378,7 @@ class PartitionHost(Replica):
             high_watermark=self.high_watermark,
             remote_end=min(state.remote_end, state.covered_to()),
             first_dirty=state.first_dirty(self.log_end_offset),
-            now_ms=self._clock.now_ms(),
+            now_ms=self._store.clock.now_ms(),
         )
         if plan.segments:
             self.drop_below(plan.to)
@@ -383,7 +424,7 @@ class PartitionHost(Replica):
             if segment.base_offset >= state.remote_end
         )
         report = expire_remote(
-            self._store, state, self.topic, self._clock.now_ms(), grace_ms=grace_ms,
+            self._store, state, self.topic, self._store.clock.now_ms(), grace_ms=grace_ms,
             log_start=max(state.log_start, before), local_only_bytes=only_local, receipt=receipt,
         )  # fmt: skip
         # Also where an earlier call ended between the two tiers.

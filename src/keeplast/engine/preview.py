@@ -271,11 +271,13 @@ def _count(
     has_version = flags & HAS_VERSION != 0
     is_malformed = flags & MALFORMED_VERSION != 0
     counts.malformed += int(is_malformed.sum())
-    counts.missing += int((~has_version & ~is_malformed).sum())
-    counts.tombstones += int((~has_version & (flags & HAS_VALUE == 0)).sum())
     versioned = numbers[has_version]
     if strategy is Strategy.TIMESTAMP:
         versioned = versioned[part.versions[versioned] >= 0]
+    else:
+        # What lacks a timestamp lacks no header.
+        counts.missing += int((~has_version & ~is_malformed).sum())
+        counts.tombstones += int((~has_version & (flags & HAS_VALUE == 0)).sum())
     counts.spread.add(part.offsets[versioned], part.versions[versioned])
 
 

@@ -1,13 +1,14 @@
-"""Follows a log's producers and transactions from the newest snapshot to its end.
+"""Follows a log's producers from the newest snapshot to its end, and tells what it aborted.
 
-Only what lies behind the snapshot is read, and headers alone. What a damaged or missing transaction
-index would have said is followed from the log itself. ``ProducerStateManager`` and the recovery of
-``LogSegment``.
+Of the producers only what lies behind the snapshot is read, and headers alone. Answers to
+``ProducerStateManager`` and the recovery of ``LogSegment``.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from keeplast.format import producer_snapshot
 from keeplast.format.batch import decode_batch
 from keeplast.format.filename import INDEX, SNAPSHOT, segment_file
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.files import FileSystem, reading
+from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.partition_log import (
     SNAPSHOT_BYTES_MAX,
     PartitionFiles,
@@ -26,8 +27,11 @@ from keeplast.log.partition_log import (
     load_aborted,
 )
 from keeplast.log.producer_state import ProducerState
+from keeplast.log.transactions import aborted_by_segment
 from keeplast.log.windows import Window, WindowBuffers, read_windows
 from keeplast.model.offsets import NO_PRODUCER_ID
+
+AbortedBySegment = tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]
 
 
 def replay_producers(
@@ -37,12 +41,21 @@ def replay_producers(
     indexes: Mapping[int, SegmentIndexes],
     files: FileSystem,
     buffers: WindowBuffers,
-) -> tuple[ProducerState, tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]]:
-    """Return the producers at the log end, and each segment's aborted transactions by its base.
+) -> ProducerState:
+    """Return the producers at the log end."""
+    state, start = _newest_snapshot(listing, tail.log_end, log_start, files)
+    _fold(state, listing, tail, start, indexes, files, buffers)
+    return state
 
-    A segment without an offset index has lost its transaction index too, as far as anybody can
-    tell, and one whose transaction index is another's has none; the transactions are then
-    followed from the first such segment on, as Kafka's recovery does.
+
+def indexed_aborted(
+    listing: PartitionFiles, tail: Tail, files: FileSystem, buffers: WindowBuffers
+) -> AbortedBySegment:
+    """Return each segment's aborted transactions by its base, as the transaction indexes have them.
+
+    Good where something vouches for those, or for an estimate. A segment without an offset index
+    has lost its transaction index too, as far as anybody can tell, and one whose transaction index
+    is another's has none: there, as in Kafka's recovery, the markers say.
     """
     aborted: dict[int, tuple[AbortedTransaction, ...]] = {}
     stripped: list[int] = []
@@ -55,16 +68,50 @@ def replay_producers(
             if segment.size_bytes and not files.exists(segment.path(INDEX)):
                 stripped.append(segment.base_offset)
     if stripped:
-        state, start = _newest_snapshot(listing, stripped[0], log_start, files)
-        ended = _fold(state, listing, tail, start, {}, files, buffers)
-        ends = [*(s.base_offset for s in listing.segments[1:]), tail.log_end]
-        for segment, end in zip(listing.segments, ends, strict=True):
-            base = segment.base_offset
-            if base in stripped:
-                aborted[base] = tuple(x for x in ended if base <= x.last_offset < end)
-    state, start = _newest_snapshot(listing, tail.log_end, log_start, files)
-    _fold(state, listing, tail, start, indexes, files, buffers)
-    return state, tuple(sorted(aborted.items()))
+        start = stripped[0] if stripped[0] > listing.segments[0].base_offset else 0
+        derived = aborted_by_segment(listing, tail, files, buffers, start=start)
+        for segment, entries in derived:
+            if segment.base_offset in stripped:
+                aborted[segment.base_offset] = entries
+    return tuple(sorted(aborted.items()))
+
+
+def derived_aborted(
+    listing: PartitionFiles, tail: Tail, files: FileSystem, buffers: WindowBuffers
+) -> AbortedBySegment:
+    """Return each segment's aborted transactions by its base, as the markers have them."""
+    derived = aborted_by_segment(listing, tail, files, buffers)
+    return tuple((segment.base_offset, entries) for segment, entries in derived)
+
+
+def find_undecided(
+    producers: ProducerState,
+    high_watermark: int,
+    listing: PartitionFiles,
+    tail: Tail,
+    log_start: int,
+    indexes: Mapping[int, SegmentIndexes],
+    files: FileSystem,
+    buffers: WindowBuffers,
+) -> int | None:
+    """Return the first offset of the earliest transaction that is open at the log end, or whose
+    marker lies at or above ``high_watermark``, None without one.
+
+    ``producers`` are those at the log end. Where a snapshot behind the high watermark says only
+    that a transaction has ended, it is followed from a snapshot below: its marker may be truncated
+    yet, and another leader may end it otherwise. A broker that is restarted forgets such a
+    transaction, one that runs does not. Kafka: ``ProducerStateManager.unreplicatedTxns``.
+    """
+    found = producers.first_undecided(high_watermark)
+    if not any(high_watermark < offset <= tail.log_end for offset in listing.snapshots):
+        return found
+    earlier, start = _newest_snapshot(listing, high_watermark, log_start, files)
+    # What began before damage is known, and open as long as no marker is seen. What begins in or
+    # behind a damaged segment is for a round that gets so far, and that refuses it.
+    with contextlib.suppress(CorruptError):
+        _fold(earlier, listing, tail, start, indexes, files, buffers)
+    known = (found, earlier.first_undecided(high_watermark))
+    return min((offset for offset in known if offset is not None), default=None)
 
 
 def _newest_snapshot(
@@ -94,9 +141,8 @@ def _fold(
     indexes: Mapping[int, SegmentIndexes],
     files: FileSystem,
     buffers: WindowBuffers,
-) -> list[AbortedTransaction]:
-    """Fold every batch that ends at or above ``start``; return the transactions that aborted."""
-    ended: list[AbortedTransaction] = []
+) -> None:
+    """Fold every batch that ends at or above ``start``."""
     for i, segment in enumerate(listing.segments):
         is_active = i == len(listing.segments) - 1
         end_offset = tail.log_end if is_active else listing.segments[i + 1].base_offset
@@ -108,23 +154,36 @@ def _fold(
             position = indexes[segment.base_offset].position_before(start - segment.base_offset)
         if position >= end:
             continue
-        with reading(files, segment.log_path) as handle:
-            for window in read_windows(handle, segment.log_path, buffers, start=position, end=end):
-                _fold_window(state, ended, window, start)
-    return ended
+        path = segment.log_path
+        with reading(files, path) as handle:
+            if position and not _begins_by(handle, path, position, end, start, buffers):
+                position = 0
+            for window in read_windows(handle, path, buffers, start=position, end=end):
+                _fold_window(state, window, start)
 
 
-def _fold_window(
-    state: ProducerState, ended: list[AbortedTransaction], window: Window, start: int
-) -> None:
+def _begins_by(
+    handle: ReadHandle, path: Path, position: int, end: int, offset: int, buffers: WindowBuffers
+) -> bool:
+    """Say whether a batch lies at a place, and nothing in front of it at or above ``offset``.
+
+    The index that has the place may be older than the segment, where a directory was copied or
+    restored in pieces.
+    """
+    try:
+        window = next(read_windows(handle, path, buffers, start=position, end=end), None)
+    except CorruptError:
+        return False
+    return window is not None and int(window.table[0, t.LAST_OFFSET]) <= offset
+
+
+def _fold_window(state: ProducerState, window: Window, start: int) -> None:
     rows = window.table[: window.batches]
     chosen = (rows[:, t.PRODUCER_ID] != NO_PRODUCER_ID) & (rows[:, t.LAST_OFFSET] >= start)
     for i in np.flatnonzero(chosen & (rows[:, t.MAGIC] == 2)).tolist():
         position = int(rows[i, t.POSITION])
         raw = window.data[position : position + int(rows[i, t.SIZE])].tobytes()
         try:
-            aborted = state.add(decode_batch(raw))
+            state.add(decode_batch(raw))
         except CorruptError as error:
             raise window.corrupt(i, error.problem, error.expected, error.found) from error
-        if aborted is not None:
-            ended.append(aborted)

@@ -1,8 +1,10 @@
 """One line of JSON a round: what was decided, on what, and what became of it.
 
-Appended and made durable before the checkpoint moves, so that a finished round always has one. The
+Appended and made durable before the round is put in place: what cannot be written down is not done.
+A crash between the two leaves the line of a round that did not happen, which the files tell. The
 hash key of the round is not in it: nobody may learn it. Checksums are CRC-32C of whole ``.log``
 files: of what the second pass read and of what the check read again; null where nothing was read.
+``unsafe`` says that given values were taken as they are, and ``lifts`` which limits that moved.
 ``producers`` are (id, last data offset or -1, epoch) of those whose last batch had to stay.
 Source: architecture, rule 7.
 """
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from keeplast.engine.report import ExpiryReport, RoundReport, expiry_to_json, round_to_json
@@ -37,6 +39,15 @@ def append_receipt(files: FileSystem, path: Path, line: bytes) -> None:
     files.append_durable(path, line)
 
 
+def withdraw_receipt(files: FileSystem, path: Path, line: bytes) -> None:
+    """Take ``line`` back, if it is the last one: what it tells of did not happen."""
+    data = files.read_bytes(path, BYTES_MAX)
+    if data == line:
+        files.unlink(path)
+    elif data.endswith(line):
+        files.write_durable(path, data[: -len(line)])
+
+
 def _ends_whole(files: FileSystem, path: Path) -> bool:
     with reading(files, path) as handle:
         last = bytearray(b"\n")
@@ -44,7 +55,14 @@ def _ends_whole(files: FileSystem, path: Path) -> bool:
         return last == b"\n"
 
 
-def receipt_line(task: PartitionTask, results: Sequence[TaskResult], report: RoundReport) -> bytes:
+def receipt_line(
+    task: PartitionTask,
+    results: Sequence[TaskResult],
+    report: RoundReport,
+    *,
+    is_unsafe: bool = False,
+    lifts: Sequence[str] = (),
+) -> bytes:
     """Return the line, newline included."""
     plan = task.plan
     read: dict[int, int] = {}
@@ -57,6 +75,8 @@ def receipt_line(task: PartitionTask, results: Sequence[TaskResult], report: Rou
         "topic": plan.partition.topic,
         "partition": plan.partition.partition,
         "now_ms": plan.now_ms,
+        "unsafe": is_unsafe,
+        "lifts": list(lifts),
         "versions": {
             name: importlib.metadata.version(name)
             for name in ("keeplast", "cramjam", "zstandard", "numpy")
@@ -99,8 +119,27 @@ def receipt_line(task: PartitionTask, results: Sequence[TaskResult], report: Rou
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 
+def removal_line(partition: TopicPartition, now_ms: int, removal: Mapping[str, object]) -> bytes:
+    """Return the line of what a user took out of a store, newline included."""
+    document = {
+        "version": RECEIPT_VERSION,
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "now_ms": now_ms,
+        "versions": {"keeplast": importlib.metadata.version("keeplast")},
+        "removal": dict(removal),
+    }
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
 def expiry_line(
-    partition: TopicPartition, topic: TopicConfig, now_ms: int, report: ExpiryReport
+    partition: TopicPartition,
+    topic: TopicConfig,
+    now_ms: int,
+    report: ExpiryReport,
+    *,
+    is_unsafe: bool = False,
+    lifts: Sequence[str] = (),
 ) -> bytes:
     """Return the line of an expiry, newline included.
 
@@ -111,6 +150,8 @@ def expiry_line(
         "topic": partition.topic,
         "partition": partition.partition,
         "now_ms": now_ms,
+        "unsafe": is_unsafe,
+        "lifts": list(lifts),
         "versions": {"keeplast": importlib.metadata.version("keeplast")},
         "config": {
             "cleanup.policy": ",".join(sorted(topic.cleanup_policy)),

@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from keeplast.engine.receipt import BYTES_MAX
-from keeplast.errors import InvalidError
-from keeplast.log.files import FileSystem
+from keeplast.errors import CompactionError, InvalidError
+from keeplast.log.files import FileSystem, reading
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 
 VERSIONS = (1, 2)
+LINE_BYTES, LINE_BYTES_MAX = 1 << 16, 1 << 24
+"""How much of a file's end is read for its last line, at first and at most."""
+CLOCK_MS_MIN = 1000
+"""Clocks are corrected by less all the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,33 +71,93 @@ class ExpiryReceipt:
     document: dict[str, Any]
 
 
-def read_receipts(path: Path, files: FileSystem) -> tuple[RoundReceipt, ...]:
-    """Return the rounds in a receipt file, in order, each with what expired after it.
+@dataclass(frozen=True, slots=True)
+class RemovalReceipt:
+    """A line about what a user took out of a store; of no directory, and no round's."""
 
-    InvalidError when it is no receipt file. What expired before any round is nobody's.
+    partition: TopicPartition
+    now_ms: int
+    start: int
+    end: int
+    document: dict[str, Any]
+
+
+Entry = RoundReceipt | ExpiryReceipt | RemovalReceipt
+
+
+def read_receipts(path: Path, files: FileSystem) -> tuple[RoundReceipt, ...]:
+    """Return the rounds in a receipt file, in order; InvalidError when it is no receipt file."""
+    return rounds_of(read_entries(path, files))
+
+
+def rounds_of(entries: Sequence[Entry]) -> tuple[RoundReceipt, ...]:
+    """Return the rounds, in order, each with what expired after it.
+
+    What expired before any round is nobody's.
     """
     rounds: list[RoundReceipt] = []
     newest: dict[TopicPartition, int] = {}
-    for entry in read_entries(path, files):
+    for entry in entries:
         if isinstance(entry, RoundReceipt):
             newest[entry.partition] = len(rounds)
             rounds.append(entry)
-        elif entry.partition in newest:
+        elif isinstance(entry, ExpiryReceipt) and entry.partition in newest:
             at = newest[entry.partition]
             rounds[at] = replace(rounds[at], expired=rounds[at].expired.union(entry.bases))
     return tuple(rounds)
 
 
-def read_entries(path: Path, files: FileSystem) -> tuple[RoundReceipt | ExpiryReceipt, ...]:
+def clock_notes(files: FileSystem, path: Path | None, now_ms: int) -> tuple[str, ...]:
+    """Return what to tell when ``now_ms`` lies before the last receipt, nothing when it does not.
+
+    A host's clock was ahead then or is behind now: what time removes went too early, or goes late.
+    A file that is no receipt, or cannot be read, is its reader's and its writer's business.
+    """
+    if path is None:
+        return ()
+    try:
+        last_ms = _last_ms(files, path.resolve())
+    except (CompactionError, OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ()
+    behind_ms = last_ms - now_ms
+    if behind_ms < CLOCK_MS_MIN:
+        return ()
+    note = (
+        f"the clock is {behind_ms / 1000:.0f} s behind the last receipt: it was ahead then, and "
+        "what goes by time went early, or it is behind now, and that goes late; set it right. "
+        f"receipt={path} last_ms={last_ms} now_ms={now_ms}"
+    )
+    return (note,)
+
+
+def _last_ms(files: FileSystem, path: Path) -> int:
+    """Return the time of the last whole line; ValueError without one that is short enough."""
+    with reading(files, path) as handle:
+        size, length = handle.size_bytes, LINE_BYTES
+        while True:
+            data = bytearray(min(length, size))
+            del data[handle.pread_into(memoryview(data), size - len(data)) :]
+            lines = bytes(data).split(b"\n")
+            # What stands behind the last newline was cut off by a crash, and what stands before the
+            # first one may lack its beginning.
+            whole = lines[:-1] if len(data) == size else lines[1:-1]
+            if whole:
+                return int(json.loads(whole[-1])["now_ms"])
+            if length >= min(size, LINE_BYTES_MAX):
+                raise ValueError("no whole line")
+            length *= 4
+
+
+def read_entries(path: Path, files: FileSystem) -> tuple[Entry, ...]:
     """Return every line of a receipt file, in order; InvalidError when it is no receipt file."""
     # A file that the user names may be a link.
     data = files.read_bytes(path.resolve(), BYTES_MAX)
     whole, _, _ = data.rpartition(b"\n")
-    receipts: list[RoundReceipt | ExpiryReceipt] = []
+    receipts: list[Entry] = []
     for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
         try:
             document = json.loads(line)
-            receipts.append(_expiry(document) if "expiry" in document else _receipt(document))
+            receipts.append(_entry(document))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidError(
                 f"not a receipt; give the file that clean --receipt wrote. path={path} "
@@ -102,6 +166,25 @@ def read_entries(path: Path, files: FileSystem) -> tuple[RoundReceipt | ExpiryRe
     if not receipts:
         raise InvalidError(f"no whole receipt in the file. path={path}")
     return tuple(receipts)
+
+
+def _entry(document: dict[str, Any]) -> Entry:
+    if "removal" in document:
+        return _removal(document)
+    return _expiry(document) if "expiry" in document else _receipt(document)
+
+
+def _removal(document: dict[str, Any]) -> RemovalReceipt:
+    if document["version"] not in VERSIONS:
+        raise ValueError(f"version {document['version']}")
+    found = document["removal"]
+    return RemovalReceipt(
+        partition=TopicPartition(str(document["topic"]), int(document["partition"])),
+        now_ms=int(document["now_ms"]),
+        start=int(found["start"]),
+        end=int(found["end"]),
+        document=document,
+    )
 
 
 def _expiry(document: dict[str, Any]) -> ExpiryReceipt:
@@ -166,12 +249,27 @@ def choose_rounds(
 
     They end with the newest whose outputs lie in ``after``, and begin with the newest that found
     ``before``. Where none fits wholly the nearest is taken: check receipt then says what differs.
+    A line whose round did not happen leads nowhere; empty when there is no other.
     """
+    receipts = [each for each in receipts if _has_happened(each, after)]
+    if not receipts:
+        return ()
     last = max(range(len(receipts)), key=lambda i: (_share(receipts[i].outputs, after), i))
     if before is None:
         return (receipts[last],)
     first = max(range(last + 1), key=lambda i: (_share(receipts[i].inputs, before), i))
     return tuple(receipts[first : last + 1])
+
+
+def _has_happened(receipt: RoundReceipt, after: dict[int, int]) -> bool:
+    """Say whether a round was put in place: a line is written before, and a crash may come between.
+
+    Then all that the round found is there still, and something is not as it would have left it. The
+    last segment that it found is active, and may have grown.
+    """
+    found = receipt.inputs[:-1]
+    is_as_found = _share(found, after) == 1.0 if found else False
+    return not is_as_found or _share(receipt.outputs, after) == 1.0
 
 
 def _share(segments: Sequence[SegmentEntry], found: dict[int, int]) -> float:

@@ -5,7 +5,8 @@ The field names are the JSON document's; ``to_json`` is the only place where tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from keeplast.cleaner.explanation import Dating
@@ -298,14 +299,22 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class CleanReport:
-    """All partitions of one call, in the order of their names."""
+    """All partitions of one call, in the order of their names.
+
+    ``warnings`` are what is to be known of their settings, a sentence each. ``assumed`` are the
+    defaults of Kafka's that the call rests on because no source says them, by key.
+    """
 
     partitions: tuple[PartitionReport, ...]
+    warnings: tuple[str, ...] = ()
+    assumed: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the document that ``--json`` prints."""
         return {
             "version": JSON_VERSION,
+            "warnings": list(self.warnings),
+            "assumed": dict(self.assumed),
             "partitions": [
                 {
                     "topic": p.topic,

@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from keeplast.cleaner.internal_topics import check_internal
 from keeplast.cleaner.selection import Order
 from keeplast.cleaner.shapes import Shape
+from keeplast.errors import InvalidError
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 
@@ -22,21 +24,31 @@ TASK_MEMORY_BYTES_DEFAULT = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class PartitionRequest:
-    """One partition to work on and its effective settings."""
+    """One partition to work on and its effective settings.
+
+    RefusedError for a broker's own topic with settings that its readers do not share.
+    """
 
     partition: TopicPartition
     path: Path
     topic: TopicConfig
     cleaner: CleanerConfig = field(default_factory=CleanerConfig)
 
+    def __post_init__(self) -> None:
+        """Refuse settings by which a broker's own topic would lose what brokers need of it."""
+        check_internal(self.partition.topic, self.topic)
+
 
 @dataclass(frozen=True, slots=True)
 class CleanRequest:
     """A call of clean or plan.
 
-    ``rounds`` None means until ``end_offset`` reaches the bound. Offsets given here override what
-    the directory's checkpoints say and apply to every partition of the call. ``target`` None
-    means in place; else a directory that receives the cleaned log while the source stays as it is.
+    ``rounds`` None means until ``end_offset`` reaches the bound. Offsets given here stand in place
+    of what the directory says and apply to every partition of the call: each may hold a round
+    back, and so may a clock that is behind; what would lift a limit is refused by whoever writes,
+    unless ``is_unsafe`` lets it stand as given (:mod:`keeplast.engine.given`). ``target`` None
+    means in place; else a directory that receives the cleaned log while the source stays as it is:
+    a new or empty one, unless ``overwrites`` gives up what lies at it.
     ``rolls_idle`` leaves an active segment whose first record is older than ``segment.ms`` or
     ``max.compaction.lag.ms`` before a round, which Kafka does only when it appends. ``expired``
     asks for a round also where only tombstones or markers whose time has passed are left to go.
@@ -54,6 +66,7 @@ class CleanRequest:
     log_start_offset: int | None = None
     first_dirty_offset: int | None = None
     uncleanable_offset: int | None = None
+    is_unsafe: bool = False
     memory_bytes: int = MEMORY_BYTES_DEFAULT
     rounds: int | None = 1
     roll_active: bool = False
@@ -63,7 +76,24 @@ class CleanRequest:
     expired: bool = False
     order: Order = Order.OVERDUE_FIRST
     target: Path | None = None
+    overwrites: bool = False
     receipt: Path | None = None
     shape: Shape | None = None
     task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT
     clean_elsewhere_to: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InvalidError for a number of rounds that would do nothing, and say nothing."""
+        if self.rounds is not None and self.rounds < 1:
+            raise InvalidError(f"at least one round is needed. rounds={self.rounds}")
+
+    @property
+    def forgets_unreplicated_markers(self) -> bool:
+        """Say whether a snapshot above the high watermark is believed about what has ended.
+
+        A broker that has just started does so, and who insists on a high watermark gets what that
+        broker's cleaner would do. Everybody else waits until the marker is on every replica.
+        """
+        return (
+            self.is_unsafe and self.high_watermark is not None and self.clean_elsewhere_to is None
+        )

@@ -91,8 +91,9 @@ def raise_over_extent(
             follow_window(state, window, w)
             verdicts.select_indexed(window.table, 0, window.batches)
             for part in w.slices(window, base_offset, task.hash_key, cache, keeps=keeps):
+                # What was deleted outranks nothing: nobody can read it, and its key would be lost.
                 if verdicts.mark_indexed(
-                    part.rows, 0, plan.first_dirty, w.offsets, w.flags, w.marks
+                    part.rows, plan.log_start, plan.first_dirty, w.offsets, w.flags, w.marks
                 ):
                     counts += ranking.read_versions(window, part, w)
                     raise_known(ranking.block_of(part.rows, w), w.starts)

@@ -415,7 +415,8 @@ class _Writing:
             TIME_INDEX: time_index.encode(_joined(self._time_entries)),
         }
         if self._aborted:
-            contents[TXN_INDEX] = txn_index.encode(self._aborted)
+            bases = {each.base_offset for each in self._group.sources}
+            contents[TXN_INDEX] = txn_index.encode(c.plan.as_indexed(self._aborted, bases))
         staged: list[StagedFile] = []
         if self._handle is None and not self._same_indexes(contents):
             with reading(c.files, c.task.path / segment_file(self._base, LOG)) as handle:

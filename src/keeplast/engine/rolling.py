@@ -6,10 +6,15 @@ A segment with a torn tail stays: where it ends is recovery's business. Answers 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from keeplast.cleaner.rolling import find_idle_roll
-from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.engine.producer_replay import derived_aborted
+from keeplast.engine.request import PartitionRequest
+from keeplast.format import offset_index, time_index, txn_index
+from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, Kind
+from keeplast.log.active_segment import write_like
 from keeplast.log.append import LogAppender
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import (
@@ -19,8 +24,12 @@ from keeplast.log.partition_log import (
     find_tail,
     list_partition,
     read_first_batch_timestamp,
+    rebuild_indexes,
 )
+from keeplast.log.windows import WindowBuffers
 from keeplast.model.topic_config import TopicConfig
+
+WINDOW_BYTES = 1 << 20
 
 
 def roll_active(files: FileSystem, partition: PartitionRequest) -> None:
@@ -29,20 +38,13 @@ def roll_active(files: FileSystem, partition: PartitionRequest) -> None:
         appender.roll()
 
 
-def roll_idle(
-    files: FileSystem, partition: PartitionRequest, request: CleanRequest, now_ms: int
-) -> str | None:
-    """Leave an idle active segment if its age asks for it; return what is to be told of that.
-
-    With a target the log stays as it is, which is told as well.
-    """
+def roll_idle(files: FileSystem, partition: PartitionRequest, now_ms: int) -> str | None:
+    """Leave an idle active segment if its age asks for it; return what is to be told of that."""
     listing = list_partition(partition.path, files)
     tail = find_tail(listing, files)
     reason = idle_reason(listing, tail, partition.topic, files, now_ms)
     if reason is None:
         return None
-    if request.target is not None:
-        return f"the active segment is not rolled, --to leaves the source as it is ({reason})"
     roll_active(files, partition)
     return f"the active segment was rolled ({reason})"
 
@@ -60,6 +62,56 @@ def idle_reason(
         now_ms=now_ms,
     )
     return None if roll is None else str(roll)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeseenRoll:
+    """A roll that a listing has and the directory has not: ``snapshot`` are the producers there."""
+
+    snapshot: bytes
+
+
+def roll_at_target(
+    files: FileSystem,
+    target: Path,
+    surveyed: PartitionFiles,
+    roll: ForeseenRoll,
+    topic: TopicConfig,
+    *,
+    is_replaced: bool,
+) -> None:
+    """Close what was the active segment of ``surveyed`` in its copy, and begin the one behind it.
+
+    The copy has the records up to the log end, rewritten if ``is_replaced``. Otherwise its indexes
+    are an active segment's, which may lack what was appended since they were written: a closed one
+    is believed, and would be taken for older than it is. Needs a file system that only puts whole
+    files, as a store's.
+    """
+    closed, active = surveyed.segments[-2:]
+    made: dict[Kind, bytes] = {LOG: b"", INDEX: b"", TIME_INDEX: b""}
+    if not is_replaced:
+        buffers = WindowBuffers(WINDOW_BYTES)
+        found = rebuild_indexes(closed, files, topic.index_interval_bytes, buffers)
+        write_like(
+            target / closed.path(INDEX).name, offset_index.encode(found.offsets.tolist()),
+            closed.log_path, files,
+        )  # fmt: skip
+        write_like(
+            target / closed.path(TIME_INDEX).name, time_index.encode(found.times.tolist()),
+            closed.log_path, files,
+        )  # fmt: skip
+        tail = Tail(active.base_offset, 0)
+        aborted = dict(derived_aborted(surveyed, tail, files, buffers)).get(closed.base_offset, ())
+        if aborted:
+            path = target / closed.path(TXN_INDEX).name
+            write_like(path, txn_index.encode(aborted), closed.log_path, files)
+    if not files.exists(target / active.path(SNAPSHOT).name):
+        made[SNAPSHOT] = roll.snapshot
+    for kind, data in made.items():
+        path = target / active.path(kind).name
+        write_like(path, data, closed.log_path, files)
+        files.set_mtime(path, closed.mtime_ns)
+    files.fsync_directory(target)
 
 
 def foreseen(listing: PartitionFiles, tail: Tail) -> tuple[PartitionFiles, Tail]:

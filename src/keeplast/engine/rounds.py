@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from keeplast.cleaner.hazards import hazards_of
 from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups
 from keeplast.cleaner.selection import Candidate, Order, choose
 from keeplast.cleaner.shapes import Shape, ShapeChoice
@@ -249,4 +250,5 @@ def group_reports(groups: tuple[GroupPlan, ...] | None) -> tuple[GroupReport, ..
 
 def clean_report(runs: list[PartitionRun]) -> CleanReport:
     """Return the report of a call."""
-    return CleanReport(tuple(run.report() for run in runs))
+    topics = ((run.request.partition.topic, run.request.topic) for run in runs)
+    return CleanReport(tuple(run.report() for run in runs), hazards_of(topics))

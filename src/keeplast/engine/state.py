@@ -21,19 +21,22 @@ from keeplast.model.topic_config import TopicConfig
 Batches = Callable[[], Iterable[Batch]]
 
 
-def read_state(batches: Batches, topic: TopicConfig, *, log_start: int = 0) -> dict[bytes, Record]:
-    """Return the final record of every key that is not deleted, in offset order.
+def read_state(
+    batches: Batches, topic: TopicConfig, *, log_start: int = 0
+) -> tuple[dict[bytes, Record], int]:
+    """Return the final record of every key that is not deleted, in offset order, and their end.
 
     ``batches`` gives all batches in log order each time it is called. Nothing below ``log_start``
-    counts, and nothing at or above the first open transaction.
+    counts, and nothing at or above the exclusive end: where the first open transaction begins, or
+    the log ended for the first pass. What is appended meanwhile is left to the next call, because
+    nothing is known of its transactions.
     """
-    outcomes = _outcomes(batches())
-    end = outcomes.first_open()
+    outcomes, end = _outcomes(batches(), log_start)
     aborted = outcomes.aborted
     header = (topic.strategy_header or "").encode()
     winners: dict[bytes, tuple[Rank, Record]] = {}
     for batch in batches():
-        if end is not None and batch.base_offset >= end:
+        if batch.base_offset >= end:
             break
         if batch.is_control or _is_aborted(batch, aborted):
             continue
@@ -45,12 +48,14 @@ def read_state(batches: Batches, topic: TopicConfig, *, log_start: int = 0) -> d
             if known is None or known[0] < rank:
                 winners[record.key] = rank, record
     found = sorted((record for _, record in winners.values()), key=lambda record: record.offset)
-    return {r.key: r for r in found if r.key is not None and r.value is not None}
+    return {r.key: r for r in found if r.key is not None and r.value is not None}, end
 
 
-def _outcomes(batches: Iterable[Batch]) -> TransactionOutcomes:
-    outcomes = TransactionOutcomes()
+def _outcomes(batches: Iterable[Batch], log_start: int) -> tuple[TransactionOutcomes, int]:
+    """Return how transactions ended, and the exclusive end of what is decided."""
+    outcomes, end = TransactionOutcomes(), log_start
     for batch in batches:
+        end = max(end, batch.last_offset + 1)
         if batch.producer_id < 0:
             continue
         if not batch.is_control:
@@ -62,7 +67,8 @@ def _outcomes(batches: Iterable[Batch]) -> TransactionOutcomes:
         if kind in ENDS_TRANSACTION:
             commits = kind is ControlType.COMMIT
             outcomes.add_marker(batch.producer_id, batch.last_offset, commits=commits)
-    return outcomes
+    first_open = outcomes.first_open()
+    return outcomes, end if first_open is None else min(first_open, end)
 
 
 def _is_aborted(batch: Batch, aborted: dict[int, list[tuple[int, int]]]) -> bool:

@@ -16,6 +16,8 @@ from keeplast.cleaner.eligibility import CleanableRange
 from keeplast.cleaner.erasure import DirtyLog, Eligibility, find_deadline, find_eligibility
 from keeplast.cleaner.explanation import transaction_limit, watermark_limit
 from keeplast.columns import batch_table as t
+from keeplast.engine.key_bound import key_capacity
+from keeplast.engine.log_bounds import Checkpoints, load_checkpoints
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.stages import (
     Progressed,
@@ -23,13 +25,7 @@ from keeplast.engine.stages import (
     stages_by_headers,
     stages_by_records,
 )
-from keeplast.engine.survey import (
-    Checkpoints,
-    Survey,
-    key_capacity,
-    load_checkpoints,
-    survey_partition,
-)
+from keeplast.engine.survey import Survey, survey_partition
 from keeplast.engine.verified_log import VerifiedLog
 from keeplast.errors import CompactionError
 from keeplast.log.files import FileSystem, reading

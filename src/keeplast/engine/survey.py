@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from keeplast.cleaner.eligibility import (
     CleanableRange,
     FirstDirty,
     FirstUncleanable,
+    find_cleanable_range,
     find_expired_bound,
     find_first_dirty,
     find_first_uncleanable,
@@ -30,21 +30,27 @@ from keeplast.cleaner.section import (
     section_notes,
     skip_reason,
 )
-from keeplast.engine.horizons import Expired, ExpiredBook, HorizonBook
-from keeplast.engine.producer_replay import replay_producers
-from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.rolling import foreseen, idle_reason
-from keeplast.engine.sample import SampleChoice, choose_sample
-from keeplast.errors import InvalidError, RefusedError
-from keeplast.format.filename import (
-    CLEANER_CHECKPOINT,
-    LEADER_EPOCH_CHECKPOINT,
-    LOG_START_CHECKPOINT,
-    PARTITION_METADATA,
-    REPLICATION_CHECKPOINT,
+from keeplast.engine.file_notes import file_notes
+from keeplast.engine.given import (
+    clock_lifts,
+    first_dirty_lifts,
+    uncleanable_lifts,
 )
+from keeplast.engine.horizons import Expired, ExpiredBook, HorizonBook
+from keeplast.engine.key_bound import key_capacity, key_slots
+from keeplast.engine.log_bounds import Checkpoints, LogBounds, actual_log_start, find_bounds
+from keeplast.engine.producer_replay import (
+    derived_aborted,
+    find_undecided,
+    indexed_aborted,
+    replay_producers,
+)
+from keeplast.engine.request import CleanRequest, PartitionRequest
+from keeplast.engine.rolling import ForeseenRoll, foreseen, idle_reason
+from keeplast.engine.sample import SampleChoice, choose_sample
+from keeplast.errors import InvalidError
+from keeplast.format import producer_snapshot
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.log.format_guard import check_magic, check_understood
 from keeplast.log.partition_log import (
@@ -60,58 +66,11 @@ from keeplast.log.partition_log import (
 )
 from keeplast.log.producer_state import ProducerState
 from keeplast.log.windows import WindowBuffers
-from keeplast.model.offsets import INT32_MAX
-from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 
-BROKER_NAMES = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA})
-NAMES_SHOWN_MAX = 10
 SURVEY_WINDOW_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoints:
-    """What the data directory's checkpoint files say."""
-
-    cleaner: Mapping[TopicPartition, int]
-    log_start: Mapping[TopicPartition, int]
-    high_watermark: Mapping[TopicPartition, int]
-
-
-def load_checkpoints(files: FileSystem, root: Path) -> Checkpoints:
-    """Read the three checkpoint files that a round depends on."""
-    return Checkpoints(
-        read_checkpoint(files, root, CLEANER_CHECKPOINT),
-        read_checkpoint(files, root, LOG_START_CHECKPOINT),
-        read_checkpoint(files, root, REPLICATION_CHECKPOINT),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class LogBounds:
-    """What readers may see of a log: ``[log_start, high_watermark)``; both within the log."""
-
-    log_start: int
-    high_watermark: int
-
-
-def find_bounds(
-    tp: TopicPartition,
-    request: CleanRequest,
-    checkpoints: Checkpoints,
-    listing: PartitionFiles,
-    tail: Tail,
-) -> LogBounds:
-    """Return the bounds as the request gives them, else as the directory's checkpoints do.
-
-    Without either the log starts at its first segment and is replicated to its end.
-    """
-    log_start = _given(request.log_start_offset, checkpoints.log_start.get(tp, 0))
-    log_start = max(log_start, listing.segments[0].base_offset)
-    watermark = _given(request.high_watermark, checkpoints.high_watermark.get(tp, tail.log_end))
-    return LogBounds(log_start, min(max(watermark, log_start), tail.log_end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +79,10 @@ class Survey:
 
     ``plan`` is None when nothing can be cleaned or nothing is worth it; ``reason`` says why.
     ``sample`` is what an estimate would read of it, chosen here because the indexes are at hand.
-    ``segments`` are those of ``listing``, summarized.
+    ``segments`` are those of ``listing``, summarized. ``clean_to`` is the first dirty offset by the
+    directory alone, above which nothing is clean yet; ``lifts`` says which given values go beyond
+    what the directory allows, and is for whoever writes to refuse. ``roll`` is there when the last
+    of ``segments`` has no file yet.
     """
 
     listing: PartitionFiles
@@ -132,11 +94,25 @@ class Survey:
     uncleanable: FirstUncleanable
     cleanable: CleanableRange
     compaction_delay_ms: int
+    overdue_from_ms: int | None
     dating: Dating
     plan: RoundPlan | None
     sample: SampleChoice | None
     reason: str | None
     notes: tuple[str, ...]
+    clean_to: FirstDirty
+    lifts: tuple[str, ...] = ()
+    roll: ForeseenRoll | None = None
+
+    def checkpoint_after(self, end_offset: int) -> int | None:
+        """Return the cleaner checkpoint of a round that ended at ``end_offset``, None to leave it.
+
+        It never moves over a range that was not cleaned: a round that began above what is clean
+        leaves it there, however it came to begin there.
+        """
+        if self.first_dirty.offset <= self.clean_to.offset:
+            return end_offset
+        return self.clean_to.offset if self.clean_to.repairs else None
 
 
 def survey_partition(
@@ -149,41 +125,53 @@ def survey_partition(
     foresees_roll: bool = False,
     book: ExpiredBook | None = None,
     known: Mapping[int, SegmentSummary] | None = None,
+    clock_ms: int | None = None,
 ) -> Survey:
     """Survey one partition; CorruptError, RefusedError or OSError when that is not possible.
 
-    ``foresees_roll`` looks at the log as it will be when its active segment was left as
-    ``request`` asks for; otherwise that has happened. ``book`` remembers what has expired where,
-    for a request that asks for that. ``known`` are closed segments, by base offset, of which
-    everything but the first timestamp is known already: their indexes are read when something in
-    them must be found, nothing asks again whether their format is understood, and no sample is
-    chosen.
+    What was given counts, also where it lifts a limit: :attr:`Survey.lifts` says so. ``clock_ms``
+    is the machine's clock, None when ``now_ms`` is. ``foresees_roll`` looks at the log as it will
+    be when its active segment was left as ``request`` asks for; otherwise that has happened.
+    ``book`` remembers what has expired where, for a request that asks for that. ``known`` are
+    closed segments, by base offset, of which everything but the first timestamp is known already:
+    their indexes are read when something in them must be found, nothing asks again whether their
+    format is understood, and no sample is chosen.
     """
     topic = partition.topic
     key_capacity(partition)  # A map that cannot be is refused before anything is read.
     if not known:
         check_understood(partition.path, files)
     log = _read_log(partition, request, checkpoints, files, now_ms, foresees_roll=foresees_roll)
-    by_checkpoint = find_first_dirty(
-        checkpoints.cleaner.get(partition.partition),
-        log_start=log.bounds.log_start,
-        log_end=log.tail.log_end,
+    actual_start = actual_log_start(partition.partition, checkpoints, log.listing)
+    by_checkpoint, clean_to = (
+        find_first_dirty(
+            checkpoints.cleaner.get(partition.partition),
+            log_start=log_start,
+            log_end=log.tail.log_end,
+        )
+        for log_start in (log.bounds.log_start, actual_start)
     )
-    first_dirty = _first_dirty(request, by_checkpoint)
+    first_dirty = _first_dirty(request, by_checkpoint, log.bounds.log_start)
     segments = _summaries(log, first_dirty.offset, files, known or {})
+    # The bound follows from the checkpoint also when another first dirty offset is asked for: what
+    # must not be touched does not depend on where somebody wants to start.
+    uncleanable = _first_uncleanable(
+        log, segments, topic, request, first_dirty=by_checkpoint.offset, now_ms=now_ms
+    )
+    lifts = (
+        *clock_lifts(request.now_ms, now_ms if clock_ms is None else clock_ms),
+        *log.bounds.lifts,
+        *first_dirty_lifts(request.first_dirty_offset, clean_to.offset),
+        *_uncleanable_lifts(request, segments, uncleanable, first_dirty),
+    )
+    if request.uncleanable_offset is not None:
+        given = request.uncleanable_offset
+        uncleanable = FirstUncleanable(given, given_limit(given))
     section = find_dirty_section(
-        segments,
-        topic,
-        first_dirty=first_dirty,
-        # The bound follows from the checkpoint also when another first dirty offset is asked for:
-        # what must not be touched does not depend on where somebody wants to start.
-        uncleanable=_first_uncleanable(
-            log, segments, topic, request, first_dirty=by_checkpoint.offset, now_ms=now_ms
-        ),
-        now_ms=now_ms,
+        segments, topic, first_dirty=first_dirty, uncleanable=uncleanable, now_ms=now_ms
     )
     reason = skip_reason(section, segments, topic, is_forced=request.force)
-    notes = _notes(log, section, partition, is_eligible=reason is None)
+    notes = _notes(log, section, partition, request, is_eligible=reason is None)
     is_expired_round = False
     if reason is not None and request.expired and request.clean_elsewhere_to is None:
         bound = find_expired_bound(
@@ -199,6 +187,10 @@ def survey_partition(
     plan = None
     if reason is None:
         plan = _plan(partition, request, log, segments, section, now_ms, is_expired_round)
+        if clock_ms is not None and not request.is_unsafe:
+            # A clock that is behind holds the round back. It must not date horizons: they would
+            # have passed before anybody had the time to read what they protect.
+            plan = replace(plan, stamped_ms=max(clock_ms, now_ms))
     return Survey(
         listing=log.listing,
         segments=segments,
@@ -209,11 +201,15 @@ def survey_partition(
         uncleanable=section.uncleanable,
         cleanable=section.cleanable,
         compaction_delay_ms=section.compaction_delay_ms,
+        overdue_from_ms=section.overdue_from_ms,
         dating=section.dating,
         plan=plan,
         sample=None if plan is None or known else choose_sample(plan, log.indexes),
         reason=reason,
         notes=tuple(notes),
+        clean_to=clean_to,
+        lifts=lifts,
+        roll=log.foreseen_roll(),
     )
 
 
@@ -234,6 +230,12 @@ class _Log:
     producers: ProducerState
     aborted: tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]
     open_from: int | None
+
+    def foreseen_roll(self) -> ForeseenRoll | None:
+        """Return the roll that the listing has before the directory does."""
+        if not self.roll_notes or self.listing.active.size_bytes:
+            return None
+        return ForeseenRoll(producer_snapshot.encode(self.producers.entries()))
 
     @property
     def last_stable(self) -> int:
@@ -258,8 +260,19 @@ def _read_log(
     bounds = find_bounds(partition.partition, request, checkpoints, listing, tail)
     log_start = bounds.log_start
     indexes = LoadedIndexes(listing, files, partition.topic.index_interval_bytes, buffers)
-    producers, aborted = replay_producers(listing, tail, log_start, indexes, files, buffers)
-    open_from = producers.first_undecided(bounds.high_watermark)
+    if roll_notes and not listing.active.size_bytes:
+        indexes.derive(listing.segments[-2].base_offset)
+    producers = replay_producers(listing, tail, log_start, indexes, files, buffers)
+    # A follower's round is bounded by them; any other takes what is aborted from the markers when
+    # it begins, and a survey must not read a log.
+    find_aborted = indexed_aborted if request.clean_elsewhere_to is None else derived_aborted
+    aborted = find_aborted(listing, tail, files, buffers)
+    if request.forgets_unreplicated_markers:
+        open_from = producers.first_undecided(bounds.high_watermark)
+    else:
+        open_from = find_undecided(
+            producers, bounds.high_watermark, listing, tail, log_start, indexes, files, buffers
+        )
     if open_from is not None and open_from < log_start:
         # A transaction that DeleteRecords has cut into begins with what is left of the log.
         open_from = find_offset_from(log_start, listing, tail, indexes, files, buffers)
@@ -282,23 +295,31 @@ def _find_log(
     if not foresees_roll or not listing.active.size_bytes:
         return listing, tail, ()
     reason = "as asked" if request.roll_active else None
+    if reason is not None and request.target is not None and tail.torn_at is not None:
+        return listing, tail, ()  # nothing but recovery may say where it ends
     if reason is None and request.rolls_idle:
         reason = idle_reason(listing, tail, partition.topic, files, now_ms)
     if reason is None:
         return listing, tail, ()
     listing, tail = foreseen(listing, tail)
-    return listing, tail, (f"the active segment will be rolled ({reason})",)
+    if request.target is not None:
+        note = f"the active segment is rolled at --to, the source stays ({reason})"
+    else:
+        note = f"the active segment will be rolled ({reason})"
+    return listing, tail, (note,)
 
 
-def _first_dirty(request: CleanRequest, by_checkpoint: FirstDirty) -> FirstDirty:
-    """Return where the round starts: as asked for, else by the checkpoint."""
+def _first_dirty(request: CleanRequest, by_checkpoint: FirstDirty, log_start: int) -> FirstDirty:
+    """Return where the round starts: as asked for from ``log_start`` on, else by the checkpoint."""
     if request.first_dirty_offset is None:
         return by_checkpoint
     if request.first_dirty_offset < 0:
         raise InvalidError(
             f"an offset cannot be negative. first_dirty={request.first_dirty_offset}"
         )
-    return FirstDirty(request.first_dirty_offset, False)
+    # What was deleted wins nothing: it would take with it what readers still see.
+    lowest = 0 if request.is_unsafe else log_start
+    return FirstDirty(max(request.first_dirty_offset, lowest), False)
 
 
 def _first_uncleanable(
@@ -310,10 +331,7 @@ def _first_uncleanable(
     first_dirty: int,
     now_ms: int,
 ) -> FirstUncleanable:
-    """Return where a round has to end at the latest: as asked for, else by the log."""
-    given = request.uncleanable_offset
-    if given is not None:
-        return FirstUncleanable(given, given_limit(given))
+    """Return where a round has to end at the latest by the log, whatever was given."""
     return find_first_uncleanable(
         segments,
         first_dirty=first_dirty,
@@ -322,6 +340,24 @@ def _first_uncleanable(
         min_compaction_lag_ms=topic.min_compaction_lag_ms,
         now_ms=now_ms,
         kept_transaction=find_kept_transaction(log.aborted, request.clean_elsewhere_to),
+    )
+
+
+def _uncleanable_lifts(
+    request: CleanRequest,
+    segments: Sequence[SegmentSummary],
+    actual: FirstUncleanable,
+    first_dirty: FirstDirty,
+) -> tuple[str, ...]:
+    given = request.uncleanable_offset
+    if given is None or given <= actual.offset:
+        return ()
+    bound, actual_bound = (
+        find_cleanable_range(segments, first_dirty=first_dirty.offset, uncleanable=offset).bound
+        for offset in (given, actual.offset)
+    )
+    return uncleanable_lifts(
+        given, bound=bound, actual=actual.offset, actual_bound=actual_bound, limit=actual.note
     )
 
 
@@ -393,35 +429,6 @@ def _start_position(
     return indexes[dirty[0].base_offset].position_before(first_dirty - dirty[0].base_offset)
 
 
-def key_slots(partition: PartitionRequest) -> int | None:
-    """Return how many slots a bounded map has, None without a bound."""
-    key_map_bytes = partition.cleaner.key_map_bytes
-    return None if key_map_bytes is None else key_map_bytes // partition.topic.strategy.slot_bytes
-
-
-def key_capacity(partition: PartitionRequest) -> int | None:
-    """Return how many keys a bounded map may hold, None without a bound.
-
-    RefusedError for a load factor outside (0, 1] and for a map without a usable slot.
-    """
-    cleaner = partition.cleaner
-    if not 0 < cleaner.load_factor <= 1:
-        raise RefusedError(
-            "the load factor must be above 0 and at most 1. "
-            f"log.cleaner.io.buffer.load.factor={cleaner.load_factor}"
-        )
-    slots = key_slots(partition)
-    if slots is None:
-        return None
-    capacity = int(slots * cleaner.load_factor)
-    if capacity < 1:
-        raise RefusedError(
-            "the key map has no usable slot; give it more bytes. "
-            f"key_map_bytes={cleaner.key_map_bytes} load_factor={cleaner.load_factor}"
-        )
-    return min(capacity, INT32_MAX)
-
-
 def _given(value: int | None, otherwise: int) -> int:
     return otherwise if value is None else value
 
@@ -452,14 +459,19 @@ def _summaries(
 
 
 def _notes(
-    log: _Log, section: DirtySection, partition: PartitionRequest, *, is_eligible: bool
+    log: _Log,
+    section: DirtySection,
+    partition: PartitionRequest,
+    request: CleanRequest,
+    *,
+    is_eligible: bool,
 ) -> list[str]:
     """Return what to know of the log: why it is cleaned, how far, and what is odd about it."""
     topic = partition.topic
     return [
-        *log.roll_notes,
+        *_roll_notes(log, section, request, is_eligible=is_eligible),
         *section_notes(section, topic, is_eligible=is_eligible),
-        *_file_notes(log, partition.partition),
+        *file_notes(log.listing, log.tail, log.indexes.rebuilt, partition.partition),
         *dating_sentences(
             section.dating,
             min_compaction_lag_ms=topic.min_compaction_lag_ms,
@@ -468,22 +480,14 @@ def _notes(
     ]
 
 
-def _file_notes(log: _Log, tp: TopicPartition) -> list[str]:
-    """Return what is odd about the files of the log."""
-    listing, tail, rebuilt = log.listing, log.tail, log.indexes.rebuilt
-    notes: list[str] = []
-    if tail.torn_at is not None:
-        notes.append(
-            f"the active segment {listing.active.base_offset} is torn at byte {tail.torn_at} "
-            f"({tail.problem}); the log is taken to end at offset {tail.log_end}"
-        )
-    if rebuilt:
-        names = ", ".join(str(base) for base in rebuilt)
-        notes.append(f"indexes rebuilt in memory for segments {names}")
-    strange = [name for name in listing.unknown if name not in BROKER_NAMES]
-    if strange:
-        shown = ", ".join(repr(name) for name in strange[:NAMES_SHOWN_MAX])
-        notes.append(f"{len(strange)} files with names that mean nothing, left alone: {shown}")
-    if listing.leftovers:
-        notes.append(f"{len(listing.leftovers)} staged files of an earlier run lie in {tp}")
-    return notes
+def _roll_notes(
+    log: _Log, section: DirtySection, request: CleanRequest, *, is_eligible: bool
+) -> tuple[str, ...]:
+    """Return why the active segment is left, or that it remains at a target after all."""
+    if request.target is None or not log.roll_notes:
+        return log.roll_notes
+    left = log.listing.segments[-2].base_offset
+    if is_eligible and section.cleanable.bound > left:
+        return log.roll_notes
+    limit = section.uncleanable.note if section.cleanable.bound <= left else "no round is worth it"
+    return (f"the active segment from {left} on is old enough and remains at --to: {limit}",)

@@ -63,7 +63,8 @@ class PartitionTask:
     all workers together may read and write; a runner gives each its share.
     ``files`` is how a worker opens the file system that the paths are in.
     ``shape`` says how the work is cut; what must run in waves is always one task. ``filters`` are
-    those of a round on the tier, which asks them and makes them.
+    those of a round on the tier, which asks them and makes them. ``trusts_indexes`` says that its
+    transaction indexes were derived from the markers when they were made.
     """
 
     number: int
@@ -81,6 +82,7 @@ class PartitionTask:
     shape: ShapeChoice = WHOLE
     files: FilesRecipe = field(default_factory=LocalRecipe)
     filters: FilterSpec | None = None
+    trusts_indexes: bool = False
 
     @property
     def is_staged(self) -> bool:

@@ -80,13 +80,14 @@ class TierCommit:
         self._store.publish(
             self._state.partition, secrets.token_hex(COMMIT_ID_BYTES),
             epoch=self._state.leader_epoch, cleaned_to=cleaned_to,
+            settings=self._state.settings, began=self._state,
         )  # fmt: skip
 
     def _swap(self, sources: Sequence[str], outputs: Sequence[RemoteSegment]) -> None:
         self._store.commit_swap(
             self._state.partition, secrets.token_hex(COMMIT_ID_BYTES),
             epoch=self._state.leader_epoch, sources=sources, outputs=outputs,
-            grace_ms=self._grace_ms,
+            grace_ms=self._grace_ms, settings=self._state.settings,
         )  # fmt: skip
 
     def _describe(

@@ -23,9 +23,9 @@ from pathlib import Path
 
 from keeplast.cleaner.erasure import Eligibility
 from keeplast.cleaner.explanation import MAX_LAG
+from keeplast.engine.log_bounds import Checkpoints
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.status import TombstoneReading, find_status, largest_timestamp
-from keeplast.engine.survey import Checkpoints
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import (
     PartitionFiles,
@@ -94,6 +94,8 @@ def find_tier_erasure(
     ``high_watermark`` None is where the local log ends.
     """
 
+    if state.uncleanable_reason is not None:
+        return TierErasure(None, None, "not bounded because it is set aside")
     due = partial(_due, state, topic, now_ms, timestamp_ahead_max_ms)
     segments = tuple(state.segments[route.segment_id] for route in state.routes)
     parts: list[Eligibility] = []

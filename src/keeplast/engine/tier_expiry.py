@@ -49,6 +49,7 @@ def expire_remote(
         store.commit_expiry(
             state.partition, secrets.token_hex(ID_CHARS // 2), epoch=state.leader_epoch,
             log_start=plan.log_start, segments=ids, grace_ms=grace_ms, holder=state.holder,
+            settings=state.settings,
         )  # fmt: skip
     if ids and receipt is not None:
         receipt(expiry_line(state.partition, topic, now_ms, report))

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 
 from keeplast.cleaner.eligibility import (
     CleanableRange,
+    delay_ms,
     find_cleanable_range,
-    find_compaction_delay,
     find_expired_bound,
     find_first_uncleanable,
+    find_overdue_from,
 )
 from keeplast.cleaner.explanation import nothing_sentence, ratio_sentence
 from keeplast.engine.horizons import NOTHING, Expired
@@ -51,6 +52,7 @@ class RemoteLook:
     cleanable: CleanableRange
     uncleanable_bytes: int
     compaction_delay_ms: int
+    overdue_from_ms: int | None
     reason: str | None
     expires: bool
     expired: Expired = NOTHING
@@ -106,10 +108,10 @@ def look_at_remote(
     cleanable = find_cleanable_range(
         segments, first_dirty=first_dirty, uncleanable=uncleanable.offset
     )
-    delay = find_compaction_delay(
-        segments, first_dirty=first_dirty, max_compaction_lag_ms=topic.max_compaction_lag_ms,
-        now_ms=now_ms,
-    )  # fmt: skip
+    overdue_from_ms = find_overdue_from(
+        segments, first_dirty=first_dirty, max_compaction_lag_ms=topic.max_compaction_lag_ms
+    )
+    delay = delay_ms(overdue_from_ms, now_ms)
     reason = None
     if not state.routes:
         reason = "nothing was copied yet"
@@ -132,7 +134,7 @@ def look_at_remote(
     above = [s for s in segments if s.base_offset >= cleanable.bound]
     return RemoteLook(
         state, topic, orphans, first_dirty, cleanable, sum(s.size_bytes for s in above), delay,
-        reason, bool(plan_remote_expiry(topic, state, now_ms).expired), expired,
+        overdue_from_ms, reason, bool(plan_remote_expiry(topic, state, now_ms).expired), expired,
     )  # fmt: skip
 
 

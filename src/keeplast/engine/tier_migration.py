@@ -13,13 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from keeplast.clock import Clock
+from keeplast.engine.log_bounds import Checkpoints
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rounds import Round
-from keeplast.engine.survey import Checkpoints, survey_partition
+from keeplast.engine.survey import survey_partition
 from keeplast.engine.task import PartitionTask
 from keeplast.engine.tier_round import ATTEMPT_BYTES, RunnerFor
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import InvalidError, RefusedError
+from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.tier.objects import ObjectStore
 from keeplast.tier.partition_state import PartitionState
@@ -33,6 +35,7 @@ POLICY = "cleanup.policy"
 class Migration:
     """What follows from new settings.
 
+    ``hazards`` are what is to be known of them, a sentence each.
     ``becomes_compacted`` says that rounds begin; then ``records`` and ``bytes`` are what is in
     object storage, and of them ``keyless_records`` (``keyless_bytes``) have no key and would go.
     """
@@ -44,6 +47,7 @@ class Migration:
     bytes: int = 0
     keyless_records: int = 0
     keyless_bytes: int = 0
+    hazards: tuple[str, ...] = ()
 
     @property
     def becomes_compacted(self) -> bool:
@@ -58,6 +62,30 @@ class Migration:
                 f"may go. keyless_records={self.keyless_records} "
                 f"keyless_bytes={self.keyless_bytes} records={self.records}"
             )
+
+
+def check_same_settings(
+    partition: TopicPartition,
+    kept: Mapping[str, str],
+    given: Mapping[str, str],
+    topic_of: Callable[[Mapping[str, str]], TopicConfig],
+) -> None:
+    """RefusedError when ``given`` says something else than the settings that are kept.
+
+    What is not given stays, and so does what means the same.
+    """
+    if topic_of({**kept, **given}) == topic_of(kept):
+        return
+    others = ", ".join(
+        f"{name}={given[name]} (kept: {kept.get(name, 'none')})"
+        for name in sorted(given)
+        if kept.get(name) != given[name]
+    )
+    raise RefusedError(
+        "the partition is kept with other settings, which an import does not change: change them "
+        "with keeplast tier configure, or give those that are kept (--config KEY=VALUE); "
+        f"keeplast tier copy asks for none. partition={partition} {others}"
+    )
 
 
 def new_settings(

@@ -27,18 +27,19 @@ from keeplast.cleaner.shapes import WHOLE, Ground, Shape, Workload, choose_shape
 from keeplast.clock import Clock
 from keeplast.engine.filter_spec import FilterSpec
 from keeplast.engine.kernel_cache import load_kernels
+from keeplast.engine.log_bounds import Checkpoints
 from keeplast.engine.receipt import receipt_line
 from keeplast.engine.report import FilterStats, RoundReport, joined_reports
 from keeplast.engine.request import TASK_MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 from keeplast.engine.rounds import Round, base_report
 from keeplast.engine.runner import Runner
-from keeplast.engine.survey import Checkpoints, Survey, survey_partition
+from keeplast.engine.survey import Survey, survey_partition
 from keeplast.engine.task import PartitionTask
 from keeplast.engine.tier_commit import Committed, TierCommit
 from keeplast.engine.tier_horizons import RemoteHorizons
 from keeplast.engine.tier_look import ALL_CLEAN
 from keeplast.engine.workspace import MEMORY_BYTES_MIN
-from keeplast.errors import FencedError, invariant
+from keeplast.errors import ConflictError, FencedError, invariant
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX
 from keeplast.log.files import FileSystem
 from keeplast.model.segment import SegmentSummary
@@ -138,13 +139,21 @@ def clean_remote(
 
 
 def _still_owned(store: MetadataStore, state: PartitionState) -> PartitionState:
-    """Return the state as it is now; FencedError when somebody else holds the partition."""
+    """Return the state as it is now; FencedError when somebody else holds the partition.
+
+    ConflictError when its settings were changed: a round is done by those that it began with.
+    """
     found = store.load(state.partition)
     if found.fence != state.fence:
         raise FencedError(
             "somebody else has taken the partition over; stop. partition="
             f"{state.partition} epoch={state.leader_epoch} current={found.leader_epoch} "
             f"owner={found.owner}"
+        )
+    if dict(found.settings) != dict(state.settings):
+        raise ConflictError(
+            "the settings of the partition were changed meanwhile; the round ends here. "
+            f"partition={state.partition}"
         )
     return found
 
@@ -272,7 +281,7 @@ class _Chunk:
             memory_bytes=max(request.memory_bytes // runner.slots, MEMORY_BYTES_MIN),
             wave_bytes_max=request.topic.segment_bytes if in_waves else None,
             writes=True, takes_crcs=True, io_bytes_per_second=request.cleaner.io_limit,
-            files=self._recipe, shape=shape, filters=self._filters(),
+            files=self._recipe, shape=shape, filters=self._filters(), trusts_indexes=True,
         )  # fmt: skip
 
     def _filters(self) -> FilterSpec | None:

@@ -23,8 +23,9 @@ from keeplast.cleaner.eligibility import (
     find_cleanable_range,
     find_first_uncleanable,
 )
+from keeplast.engine.log_bounds import load_checkpoints
 from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.survey import load_checkpoints, survey_partition
+from keeplast.engine.survey import survey_partition
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import load_indexes
 from keeplast.log.windows import WindowBuffers

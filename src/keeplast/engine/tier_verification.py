@@ -1,27 +1,49 @@
-"""Checks a live store against its invariants, by reading every live object; changes nothing.
+"""Checks a live store against its invariants, by reading every live object once; changes nothing.
 
 Each finding names the invariant (tiering.md section 10), so that an operator can tell a lost object
-from a wrong row.
+from a wrong row, and the object's key, the offset, what was expected and what was found. What lies
+beside a segment is read before it and compared with its batches as they pass; what is open of
+transactions goes from one segment to the next. So memory is that of a window, of one segment's
+small objects, and of the producers of the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from keeplast.columns import batch_table as t
+from keeplast.columns.scan import HAS_EVENTS
 from keeplast.errors import CorruptError
+from keeplast.format import leader_epoch, offset_index, producer_snapshot, time_index, txn_index
 from keeplast.format.checksum import crc32c
-from keeplast.format.filename import LOG, segment_file
-from keeplast.log.windows import WindowBuffers, read_windows
-from keeplast.tier.objects import ObjectStore, object_key
+from keeplast.format.control import ControlType
+from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
+from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.transactions import TransactionFold, markers_of
+from keeplast.log.windows import Window, WindowBuffers, read_windows
+from keeplast.tier.filters import SegmentBytes, decode_head
+from keeplast.tier.objects import FILTER, ObjectStore, object_key
 from keeplast.tier.partition_state import PartitionState
+from keeplast.tier.routing import Route
 from keeplast.tier.segment import RemoteFile, RemoteSegment, is_within_lineage
-from keeplast.tier.transfer import crc_of
+from keeplast.tier.transfer import EPOCHS, PART_BYTES
 
+_T = TypeVar("_T")
+_NO_ENTRIES = np.empty((0, 2), np.int64)
+_NO_TRANSACTIONS: tuple[AbortedTransaction, ...] = ()
+_NO_PRODUCERS: tuple[producer_snapshot.ProducerEntry, ...] = ()
 Progressed = Callable[[int], None]
 WINDOW_BYTES = 4 << 20
+
+
+KEPT_BYTES_MAX = 64 << 20
+"""What is kept of an object beside a segment, to be understood; of a filter this is its head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +60,12 @@ def verify_remote(
 ) -> tuple[TierFinding, ...]:
     """Return everything that is wrong with the live log of ``state``; nothing when all holds."""
     found = [*_check_rows(state)]
+    transactions = _Transactions()
     for route in state.routes:
-        segment = state.segments[route.segment_id]
-        log, findings = _check_log(objects, state, segment)
-        found += findings
-        for suffix, expected in segment.files.items():
-            stored = log if suffix == LOG else _read_object(objects, state, segment, suffix)
-            found += _compare(segment, suffix, expected, stored)
-        progressed(segment.size_bytes)
+        segment = state.segments.get(route.segment_id)
+        if segment is not None:
+            found += _SegmentCheck(objects, state, route, segment, transactions).run()
+            progressed(segment.size_bytes)
     return tuple(found)
 
 
@@ -64,6 +84,10 @@ def _check_rows(state: PartitionState) -> Iterator[TierFinding]:
             yield TierFinding("I-23", route.segment_id, "outside of the leader epochs' lineage")
         elif segment.base_offset > route.base_offset or segment.last_offset < route.last_offset:
             yield TierFinding("I-1", route.segment_id, "a route reaches beyond its segment")
+        elif segment.files.get(LOG) is None or segment.files[LOG].size_bytes != segment.size_bytes:
+            yield TierFinding("I-21", route.segment_id, "its row and its log differ in size")
+    if state.log_start > state.remote_end:
+        yield TierFinding("I-14", None, f"the log start {state.log_start} lies beyond the end")
     if state.remote_bytes != state.effective_bytes():
         yield TierFinding(
             "I-21", None,
@@ -73,70 +97,303 @@ def _check_rows(state: PartitionState) -> Iterator[TierFinding]:
         yield TierFinding("I-18", None, f"the first dirty offset is {state.first_dirty()}")
 
 
-def _key(state: PartitionState, segment: RemoteSegment, suffix: str) -> str:
-    return object_key(
-        state.partition, state.topic_id, segment.segment_id, segment.base_offset, suffix
-    )
+class _Transactions:
+    """What the markers say, carried through the log: what is open, and each producer's last one."""
+
+    def __init__(self) -> None:
+        self._fold = TransactionFold()
+        self._last: dict[int, int] = {}
+        self._aborted: dict[tuple[int, int], int] = {}
+        self._aborts: dict[tuple[int, int], int] = {}
+
+    def add(self, window: Window, first: int, last: int) -> None:
+        """Account for the batches of a window that end in [first, last]."""
+        if not window.marks & HAS_EVENTS:
+            return
+        rows = window.table[: window.batches]
+        is_live = (rows[:, t.LAST_OFFSET] >= first) & (rows[:, t.LAST_OFFSET] <= last)
+        # A header without records has nothing that an index could hide.
+        is_live &= rows[:, t.COUNT] > 0
+        table = np.ascontiguousarray(rows[is_live])
+        live = replace(window, table=table, batches=len(table))
+        for producer_id, offset, kind in markers_of(live).tolist():
+            if kind == ControlType.ABORT:
+                self._aborts[producer_id, offset] = self._last.get(producer_id, -1)
+            self._last[producer_id] = offset
+        for entry in self._fold.add(live):
+            self._aborted[entry.producer_id, entry.last_offset] = entry.first_offset
+
+    def compare(self, entries: Sequence[AbortedTransaction]) -> Iterator[tuple[int, str, int, int]]:
+        """Yield what is wrong with the index of the segment that was read: offset, problem,
+        expected and found; and begin the next segment.
+        """
+        aborted, aborts = self._aborted, self._aborts
+        self._aborted, self._aborts = {}, {}
+        named = {(entry.producer_id, entry.last_offset): entry.first_offset for entry in entries}
+        for (producer_id, last), first in aborted.items():
+            found = named.get((producer_id, last))
+            if found is None or found > first:
+                problem = f"aborted records of producer {producer_id} are not indexed"
+                yield last, problem, first, -1 if found is None else found
+        for (producer_id, last), first in named.items():
+            before = aborts.get((producer_id, last))
+            if before is None:
+                yield last, f"no abort marker of producer {producer_id} ends an entry", last, -1
+            elif first <= before:
+                problem = f"an entry of producer {producer_id} hides an earlier transaction"
+                yield last, problem, before + 1, first
 
 
-def _read_object(
-    objects: ObjectStore, state: PartitionState, segment: RemoteSegment, suffix: str
-) -> RemoteFile | None:
-    """Return what an object is now, None when it is gone."""
-    try:
-        crc, size = crc_of(objects, _key(state, segment, suffix))
-    except FileNotFoundError:
-        return None
-    return RemoteFile(size, crc)
+class _SegmentCheck:
+    """One live segment: its objects, each read once, against its row and each other."""
 
+    def __init__(
+        self,
+        objects: ObjectStore,
+        state: PartitionState,
+        route: Route,
+        segment: RemoteSegment,
+        transactions: _Transactions,
+    ) -> None:
+        self._objects = objects
+        self._state = state
+        self._route = route
+        self._segment = segment
+        self._transactions = transactions
+        self._found: list[TierFinding] = []
 
-def _compare(
-    segment: RemoteSegment, suffix: str, expected: RemoteFile, found: RemoteFile | None
-) -> Iterator[TierFinding]:
-    name = f"{segment.base_offset:020d}{suffix}"
-    if found is None:
-        yield TierFinding("I-14", segment.segment_id, f"the object is gone. object={name}")
-    elif found != expected:
-        yield TierFinding(
-            "I-9", segment.segment_id,
-            f"the object is not what was written. object={name} bytes={found.size_bytes} "
-            f"crc32c={found.crc32c} expected_bytes={expected.size_bytes} "
-            f"expected_crc32c={expected.crc32c}",
+    def run(self) -> list[TierFinding]:
+        """Return what is wrong."""
+        segment = self._segment
+        beside = {
+            suffix: self._read(suffix, expected)
+            for suffix, expected in segment.files.items()
+            if suffix != LOG
+        }
+        self._understand(beside)
+        offsets = self._decoded(beside, INDEX, offset_index.decode, _NO_ENTRIES)
+        times = self._decoded(beside, TIME_INDEX, time_index.decode, _NO_ENTRIES)
+        entries = self._decoded(beside, TXN_INDEX, txn_index.decode, _NO_TRANSACTIONS)
+        if LOG in segment.files:
+            self._check_log(offsets, times)
+        live = self._route
+        for entry in entries:
+            if not segment.base_offset <= entry.last_offset <= segment.last_offset:
+                self._tell(
+                    "I-8", TXN_INDEX, "an entry ends in another segment", entry.last_offset,
+                    f"[{segment.base_offset}, {segment.last_offset}]", entry.last_offset,
+                )  # fmt: skip
+        for offset, problem, expected, found in self._transactions.compare(
+            [e for e in entries if live.base_offset <= e.last_offset <= live.last_offset]
+        ):
+            self._tell("I-8", TXN_INDEX, problem, offset, expected, found)
+        return self._found
+
+    def _key(self, suffix: str) -> str:
+        segment = self._segment
+        return object_key(
+            self._state.partition, self._state.topic_id, segment.segment_id, segment.base_offset,
+            suffix,
         )  # fmt: skip
 
-
-def _check_log(
-    objects: ObjectStore, state: PartitionState, segment: RemoteSegment
-) -> tuple[RemoteFile | None, list[TierFinding]]:
-    """Read a segment's log once: what the object is now, and what is wrong with its batches."""
-    key = _key(state, segment, LOG)
-    try:
-        handle = _Summed(objects, key)
-    except FileNotFoundError:
-        return None, []
-    path = Path(f"{segment.segment_id}/{segment_file(segment.base_offset, LOG)}")
-    first, last, found = None, None, []
-    try:
-        for window in read_windows(handle, path, WindowBuffers(WINDOW_BYTES)):
-            rows = window.table[: window.batches]
-            if first is None:
-                first = int(rows[0, t.BASE_OFFSET])
-            last = int(rows[-1, t.LAST_OFFSET])
-    except CorruptError as error:
-        found.append(TierFinding("I-5", segment.segment_id, str(error)))
-    else:
-        if first is None or first < segment.base_offset:
-            found.append(
-                TierFinding("I-1", segment.segment_id, f"its first batch begins at {first}")
+    def _tell(
+        self,
+        invariant: str,
+        suffix: str,
+        problem: str,
+        offset: int,
+        expected: object,
+        found: object,
+    ) -> None:
+        self._found.append(
+            TierFinding(
+                invariant, self._segment.segment_id,
+                f"{problem}. key={self._key(suffix)} offset={offset} expected={expected} "
+                f"found={found}",
             )
-        if last != segment.last_offset:
-            found.append(
-                TierFinding(
-                    "I-6", segment.segment_id,
-                    f"its last batch ends at {last}, the segment at {segment.last_offset}",
-                )
+        )  # fmt: skip
+
+    def _read(self, suffix: str, expected: RemoteFile) -> bytes | None:
+        """Return an object that is what was written, as far as it is kept, else None."""
+        kept = bytearray()
+        try:
+            handle = _Summed(self._objects, self._key(suffix))
+        except FileNotFoundError:
+            self._compare(suffix, expected, None)
+            return None
+        buffer = memoryview(bytearray(min(max(handle.size_bytes, 1), PART_BYTES)))
+        position = 0
+        while count := handle.pread_into(buffer, position):
+            if len(kept) < KEPT_BYTES_MAX:
+                kept += buffer[:count]
+            position += count
+        found = handle.finished()
+        self._compare(suffix, expected, found)
+        return bytes(kept) if found == expected else None
+
+    def _compare(self, suffix: str, expected: RemoteFile, found: RemoteFile | None) -> None:
+        base = self._segment.base_offset
+        if found is None:
+            self._tell("I-14", suffix, "the object is gone", base, expected.size_bytes, None)
+        elif found != expected:
+            self._tell(
+                "I-9", suffix, "the object is not what was written", base,
+                f"{expected.size_bytes} bytes, crc32c {expected.crc32c:#010x}",
+                f"{found.size_bytes} bytes, crc32c {found.crc32c:#010x}",
             )  # fmt: skip
-    return handle.finished(), found
+
+    def _decoded(
+        self,
+        beside: Mapping[str, bytes | None],
+        suffix: str,
+        decode: Callable[[bytes], _T],
+        nothing: _T,
+    ) -> _T:
+        data = beside.get(suffix)
+        if data is None:
+            return nothing
+        try:
+            return decode(data)
+        except CorruptError as error:
+            self._tell(
+                "I-9", suffix, error.problem, self._segment.base_offset, error.expected, error.found
+            )
+            return nothing
+
+    def _understand(self, beside: Mapping[str, bytes | None]) -> None:
+        """Check what no batch is needed for: producers, leader epochs, and whose filter it is."""
+        segment = self._segment
+        self._decoded(beside, SNAPSHOT, producer_snapshot.decode, _NO_PRODUCERS)
+        epochs = self._decoded(beside, EPOCHS, leader_epoch.decode, segment.epochs)
+        starts = {each.epoch: each.start_offset for each in self._state.lineage}
+        # What a broker wrote before its first epoch counts as that one's, and no list has it yet.
+        begun = {e.epoch for e in segment.epochs if starts.get(e.epoch, 0) <= segment.last_offset}
+        if begun - {each.epoch for each in epochs}:
+            self._tell(
+                "I-23", EPOCHS, "leader epochs of the segment are missing", segment.base_offset,
+                sorted(each.epoch for each in segment.epochs), [each.epoch for each in epochs],
+            )  # fmt: skip
+        log = segment.files.get(LOG)
+        data = beside.get(FILTER)
+        if data is None or log is None:
+            return
+        head = self._decoded(beside, FILTER, lambda d: decode_head(d, self._key(FILTER)), None)
+        speaks_for = SegmentBytes(segment.segment_id, log.size_bytes, log.crc32c)
+        if head is not None and head.segment != speaks_for:
+            self._tell(
+                "I-9", FILTER, "the filter is another segment's", segment.base_offset, speaks_for,
+                head.segment,
+            )  # fmt: skip
+
+    def _check_log(self, offsets: NDArray[np.int64], times: NDArray[np.int64]) -> None:
+        """Read the log: its batches against the row, the indexes against the batches."""
+        segment, route = self._segment, self._route
+        try:
+            handle = _Summed(self._objects, self._key(LOG))
+        except FileNotFoundError:
+            self._compare(LOG, segment.files[LOG], None)
+            return
+        path = Path(self._key(LOG))
+        indexes = _IndexCheck(segment, offsets, times, self._tell)
+        at = segment.base_offset
+        try:
+            for window in read_windows(handle, path, WindowBuffers(WINDOW_BYTES)):
+                rows = window.table[: window.batches]
+                lasts = rows[:, t.LAST_OFFSET]
+                starts = np.where(rows[:, t.MAGIC] < 2, lasts, rows[:, t.BASE_OFFSET])
+                floors = np.concatenate([[at], lasts[:-1] + 1])
+                bad = np.flatnonzero((starts < floors) | (lasts < starts))
+                if len(bad):
+                    self._tell(
+                        "I-1", LOG, "a batch begins below the end of what lies before it",
+                        int(starts[bad[0]]), f">= {floors[bad[0]]}", int(starts[bad[0]]),
+                    )  # fmt: skip
+                indexes.add(window, floors)
+                self._transactions.add(window, route.base_offset, route.last_offset)
+                at = int(lasts.max()) + 1
+        except CorruptError as error:
+            self._found.append(TierFinding("I-5", segment.segment_id, str(error)))
+        else:
+            if at != segment.next_offset:
+                self._tell(
+                    "I-6", LOG, "its last batch ends elsewhere than the segment", at - 1,
+                    segment.last_offset, at - 1,
+                )  # fmt: skip
+            indexes.finish()
+        self._compare(LOG, segment.files[LOG], handle.finished())
+
+
+class _IndexCheck:
+    """The offset and the time index of a segment beside its batches, window by window."""
+
+    def __init__(
+        self,
+        segment: RemoteSegment,
+        offsets: NDArray[np.int64],
+        times: NDArray[np.int64],
+        tell: Callable[[str, str, str, int, object, object], None],
+    ) -> None:
+        self._segment = segment
+        self._offsets = offsets
+        self._times = times
+        self._tell = tell
+        self._latest = -1
+        for suffix, problem in (
+            (INDEX, offset_index.find_problem(offsets, segment.size_bytes)),
+            (TIME_INDEX, time_index.find_problem(times, segment.size_bytes)),
+        ):
+            if problem is not None:
+                tell("I-9", suffix, problem, segment.base_offset, "a sound index", "another")
+
+    def add(self, window: Window, floors: NDArray[np.int64]) -> None:
+        """Compare with a window; ``floors`` are the least offsets that its batches may begin at."""
+        base = self._segment.base_offset
+        rows = window.table[: window.batches]
+        positions = rows[:, t.POSITION] + window.position
+        entries = self._offsets
+        inside = entries[
+            (entries[:, 1] >= window.position) & (entries[:, 1] < window.position + window.length)
+        ]
+        at = np.searchsorted(positions, inside[:, 1], "right") - 1
+        for (relative, position), i in zip(inside.tolist(), at.tolist(), strict=True):
+            if int(positions[i]) != position:
+                self._tell(
+                    "I-9", INDEX, "an entry points inside a batch", base + relative,
+                    int(positions[i]), position,
+                )  # fmt: skip
+            elif not floors[i] <= base + relative <= self._segment.last_offset:
+                self._tell(
+                    "I-9", INDEX, "an entry has the offset of other batches", base + relative,
+                    f"[{floors[i]}, {self._segment.last_offset}]", base + relative,
+                )  # fmt: skip
+        # Who looks for a later time begins at the entry: nothing before it may be later.
+        greatest = np.maximum.accumulate(np.concatenate([[self._latest], rows[:, t.MAX_TIMESTAMP]]))
+        lasts = rows[:, t.LAST_OFFSET]
+        begun = base + self._times[:, 1]
+        here = np.flatnonzero((begun >= floors[0]) & (begun <= lasts[-1]))
+        before = greatest[np.searchsorted(lasts, begun[here], "left")]
+        for k, latest in zip(here.tolist(), before.tolist(), strict=True):
+            if int(self._times[k, 0]) < latest:
+                self._tell(
+                    "I-9", TIME_INDEX, "a batch before an entry is later than it", int(begun[k]),
+                    f">= {latest}", int(self._times[k, 0]),
+                )  # fmt: skip
+        self._latest = int(greatest[-1])
+
+    def finish(self) -> None:
+        """Compare the greatest timestamp with what the row and the time index say."""
+        segment = self._segment
+        said = int(self._times[-1, 0]) if len(self._times) else -1
+        if said != max(self._latest, -1):
+            self._tell(
+                "I-9", TIME_INDEX, "the greatest timestamp is another", segment.last_offset,
+                self._latest, said,
+            )  # fmt: skip
+        if segment.max_timestamp_ms != max(self._latest, -1):
+            self._tell(
+                "I-21", LOG, "the row has another greatest timestamp", segment.last_offset,
+                self._latest, segment.max_timestamp_ms,
+            )  # fmt: skip
 
 
 class _Summed:

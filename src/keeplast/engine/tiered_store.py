@@ -16,12 +16,14 @@ closed: nobody who may still run is fenced without being asked to (``takes_over`
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from keeplast.cleaner.hazards import hazards_of
+from keeplast.cleaner.internal_topics import check_internal, pinned
 from keeplast.cleaner.shapes import Shape
 from keeplast.clock import Clock
 from keeplast.engine.local_runner import LocalRunner
@@ -32,11 +34,9 @@ from keeplast.engine.report import ExpiryReport, RoundReport
 from keeplast.engine.request import (
     MEMORY_BYTES_DEFAULT,
     TASK_MEMORY_BYTES_DEFAULT,
-    CleanRequest,
-    PartitionRequest,
 )
 from keeplast.engine.runner import Runner
-from keeplast.engine.survey import load_checkpoints, survey_partition
+from keeplast.engine.tier_directory import begin_partition, directory_bounds, follow_log_start
 from keeplast.engine.tier_erasure import (
     TierErasure,
     TierPace,
@@ -44,30 +44,32 @@ from keeplast.engine.tier_erasure import (
 )
 from keeplast.engine.tier_expiry import expire_remote
 from keeplast.engine.tier_horizons import RemoteHorizons
+from keeplast.engine.tier_intake import Intake, unheard
 from keeplast.engine.tier_look import FirstTimestamps, RemoteLook, look_at_remote
 from keeplast.engine.tier_migration import Migration, count_records, new_settings
+from keeplast.engine.tier_removal import Removals
+from keeplast.engine.tier_restored import Restoration
 from keeplast.engine.tier_round import Receipt, RunnerFor, TierRequest, clean_remote
 from keeplast.engine.tier_status import TierStatus, local_log, tier_status
 from keeplast.engine.tier_verification import TierFinding, verify_remote
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import FileSystem
-from keeplast.log.partition_log import list_partition
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.tier.absence import explained
 from keeplast.tier.collection import Collected, collect
 from keeplast.tier.importing import (
-    adopt_checkpoint,
+    Replaced,
     continued_lineage,
     export_partition,
-    import_segments,
-    read_topic_id,
 )
+from keeplast.tier.marks import Marks
 from keeplast.tier.metadata import MetadataStore
+from keeplast.tier.moving_directory import while_it_moves
 from keeplast.tier.objects import ID_CHARS, ObjectStore
 from keeplast.tier.ownership import Ownership
-from keeplast.tier.partition_state import PartitionState
+from keeplast.tier.partition_state import PartitionState, check_not_forgotten
 
 CLEANER_DEFAULT = CleanerConfig()
 GARBAGE_AGE_MS_DEFAULT = 24 * 60 * 60 * 1000
@@ -97,6 +99,7 @@ class TieredStore:
         topic_of: SettingsOf,
         clock: Clock,
         files: FileSystem,
+        marks: Marks | None = None,
     ) -> None:
         """Take the parts; use :func:`~keeplast.engine.open_store.open_store`."""
         self._store = store
@@ -107,7 +110,9 @@ class TieredStore:
         self._files = files
         self._timestamps = FirstTimestamps(objects)
         self._horizons = RemoteHorizons(objects)
-        self._ownership = Ownership(store, owner)
+        self._ownership = Ownership(store, owner, None if marks is None else marks.beginning)
+        self.removals = Removals(store, objects, files, clock, topic_of, self._ownership)
+        self.restoration = Restoration(store, objects, marks)
 
     def __repr__(self) -> str:
         """Return where the objects are, and who works on them."""
@@ -131,6 +136,14 @@ class TieredStore:
         """Return every partition, ascending."""
         return self._store.partitions()
 
+    def begin_turn(self) -> None:
+        """Mark anew how far the metadata has been: for who works on for long, now and then."""
+        self.restoration.begin_turn()
+
+    def forgotten(self) -> tuple[TopicPartition, ...]:
+        """Return the partitions that were given up, and of which objects are left to collect."""
+        return self._store.partitions(is_forgotten=True)
+
     def state(self, partition: TopicPartition) -> PartitionState:
         """Return what is known of a partition."""
         return self._store.load(partition)
@@ -146,7 +159,7 @@ class TieredStore:
         state = self._store.load(partition)
         found = None if local is None or not self._files.exists(local) else local
         return find_tier_erasure(
-            state, self._objects, self._files, found, self._topic_of(state.settings), pace,
+            state, self._objects, self._files, found, self._topic(state), pace,
             self._clock.now_ms(), timestamp_ahead_max_ms=INT64_MAX,
         )  # fmt: skip
 
@@ -158,7 +171,7 @@ class TieredStore:
         """
         state = self._store.load(partition)
         orphans = self._store.orphans(partition)
-        topic = self._topic_of(state.settings)
+        topic = self._topic(state)
         now_ms = self._clock.now_ms()
         found = None
         if local is not None:
@@ -174,7 +187,7 @@ class TieredStore:
         """
         state = self._store.load(partition)
         return look_at_remote(
-            state, self._store.orphans(partition), self._topic_of(state.settings),
+            state, self._store.orphans(partition), self._topic(state),
             self._timestamps, self._clock.now_ms(), self._horizons if expired else None,
         )  # fmt: skip
 
@@ -211,7 +224,7 @@ class TieredStore:
 
         ``settings`` are kept with it. ConflictError when it is there.
         """
-        self._topic_of(settings)
+        check_internal(partition.topic, self._topic_of(settings))
         self._store.create(partition, topic_id, log_start=0, settings=settings)
 
     def import_directory(
@@ -222,24 +235,29 @@ class TieredStore:
         *,
         progressed: Progressed = _silent,
         takes_over: bool = False,
+        grace_ms: int = GRACE_MS_DEFAULT,
+        replaced: Replaced = unheard,
     ) -> PartitionState:
         """Take a partition directory in, or what it has gained since the last time.
 
-        What a broker's cleaner has cleaned counts as clean. The directory is only read.
+        What lies below the directory's high watermark, from its log start on; without checkpoints
+        all of it. What a broker's cleaner has cleaned counts as clean. The directory is only read.
+        A partition that was given up begins anew. Where the directory could have lost a delete that
+        was not copied, what is in the store is replaced, and ``replaced`` hears of it: see
+        :mod:`keeplast.tier.continuity`. RefusedError for other ``settings`` than those that it has.
         """
         topic = self._topic_of(settings)
-        if partition not in self._store.partitions():
-            first = list_partition(directory, self._files).segments[0]
-            self._store.create(
-                partition, read_topic_id(self._files, directory),
-                log_start=first.base_offset, settings=settings,
-            )  # fmt: skip
-        state = self._own_directory(partition, directory, takes_over=takes_over)
-        state = import_segments(
-            self._store, self._objects, self._files, directory, state,
-            index_interval_bytes=topic.index_interval_bytes, progressed=progressed,
+        check_internal(partition.topic, topic)
+        bounds = directory_bounds(self._files, partition, directory, self._clock)
+        begin_partition(
+            self._store, self._files, partition, directory, settings, self._topic_of,
+            log_start=bounds.log_start, own=lambda: self.own(partition, takes_over=takes_over),
         )  # fmt: skip
-        return adopt_checkpoint(self._store, self._files, directory, state, topic)
+        self._own_directory(partition, directory, takes_over=takes_over)
+        return Intake(
+            self._store, self._objects, self._files, self._clock, partition, directory, topic,
+            grace_ms, progressed, replaced,
+        ).whole(bounds.high_watermark)  # fmt: skip
 
     def copy_directory(
         self,
@@ -248,30 +266,46 @@ class TieredStore:
         *,
         progressed: Progressed = _silent,
         takes_over: bool = False,
+        receipt: Receipt | None = None,
+        retention_ms: int | None = None,
+        grace_ms: int = GRACE_MS_DEFAULT,
+        replaced: Replaced = unheard,
     ) -> PartitionState:
         """Copy what a directory whose partition is known has gained: closed segments below its high
         watermark and its last stable offset.
 
-        The directory is only read, and a broker may be working on it.
+        What was deleted there goes here too; ``receipt`` takes a line of it. The directory is only
+        read, and a broker may be working on it: see :mod:`keeplast.tier.continuity` for what is
+        refused, and when ``replaced`` hears that what is in the store was replaced.
+        ``retention_ms`` is the broker's ``delete.retention.ms``, the store's by default; the least
+        of both counts.
         """
-        state = self._own_directory(partition, directory, takes_over=takes_over)
-        topic = self._topic_of(state.settings)
-        survey = survey_partition(
-            PartitionRequest(partition, directory, topic), CleanRequest(()),
-            load_checkpoints(self._files, directory.parent), self._files, self._clock.now_ms(),
-        )  # fmt: skip
-        return import_segments(
-            self._store, self._objects, self._files, directory, state,
-            index_interval_bytes=topic.index_interval_bytes, progressed=progressed,
-            until=survey.last_stable,
-        )  # fmt: skip
+        state = self._own_directory(partition, directory, takes_over=takes_over, receipt=receipt)
+        return Intake(
+            self._store, self._objects, self._files, self._clock, partition, directory,
+            self._topic(state), grace_ms, progressed, replaced,
+        ).closed(retention_ms)  # fmt: skip
 
     def _own_directory(
-        self, partition: TopicPartition, directory: Path, *, takes_over: bool
-    ) -> PartitionState:
-        """Hold a partition at the newest leader epoch of its directory, whose log it is."""
-        lineage = continued_lineage(self._files, directory, self._store.load(partition))
-        return self._ownership.own(partition, takes_over=takes_over, lineage=lineage)
+        self, partition: TopicPartition, directory: Path, *, takes_over: bool,
+        receipt: Receipt | None = None,
+    ) -> PartitionState:  # fmt: skip
+        """Hold a partition at the newest leader epoch of its directory, whose log it is.
+
+        What was deleted there (``DeleteRecords``) goes here too; ``receipt`` takes a line of it.
+        """
+
+        def act() -> PartitionState:
+            known = self._store.load(partition)
+            check_not_forgotten(known)
+            lineage = continued_lineage(self._files, directory, known)
+            state = self._ownership.own(partition, takes_over=takes_over, lineage=lineage)
+            return follow_log_start(
+                self._store, state, self._topic_of(state.settings), self._files, directory,
+                lineage, clock=self._clock, grace_ms=GRACE_MS_DEFAULT, receipt=receipt,
+            )  # fmt: skip
+
+        return while_it_moves(directory, self._files, act)
 
     def export(
         self, partition: TopicPartition, directory: Path, progressed: Progressed = _silent
@@ -312,7 +346,7 @@ class TieredStore:
         state = self.own(partition, takes_over=takes_over)
         if not state.routes:
             raise InvalidError(f"nothing was copied yet. partition={partition}")
-        topic = self._topic_of(state.settings)
+        topic = self._topic(state)
         if not topic.is_compacted:
             policy = ",".join(sorted(topic.cleanup_policy))
             raise RefusedError(
@@ -325,7 +359,7 @@ class TieredStore:
             horizons=self._horizons if expired else None, receipt=receipt,
         )  # fmt: skip
         report = clean_remote(
-            self._store, self._objects, state, request, runner_for, self._clock, progressed
+            self._store, self._objects, state, request, runner_for, self._store.clock, progressed
         )
         if not report.skipped:
             self.set_aside(partition, None)  # Whatever kept it from being cleaned is over.
@@ -338,15 +372,23 @@ class TieredStore:
         takes_over: bool = False,
         grace_ms: int = GRACE_MS_DEFAULT,
         receipt: Receipt | None = None,
+        log_start: int | None = None,
     ) -> ExpiryReport:
         """Let go what retention and the log start offset let go; ``receipt`` takes a line of it.
 
-        It is one transaction: a process of this owner that holds the partition goes on with it.
+        ``log_start`` is where the log is to start, at most where it ends. It is one transaction: a
+        process of this owner that holds the partition goes on with it.
         """
         state = self._ownership.join(partition, takes_over=takes_over)
+        moved = None if log_start is None else max(log_start, state.log_start)
+        if moved is not None and moved > state.remote_end:
+            raise InvalidError(
+                "nothing is stored there yet; a log starts at most where it ends. "
+                f"partition={partition} log_start={log_start} remote_end={state.remote_end}"
+            )
         return expire_remote(
-            self._store, state, self._topic_of(state.settings), self._clock.now_ms(),
-            grace_ms=grace_ms, receipt=receipt,
+            self._store, state, self._topic(state), self._store.clock.now_ms(),
+            grace_ms=grace_ms, receipt=receipt, log_start=moved,
         )  # fmt: skip
 
     def collect(
@@ -360,7 +402,7 @@ class TieredStore:
         state = self.own(partition, takes_over=takes_over)
         return collect(
             self._store, self._objects, partition, epoch=state.leader_epoch,
-            garbage_age_ms=garbage_age_ms, clock=self._clock,
+            garbage_age_ms=garbage_age_ms, clock=self._store.clock, marks=self.restoration.marks,
         )  # fmt: skip
 
     def plan_settings(
@@ -418,7 +460,24 @@ class TieredStore:
 
     def _migration(self, state: PartitionState, changes: Mapping[str, str | None]) -> Migration:
         settings = new_settings(state.settings, changes)
-        return Migration(settings, self._topic_of(state.settings), self._topic_of(settings))
+        after = self._topic_of(settings)
+        check_internal(state.partition.topic, after)
+        return Migration(
+            settings, self._topic(state), after,
+            hazards=hazards_of([(state.partition.topic, after)]),
+        )  # fmt: skip
+
+    def _topic(self, state: PartitionState) -> TopicConfig:
+        """Return the settings that count for a partition, a broker's own topic as brokers read it.
+
+        An older version may have kept others with it.
+        """
+        return pinned(state.partition.topic, self._topic_of(state.settings))
+
+    def hazards(self, partitions: Iterable[TopicPartition]) -> tuple[str, ...]:
+        """Return what is to be known of the settings of partitions, each thing once."""
+        states = (self._store.load(each) for each in partitions)
+        return hazards_of((state.partition.topic, self._topic(state)) for state in states)
 
     def verify(
         self, partition: TopicPartition, progressed: Progressed = _silent

@@ -135,21 +135,22 @@ class Verifier:
             "producers": found.producers,
             "indexes": right[1].indexes,
         }
-        if receipts:
+        if rounds:
             checks["receipt"] = check_receipt(rounds, left, right)
         return VerificationReport(after.name, _checks(checks), _notes(ground))
 
     def verify_in_place(self, after: Path, receipts: Sequence[RoundReceipt]) -> VerificationReport:
-        """Judge a log that was cleaned in place by what its receipts say."""
+        """Judge a log that was cleaned in place by what its receipts say.
+
+        Without a receipt only what the log says of itself is judged.
+        """
         right, damage = self._open(after)
         if right is None:
             return _unreadable(after.name, damage)
         log, facts = right
-        rounds = choose_rounds(receipts, before=None, after=_sizes(log))
         records, producers, untouched = Findings(), Findings(), Findings()
         records.add_all(facts.order)
         records.cannot_judge(NO_BEFORE)
-        _check_producers(rounds[-1], right, producers)
         untouched.cannot_judge(f"{NO_BEFORE}; sizes are in check receipt")
         checks = {
             "readable": Findings(),
@@ -157,8 +158,13 @@ class Verifier:
             "producers": producers,
             "untouched": untouched,
             "indexes": facts.indexes,
-            "receipt": check_receipt(rounds, None, right),
         }
+        rounds = choose_rounds(receipts, before=None, after=_sizes(log)) if receipts else ()
+        if rounds:
+            _check_producers(rounds[-1], right, producers)
+            checks["receipt"] = check_receipt(rounds, None, right)
+        else:
+            producers.cannot_judge(NO_BEFORE)
         for name in ("winners", "transactions", "horizons"):
             checks[name] = Findings()
             checks[name].cannot_judge(NO_BEFORE)

@@ -17,6 +17,7 @@ from keeplast.cleaner.plan import plan_groups
 from keeplast.clock import Clock
 from keeplast.columns import verdicts
 from keeplast.engine.index import Indexed, index_partition
+from keeplast.engine.marked_plan import with_marked_aborted
 from keeplast.engine.ranking import ranking_of
 from keeplast.engine.report import FilterStats
 from keeplast.engine.rewrite import PassContext
@@ -47,9 +48,20 @@ def run_wave(
     """Do one wave of ``task``; see :class:`TaskResult`."""
     staged: list[StagedGroup] = []
     try:
-        return _Wave(task, files, clock, workspace, progressed, staged).run()
+        told = with_marked_aborted(task, files, progressed)
+        return _Wave(told, files, clock, workspace, progressed, staged).run()
     except (CompactionError, OSError, MemoryError) as error:
         discard(task, staged, files)
+        return failed_result(task, error)
+
+
+def begin_staged(
+    task: PartitionTask, files: FileSystem, progressed: Progressed
+) -> PartitionTask | TaskResult:
+    """Return the task of a round in stages as it is done, or its result when that fails."""
+    try:
+        return with_marked_aborted(task, files, progressed)
+    except (CompactionError, OSError, MemoryError) as error:
         return failed_result(task, error)
 
 

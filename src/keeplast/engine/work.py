@@ -377,7 +377,9 @@ def resolve(chunks: Sequence[KeyChunk], plan: RoundPlan, parts: int) -> Iterator
             key_map.put_shard(chunk.cell // parts, rows, 0, len(rows))
     if isinstance(key_map, RankedKeyMap):
         for chunk in chunks:
-            rows = chunk.rows[ranking.offsets_of(chunk.rows) < plan.first_dirty]
+            offsets = ranking.offsets_of(chunk.rows)
+            # What was deleted outranks nothing: nobody can read it, and its key would be lost.
+            rows = chunk.rows[(offsets < plan.first_dirty) & (offsets >= plan.log_start)]
             key_map.raise_shard(chunk.cell // parts, rows, 0, len(rows))
     for chunk in chunks:
         if chunk.asks:

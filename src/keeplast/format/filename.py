@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from keeplast.model.offsets import INT32_MAX, INT64_MAX
-from keeplast.model.partition import TopicPartition
+from keeplast.model.partition import TopicPartition, is_topic_name
 
 LOG: Final = ".log"
 INDEX: Final = ".index"
@@ -60,7 +60,7 @@ _SEGMENT_FILE = re.compile(
 )
 _NUMBERED_FILE = re.compile(r"[0-9]{20}\.[A-Za-z0-9_-]+(?:\.(?:cleaned|swap|deleted))?\Z")
 _MARKED_DIRECTORY = re.compile(r"(\S+)\.([^\s.]+)-(delete|future|stray)\Z")
-_PARTITION = re.compile(r"([A-Za-z0-9._-]{1,249})-([0-9]{1,10})\Z")
+_PARTITION = re.compile(r"(.+)-([0-9]{1,10})\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,6 @@ def parse_partition_directory(name: str) -> PartitionDirectory | None:
     if marked is not None:
         name, mark = marked[1], _MARKS[marked[3]]
     match = _PARTITION.match(name)
-    if match is None or match[1] in (".", "..") or int(match[2]) > INT32_MAX:
+    if match is None or not is_topic_name(match[1]) or int(match[2]) > INT32_MAX:
         return None
     return PartitionDirectory(TopicPartition(match[1], int(match[2])), mark)

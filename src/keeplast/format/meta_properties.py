@@ -1,10 +1,8 @@
-r"""The ``meta.properties`` file of a data directory: which cluster and node it belongs to.
+"""The ``meta.properties`` file of a data directory: which cluster and node it belongs to.
 
-Java properties, as ``java.util.Properties`` reads them: ISO 8859-1, ``#`` and ``!`` comments, key
-and value separated by ``=``, ``:`` or white space, a backslash escaping the next character
-(``\uXXXX``, ``\t``, ``\n``, ``\f``, ``\r``) or joining the next line. Of a repeated key the last
-counts. Version 1 needs ``cluster.id`` and ``node.id``; version 0, also when the version is
-missing, has ``broker.id``. Keys that are not ours are ignored.
+Java properties (:mod:`keeplast.format.properties`). Version 1 needs ``cluster.id`` and
+``node.id``; version 0, also when the version is missing, has ``broker.id``. Keys that are not ours
+are ignored.
 Answers to ``MetaProperties``; formats.md section 2.10.
 """
 
@@ -16,15 +14,11 @@ from dataclasses import dataclass
 
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import Buffer
+from keeplast.format.properties import decode_properties
 from keeplast.model.offsets import INT32_MAX
 
 VERSIONS = (0, 1)
 
-_LINE = re.compile(r"([^\r\n]*)(?:\r\n|\n|\r|\Z)")
-_SPACE = " \t\f"
-_KEY = re.compile(r"(?:[^=: \t\f\\]|\\.?)*", re.DOTALL)
-_ESCAPE = re.compile(r"\\(?:(u)([0-9A-Fa-f]{4})?|(.?))", re.DOTALL)
-_ESCAPES = {"t": "\t", "n": "\n", "f": "\f", "r": "\r"}
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}\Z")
 
 
@@ -71,58 +65,6 @@ def encode(properties: MetaProperties) -> bytes:
     }
     lines = [f"{key}={_escape(str(value))}\n" for key, value in fields.items() if value is not None]
     return "".join(lines).encode("latin-1")
-
-
-def decode_properties(data: Buffer) -> dict[str, str]:
-    """Return every key and value of Java properties."""
-    properties: dict[str, str] = {}
-    position = 0
-    logical: str | None = None
-    start = 0
-    for line in _LINE.finditer(bytes(data).decode("latin-1")):
-        part = line[1].lstrip(_SPACE)
-        position, line_start = line.end(), position
-        if logical is None:
-            if not part or part[0] in "#!":
-                continue
-            logical, start = "", line_start
-        backslashes = len(part) - len(part.rstrip("\\"))
-        if backslashes % 2:
-            # An odd number: the last one joins the next line.
-            logical += part[:-1]
-            continue
-        _store(properties, logical + part, start)
-        logical = None
-    if logical is not None:
-        _store(properties, logical, start)
-    return properties
-
-
-def _store(properties: dict[str, str], line: str, position: int) -> None:
-    match = _KEY.match(line)
-    key = match[0] if match else ""
-    rest = line[len(key) :].lstrip(_SPACE)
-    if rest[:1] in ("=", ":"):
-        rest = rest[1:].lstrip(_SPACE)
-    properties[_unescape(key, position)] = _unescape(rest, position)
-
-
-def _unescape(text: str, position: int) -> str:
-    def character(match: re.Match[str]) -> str:
-        if not match[1]:
-            return _ESCAPES.get(match[3], match[3])
-        if not match[2]:
-            raise CorruptError(
-                "malformed escape in properties",
-                position=position,
-                expected="\\uXXXX",
-                found=repr(text[match.start() : match.start() + 6]),
-            )
-        return chr(int(match[2], 16))
-
-    units = _ESCAPE.sub(character, text).encode("utf-16-be", "surrogatepass")
-    # Java escapes a character beyond 16 bits as two; half of one can be printed nowhere.
-    return units.decode("utf-16-be", "replace")
 
 
 def _escape(text: str) -> str:

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Sequence
 
 from keeplast.format.record import Header, Record
+from keeplast.model.offsets import NO_TIMESTAMP
 from keeplast.model.strategy import Strategy
 
 Rank = tuple[bool, int, int]
@@ -37,6 +38,7 @@ def rank_of(record: Record, strategy: Strategy, header: bytes = b"") -> Rank:
     if strategy is Strategy.OFFSET:
         return False, 0, record.offset
     if strategy is Strategy.TIMESTAMP:
-        return True, record.timestamp, record.offset
+        is_dated = record.timestamp != NO_TIMESTAMP
+        return is_dated, record.timestamp if is_dated else 0, record.offset
     version = header_version(record.headers, header)
     return version is not None, 0 if version is None else version, record.offset

@@ -144,7 +144,8 @@ class ActiveSegment:
         self._handle.close()
         self._write(INDEX, offset_index.encode(self._offsets))
         self._write(TIME_INDEX, time_index.encode(self._times))
-        if self._aborted:
+        # An index that says more than the markers do is not left as it is.
+        if self._aborted or self._files.exists(self._path(TXN_INDEX)):
             self._write(TXN_INDEX, txn_index.encode(self._aborted))
 
     def abandon(self) -> None:

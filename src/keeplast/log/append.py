@@ -49,17 +49,19 @@ from keeplast.log.partition_log import (
     SNAPSHOT_BYTES_MAX,
     PartitionFiles,
     SegmentFiles,
+    Tail,
     find_tail,
     list_partition,
-    load_aborted,
 )
 from keeplast.log.producer_state import ProducerState
+from keeplast.log.transactions import aborted_between
 from keeplast.log.windows import WindowBuffers, read_windows
 from keeplast.model.offsets import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     NO_TIMESTAMP,
+    increment_sequence,
 )
 from keeplast.model.topic_config import TopicConfig
 
@@ -260,12 +262,13 @@ class LogAppender:
     def find_duplicate(
         self, producer_id: int, epoch: int, base_sequence: int, count: int
     ) -> int | None:
-        """Return the base offset of the producer's last batch when this is that batch again.
+        """Return the base offset of the producer's batch when this is one of its last again.
 
         InvalidError when the epoch is older than the producer's, or the batch does not follow its
-        last one. Kafka: ``ProducerAppendInfo.checkSequence``; only the last batch is remembered.
+        last one. Kafka: ``ProducerStateEntry.findDuplicateBatch``,
+        ``ProducerAppendInfo.checkSequence``.
         """
-        known = {entry.producer_id: entry for entry in self._producers.entries()}.get(producer_id)
+        known = self._producers.find(producer_id)
         if known is None:
             return None
         if epoch < known.epoch:
@@ -275,15 +278,14 @@ class LogAppender:
             )
         if epoch > known.epoch or known.last_sequence < 0:
             return None
-        first = known.last_sequence - known.offset_delta
-        if (base_sequence, base_sequence + count - 1) == (first, known.last_sequence):
-            return known.last_offset - known.offset_delta
-        if base_sequence != known.last_sequence + 1:
+        last = increment_sequence(base_sequence, count - 1)
+        duplicate = self._producers.find_batch(producer_id, base_sequence, last)
+        if duplicate is None and base_sequence != increment_sequence(known.last_sequence, 1):
             raise InvalidError(
                 "the batch does not follow the producer's last one; send what is missing first. "
                 f"producer_id={producer_id} sequence={base_sequence} last={known.last_sequence}"
             )
-        return None
+        return duplicate
 
     def flush(self) -> None:
         """Put what was appended to the active segment on stable storage."""
@@ -381,18 +383,18 @@ class LogAppender:
                 position=tail.torn_at,
             )
         self._log_end = tail.log_end
-        self._producers, aborted = self._load_producers(partition)
+        self._producers, aborted = self._load_producers(partition, tail)
         self._active = ActiveSegment.resume(
             segment, files, self._topic, created_ms=self._clock.now_ms(), aborted=aborted
         )
 
     def _load_producers(
-        self, partition: PartitionFiles
-    ) -> tuple[ProducerState, list[AbortedTransaction]]:
+        self, partition: PartitionFiles, tail: Tail
+    ) -> tuple[ProducerState, tuple[AbortedTransaction, ...]]:
         """Return the state at the log end, and what the active segment's index has to name.
 
-        Both are the newest snapshot's and follow from what was appended since: after a crash the
-        index on disk knows nothing of the transactions that ended behind the snapshot.
+        The state is the newest snapshot's and what was appended since. What was aborted the markers
+        say: after a crash the index on disk lacks what ended since it was last written.
         """
         usable = [offset for offset in partition.snapshots if offset <= self._log_end]
         if self._decided_to is not None:
@@ -411,29 +413,25 @@ class LogAppender:
                 )
             except CorruptError as error:
                 raise error.located(str(path)) from error
-        indexed = load_aborted(partition.active, self._files)
-        aborted = [entry for entry in indexed if entry.last_offset < since]
         buffers = WindowBuffers(WINDOW_BYTES)
         ends = [segment.base_offset for segment in partition.segments[1:]] + [self._log_end]
         for segment, end in zip(partition.segments, ends, strict=True):
             if end > since:
-                ended = self._replay(segment, since, state, buffers)
-                if segment is partition.active:
-                    aborted += ended
+                self._replay(segment, since, state, buffers)
+        aborted = aborted_between(
+            partition, tail, self._files, buffers, start=partition.active.base_offset
+        )
         return state, aborted
 
     def _replay(
         self, segment: SegmentFiles, since: int, state: ProducerState, buffers: WindowBuffers
-    ) -> list[AbortedTransaction]:
-        """Add a segment's batches to ``state``; returns the aborted transactions they end."""
-        aborted: list[AbortedTransaction] = []
+    ) -> None:
+        """Add a segment's batches to ``state``."""
         with reading(self._files, segment.log_path) as handle:
             for window in read_windows(handle, segment.log_path, buffers):
                 for batch in read_batches(window.data[: window.length].data):
                     if isinstance(batch, RecordBatch) and batch.base_offset >= since:
-                        ended = state.add(batch)
-                        aborted += [] if ended is None else [ended]
-        return aborted
+                        state.add(batch)
 
 
 def _has_segment(names: Sequence[str]) -> bool:

@@ -8,10 +8,11 @@ sections 2.1 and 2.2.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
-from keeplast.errors import InvalidError
+from keeplast.errors import InvalidError, RefusedError
 from keeplast.format.filename import LOG, parse_partition_directory, parse_segment_file
 from keeplast.log.files import FileSystem
 from keeplast.log.object_paths import is_object_path, url_of
@@ -47,7 +48,11 @@ class DataDirectory:
 
 
 def open_data_directory(path: Path, files: FileSystem) -> DataDirectory:
-    """List ``path``; InvalidError when it is not a directory of either kind."""
+    """List ``path``; InvalidError when it is not a directory of either kind.
+
+    RefusedError where two directories are of one partition, such as ``t-0`` and ``t-00``: they have
+    one line in a checkpoint, and no broker starts on them.
+    """
     path = path.resolve()
     if not files.is_directory(path):
         if is_object_path(path):
@@ -73,6 +78,13 @@ def open_data_directory(path: Path, files: FileSystem) -> DataDirectory:
         elif parsed is not None or is_directory:
             ignored.append(name)
     partitions.sort(key=lambda entry: (entry.partition, entry.path.name))
+    in_service = [entry for entry in partitions if entry.mark is None]
+    for one, other in itertools.pairwise(in_service):
+        if one.partition == other.partition:
+            raise RefusedError(
+                "two directories are of one partition, and no broker starts on them; move one "
+                f"away. path={one.path} other={other.path.name!r}"
+            )
     return DataDirectory(path, tuple(partitions), tuple(ignored), False)
 
 

@@ -14,7 +14,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -30,10 +30,14 @@ the calls took what they gained."""
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """Size in bytes and modification time in nanoseconds of a regular file."""
+    """Size in bytes and modification time in nanoseconds of a regular file.
+
+    ``inode`` tells a file from another one that has taken its name; 0 where nobody knows.
+    """
 
     size_bytes: int
     mtime_ns: int
+    inode: int = field(default=0, compare=False)
 
 
 class ReadHandle(Protocol):
@@ -320,7 +324,7 @@ class LocalFiles:
     def stat(self, path: Path) -> FileStat:
         """Return size and time of the name itself, not of what a link points to."""
         status = os.lstat(path)
-        return FileStat(status.st_size, status.st_mtime_ns)
+        return FileStat(status.st_size, status.st_mtime_ns, status.st_ino)
 
     def read_bytes(self, path: Path, limit: int) -> bytes:
         """Return a small file whole."""

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from keeplast.errors import RefusedError
+from keeplast.errors import ConflictError, RefusedError
 from keeplast.format.filename import LOCK
 from keeplast.log.object_paths import is_object_path
 
@@ -85,6 +85,32 @@ def is_locked(root: Path) -> bool:
         finally:
             os.close(fd)
         return False
+
+
+@contextlib.contextmanager
+def edited(path: Path) -> Iterator[None]:
+    """Keep every other editor from the file ``path``; ConflictError while one is at it.
+
+    The ``flock`` is on the file's directory, which a new file does not replace, and nothing of it
+    stays. Where there are no such locks nobody is kept away.
+    """
+    try:
+        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConflictError(
+                f"the file is being changed by somebody else; run again. path={path}"
+            ) from error
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(fd)
 
 
 @contextlib.contextmanager

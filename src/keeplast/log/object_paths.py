@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 from keeplast.errors import InvalidError
+from keeplast.model.redaction import shown_url
 
 SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az"}
 """What a URL may begin with, and what it is here."""
@@ -23,8 +24,12 @@ _SHOWN = re.compile(r"(?<![\w/:.-])/(s3|gs|az):/(?=[^/\s])")
 def place_path(text: str) -> Path:
     """Return the path of what a user names by path or URL.
 
-    InvalidError for another kind of URL, one without a bucket, and one that leads out of it.
+    InvalidError for an empty text, another kind of URL, one without a bucket, and one that leads
+    out of it.
     """
+    if not text.strip():
+        # A path would make it the current directory, wherever somebody happens to be.
+        raise InvalidError("an empty path; name a directory, . for the current one")
     found = _URL.match(text)
     if found is None or (found[1] not in SCHEMES and "://" not in text and found[1] != "file"):
         return Path(text)
@@ -32,9 +37,16 @@ def place_path(text: str) -> Path:
         return Path("/" + found[2].lstrip("/"))
     if found[1] not in SCHEMES:
         raise InvalidError(
-            f"no such store; give a path, or s3://, gs:// or az:// with a bucket. url={text}"
+            "no such store; give a path, or s3://, gs:// or az:// with a bucket. "
+            f"url={shown_url(text)}"
         )
     parts = found[2].split("/")
+    if "@" in parts[0] or ":" in parts[0]:
+        raise InvalidError(
+            "the URL of an object store begins with its bucket; give credentials by the "
+            "environment (AWS_ACCESS_KEY_ID and so on) or as --object-option KEY=@FILE. "
+            f"url={shown_url(text)}"
+        )
     if not parts[0] or ".." in parts:
         raise InvalidError(
             f"a URL needs a bucket and names no parent directory: s3://BUCKET/PREFIX. url={text}"

@@ -9,7 +9,7 @@ truncation; formats.md sections 2 and 3.2.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +51,7 @@ class SegmentFiles:
     base_offset: int
     size_bytes: int
     mtime_ns: int
+    inode: int = field(default=0, compare=False)
 
     def path(self, kind: Kind) -> Path:
         """Return the path of one of the segment's files."""
@@ -114,7 +115,9 @@ def list_partition(path: Path, files: FileSystem) -> PartitionFiles:
                     f"size_bytes={status.size_bytes} limit={SEGMENT_BYTES_MAX}"
                 )
             segments.append(
-                SegmentFiles(path, parsed.base_offset, status.size_bytes, status.mtime_ns)
+                SegmentFiles(
+                    path, parsed.base_offset, status.size_bytes, status.mtime_ns, status.inode
+                )
             )
     if not segments:
         raise RefusedError(f"no segment in the partition directory. path={path}")
@@ -178,6 +181,14 @@ class LoadedIndexes(Mapping[int, SegmentIndexes]):
             segment = self._segments[base]
             self._loaded[base] = load_indexes(segment, self._files, self._interval, self._buffers)
         return self._loaded[base]
+
+    def derive(self, base: int) -> None:
+        """Take the indexes of a segment that is still appended to from its batches.
+
+        Its files are good as far as they reach, which is not to its end.
+        """
+        found = rebuild_indexes(self._segments[base], self._files, self._interval, self._buffers)
+        self._loaded[base] = replace(found, rebuilt=False)
 
     def __iter__(self) -> Iterator[int]:
         """Yield every closed segment, ascending."""

@@ -7,6 +7,7 @@ Answers to ``ProducerStateManager``, ``ProducerAppendInfo`` and ``ProducerStateE
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from keeplast.format.control import (
 )
 from keeplast.format.producer_snapshot import ProducerEntry
 from keeplast.format.txn_index import AbortedTransaction
+from keeplast.model.offsets import decrement_sequence
 
 NOTHING_SEEN = ProducerEntry(
     producer_id=-1,
@@ -31,6 +33,11 @@ NOTHING_SEEN = ProducerEntry(
 )
 
 
+BATCHES_KEPT = 5
+"""So many requests may a producer have on their way. Kafka:
+``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``; a snapshot keeps the last one alone."""
+
+
 class ProducerState:
     """The table of producers of one log, up to some offset."""
 
@@ -38,6 +45,10 @@ class ProducerState:
         """Start from a snapshot's entries; of a repeated producer the last one counts."""
         self._entries = {entry.producer_id: entry for entry in entries}
         self._ended: list[tuple[int, int]] = []
+        self._batches: dict[int, deque[tuple[int, int, int]]] = {}
+        for entry in self._entries.values():
+            if entry.last_sequence >= 0:
+                self._remember(entry)
 
     def add(self, batch: RecordBatch) -> AbortedTransaction | None:
         """Account for a batch; return the aborted transaction that it ends, if any.
@@ -89,6 +100,25 @@ class ProducerState:
         firsts = [first for first, _ in self._ended] + ([] if opened is None else [opened])
         return min(firsts, default=None)
 
+    def find(self, producer_id: int) -> ProducerEntry | None:
+        """Return what is known of a producer, None when nothing is."""
+        return self._entries.get(producer_id)
+
+    def find_batch(self, producer_id: int, first: int, last: int) -> int | None:
+        """Return the base offset of the batch with these sequence numbers, both inclusive.
+
+        None when it is not among the producer's last :data:`BATCHES_KEPT` of its newest epoch.
+        """
+        for first_known, last_known, base_offset in self._batches.get(producer_id, ()):
+            if (first_known, last_known) == (first, last):
+                return base_offset
+        return None
+
+    def _remember(self, entry: ProducerEntry) -> None:
+        first = decrement_sequence(entry.last_sequence, entry.offset_delta)
+        kept = self._batches.setdefault(entry.producer_id, deque(maxlen=BATCHES_KEPT))
+        kept.append((first, entry.last_sequence, entry.last_offset - entry.offset_delta))
+
     def entries(self) -> tuple[ProducerEntry, ...]:
         """Return what a snapshot holds, by ascending producer id."""
         return tuple(self._entries[producer_id] for producer_id in sorted(self._entries))
@@ -109,7 +139,7 @@ class ProducerState:
         first_offset = entry.current_txn_first_offset
         if is_transactional and first_offset < 0:
             first_offset = base_offset
-        self._entries[producer_id] = ProducerEntry(
+        made = ProducerEntry(
             producer_id=producer_id,
             epoch=epoch,
             last_sequence=last_sequence,
@@ -119,6 +149,12 @@ class ProducerState:
             coordinator_epoch=entry.coordinator_epoch,
             current_txn_first_offset=first_offset,
         )
+        self._entries[producer_id] = made
+        if entry.epoch != epoch:
+            # Sequences begin anew with an epoch: an older one's batch is no duplicate.
+            self._batches.pop(producer_id, None)
+        if last_sequence >= 0:
+            self._remember(made)
 
     def end_transaction(
         self,
@@ -138,6 +174,7 @@ class ProducerState:
         first_offset = entry.current_txn_first_offset
         if entry.epoch != epoch:
             entry = NOTHING_SEEN
+            self._batches.pop(producer_id, None)
         self._entries[producer_id] = replace(
             entry,
             producer_id=producer_id,

@@ -34,3 +34,11 @@ def delete_horizon(now_ms: int, delete_retention_ms: int) -> int:
     Source: ``MemoryRecords.filterTo``; cleaning.md section 3.6 on overflow.
     """
     return wrap_int64(now_ms + delete_retention_ms)
+
+
+def decrement_sequence(sequence: int, decrement: int) -> int:
+    """Return the producer sequence ``decrement`` records before; INT32_MAX comes before 0.
+
+    Kafka: ``DefaultRecordBatch.decrementSequence``.
+    """
+    return (sequence - decrement) % (INT32_MAX + 1)

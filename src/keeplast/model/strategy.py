@@ -3,7 +3,8 @@
 The record of the greatest rank wins; a rank is (has a version, version, offset), where
 
 * ``offset`` gives every record the same version, so that the last one in the log wins;
-* ``timestamp`` takes the record's timestamp, the batch's maximum with LogAppendTime, -1 for none;
+* ``timestamp`` takes the record's timestamp, the batch's maximum with LogAppendTime; a record
+  without one has no version;
 * ``header`` takes the last header of the configured name when its value is eight bytes, a signed
   big-endian number. Any other record has no version and ranks below all that have one.
 

@@ -10,8 +10,9 @@ settings are read.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,12 +31,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from keeplast.engine.log_ranges import Split, Wanted, plan_splits, reaching_into
+from keeplast.cleaner.internal_topics import check_internal
+from keeplast.engine.log_ranges import Split, Wanted, plan_splits, segments_below
 from keeplast.engine.log_view import LogView
 from keeplast.errors import CompactionError, InvalidError, RefusedError
 from keeplast.log.files import FileSystem
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
+from keeplast.pipeline.foreign_options import PROVIDER
 from keeplast.pipeline.log_parts import LogPart, Logs, read_part
 from keeplast.pipeline.source_filters import Pushed, push
 from keeplast.pipeline.source_options import Content, SourceOptions, read_options
@@ -45,6 +48,8 @@ Session = SparkSession
 """The type of what :func:`register_source` takes, for rooms that do not know pyspark."""
 
 FORMAT = "kafka-log"
+TABLE_OPTIONS = "kafka-log.options"
+_SECRET = re.compile("secret|password|token|key", re.IGNORECASE)
 SPARK_MIN = (4, 2)
 """Since then a stream is told where it stands when it is asked for more."""
 
@@ -89,12 +94,12 @@ class LogSource(DataSource):
                 read_options(self.options, is_streaming=True)
             except InvalidError:
                 raise error.with_traceback(None) from None
-        return SCHEMA
+        return table_schema(self.options) if PROVIDER in self.options else SCHEMA
 
     def reader(self, schema: StructType) -> LogReader:
         """Return the reader of a batch query."""
         try:
-            options = read_options(self.options, is_streaming=False)
+            options = read_options(options_of(self.options, schema), is_streaming=False)
         except InvalidError as error:
             raise error.with_traceback(None) from None
         reader = PushingLogReader if options.pushes_filters else LogReader
@@ -102,8 +107,29 @@ class LogSource(DataSource):
 
     def streamReader(self, schema: StructType) -> LogStreamReader:
         """Return the reader of a streaming query."""
-        options = read_options(self.options, is_streaming=True)
+        options = read_options(options_of(self.options, schema), is_streaming=True)
         return LogStreamReader(options, column_names(schema))
+
+
+def table_schema(options: Mapping[str, str]) -> StructType:
+    """Return all columns, with the options of a table in the metadata of the first one.
+
+    Spark 4.2 keeps the options of a table and hands none of them over when it is read; the schema
+    that it was made with it does. What may be a secret does not go to the catalog this way.
+    """
+    kept = {name: text for name, text in options.items() if _SECRET.search(name) is None}
+    first, *others = SCHEMA.fields
+    metadata = {TABLE_OPTIONS: json.dumps(kept)}
+    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
+
+
+def options_of(given: Mapping[str, str], schema: StructType) -> dict[str, str]:
+    """Return the options of a query: those of the table that it reads, if any, below its own."""
+    options: dict[str, str] = {}
+    for field in schema.fields:
+        options.update(json.loads(field.metadata.get(TABLE_OPTIONS, "{}")))
+    options.update({name.lower(): text for name, text in given.items()})
+    return options
 
 
 def column_names(schema: StructType) -> tuple[str, ...]:
@@ -173,22 +199,23 @@ class LogReader(DataSourceReader):
     def _parts(self) -> Iterator[LogPart]:
         options, pushed = self._options, self._pushed
         logs = Logs(options)
-        chosen = [entry for entry in logs.entries if pushed.holds(entry.partition)]
-        views: list[tuple[LogView, Wanted]] = []
-        for entry in chosen:
+        options.starting.require_chosen("startingOffsets", logs.entries, options.path)
+        options.ending.require_chosen("endingOffsets", logs.entries, options.path)
+        ranges: list[tuple[LogView, Wanted]] = []
+        for entry in logs.entries:
+            if not pushed.holds(entry.partition):
+                continue
             view = logs.look(entry)
             first, end = logs.range_of(view)
-            if first >= end:
-                continue
-            if not options.is_committed:
-                view = replace(view, aborted=())
-            if options.content is Content.LATEST:
-                views.append((view, Wanted(first, end)))
-                continue
-            wanted = pushed.wanted.between(first, end)
-            for split in plan_splits(view, wanted, split_bytes=options.split_bytes):
-                yield LogPart(split, files=logs.recipe)
-        yield from self._state_parts(views, logs)
+            if first < end:
+                ranges.append((view, Wanted(first, end)))
+        if options.content is Content.LATEST:
+            yield from self._state_parts(ranges, logs)
+        else:
+            wanted = pushed.wanted
+            yield from logs.record_parts(
+                [(view, wanted.between(r.first_offset, r.end_offset)) for view, r in ranges]
+            )
 
     def _state_parts(
         self, views: Sequence[tuple[LogView, Wanted]], logs: Logs
@@ -201,8 +228,23 @@ class LogReader(DataSourceReader):
         topic_config = self._source.topic_configs(logs.directory.root, logs.files)
         total = sum(view.size_bytes for view, _ in views)
         for view, whole in views:
-            split = Split(view.partition, view.path, whole, reaching_into(view.aborted, whole), 0)
+            end = whole.end_offset
+            logs.require_state_at(view, end)
+            # Who accepts loss and reads to the latest offset reads on from there.
+            checks = options.fails_on_loss or end < logs.latest_of(view)
+            segments = segments_below(view, end) if checks else None
+            split = Split(
+                view.partition,
+                view.path,
+                whole,
+                0,
+                options.fails_on_loss,
+                segments,
+                options.is_committed,
+                view.topic_id,
+            )
             topic = ranked(topic_config(view.partition.topic), options)
+            check_internal(view.partition.topic, topic)
             wanted = shown.between(whole.first_offset, whole.end_offset)
             parts = max(1, round(options.tasks_min * view.size_bytes / max(total, 1)))
             # A time says nothing of who wins, so that cuts are made by offsets alone.

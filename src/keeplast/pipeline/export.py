@@ -10,10 +10,12 @@
 The rules:
 
 1. Everything is written to a directory beside the target and gets the target's name when it is
-   whole and on disk; a run that fails or is stopped leaves neither.
+   whole and on disk; a run that fails or is stopped leaves neither, and what a killed one has left
+   goes with the next run (:mod:`keeplast.pipeline.export_place`).
 2. What is in the way is replaced only on request, and only when it is an export itself.
 3. The offsets are those at which each partition's state was taken: who reads the Parquet files and
-   then the log from there on misses nothing.
+   then the log from there on misses nothing. What retention or a cleaner takes meanwhile is no
+   matter for that; a log that was cut off below its offset, or is another topic's by now, is.
 
 The files are written by tasks, and hold the same rows whatever runs them; a partition that was cut
 has one for each part with rows (:mod:`keeplast.pipeline.export_plan`).
@@ -22,8 +24,6 @@ has one for each part with rows (:mod:`keeplast.pipeline.export_plan`).
 from __future__ import annotations
 
 import json
-import secrets
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -31,17 +31,22 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from keeplast.cleaner.shapes import Ground, Shape, ShapeChoice
-from keeplast.engine.log_ranges import Split, Wanted, reaching_into
+from keeplast.clock import SystemClock
+from keeplast.engine.log_ranges import Split, Wanted
 from keeplast.engine.log_state import Winners
+from keeplast.engine.log_view import was_made_anew
 from keeplast.engine.request import TASK_MEMORY_BYTES_DEFAULT
 from keeplast.engine.runner import Progressed
 from keeplast.engine.state_parts import StatePart
-from keeplast.errors import InvalidError, RefusedError
+from keeplast.errors import ConflictError, InvalidError, RefusedError
 from keeplast.format.filename import META_PROPERTIES
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.object_paths import is_object_path
+from keeplast.log.partition_log import find_tail
+from keeplast.log.settled import settled_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
+from keeplast.pipeline.export_place import ExportPlace, sweep_killed
 from keeplast.pipeline.export_plan import PartitionState, choose_cuts, parts_of_state
 from keeplast.pipeline.export_tasks import ExportedFile, ExportTask, export_part, export_partition
 from keeplast.pipeline.log_parts import Logs
@@ -167,25 +172,27 @@ def export_state(
     # Where a link leads, so that the export is made there and the link stays one.
     target = target.resolve()
     files = LocalFiles()
+    sweep_killed(target)
     check_target(target, files, options, overwrite=overwrite)
-    staging = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+    place = ExportPlace(target)
+    staging = place.staging
     ground = Ground(workers.slots, None if workers.shares_memory else task_memory_bytes)
     jobs = _jobs(options, staging, topic_config, partitions, ground)
     for sentence in _sentences(jobs):
         events.noted(sentence)
     events.planned(2 * sum(job.state.view.size_bytes for job in jobs))
-    try:
+    with place.held():
         for job in jobs:
             job.task.target.mkdir(parents=True)
         written = _write(jobs, workers, events.progressed, staging)
+        _require_same_logs(jobs, options.recipe().open())
         export = Export(target, tuple(job.exported(written) for job in jobs))
         document = json.dumps(export.offsets(), indent=1) + "\n"
         files.write_durable(staging / OFFSETS_FILE, document.encode())
         # What has come to lie there meanwhile is not ours to replace either.
         check_target(target, files, options, overwrite=overwrite)
-        _put_in_place(staging, target, files)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        _settle(staging, files)
+        place.put_in_place(files)
     return export
 
 
@@ -273,8 +280,7 @@ def _jobs(
     for number, (state, choice) in enumerate(zip(states, choose_cuts(states, ground), strict=True)):
         view, wanted = state.view, state.wanted
         place = staging / view.partition.topic / f"partition={view.partition.partition}"
-        aborted = reaching_into(view.aborted, wanted)
-        split = Split(view.partition, view.path, wanted, aborted, view.size_bytes)
+        split = Split(view.partition, view.path, wanted, view.size_bytes)
         task = ExportTask(split, state.topic, place, options.memory_bytes, logs.recipe)
         parts: tuple[StatePart, ...] = ()
         if choice.shape is not Shape.PARTITION:
@@ -318,23 +324,22 @@ def _write(
     return written
 
 
-def _put_in_place(staging: Path, target: Path, files: FileSystem) -> None:
-    """Give the finished export its name; what had it is removed after that."""
+def _require_same_logs(jobs: Sequence[_Job], files: FileSystem) -> None:
+    """Raise ConflictError when a log no longer reaches to where its state was taken."""
+    for job in jobs:
+        view, end = job.state.view, job.state.wanted.end_offset
+        tail = find_tail(settled_partition(view.path, files, SystemClock()), files)
+        log_end = max(tail.log_end, view.log_start)
+        if log_end < end or was_made_anew(view.topic_id, view.path, files):
+            raise ConflictError(
+                "the log was truncated or made anew while its state was read; export it again. "
+                f"path={view.path} end_offset={end} log_end={log_end}"
+            )
+
+
+def _settle(staging: Path, files: FileSystem) -> None:
+    """Make the names of all files durable; what a killed task has left goes."""
     for left_by_a_killed_task in staging.rglob(".*.parquet"):
         files.unlink(left_by_a_killed_task)
     for directory in {path.parent for path in staging.rglob("partition=*")}:
         files.fsync_directory(directory)
-    files.fsync_directory(staging)
-    old = staging.with_name(staging.name.removesuffix(".partial") + ".replaced")
-    is_replacing = files.exists(target)
-    if is_replacing:
-        files.rename(target, old)
-    try:
-        files.rename(staging, target)
-    except OSError:
-        if is_replacing:
-            files.rename(old, target)
-        raise
-    files.fsync_directory(target.parent)
-    if is_replacing:
-        shutil.rmtree(old)

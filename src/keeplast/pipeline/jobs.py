@@ -81,13 +81,27 @@ class Jobs:
         The two kinds share the slots fairly where the session's scheduler is fair, as ours is: the
         large rounds begin at once, and small partitions fill what their stages leave idle.
         """
-        cut = [task for task in tasks if task.is_staged]
+        staged = [task for task in tasks if task.is_staged]
         waves = self._begin([task for task in tasks if not task.is_staged])
         try:
+            cut = [task for task in staged if task.trusts_indexes]
+            for begun in self._begun([task for task in staged if not task.trusts_indexes]):
+                if isinstance(begun, TaskResult):
+                    yield begun
+                else:
+                    cut.append(begun)
             yield from self._staged(cut, waves)
             yield from waves.results()
         finally:
             waves.end()
+
+    def _begun(self, tasks: Sequence[PartitionTask]) -> Sequence[PartitionTask | TaskResult]:
+        """Return the tasks of rounds in stages as they are done, or how one fails before that."""
+        if not tasks:
+            return ()
+        work = self._worker.begin
+        job = self._context.parallelize(list(tasks), len(tasks)).map(lambda task: work(task))
+        return self._told.during(job.collect)
 
     def _begin(self, tasks: Sequence[PartitionTask]) -> _Waves:
         """Begin every task as one wave; small ones share a Spark task."""

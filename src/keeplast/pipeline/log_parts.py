@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from keeplast.clock import SystemClock
 from keeplast.engine.kernel_cache import load_kernels
-from keeplast.engine.log_ranges import ALL, Split, Wanted
+from keeplast.engine.log_ranges import ALL, Split, Wanted, plan_splits
 from keeplast.engine.log_state import read_state
 from keeplast.engine.log_view import LogView, load_reader_checkpoints, look_at_log
 from keeplast.engine.record_source import read_records
+from keeplast.engine.state_end import require_state_at
 from keeplast.engine.workspace import Workspace
 from keeplast.errors import InvalidError
 from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
@@ -43,14 +44,14 @@ class LogPart:
 class Logs:
     """The partitions that the options of a query choose, looked at as they are now."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        """List the data directory; InvalidError when it has nothing to read."""
+    def __init__(self, options: SourceOptions, *, waits: bool = False) -> None:
+        """List the data directory; InvalidError when nothing is to read and nobody ``waits``."""
         self._options = options
         self.recipe: FilesRecipe = options.recipe()
         self.files: FileSystem = self.recipe.open()
         self._clock = SystemClock()
         self.directory: DataDirectory = open_data_directory(options.path, self.files)
-        self.entries: Sequence[PartitionEntry] = options.chosen(self.directory)
+        self.entries: Sequence[PartitionEntry] = options.chosen(self.directory, waits=waits)
         load_kernels()
         self._checkpoints = load_reader_checkpoints(self.files, self.directory.root)
 
@@ -58,13 +59,42 @@ class Logs:
         """Return what readers may see of a partition."""
         return look_at_log(entry.partition, entry.path, self._checkpoints, self.files, self._clock)
 
+    def latest_of(self, view: LogView) -> int:
+        """Return the end of what the options let a query read of a partition."""
+        options = self._options
+        return view.end_for(committed=options.is_committed, replicated=options.is_replicated)
+
+    def require_state_at(self, view: LogView, end_offset: int) -> None:
+        """Raise RefusedError when the state as of ``end_offset`` cannot be told (any more)."""
+        require_state_at(
+            view, end_offset, latest=self.latest_of(view), files=self.files, clock=self._clock
+        )
+
+    def record_parts(self, ranges: Sequence[tuple[LogView, Wanted]]) -> Iterator[LogPart]:
+        """Yield what tasks read of records: as large as allowed, and as many as asked for."""
+        options = self._options
+
+        def cut(size_bytes: int) -> Iterator[Split]:
+            for view, wanted in ranges:
+                yield from plan_splits(
+                    view, wanted, split_bytes=size_bytes, must_be_whole=options.fails_on_loss,
+                    hides_aborted=options.is_committed,
+                )  # fmt: skip
+
+        split_bytes = options.split_bytes
+        if options.tasks_min > 1:
+            total = sum(split.size_bytes for split in cut(split_bytes))
+            split_bytes = max(1, min(split_bytes, total // options.tasks_min))
+        for split in cut(split_bytes):
+            yield LogPart(split, files=self.recipe)
+
     def range_of(self, view: LogView) -> tuple[int, int]:
         """Return the offsets [first, end) that the options ask for, within what there is.
 
         InvalidError when they ask for offsets that the log does not have (any more).
         """
         options = self._options
-        latest = view.end_for(committed=options.is_committed, replicated=options.is_replicated)
+        latest = self.latest_of(view)
         first = options.starting.of(view.partition, earliest=view.log_start, latest=latest)
         end = options.ending.of(view.partition, earliest=view.log_start, latest=latest)
         if options.fails_on_loss:

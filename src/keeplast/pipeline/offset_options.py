@@ -6,12 +6,15 @@ earliest and -1 is latest.
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from keeplast.errors import InvalidError
+from keeplast.log.data_directory import PartitionEntry
 from keeplast.model.offsets import INT32_MAX, INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.pipeline.option_texts import read_object
@@ -37,6 +40,21 @@ class Offsets:
         if offset == _EARLIEST_NUMBER:
             return earliest
         return latest if offset == _LATEST_NUMBER else offset
+
+    def require_chosen(self, name: str, chosen: Sequence[PartitionEntry], path: Path) -> None:
+        """Raise InvalidError when there is an offset of a partition that is not read.
+
+        A misspelt topic would otherwise be read from where nobody asked for.
+        """
+        known = {str(entry.partition): entry.partition for entry in chosen}
+        for partition in sorted(self.named):
+            if partition not in known.values():
+                close = difflib.get_close_matches(str(partition), list(known), n=1)
+                hint = f"; did you mean {close[0]}" if close else ""
+                raise InvalidError(
+                    f"an offset of a partition that this query does not read{hint}. Leave it out, "
+                    f"or choose the partition. {name}={partition} path={path}"
+                )
 
 
 def read_offsets(name: str, text: str, *, allowed: str | None) -> Offsets:

@@ -15,6 +15,15 @@ from typing import Any, TypeVar
 
 from keeplast.errors import InvalidError
 from keeplast.model.offsets import INT64_MAX
+from keeplast.model.size import parse_size
+from keeplast.pipeline.foreign_options import (
+    IGNORED,
+    LOCATION,
+    MANAGED,
+    OF_TABLES,
+    TABLE_OPTION,
+    instead_of,
+)
 
 _E = TypeVar("_E", bound=StrEnum)
 _D = TypeVar("_D")
@@ -24,17 +33,21 @@ class OptionTexts:
     """The given texts by name."""
 
     def __init__(self, given: Mapping[str, str], names: Sequence[str], *, prefix: str) -> None:
-        """Take ``given``; InvalidError for a name that is not in ``names`` nor has ``prefix``."""
+        """Take ``given``; InvalidError for a name that is not in ``names`` nor has ``prefix``.
+
+        What Spark adds of a table is no option, but its location is a path.
+        """
         lowered = {name.lower(): name for name in names}
-        self._texts = {name.lower(): text for name, text in given.items()}
+        self._texts = {}
         self._prefix = prefix
-        for name, text in self._texts.items():
-            if name not in lowered and not name.startswith(prefix):
-                close = difflib.get_close_matches(name, list(lowered), n=1, cutoff=0.0)
-                raise InvalidError(
-                    f"unknown option; did you mean {lowered[close[0]]}. option={name} "
-                    f"value={text!r}"
-                )
+        all_given = {name.lower(): text for name, text in given.items()}
+        for name, text in all_given.items():
+            if name in lowered or name.startswith(prefix):
+                self._texts[name] = text
+            elif name not in IGNORED | OF_TABLES and not _is_copy(name, all_given):
+                raise _unknown(name, lowered)
+        if LOCATION in all_given and all_given.get(MANAGED, "false").lower() != "true":
+            self._texts.setdefault("path", all_given[LOCATION])
 
     def text(self, name: str, otherwise: _D) -> str | _D:
         """Return what was given for ``name``, ``otherwise`` when nothing was."""
@@ -90,6 +103,37 @@ class OptionTexts:
         if re.fullmatch(r"-?[0-9]{1,19}", text.strip()) is None or not least <= int(text) <= most:
             raise InvalidError(f"not a number from {least} to {most}. {name}={text!r}")
         return int(text)
+
+    def size(self, name: str, otherwise: int, *, least: int = 1) -> int:
+        """Return the bytes that are given, as ``65536`` or ``64m``; at least ``least``."""
+        text = self.text(name, None)
+        if text is None:
+            return otherwise
+        size = parse_size(text, name)
+        if not least <= size <= INT64_MAX:
+            raise InvalidError(f"not a size from {least} to {INT64_MAX} bytes. {name}={text!r}")
+        return size
+
+
+def _is_copy(name: str, given: Mapping[str, str]) -> bool:
+    return name.startswith(TABLE_OPTION) and name.removeprefix(TABLE_OPTION) in given
+
+
+def _unknown(name: str, known: Mapping[str, str]) -> InvalidError:
+    """Return the error for an option that means nothing here, with what comes nearest to it.
+
+    Without its value, which may be a secret: ``kafka.sasl.jaas.config``, or a misspelt ``object.``.
+    """
+    instead = instead_of(name)
+    if instead is not None:
+        return InvalidError(
+            f"this option of Spark's Kafka source is not one of kafka-log: {instead}. option={name}"
+        )
+    close = difflib.get_close_matches(name, list(known), n=1)
+    hint = (
+        f"did you mean {known[close[0]]}" if close else f"choose from {', '.join(known.values())}"
+    )
+    return InvalidError(f"unknown option; {hint}. option={name}")
 
 
 def read_object(name: str, text: str, remedy: str) -> dict[str, Any]:

@@ -30,26 +30,34 @@ class PartitionChoice:
     topics: tuple[str, ...] = ()
     assigned: frozenset[TopicPartition] = frozenset()
 
-    def chosen(self, directory: DataDirectory, path: Path) -> list[PartitionEntry]:
-        """Return the partitions that are meant; InvalidError, with ``path``, when there is none."""
+    def chosen(
+        self, directory: DataDirectory, path: Path, *, waits: bool = False
+    ) -> list[PartitionEntry]:
+        """Return the partitions that are meant.
+
+        InvalidError, with ``path``, when something that is named is not there, and when there is
+        none and nobody ``waits`` for it.
+        """
         available = [
             entry
             for entry in directory.partitions
             if entry.mark is None and entry.partition.topic != METADATA_TOPIC
         ]
         self._require_named([entry.partition for entry in available], path)
-        if self.chooses is not None:
-            chosen = [entry for entry in available if self.chooses(entry.partition)]
-        elif directory.is_single:
-            chosen = available
-        else:
-            chosen = [e for e in available if e.partition.topic not in INTERNAL_TOPICS]
-        if not chosen:
+        takes_all = directory.is_single and self.chooses is None
+        chosen = [each for each in available if takes_all or self.covers(each.partition)]
+        if not chosen and not waits:
             raise InvalidError(
                 f"no partition to read; give a Kafka log.dirs directory or a partition in it, and "
                 f"options that choose one. path={path}"
             )
         return chosen
+
+    def covers(self, partition: TopicPartition) -> bool:
+        """Say whether a partition of a data directory is meant, if it is there."""
+        if self.chooses is not None:
+            return self.chooses(partition)
+        return partition.topic not in INTERNAL_TOPICS
 
     def _require_named(self, available: Sequence[TopicPartition], path: Path) -> None:
         known = {partition.topic for partition in available}

@@ -59,7 +59,6 @@ NAMES = (
 STATE_NAMES = (
     "compaction.strategy",
     "compaction.strategy.header",
-    "minPartitions",
     "taskMemoryBytes",
 )
 """Options that go with ``state=latest`` only."""
@@ -129,9 +128,12 @@ class SourceOptions:
         """Say whether only what is below the high watermark is read."""
         return self.end_of_log is EndOfLog.HIGH_WATERMARK
 
-    def chosen(self, directory: DataDirectory) -> list[PartitionEntry]:
-        """Return which partitions of ``directory`` are meant; InvalidError when none is."""
-        return self.choice.chosen(directory, self.path)
+    def chosen(self, directory: DataDirectory, *, waits: bool = False) -> list[PartitionEntry]:
+        """Return which partitions of ``directory`` are meant.
+
+        InvalidError when none is, but for somebody who ``waits`` until there is one.
+        """
+        return self.choice.chosen(directory, self.path, waits=waits)
 
 
 def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
@@ -173,9 +175,9 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
         strategy=options.choice("compaction.strategy", Strategy, None),
         strategy_header=options.text("compaction.strategy.header", None),
         tasks_min=options.integer("minPartitions", 1, most=TASKS_MAX),
-        key_bytes_max=options.integer("taskMemoryBytes", KEY_BYTES_DEFAULT, least=KEY_BYTES_MIN),
-        split_bytes=options.integer("maxPartitionBytes", SPLIT_BYTES_DEFAULT),
-        memory_bytes=options.integer("memoryBytes", MEMORY_BYTES_DEFAULT, least=MEMORY_BYTES_MIN),
+        key_bytes_max=options.size("taskMemoryBytes", KEY_BYTES_DEFAULT, least=KEY_BYTES_MIN),
+        split_bytes=options.size("maxPartitionBytes", SPLIT_BYTES_DEFAULT),
+        memory_bytes=options.size("memoryBytes", MEMORY_BYTES_DEFAULT, least=MEMORY_BYTES_MIN),
     )
 
 

@@ -40,7 +40,7 @@ from keeplast.engine.units import (
     Unit,
     UnitResult,
 )
-from keeplast.engine.wave import failed_result, run_wave
+from keeplast.engine.wave import begin_staged, failed_result, run_wave
 from keeplast.engine.work import (
     Tools,
     ask_in_steps,
@@ -102,6 +102,14 @@ class Worker:
         except RefusedError as error:
             return failed_result(task, error)
         return run_wave(attempt, files, SystemClock(), workspace, self.progressed)
+
+    def begin(self, task: PartitionTask) -> PartitionTask | TaskResult:
+        """Return the task of a round in stages as it is done, or its result when that fails."""
+        try:
+            _, _, files = self._prepare(task)
+        except RefusedError as error:
+            return failed_result(task, error)
+        return begin_staged(task, files, self.progressed)
 
     def do(
         self, task: PartitionTask, unit: Unit, key_map: KeyMap | None, standings: Standings | None

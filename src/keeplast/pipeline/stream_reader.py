@@ -9,14 +9,15 @@ The rules:
 1. Nothing above the end is read: the last stable offset where only committed records are wanted,
    and, unless asked otherwise, the high watermark, because what lies above it may yet be replaced.
 2. A partition that appears later is read from its start.
-3. Offsets that are gone before they were read fail the query, unless ``failOnDataLoss`` is false.
-   Gaps that compaction leaves inside a log are no loss.
+3. Offsets that are gone before they were read fail the query, unless ``failOnDataLoss`` is false:
+   also those of a partition that appears without its first ones, or that is gone, and of a topic
+   that was deleted and made anew while the query ran. Gaps that compaction leaves inside a log are
+   no loss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -28,11 +29,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from keeplast.engine.log_ranges import plan_splits
+from keeplast.engine.log_ranges import Wanted
 from keeplast.engine.log_view import LogView
 from keeplast.errors import InvalidError
 from keeplast.model.partition import TopicPartition
-from keeplast.pipeline.log_parts import LogPart, Logs, check_within, read_part
+from keeplast.pipeline.log_parts import Logs, check_within, read_part
 from keeplast.pipeline.offset_options import parse_offsets
 from keeplast.pipeline.source_options import SourceOptions
 
@@ -47,10 +48,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._names = tuple(names)
         self._target: Position | None = None
+        self._served: TopicPartition | None = None
+        self._topic_ids: dict[TopicPartition, bytes] = {}
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint begins."""
-        logs = Logs(self._options)
+        logs = Logs(self._options, waits=True)
+        self._options.starting.require_chosen("startingOffsets", logs.entries, self._options.path)
         views = [logs.look(entry) for entry in logs.entries]
         return _document({view.partition: logs.range_of(view)[0] for view in views})
 
@@ -70,13 +74,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return where the batch that begins at ``start`` ends."""
         begin = _position(start)
-        views = self._look()
-        if self._options.fails_on_loss:
-            for view in views:
-                check_within(view, "offset", begin.get(view.partition, view.log_start))
+        # A directory that has lost everything is not waited for: it may not be mounted.
+        views = self._look(waits=not begin)
+        for view in views:
+            self._require_offsets(view, begin.get(view.partition, 0))
+        found = {view.partition for view in views}
+        for partition in sorted(begin):
+            # Its end is not known any more, so nobody can say that all of it was read.
+            if partition not in found and self._options.choice.covers(partition):
+                self._lose(f"the partition is gone. partition={partition}")
         target = self._ends(views) if self._target is None else self._target
-        # What is not there (any more) stays where it was; partitions() decides whether that is
-        # loss. An end never lies before the start, whatever has been truncated.
+        # What is not there (any more) stays where it was. An end never lies before the start,
+        # whatever has been truncated.
         ends = {**begin, **{p: max(end, begin.get(p, end)) for p, end in target.items()}}
         if not isinstance(limit, ReadMaxRows):
             return _document(ends)
@@ -84,14 +93,17 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = {
             partition: min(starts.get(partition, end), end) for partition, end in ends.items()
         }
-        return _document(_limited(starts, ends, limit.max_rows))
+        limited = _limited(starts, ends, limit.max_rows, after=self._served)
+        served = [p for p in _in_turn(limited, self._served) if limited[p] > starts[p]]
+        self._served = served[-1] if served else self._served
+        return _document(limited)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return what each task of a batch reads."""
         begin, ends = _position(start), _position(end)
-        logs = Logs(self._options)
+        logs = Logs(self._options, waits=not begin)
         entries = {entry.partition: entry for entry in logs.entries}
-        parts: list[LogPart] = []
+        ranges: list[tuple[LogView, Wanted]] = []
         for partition in sorted(ends):
             if begin.get(partition) == ends[partition]:
                 continue
@@ -99,12 +111,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lose(f"the partition is gone. partition={partition}")
                 continue
             view = logs.look(entries[partition])
-            first = begin.get(partition, view.log_start)
-            if self._options.fails_on_loss:
-                check_within(view, "offset", first)
-                check_within(view, "offset", ends[partition])
-            parts += self._parts(logs, view, first, ends[partition])
-        return [InputPartition(part) for part in parts]
+            first = begin.get(partition, 0)
+            self._require_offsets(view, first, ends[partition])
+            first = max(first, view.log_start)
+            ranges.append((view, self._options.wanted.between(first, ends[partition])))
+        return [InputPartition(part) for part in logs.record_parts(ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the record batches of one task."""
@@ -112,20 +123,30 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return iter(())
         return read_part(partition.value, self._names, self._options.memory_bytes)
 
-    def _parts(self, logs: Logs, view: LogView, first: int, end: int) -> Iterator[LogPart]:
-        if not self._options.is_committed:
-            view = replace(view, aborted=())
-        wanted = self._options.wanted.between(max(first, view.log_start), end)
-        for split in plan_splits(view, wanted, split_bytes=self._options.split_bytes):
-            yield LogPart(split, files=logs.recipe)
-
-    def _look(self) -> list[LogView]:
-        logs = Logs(self._options)
+    def _look(self, *, waits: bool = True) -> list[LogView]:
+        logs = Logs(self._options, waits=waits)
         return [logs.look(entry) for entry in logs.entries]
 
     def _ends(self, views: Sequence[LogView]) -> Position:
         committed, replicated = self._options.is_committed, self._options.is_replicated
         return {v.partition: v.end_for(committed=committed, replicated=replicated) for v in views}
+
+    def _require_offsets(self, view: LogView, *offsets: int) -> None:
+        """Raise InvalidError when the log does not have ``offsets``, unless loss is accepted.
+
+        Nor has it those of a topic of the same name that was deleted under the query.
+        """
+        if not self._options.fails_on_loss:
+            return
+        if view.topic_id is not None:
+            known = self._topic_ids.setdefault(view.partition, view.topic_id)
+            if known != view.topic_id:
+                self._lose(
+                    "the topic was deleted and made anew, so that its offsets are others; begin "
+                    f"with another checkpoint. partition={view.partition}"
+                )
+        for offset in offsets:
+            check_within(view, "offset", offset)
 
     def _lose(self, what: str) -> None:
         if self._options.fails_on_loss:
@@ -134,14 +155,21 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
 
-def _limited(starts: Position, ends: Position, count: int) -> Position:
+def _limited(
+    starts: Position, ends: Position, count: int, *, after: TopicPartition | None
+) -> Position:
     """Return ends that are together at most ``count`` offsets above the starts.
 
     Every partition gets an equal share, and what one does not need goes to the others; at least
-    one offset is given while there is any.
+    one offset is given while there is any. Where there are fewer offsets than partitions, those
+    behind ``after`` come first, so that each has its turn however fast the others grow. A query
+    that was started anew begins somewhere that its offsets say.
     """
     limited = dict(starts)
-    waiting = [p for p in sorted(ends) if ends[p] > starts[p]]
+    waiting = [p for p in _in_turn(ends, after) if ends[p] > starts[p]]
+    if after is None and waiting:
+        turn = sum(starts.values()) % len(waiting)
+        waiting = waiting[turn:] + waiting[:turn]
     while waiting and count > 0:
         share = max(1, count // len(waiting))
         for partition in waiting:
@@ -150,6 +178,11 @@ def _limited(starts: Position, ends: Position, count: int) -> Position:
             count -= step
         waiting = [p for p in waiting if ends[p] > limited[p]]
     return limited
+
+
+def _in_turn(position: Position, after: TopicPartition | None) -> list[TopicPartition]:
+    """Return the partitions in order, those behind ``after`` first."""
+    return sorted(position, key=lambda p: (after is not None and p <= after, p))
 
 
 def _position(document: Mapping[str, Any]) -> Position:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from keeplast.clock import Clock
 from keeplast.config.selection import Selection
 from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.expiry import failed_expiry
+from keeplast.engine.log_bounds import load_checkpoints
 from keeplast.engine.report import CleanReport, PartitionReport, RoundReport, describe_error
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rounds import candidate_of
@@ -33,14 +35,15 @@ from keeplast.service.look import (
     all_partitions,
     decided_facts,
     facts_of,
-    failed_facts,
     look_at,
 )
 from keeplast.service.narrator import Narrator
 from keeplast.service.receipts import receipts_file
 from keeplast.service.schedule import is_lasting, is_stop
 from keeplast.service.set_aside import (
+    FAILING_NAME,
     SetAside,
+    failing,
     fingerprint,
     read_set_aside,
     set_aside,
@@ -100,6 +103,8 @@ class DirectoryWork:
         self._known = _Known(selection, selection.settings.cleaner_config())
         self.ledger = Ledger(clock, narrator, self._set_aside, self._known.cleaner.backoff_ms)
         self._schedule = self.ledger.schedule
+        self._unknown: set[TopicPartition] = set()
+        self._failures: dict[TopicPartition, SetAside] = {}
 
     @property
     def place(self) -> Path:
@@ -140,11 +145,14 @@ class DirectoryWork:
     def begin(self) -> None:
         """Read what is set aside, and tell what the settings' sources complain of."""
         self.ledger.warn(_complaints(self._known.selection))
+        with contextlib.suppress(CorruptError):
+            self._failures = read_set_aside(self._files, self._settings.root, FAILING_NAME)
         if self._settings.retries:
             write_set_aside(self._files, self._settings.root, {})
             return
         try:
             self._schedule.marks = read_set_aside(self._files, self._settings.root)
+            self._unknown = set(self._schedule.marks)
         except CorruptError as error:
             self.ledger.narrator.warned(f"{error}; what was set aside is tried again")
 
@@ -190,10 +198,10 @@ class DirectoryWork:
             history = self._schedule.history(request.partition)
             mark = self._schedule.marks.get(request.partition)
             if mark is not None:
-                facts[request.partition] = failed_facts(request, history, mark.reason, mark)
+                facts[request.partition] = self._failing(request, mark.reason, mark)
             elif self._schedule.is_waiting(request.partition, now_ms):
                 reason = str(history.failure)
-                facts[request.partition] = failed_facts(request, history, reason)
+                facts[request.partition] = self._failing(request, reason)
             else:
                 open_requests.append(request)
         asked = self._request(open_requests)
@@ -223,6 +231,7 @@ class DirectoryWork:
         }
         facts |= {partition: self._facts(found) for partition, found in known.findings.items()}
         self.ledger.facts = facts
+        self._note_failures()
 
     def _is_fresh(self, request: PartitionRequest, asked: CleanRequest, now_ms: int) -> bool:
         """Say whether a partition need not be looked at again."""
@@ -231,17 +240,37 @@ class DirectoryWork:
             found is not None
             and found.error is None
             and (found.request, found.expired) == (request, asked.expired)
-            and now_ms - found.looked_ms < max(self._known.cleaner.backoff_ms, LOOK_MS_MIN)
+            and 0 <= now_ms - found.looked_ms < max(self._known.cleaner.backoff_ms, LOOK_MS_MIN)
         )
 
     def _facts(self, found: Finding) -> PartitionFacts:
         history = self._schedule.history(found.partition)
         mark = self._schedule.marks.get(found.partition)
         if mark is not None:
-            return failed_facts(found.request, history, mark.reason, mark)
+            return self._failing(found.request, mark.reason, mark)
         if self._schedule.is_waiting(found.partition, self._clock.now_ms()):
-            return failed_facts(found.request, history, str(history.failure))
-        return facts_of(found, history)
+            return self._failing(found.request, str(history.failure))
+        return facts_of(found, history, self.ledger.facts.get(found.partition))
+
+    def _failing(
+        self, request: PartitionRequest, reason: str, mark: SetAside | None = None
+    ) -> PartitionFacts:
+        """Return what is published of a partition that fails.
+
+        Of one that was set aside before this start nothing is known yet: it is surveyed, once, as
+        far as that goes.
+        """
+        partition, history = request.partition, self._schedule.history(request.partition)
+        if partition in self._unknown:
+            self._unknown.remove(partition)
+            with contextlib.suppress(Exception):
+                checkpoints = load_checkpoints(self._files, self._settings.root)
+                asked = self._request([request])
+                survey = self._coordinator.survey(request, asked, checkpoints)
+                now_ms = self.ledger.looked_ms
+                found = Finding(request, now_ms, asked.expired, survey)
+                self.ledger.facts[partition] = facts_of(found, history)
+        return self.ledger.failing(request, history, reason, mark)
 
     def candidates(self) -> Sequence[Candidate]:
         """Return the partitions that are worth a round."""
@@ -319,6 +348,32 @@ class DirectoryWork:
             elif each.expiry.segments:
                 self.ledger.narrator.expired(partition, each.expiry)
         return False
+
+    def _note_failures(self) -> None:
+        """Write down which partitions fail, for whoever asks from outside.
+
+        What an earlier start wrote stays until its partition had a round, or needs none.
+        """
+        known, root = self._known, self._settings.root
+        found: dict[TopicPartition, SetAside] = {}
+        for partition, history in self._schedule.histories.items():
+            before, path = self._failures.get(partition), root / str(partition)
+            finding = known.findings.get(partition)
+            if partition in self._schedule.marks:
+                continue
+            if history.failure is not None:
+                now_ms = self._clock.now_ms() if before is None else before.since_ms
+                found[partition] = failing(self._files, partition, path, history.failure, now_ms)
+            elif before and history.last_round is None and finding and finding.is_eligible:
+                found[partition] = before
+        if found == self._failures:
+            return
+        self._failures = found
+        try:
+            write_set_aside(self._files, root, found, FAILING_NAME)
+        except OSError as error:
+            # It is for status alone, which then promises what rests on rounds that fail.
+            self.ledger.warn_once(f"which partitions fail could not be written down: {error}")
 
     def _set_aside(self, request: PartitionRequest, error: Exception) -> SetAside | None:
         """Set a partition aside when its failure lasts, and write it down."""

@@ -3,14 +3,16 @@
 Names and meaning are those of ``kafka.log:type=LogCleaner`` and ``LogCleanerManager``
 (cleaning.md section 1.11), so that dashboards and alerts keep working, but for two on purpose
 (architecture 2.2 g): ``max-buffer-utilization-percent`` is computed and not cut to 0 or 100, and
-``max-compaction-delay-secs`` follows KIP-354: over all partitions that were looked at, anew at
-each look, without an upper limit. What Kafka says of its threads is said here of the rounds of the
-last turn. Computes from values alone; :mod:`keeplast.service.metrics` serves them.
+``max-compaction-delay-secs`` follows KIP-354: over all compacted partitions, anew at each look,
+without an upper limit. One that fails counts with what was last known of it: an alert that falls
+silent because rounds fail would be worse than none. What Kafka says of its threads is said
+here of the rounds of the last turn. Computes from values alone; :mod:`keeplast.service.metrics`
+serves them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from keeplast.engine.report import RoundReport, Stats
@@ -35,16 +37,11 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What gauges are made from: the last snapshot, the rounds of the last turn, and sums.
-
-    ``cleanable_bytes`` are those of each partition's last survey: one that is set aside is not
-    surveyed again.
-    """
+    """What gauges are made from: the last snapshot, the rounds of the last turn, and sums."""
 
     snapshot: Snapshot | None = None
     last_turn: tuple[RoundReport, ...] = ()
     totals: Totals = field(default_factory=Totals)
-    cleanable_bytes: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def partitions(self) -> tuple[PartitionFacts, ...]:
@@ -79,17 +76,8 @@ class GaugeObserver:
         here = {facts.partition for facts in snapshot.partitions}
         self._counted = {tp: report for tp, report in self._counted.items() if tp in here}
         before = self.observed
-        cleanable = {tp: size for tp, size in before.cleanable_bytes.items() if tp in here}
-        cleanable |= {
-            facts.partition: facts.cleanable_bytes
-            for facts in snapshot.partitions
-            if facts.cleanable_bytes is not None
-        }
         self.observed = Observed(
-            snapshot,
-            tuple(fresh) if fresh else before.last_turn,
-            _added(before.totals, fresh),
-            cleanable,
+            snapshot, tuple(fresh) if fresh else before.last_turn, _added(before.totals, fresh)
         )
 
 
@@ -163,14 +151,11 @@ def _uncleanable_partitions(observed: Observed, _now_ms: int) -> float:
 
 
 def _uncleanable_bytes(observed: Observed, _now_ms: int) -> float:
-    return sum(
-        observed.cleanable_bytes.get(each.partition, 0)
-        for each in observed.in_state(PartitionState.SET_ASIDE)
-    )
+    return sum(each.cleanable_bytes or 0 for each in observed.in_state(PartitionState.SET_ASIDE))
 
 
 def _dirty_percent(observed: Observed, _now_ms: int) -> float:
-    candidates = (PartitionState.ELIGIBLE, PartitionState.WAITING)
+    candidates = (PartitionState.ELIGIBLE, PartitionState.WAITING, PartitionState.RETRYING)
     ratios = [each.ratio or 0.0 for each in observed.partitions if each.state in candidates]
     return int(100 * max(ratios, default=0.0))
 
@@ -202,8 +187,10 @@ GAUGES = (
     ),
     Gauge(
         CLEANER, "max-compaction-delay-secs",
-        "For how many whole seconds the log that is most overdue has been, by KIP-354: over all "
-        "compacted partitions, at the last look.",
+        "For how many whole seconds the log that is most overdue has been, by KIP-354, at the last "
+        "look. Over partitions that are eligible, waiting, retrying or set aside: one that fails "
+        "counts with what was last known of it and grows more overdue. Not over those that are "
+        "refused or owned elsewhere, or that could never be looked at.",
         _compaction_delay_seconds,
     ),
     Gauge(
@@ -214,18 +201,19 @@ GAUGES = (
     ),
     Gauge(
         MANAGER, "uncleanable-partitions-count",
-        "Partitions of the directory that are set aside.",
+        "Partitions that are set aside. Those that are retrying are not among them.",
         _uncleanable_partitions, by_directory=True,
     ),
     Gauge(
         MANAGER, "uncleanable-bytes",
         "Bytes of those partitions that could be cleaned if they were whole, as last surveyed; 0 "
-        "for one that was set aside before the daemon started.",
+        "for one that could never be.",
         _uncleanable_bytes, by_directory=True,
     ),
     Gauge(
         MANAGER, "max-dirty-percent",
-        "Greatest dirty ratio of a partition that is not set aside, in whole percent.",
+        "Greatest dirty ratio of a partition that is eligible, waiting or retrying, in whole "
+        "percent. Of those that are set aside uncleanable-bytes tells, as in Kafka.",
         _dirty_percent,
     ),
     Gauge(

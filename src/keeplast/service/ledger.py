@@ -16,7 +16,7 @@ from keeplast.errors import UnavailableError, error_text
 from keeplast.model.partition import TopicPartition
 from keeplast.service.look import failed_facts
 from keeplast.service.narrator import Narrator
-from keeplast.service.schedule import Schedule
+from keeplast.service.schedule import History, Schedule
 from keeplast.service.set_aside import SetAside
 from keeplast.service.snapshot import PartitionFacts, PartitionState
 
@@ -39,6 +39,7 @@ class Ledger:
     facts: dict[TopicPartition, PartitionFacts] = field(default_factory=dict)
     looked_ms: int = 0
     told: set[str] = field(default_factory=set)
+    told_once: set[str] = field(default_factory=set)
 
     def warn(self, messages: list[str]) -> None:
         """Tell what was not told the time before."""
@@ -46,6 +47,12 @@ class Ledger:
             if message not in self.told:
                 self.narrator.warned(message)
         self.told = set(messages)
+
+    def warn_once(self, message: str) -> None:
+        """Tell what was never told."""
+        if message not in self.told_once:
+            self.told_once.add(message)
+            self.narrator.warned(message)
 
     def take(self, request: PartitionRequest, round_: RoundReport) -> None:
         """Note how a round ended."""
@@ -85,7 +92,15 @@ class Ledger:
         partition = request.partition
         history, mark = self.schedule.history(partition), self.schedule.marks.get(partition)
         reason = error_text(error) if mark is None else mark.reason
-        self.facts[partition] = failed_facts(request, history, reason, mark)
+        self.facts[partition] = self.failing(request, history, reason, mark)
+
+    def failing(
+        self, request: PartitionRequest, history: History, reason: str, mark: SetAside | None = None
+    ) -> PartitionFacts:
+        """Return what is published of a partition that fails, with what was last known of it."""
+        last = self.facts.get(request.partition)
+        now_ms = self.clock.now_ms()
+        return failed_facts(request, history, reason, mark, now_ms=now_ms, last=last)
 
 
 def _without_progress(round_: RoundReport) -> Exception | None:

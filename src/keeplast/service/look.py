@@ -9,15 +9,17 @@ choice; cleaning.md 1.2 and 1.6.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from keeplast.cleaner.eligibility import delay_ms
 from keeplast.config.selection import Selection
 from keeplast.engine.coordinator import Coordinator
+from keeplast.engine.log_bounds import Checkpoints, load_checkpoints
 from keeplast.engine.report import PartitionReport
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.shield import shielded
-from keeplast.engine.survey import Checkpoints, Survey, load_checkpoints
+from keeplast.engine.survey import Survey
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FileSystem
@@ -98,11 +100,18 @@ def _look_at(
     return Finding(partition, now_ms, request.expired, survey, recovered=recovered)
 
 
-def facts_of(finding: Finding, history: History) -> PartitionFacts:
-    """Return what is published of a partition that was surveyed, or that could not be."""
+def facts_of(
+    finding: Finding, history: History, last: PartitionFacts | None = None
+) -> PartitionFacts:
+    """Return what is published of a partition that was surveyed, or that could not be.
+
+    ``last`` is what was published of it the time before.
+    """
     survey = finding.survey
     if survey is None:
-        return failed_facts(finding.request, history, str(finding.error))
+        return failed_facts(
+            finding.request, history, str(finding.error), now_ms=finding.looked_ms, last=last
+        )
     above = [each for each in survey.listing.segments if each.base_offset >= survey.cleanable.bound]
     state, reason = PartitionState.WAITING, survey.reason or "nothing to clean"
     if survey.plan is not None:
@@ -121,6 +130,8 @@ def facts_of(finding: Finding, history: History) -> PartitionFacts:
         uncleanable_bytes=sum(each.size_bytes for each in above),
         ratio=survey.cleanable.ratio,
         compaction_delay_ms=survey.compaction_delay_ms,
+        overdue_from_ms=survey.overdue_from_ms,
+        surveyed_ms=finding.looked_ms,
         is_expired_round=survey.plan is not None and survey.plan.is_expired_round,
         rounds=history.rounds,
         last_round=history.last_round,
@@ -139,14 +150,30 @@ def _eligible_because(survey: Survey) -> str:
 
 
 def failed_facts(
-    request: PartitionRequest, history: History, reason: str, mark: SetAside | None = None
+    request: PartitionRequest,
+    history: History,
+    reason: str,
+    mark: SetAside | None = None,
+    *,
+    now_ms: int,
+    last: PartitionFacts | None = None,
 ) -> PartitionFacts:
-    """Return what is published of a partition that is set aside, or waits to be tried again."""
-    return PartitionFacts(
-        request.partition,
-        request.path,
-        PartitionState.RETRYING if mark is None else PartitionState.SET_ASIDE,
-        reason,
+    """Return what is published of a partition that is set aside, or waits to be tried again.
+
+    What ``last`` says of its log still counts: a log that fails is no less dirty, and at ``now_ms``
+    it is as overdue as it was and more.
+    """
+    bare = PartitionFacts(request.partition, request.path, PartitionState.RETRYING, reason)
+    delay = None
+    if last is not None and last.surveyed_ms is not None:
+        bare, delay = last, delay_ms(last.overdue_from_ms, now_ms)
+    return replace(
+        bare,
+        path=request.path,
+        state=PartitionState.RETRYING if mark is None else PartitionState.SET_ASIDE,
+        reason=reason,
+        compaction_delay_ms=delay,
+        is_expired_round=False,
         rounds=history.rounds,
         last_round=history.last_round,
         last_round_ms=history.last_round_ms,

@@ -77,7 +77,7 @@ PARTITION_GAUGES = (
     ),
     PartitionGauge(
         "keeplast_partition_compaction_delay_seconds",
-        "For how long the log is overdue, 0 when it is not.",
+        "For how long the log is overdue, 0 when it is not; also while it fails.",
         lambda p: None if p.compaction_delay_ms is None else p.compaction_delay_ms / 1000,
     ),
     PartitionGauge(
@@ -99,6 +99,16 @@ class TierCounter:
 
 TIER_COUNTERS = (
     TierCounter("keeplast_tier_copied_bytes", "Bytes copied to it.", lambda t: t.copied_bytes),
+    TierCounter(
+        "keeplast_tier_replaced_ranges",
+        "Partitions that were copied anew, all of them, because a copy could have missed a delete.",
+        lambda t: t.replaced_ranges,
+    ),
+    TierCounter(
+        "keeplast_tier_refused_copies",
+        "Copies that were refused, as those that could have missed a delete.",
+        lambda t: t.refused_copies,
+    ),
     TierCounter(
         "keeplast_tier_expired_bytes",
         "Bytes that retention or the log start let go; they are read no more.",

@@ -49,6 +49,10 @@ class TierNarrator(Narrator, Protocol):
         """Say what a partition has gained."""
         ...
 
+    def replaced(self, partition: TopicPartition, reason: str) -> None:
+        """Say that all of a partition was copied anew, and why."""
+        ...
+
     def collected(self, partition: TopicPartition, objects: int, size_bytes: int) -> None:
         """Say what was removed from the object store."""
         ...

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from keeplast.engine.readiness import prove_receipt
 from keeplast.engine.receipt import append_receipt
 from keeplast.log.files import FileSystem
 
@@ -30,10 +31,12 @@ def receipt_to(
 ) -> Callable[[bytes], None] | None:
     """Return what appends lines durably to ``path``, from several threads; None without a path.
 
-    Beyond ``bytes_max`` the file is put aside, without it it only grows.
+    Beyond ``bytes_max`` the file is put aside, without it it only grows. RefusedError where no line
+    can be appended: before anything is done that a line would tell of.
     """
     if path is None:
         return None
+    prove_receipt(files, path)
     lock = threading.Lock()
 
     def append(line: bytes) -> None:

@@ -41,6 +41,7 @@ class History:
     failures: int = 0
     failure: Exception | None = None
     retry_at_ms: int | None = None
+    pause_ms: int = 0
 
 
 def is_lasting(error: Exception, directory: Path) -> bool:
@@ -69,9 +70,13 @@ class Schedule:
         return self.histories.setdefault(partition, History())
 
     def is_waiting(self, partition: TopicPartition, now_ms: int) -> bool:
-        """Say whether the pause after a failure is not over yet."""
-        retry_at = self.history(partition).retry_at_ms
-        return retry_at is not None and now_ms < retry_at
+        """Say whether the pause after a failure is not over yet.
+
+        One that would last longer than it was meant to is over: the clock was ahead when it began.
+        """
+        history = self.history(partition)
+        retry_at = history.retry_at_ms
+        return retry_at is not None and 0 < retry_at - now_ms <= history.pause_ms
 
     def passed_over(self, partitions: set[TopicPartition], chosen: set[TopicPartition]) -> None:
         """Count a choice: among the eligible ``partitions``, ``chosen`` were taken."""
@@ -103,7 +108,7 @@ class Schedule:
         history.failures += 1
         history.failure = error
         pause = retry_ms(history.failures, backoff_ms)
-        history.retry_at_ms = now_ms + pause
+        history.retry_at_ms, history.pause_ms = now_ms + pause, pause
         return pause
 
     def keep(self, partitions: set[TopicPartition]) -> None:

@@ -1,10 +1,12 @@
-"""Partitions that are set aside: what is wrong with each, kept from one start to the next.
+"""Partitions that are set aside, and those whose rounds fail: what is wrong with each, kept from
+one start to the next.
 
 Kafka forgets its uncleanable partitions when it stops and fails on them again; here they are in
 one small file at the data directory's root, where brokers ignore it. A mark says which files it is
 about: once a partition's segments are other files (restored, repaired, cleaned by somebody), it
 no longer counts. A mark is never a reason to lose anything: without the file a damaged partition
-is only found damaged once more.
+is only found damaged once more. What may pass is tried again and never kept from its turn; it is
+written down so that ``status`` promises nothing that rests on the next round.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 
 FILE_NAME = "keeplast-set-aside"
+FAILING_NAME = "keeplast-failing"
+"""Partitions whose last attempt failed and that are tried again; marks as in the other file."""
 VERSION = 1
 BYTES_MAX = 64 << 20
 REASON_LENGTH_MAX = 2000
@@ -30,6 +34,7 @@ REASON_LENGTH_MAX = 2000
 class SetAside:
     """Why a partition is not cleaned, since when, and which files that was said about.
 
+    An empty ``fingerprint`` is about any.
     ``path`` and ``position`` are those of the damage, where it has any.
     """
 
@@ -73,12 +78,34 @@ def set_aside(
     )
 
 
-def read_set_aside(files: FileSystem, root: Path) -> dict[TopicPartition, SetAside]:
+def failing(
+    files: FileSystem,
+    partition: TopicPartition,
+    directory: Path,
+    error: Exception,
+    since_ms: int,
+) -> SetAside:
+    """Return the mark of a partition that is tried again, also when it cannot even be listed."""
+    try:
+        return set_aside(files, partition, directory, error, since_ms)
+    except OSError:
+        name = type(error).__name__
+        return SetAside(partition, str(error)[:REASON_LENGTH_MAX] or name, name, since_ms, "")
+
+
+def is_about(mark: SetAside, files: FileSystem, directory: Path) -> bool:
+    """Say whether the files of a partition are those that ``mark`` was said about."""
+    return not mark.fingerprint or mark.fingerprint == fingerprint(files, directory)
+
+
+def read_set_aside(
+    files: FileSystem, root: Path, name: str = FILE_NAME
+) -> dict[TopicPartition, SetAside]:
     """Return the marks of a data directory, empty without a file.
 
     CorruptError when the file is damaged, InvalidError when a newer keeplast wrote it.
     """
-    path = root / FILE_NAME
+    path = root / name
     if not files.exists(path):
         return {}
     data = files.read_bytes(path, BYTES_MAX)
@@ -93,7 +120,7 @@ def read_set_aside(files: FileSystem, root: Path) -> dict[TopicPartition, SetAsi
         marks = [_mark(entry) for entry in document["partitions"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptError(
-            f"the list of partitions that are set aside is damaged ({type(error).__name__})",
+            f"the list of partitions that failed is damaged ({type(error).__name__})",
             path=str(path), position=0, expected="the JSON that run writes", found=str(error),
         ) from error  # fmt: skip
     return {mark.partition: mark for mark in marks}
@@ -124,10 +151,13 @@ def _mark(entry: Mapping[str, object]) -> SetAside:
 
 
 def write_set_aside(
-    files: FileSystem, root: Path, marks: Mapping[TopicPartition, SetAside]
+    files: FileSystem,
+    root: Path,
+    marks: Mapping[TopicPartition, SetAside],
+    name: str = FILE_NAME,
 ) -> None:
     """Replace the file, atomically and durably; without marks there is no file."""
-    path = root / FILE_NAME
+    path = root / name
     if not marks:
         if files.exists(path):
             files.unlink(path)

@@ -47,11 +47,14 @@ class TierFacts:
 class TierTotals:
     """What was moved to a store and removed from it since the start.
 
-    Expired is what is read no more, collected what is gone from the object store.
+    Expired is what is read no more, collected what is gone from the object store. Replaced are
+    ranges for which a copy could have missed a delete, refused the copies that found no way out.
     """
 
     copied_segments: int = 0
     copied_bytes: int = 0
+    replaced_ranges: int = 0
+    refused_copies: int = 0
     expired_segments: int = 0
     expired_bytes: int = 0
     collected_objects: int = 0
@@ -62,10 +65,12 @@ class TierTotals:
 class PartitionFacts:
     """One partition as of the last look at it. Offsets and bytes are None while never surveyed.
 
+    Of one that fails they are those of the last look that went well, at ``surveyed_ms``.
     ``reason`` says in words why it is in its state. ``first_dirty`` is inclusive, ``bound`` and
     ``log_end`` are exclusive. ``clean_bytes`` and ``cleanable_bytes`` are those of the ratio,
     ``uncleanable_bytes`` lie at and above the bound, the active segment included.
-    ``compaction_delay_ms`` is for how long compaction is overdue, 0 when it is not.
+    ``compaction_delay_ms`` is for how long compaction is overdue, 0 when it is not;
+    it grows from ``overdue_from_ms`` on, None when it never does, also while the partition fails.
     ``is_expired_round`` says that only removable tombstones and markers make it eligible.
     ``rounds`` counts those since the start, and ``last_round`` is the last of them that was not
     skipped, failed ones included.
@@ -84,6 +89,8 @@ class PartitionFacts:
     uncleanable_bytes: int | None = None
     ratio: float | None = None
     compaction_delay_ms: int | None = None
+    overdue_from_ms: int | None = None
+    surveyed_ms: int | None = None
     is_expired_round: bool = False
     rounds: int = 0
     last_round: RoundReport | None = None

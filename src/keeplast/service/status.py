@@ -30,12 +30,13 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.service.daemon import LOOK_MS_MIN
 from keeplast.service.receipts import FILE_NAME, PREVIOUS_NAME
-from keeplast.service.set_aside import SetAside, fingerprint
+from keeplast.service.set_aside import SetAside, is_about
 
 ROUND_BYTES_PER_SECOND = 32 << 20
 """Bytes of a log that a worker gets through in a second, at the least: both passes over compressed
 batches, and the writing, on one slow disk."""
 ROUND_MS_MIN = 2000
+UNKNOWN_WHY = "? while its rounds fail: a bound would rest on the next one succeeding"
 
 
 class State(StrEnum):
@@ -43,6 +44,7 @@ class State(StrEnum):
 
     SET_ASIDE = "set aside"
     UNREADABLE = "unreadable"
+    FAILING = "failing"
     OVERDUE = "overdue"
     ELIGIBLE = "eligible"
     EXPIRED = "expired"
@@ -52,6 +54,7 @@ class State(StrEnum):
     NOT_COMPACTED = "not compacted"
 
 
+_DUE = (State.OVERDUE, State.ELIGIBLE, State.EXPIRED)
 _URGENCY = {state: rank for rank, state in enumerate(State)}
 
 
@@ -59,8 +62,9 @@ _URGENCY = {state: rank for rank, state in enumerate(State)}
 class ErasedBy:
     """By when every value that is overwritten or deleted in the log now is gone from the disk.
 
-    ``by_ms`` None means that there is no bound, ``is_gone`` that there is nothing left to go;
-    ``why`` says so, or what the bound rests on. ``eligible_by_ms`` is when the round is due, and
+    It assumes that rounds succeed from now on; ``is_unknown`` while they fail. ``by_ms`` None means
+    that there is no bound, ``is_gone`` that there is nothing left to go; ``why`` says so, or what
+    the bound rests on. ``eligible_by_ms`` is when the round is due, and
     the rest of the time is what it may have to wait and take.
     """
 
@@ -68,6 +72,7 @@ class ErasedBy:
     eligible_by_ms: int | None
     why: str
     is_gone: bool = False
+    is_unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,7 @@ class PartitionStatus:
     log: LogStatus | None = None
     error: Exception | None = None
     set_aside: SetAside | None = None
+    failing: SetAside | None = None
     last_round: LastRound | None = None
     erased_by: ErasedBy | None = None
 
@@ -130,22 +136,26 @@ def join_status(
     is_locked: bool,
     pace: Pace,
     marks: Mapping[TopicPartition, SetAside],
+    failures: Mapping[TopicPartition, SetAside],
     receipts: Sequence[RoundReceipt],
     sizes: Sequence[int],
 ) -> DirectoryStatus:
     """Return the status of the directory from what was found of each log.
 
-    ``decided`` are partitions that their settings keep from being looked at. ``sizes`` are the
-    bytes of all logs that share the daemon, those included that nobody asked for.
+    ``decided`` are partitions that their settings keep from being looked at. ``marks`` are those
+    that are set aside, ``failures`` those whose last round failed and is tried again. ``sizes`` are
+    the bytes of all logs that share the daemon, those included that nobody asked for.
     """
     last = {each.partition: _last_round(each) for each in receipts}
     statuses = [_decided(report) for report in decided]
     for request, log in found:
         partition = request.partition
-        mark = marks.get(partition)
-        if mark is not None and mark.fingerprint != fingerprint(files, request.path):
+        mark, failure = marks.get(partition), failures.get(partition)
+        if mark is not None and not is_about(mark, files, request.path):
             mark = None  # other files by now: the daemon tries them again
         status = _looked_at(request, log) if mark is None else _set_aside(partition, mark, log)
+        if failure is not None and status.state in _DUE and is_about(failure, files, request.path):
+            status = replace(status, state=State.FAILING, reason=failure.reason, failing=failure)
         statuses.append(
             replace(
                 status,
@@ -268,6 +278,8 @@ def _erased_by(
     log = status.log
     if log is None:
         return ErasedBy(None, None, "not bounded because it cannot be looked at")
+    if status.state is State.FAILING:
+        return ErasedBy(None, None, UNKNOWN_WHY, is_unknown=True)
     due = log.eligibility
     if due.is_clean and not log.leftover_bytes:
         return ErasedBy(now_ms, now_ms, "nothing overwritten or deleted is left", is_gone=True)

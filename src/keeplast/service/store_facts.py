@@ -30,7 +30,12 @@ def elsewhere_facts(
 
 
 def own_facts(
-    request: PartitionRequest, history: History, look: RemoteLook, declined: str | None
+    request: PartitionRequest,
+    history: History,
+    look: RemoteLook,
+    declined: str | None,
+    *,
+    looked_ms: int,
 ) -> PartitionFacts:
     """Return what is published of a partition that is worked on here.
 
@@ -55,11 +60,11 @@ def own_facts(
         last_round_ms=history.last_round_ms,
         failures=history.failures, retry_at_ms=history.retry_at_ms,
     )  # fmt: skip
-    return with_look(facts, look)
+    return with_look(facts, look, looked_ms)
 
 
-def with_look(facts: PartitionFacts, look: RemoteLook) -> PartitionFacts:
-    """Return ``facts`` with what a look found of the log and its objects."""
+def with_look(facts: PartitionFacts, look: RemoteLook, looked_ms: int) -> PartitionFacts:
+    """Return ``facts`` with what a look at ``looked_ms`` found of the log and its objects."""
     state = look.state
     return replace(
         facts,
@@ -72,6 +77,8 @@ def with_look(facts: PartitionFacts, look: RemoteLook) -> PartitionFacts:
         uncleanable_bytes=look.uncleanable_bytes,
         ratio=look.cleanable.ratio,
         compaction_delay_ms=look.compaction_delay_ms,
+        overdue_from_ms=look.overdue_from_ms,
+        surveyed_ms=looked_ms,
         is_expired_round=bool(look.expired),
         tier=TierFacts(
             state.owner, state.leader_epoch, state.remote_bytes, len(look.orphans),

@@ -19,66 +19,40 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 
+from keeplast.cleaner.hazards import hazards_of
 from keeplast.cleaner.selection import Candidate, Choice
-from keeplast.cleaner.shapes import Shape
 from keeplast.clock import Clock
 from keeplast.engine.events import Events
+from keeplast.engine.receipt_book import clock_notes
 from keeplast.engine.report import RoundReport, describe_error
 from keeplast.engine.request import (
-    MEMORY_BYTES_DEFAULT,
-    TASK_MEMORY_BYTES_DEFAULT,
     PartitionRequest,
 )
 from keeplast.engine.runner import Runner
 from keeplast.engine.tier_look import RemoteLook
-from keeplast.engine.tiered_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT, TieredStore
+from keeplast.engine.tiered_store import TieredStore
 from keeplast.errors import CompactionError, CorruptError, FencedError, RefusedError, StoppedError
 from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
-from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.model.topic_config import TopicConfig
 from keeplast.service.daemon import LOOK_MS_MIN
 from keeplast.service.ledger import Ledger
-from keeplast.service.look import failed_facts
 from keeplast.service.narrator import TierNarrator
 from keeplast.service.receipts import BYTES_MAX, receipt_to
 from keeplast.service.schedule import RETRY_MS_MAX, is_lasting, is_stop
 from keeplast.service.set_aside import REASON_LENGTH_MAX, SetAside
 from keeplast.service.snapshot import PartitionFacts, TierTotals
 from keeplast.service.store_facts import elsewhere_facts, own_facts, with_look
+from keeplast.service.store_settings import StoreSettings
+from keeplast.tier.continuity import Replacement
 from keeplast.tier.partition_state import PartitionState as Stored
 from keeplast.tier.round_files import ROOT
 
 COLLECT_MS = 60 * 60 * 1000
 """Objects without a row are looked for this often; replaced segments as soon as they may go."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreSettings:
-    """What stays the same from start to end.
-
-    ``name`` is the store's for people, without a password. ``cleaner`` reads settings anew.
-    ``slots`` is how many rounds are done at once. ``data_dir`` is what partitions gain from, None
-    for nothing. ``takes_over`` fences other owners at the first look; ``retries`` forgets then what
-    is set aside. ``receipt`` is a file that takes a line of every round.
-    """
-
-    name: str
-    owner: str
-    is_about: Callable[[TopicPartition], bool]
-    cleaner: Callable[[], CleanerConfig]
-    slots: int = 1
-    data_dir: Path | None = None
-    takes_over: bool = False
-    retries: bool = False
-    memory_bytes: int = MEMORY_BYTES_DEFAULT
-    task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT
-    shape: Shape | None = None
-    grace_ms: int = GRACE_MS_DEFAULT
-    garbage_age_ms: int = GARBAGE_AGE_MS_DEFAULT
-    receipt: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +90,11 @@ class StoreWork:
         self.ledger = Ledger(clock, narrator, self._set_aside, self._cleaner.backoff_ms)
         self._schedule = self.ledger.schedule
         self._directory: DataDirectory | None = None
+        self._retention_of: Callable[[str], int] | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._is_stopping = False
         self._partitions: tuple[TopicPartition, ...] = ()
+        self._forgotten: tuple[TopicPartition, ...] = ()
         self._seen: set[TopicPartition] = set()
         self._elsewhere: dict[TopicPartition, str] = {}
         self._findings: dict[TopicPartition, _Finding] = {}
@@ -162,18 +138,24 @@ class StoreWork:
 
     def refresh(self) -> None:
         """Read settings and list partitions again; bad settings are told once."""
+        self._store.begin_turn()
         try:
             self._cleaner = self._settings.cleaner()
             self.ledger.backoff_ms = self._cleaner.backoff_ms
             if self._settings.data_dir is not None:
                 self._directory = open_data_directory(self._settings.data_dir, self._files)
-            self.ledger.warn([])
+            if self._settings.retention is not None:
+                self._retention_of = self._settings.retention()
+            receipt, now_ms = self._settings.receipt, self._clock.now_ms()
+            self.ledger.warn(list(clock_notes(self._files, receipt, now_ms)))
         except (CompactionError, OSError) as error:
             self.ledger.warn([f"what was read last stays: {error}"])
         known = self._store.partitions()
         self._partitions = tuple(each for each in known if self._settings.is_about(each))
-        here = set(self._partitions)
-        self._schedule.keep(here)
+        given_up = self._store.forgotten()
+        self._forgotten = tuple(each for each in given_up if self._settings.is_about(each))
+        here = {*self._partitions, *self._forgotten}
+        self._schedule.keep(set(self._partitions))
         for kept in (self._findings, self._elsewhere, self._declined, self._collected_ms):
             for gone in kept.keys() - here:
                 del kept[gone]
@@ -198,7 +180,7 @@ class StoreWork:
             if self._is_stopping:
                 return
             found = self._findings.get(partition)
-            if found is None or self.ledger.looked_ms - found.looked_ms >= fresh_ms:
+            if found is None or not 0 <= self.ledger.looked_ms - found.looked_ms < fresh_ms:
                 self._findings.pop(partition, None)
                 self._fresh.add(partition)
                 facts[partition] = self._look_at(partition)
@@ -223,20 +205,23 @@ class StoreWork:
                 state = self._store.state(partition)
             mark = self._mark(partition, state)
             if self._schedule.is_waiting(partition, self.ledger.looked_ms):
-                return failed_facts(request, history, str(history.failure))
+                return self.ledger.failing(request, history, str(history.failure))
             self._copy(partition)
             look = self._look(partition)
         except FencedError as error:
             return self._left_alone(request, self._store.state(partition), str(error))
         except StoppedError:
-            return failed_facts(request, history, "stopped")
+            return self.ledger.failing(request, history, "stopped")
         except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
             self.ledger.failed(request, error)
             self.ledger.show_failure(request, error)
             return self.ledger.facts[partition]
+        for hazard in hazards_of([(partition.topic, look.topic)]):
+            self.ledger.warn_once(hazard)
         found = _Finding(request, self.ledger.looked_ms, look)
         if mark is not None:
-            return with_look(failed_facts(request, history, mark.reason, mark), look)
+            failing = self.ledger.failing(request, history, mark.reason, mark)
+            return with_look(failing, look, found.looked_ms)
         self._findings[partition] = found
         if not self._is_eligible(found):
             self._schedule.recovered(partition)
@@ -287,21 +272,34 @@ class StoreWork:
         entry = self._entry(partition)
         if entry is None:
             return
-        before = self._store.state(partition)
-        after = self._store.copy_directory(partition, entry.path, progressed=self._progressed)
+        before, retention = self._store.state(partition), self._retention_of
+        try:
+            after = self._store.copy_directory(
+                partition, entry.path, progressed=self._progressed,
+                retention_ms=None if retention is None else retention(partition.topic),
+                receipt=self._receipt, grace_ms=self._settings.grace_ms,
+                replaced=partial(self._replaced, partition),
+            )  # fmt: skip
+        except RefusedError:
+            self._count(refused_copies=1)
+            raise
         segments = len(after.routes) - len(before.routes)
-        if segments:
-            size = after.remote_bytes - before.remote_bytes
+        size = after.remote_bytes - before.remote_bytes
+        if segments > 0:
             self._narrator.copied(partition, segments, size)
             self._count(copied_segments=segments, copied_bytes=size)
+
+    def _replaced(self, partition: TopicPartition, done: Replacement) -> None:
+        self._count(replaced_ranges=1)
+        self._narrator.replaced(partition, done.sentence())
 
     def _is_eligible(self, found: _Finding) -> bool:
         """Say whether a round is worth it; one that found nothing to do is not asked for again
         before the partition has changed, or a long time has passed."""
         declined = self._declined.get(found.request.partition)
         if declined is not None:
-            version, until_ms, _ = declined
-            if version == found.look.state.version and self.ledger.looked_ms < until_ms:
+            (version, until_ms, _), looked_ms = declined, self.ledger.looked_ms
+            if version == found.look.state.version and 0 < until_ms - looked_ms <= RETRY_MS_MAX:
                 return False
         return found.look.is_eligible
 
@@ -311,7 +309,10 @@ class StoreWork:
         declined = None
         if look.is_eligible and not is_eligible:
             declined = self._declined[partition][2]
-        return own_facts(found.request, self._schedule.history(partition), look, declined)
+        return own_facts(
+            found.request, self._schedule.history(partition), look, declined,
+            looked_ms=found.looked_ms,
+        )  # fmt: skip
 
     # The rounds.
 
@@ -400,7 +401,21 @@ class StoreWork:
                 self.ledger.failed(found.request, error)
                 self.ledger.show_failure(found.request, error)
                 del self._findings[partition]
+        self._collect_forgotten()
         return self._totals != before
+
+    def _collect_forgotten(self) -> None:
+        """Remove what is left of partitions that were given up, now and then."""
+        now_ms = self._clock.now_ms()
+        for partition in self._forgotten:
+            last_ms = self._collected_ms.get(partition)
+            if self._is_stopping or (last_ms is not None and 0 <= now_ms - last_ms < COLLECT_MS):
+                continue
+            self._collected_ms[partition] = now_ms
+            try:
+                self._remove_garbage(partition)
+            except (CompactionError, OSError) as error:
+                self._narrator.warned(f"{partition}, which was given up: {error}")
 
     def _expire(self, found: _Finding) -> bool:
         if not found.look.expires:
@@ -419,9 +434,12 @@ class StoreWork:
         partition, now_ms = found.request.partition, self._clock.now_ms()
         is_due = any(orphan.not_before_ms <= now_ms for orphan in found.look.orphans)
         last_ms = self._collected_ms.get(partition)
-        if not is_due and last_ms is not None and now_ms - last_ms < COLLECT_MS:
+        if not is_due and last_ms is not None and 0 <= now_ms - last_ms < COLLECT_MS:
             return False
         self._collected_ms[partition] = now_ms
+        return self._remove_garbage(partition)
+
+    def _remove_garbage(self, partition: TopicPartition) -> bool:
         done = self._store.collect(partition, garbage_age_ms=self._settings.garbage_age_ms)
         if done.objects:
             self._count(collected_objects=done.objects, collected_bytes=done.bytes)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from keeplast.clock import Clock
 from keeplast.model.partition import TopicPartition
+from keeplast.tier.marks import Marks
 from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.objects import ObjectStore, partition_prefix, segment_of_key
+from keeplast.tier.objects import ObjectStore, segment_of_key
 from keeplast.tier.partition_state import PartitionState
 from keeplast.tier.segment import RemoteSegment, SegmentState, is_within_lineage
 
@@ -55,22 +56,31 @@ def collect(
     epoch: int,
     garbage_age_ms: int,
     clock: Clock,
+    marks: Marks | None = None,
 ) -> Collected:
-    """Do one pass as the owner at ``epoch``; FencedError when a newer one exists."""
+    """Do one pass as the owner at ``epoch``; FencedError when a newer one exists.
+
+    ``clock`` is the store's: nothing goes while this host's differs. ``marks`` are the place's:
+    RefusedError, and nothing more goes, when they say that the metadata is an older one.
+    """
+    clock.now_ms()
     state = store.load(partition)
     removed = count = size = waiting = 0
     by_segment: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
     # Listed before the rows are read: what is committed meanwhile has a row by then.
-    for found in objects.list(partition_prefix(partition, state.topic_id)):
+    # All of the partition's, also those of a topic of its name that was given up before.
+    for found in objects.list(str(partition)):
         segment_id = segment_of_key(found.key)
         if segment_id is not None:
             by_segment[segment_id].append((found.key, found.size_bytes, found.modified_ms))
     now_ms = clock.now_ms()
     for orphan in store.orphans(partition):
         segment_id = orphan.segment.segment_id
-        if not is_covered(orphan.segment, state) or not store.start_delete(
-            partition, epoch=epoch, segment_id=segment_id
-        ):
+        # Not asked for those that wait: each question looks at the place of the objects.
+        may_go = orphan.not_before_ms <= now_ms and is_covered(orphan.segment, state)
+        if may_go and marks is not None:
+            marks.deleting()
+        if not may_go or not store.start_delete(partition, epoch=epoch, segment_id=segment_id):
             waiting += 1
             continue
         keys = by_segment.pop(segment_id, [])
@@ -86,8 +96,15 @@ def collect(
         is_gone = known.get(segment_id, SegmentState.DELETED) is SegmentState.DELETED
         if not is_gone or newest > now_ms - garbage_age_ms:
             continue
+        if marks is not None:
+            marks.deleting()
         store.check_owner(partition, epoch=epoch)
         objects.delete([key for key, _, _ in keys])
         count += len(keys)
         size += sum(found_bytes for _, found_bytes, _ in keys)
+        by_segment[segment_id] = []
+    # Who is late may still write objects for what was given up, and nobody would look for them.
+    is_over = state.forgotten_ms is not None and state.forgotten_ms <= now_ms - garbage_age_ms
+    if is_over and not waiting and not any(by_segment.values()):
+        store.removals.remove(state)
     return Collected(removed, count, size, waiting)

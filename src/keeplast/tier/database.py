@@ -9,7 +9,10 @@ let two owners in.
 
 from __future__ import annotations
 
-import re
+import contextlib
+import os
+import stat
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +20,19 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
+from keeplast.model.redaction import secrets_of, shown_url, without_secrets
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 BUSY_SECONDS = 30
+OWNERS, OTHERS = 0o600, 0o077
+"""The rights of a SQLite file, and those that nobody else may have."""
+DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
+_UPGRADING, _MAKING = threading.Lock(), threading.Lock()
 IDLE_SECONDS = 30
 """A host that is frozen in the middle of a transaction must not keep the others out for longer."""
 LOCK_SECONDS = 60
@@ -57,16 +65,17 @@ def open_database(url: str) -> Engine:
                     "the metadata store was written by a newer keeplast; use that one. "
                     f"revision={current}"
                 )
-            config = _config()
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
-    except DBAPIError as error:
+            if current != script.get_current_head():
+                _upgrade(connection)
+    except (SQLAlchemyError, ValueError) as error:
         engine.dispose()
+        words = " ".join(str(getattr(error, "orig", None) or error).split())
+        # Not chained: a driver may quote what it could not use.
         raise UnavailableError(
             "the metadata store cannot be opened; correct --store. "
-            f"url={shown_url(url)} error={error.orig}"
-        ) from error
-    except RefusedError:
+            f"url={shown_url(url)} error={without_secrets(words, secrets_of(url))}"
+        ) from None
+    except BaseException:
         engine.dispose()
         raise
     return engine
@@ -74,21 +83,92 @@ def open_database(url: str) -> Engine:
 
 def is_missing(url: str) -> bool:
     """Say whether ``url`` names a SQLite file that is not there: opening it would make one."""
+    path = _sqlite_path(parse_database_url(url))
+    return path is not None and not path.exists()
+
+
+def exposed_mode(url: str) -> int | None:
+    """Return the mode of a SQLite file that others than its owner can open, None when none can.
+
+    The file holds the key with which filters hash; opening it takes others' rights away.
+    """
+    path = _sqlite_path(parse_database_url(url))
+    try:
+        mode = 0 if path is None else path.stat().st_mode
+    except OSError:
+        return None
+    return stat.S_IMODE(mode) if stat.S_ISREG(mode) and mode & OTHERS else None
+
+
+def parse_database_url(url: str) -> URL:
+    """Return what ``url`` says; InvalidError, in which no secret stands, when it is no database's.
+
+    Only the drivers that come with keeplast are taken: others lock, or fail, in their own ways.
+    """
     try:
         parsed = make_url(url)
-    except ArgumentError:
-        return False
-    name = parsed.database if parsed.get_backend_name() == "sqlite" else None
-    return bool(name) and name != ":memory:" and not Path(str(name)).exists()
+        parsed.normalized_query.items()
+    except (ArgumentError, ValueError):
+        # Not chained: what the library could not read may be a part of a password.
+        raise InvalidError(
+            "not a database URL; give sqlite:///FILE or postgresql://USER@HOST/DATABASE, and write "
+            f"@ : / ? # % in a password as %40 %3A %2F %3F %23 %25. url={shown_url(url)}"
+        ) from None
+    kind = parsed.drivername
+    if kind not in DRIVERS:
+        raise InvalidError(
+            "the metadata store is SQLite or PostgreSQL, without another driver's name; others do "
+            f"not lock as it needs. url={shown_url(url)}"
+        )
+    if "@" in (parsed.host or "") or any(not char.isprintable() for char in url):
+        raise InvalidError(
+            "what stands before the host of the URL is not readable; write @ : / ? # % in a "
+            f"password as %40 %3A %2F %3F %23 %25. url={shown_url(url)}"
+        )
+    if parsed.get_backend_name() == "sqlite":
+        if parsed.host or parsed.port or parsed.username or parsed.password:
+            raise InvalidError(
+                "the metadata store is a file of this host; name it: sqlite:///FILE. "
+                f"url={shown_url(url)}"
+            )
+        name = parsed.database or ""
+        if name in ("", ":memory:") or name.startswith("file:"):
+            raise InvalidError(
+                "the metadata store must outlive the process; name a file: sqlite:///FILE. "
+                f"url={shown_url(url)}"
+            )
+    return parsed
 
 
-def shown_url(url: str) -> str:
-    """Return a database's URL without its password, for people and files."""
-    try:
-        return make_url(url).render_as_string(hide_password=True)
-    except ArgumentError:
-        # What is no URL may still have been meant to have a password in it.
-        return re.sub(r":[^:@]*@", ":***@", url)
+def _sqlite_path(parsed: URL) -> Path | None:
+    return Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
+
+
+def _make_private(path: Path) -> None:
+    """Make a SQLite file that only its owner can open, from its first byte on, or take the others'
+    rights away from one that is there: SQLite gives its -wal and -shm the same ones.
+
+    What cannot be done is left to SQLite, which says why it cannot open the file; a file of another
+    user, who alone can do it, is left as it is.
+    """
+    # A file that may be open is never opened here: who closes it anywhere in a process gives up all
+    # locks that the process has on it. One that is new is nobody's yet, while the others wait.
+    with _MAKING, contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, OWNERS))
+    for each in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
+        with contextlib.suppress(OSError):
+            mode = each.stat().st_mode
+            # A directory of that name is no store: whoever else works in it keeps his rights.
+            if stat.S_ISREG(mode) and mode & OTHERS:
+                each.chmod(stat.S_IMODE(mode) & ~OTHERS)
+
+
+def _upgrade(connection: Connection) -> None:
+    # What runs a migration is a variable of alembic's module: one thread at a time has it.
+    with _UPGRADING:
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
 
 
 def _config() -> Config:
@@ -98,40 +178,38 @@ def _config() -> Config:
 
 
 def _create(url: str) -> Engine:
-    try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise InvalidError(
-            f"not a database URL; give sqlite:///FILE or postgresql://... url={shown_url(url)}"
-        ) from error
-    if parsed.get_backend_name() == "sqlite":
-        if parsed.database in (None, "", ":memory:"):
-            raise InvalidError(
-                f"the metadata store must outlive the process; name a file. url={url}"
-            )
+    parsed = parse_database_url(url)
+    path = _sqlite_path(parsed)
+    if path is not None:
+        _make_private(path)
         engine = create_engine(parsed, connect_args={"timeout": BUSY_SECONDS})
         event.listen(engine, "connect", _set_up_sqlite)
         event.listen(engine, "begin", _begin_immediately)
         return engine
-    if parsed.get_backend_name() == "postgresql":
-        if parsed.drivername == "postgresql":
-            parsed = parsed.set(drivername="postgresql+psycopg")
-        # The server ends what its client does not; what the URL says comes later and wins.
-        limits = (
-            f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s "
-            f"-c lock_timeout={LOCK_SECONDS}s -c tcp_keepalives_idle={IDLE_SECONDS}"
-        )
-        for chosen in parsed.normalized_query.get("options", ()):
-            limits += f" {chosen}"
-        parsed = parsed.difference_update_query(["options"])
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    # The server ends what its client does not; what the URL says comes later and wins.
+    limits = (
+        f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s "
+        f"-c lock_timeout={LOCK_SECONDS}s -c tcp_keepalives_idle={IDLE_SECONDS}"
+    )
+    for chosen in parsed.normalized_query.get("options", ()):
+        limits += f" {chosen}"
+    parsed = parsed.difference_update_query(["options"])
+    try:
         return create_engine(
             parsed, pool_size=POOL_SIZE, pool_pre_ping=True, isolation_level="READ COMMITTED",
             connect_args={"connect_timeout": BUSY_SECONDS, "options": limits},
         )  # fmt: skip
-    raise InvalidError(
-        "the metadata store is SQLite or PostgreSQL; others do not lock as it needs. "
-        f"url={parsed.render_as_string(hide_password=True)}"
-    )
+    except ImportError as error:
+        raise InvalidError(
+            "PostgreSQL needs its driver; run pip install 'keeplast[tier]'. "
+            f"url={shown_url(url)} missing={error.name}"
+        ) from error
+    except (ArgumentError, ValueError, TypeError):
+        raise InvalidError(
+            f"hosts, ports and options of the URL do not fit together. url={shown_url(url)}"
+        ) from None
 
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:

@@ -4,16 +4,21 @@ An import copies every segment, the active one too, in order, and goes on where 
 ended, also in the middle of a segment that has grown since or was merged with its neighbours; the
 directory is only read. What it may not continue is another history: leader epochs and the topic's
 id are compared first, before anything is claimed. A broker forgets the epochs below its log start;
-those of what is in the store are kept. An export is a directory that a broker serves: the live
-segments, an empty active one behind them, leader epochs, producers and the cleaner's checkpoint.
+those of what is in the store are kept. Which transactions were aborted the markers say: an index
+that is cut short or gone would make their records committed, for good. An export is a directory
+that a broker serves: the live segments, an empty active one behind them, leader epochs, producers
+and the cleaner's checkpoint.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from keeplast.clock import Clock
 from keeplast.errors import ConflictError, CorruptError, RefusedError
 from keeplast.format import leader_epoch, partition_metadata
 from keeplast.format.batch import encode_batch
@@ -22,7 +27,9 @@ from keeplast.format.filename import (
     INDEX,
     LEADER_EPOCH_CHECKPOINT,
     LOG,
+    LOG_START_CHECKPOINT,
     PARTITION_METADATA,
+    REPLICATION_CHECKPOINT,
     SNAPSHOT,
     TIME_INDEX,
     TXN_INDEX,
@@ -30,18 +37,44 @@ from keeplast.format.filename import (
 )
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.partition_metadata import PartitionMetadata
-from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
+from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, update_checkpoint
 from keeplast.log.files import FileSystem
-from keeplast.log.partition_log import find_tail, list_partition
+from keeplast.log.partition_log import PartitionFiles, find_tail, list_partition
+from keeplast.log.transactions import TransactionFold
+from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
+from keeplast.tier.contents import (
+    ContentReader,
+    opened_in_directory,
+    opened_in_store,
+    parts_to_copy,
+)
+from keeplast.tier.continuity import (
+    Replacement,
+    Visit,
+    Visits,
+    find_foreign_cleaner,
+    find_hazard,
+)
 from keeplast.tier.metadata import MetadataStore
+from keeplast.tier.moving_directory import check_unmoved, directory_id, still_listing
 from keeplast.tier.objects import ID_CHARS, ObjectStore, object_key
 from keeplast.tier.partition_state import PartitionState
+from keeplast.tier.replacing import RangeReplacement
+from keeplast.tier.seam import check_seam
 from keeplast.tier.transfer import copy_segment, download_object
 
 SMALL_BYTES_MAX = 1 << 20
 EMPTY_BATCH = encode_batch([], base_offset=0, last_offset=0)
+REPLICATION_MARGIN_MS = 30_000
+"""A broker writes high watermarks down a moment after it has read them."""
+
 Progressed = Callable[[int], None]
+Replaced = Callable[[Replacement], None]
+
+
+def _silent(done: Replacement) -> None:
+    """Hear of a replacement and say nothing."""
 
 
 def read_lineage(files: FileSystem, directory: Path) -> tuple[LeaderEpoch, ...]:
@@ -73,52 +106,155 @@ def import_segments(
     directory: Path,
     state: PartitionState,
     *,
-    index_interval_bytes: int,
+    topic: TopicConfig,
+    clock: Clock,
     progressed: Progressed,
     until: int | None = None,
+    high_watermark: int | None = None,
+    grace_ms: int = 0,
+    replaced: Replaced = _silent,
 ) -> PartitionState:
     """Copy what of ``directory`` the store does not have; returns what it then has.
 
-    ``until`` leaves out segments that end above it, and the active one; None leaves out nothing.
-    RefusedError when leftovers of a swap or a torn tail lie in the directory, ConflictError when it
-    does not continue what is in the store.
+    ``until`` leaves out segments that end above it, and the active one; None leaves out none.
+    Batches that reach beyond ``high_watermark`` are left out: a broker may truncate them yet.
+    Of ``topic`` the retention of tombstones and the strategy count: those of whoever cleans the
+    directory. Where the copy could miss a delete, the store's range is replaced by the directory's
+    (:mod:`.continuity`), ``replaced`` hears of it, and what was there waits out ``grace_ms``.
+
+    RefusedError when an interrupted swap or a torn tail lies in the directory, or a delete could be
+    missed that it does not have any more; ConflictError when it does not continue what is in the
+    store; MovedError when a file was replaced or changed while it was read: what was committed
+    stays, and the rest is for another call (:func:`.moving_directory.while_it_moves`).
     """
-    listing = list_partition(directory, files)
+    began_ms = clock.now_ms()
+    known = store.visits(state.partition, directory_id(directory, files))
+    visits = known.at(began_ms, topic.delete_retention_ms)
+    replicated_ms = _replicated_ms(files, directory, began_ms)
+    cleaned_to = read_checkpoint(files, directory.parent, CLEANER_CHECKPOINT).get(state.partition)
+    listing = still_listing(directory, files, clock)
     tail = find_tail(listing, files)
-    if listing.leftovers or (tail.torn_at is not None and until is None):
+    if tail.torn_at is not None and until is None:
         raise RefusedError(
-            "the directory is not whole: a swap was interrupted or its end is torn; start a broker "
-            f"on it once, or clean it in place. path={directory}"
+            "the directory is not whole: its end is torn; start a broker on it once, or clean it "
+            f"in place. path={directory}"
         )
     lineage = state.joined_lineage(continued_lineage(files, directory, state))
-    segments = listing.segments if until is None else listing.segments[:-1]
-    ends = [*(s.base_offset for s in listing.segments[1:]), tail.log_end]
-    for segment, end in zip(segments, ends, strict=False):
-        if end <= state.remote_end or end == segment.base_offset:
-            continue
-        if until is not None and end > until:
+    replacement = RangeReplacement(
+        store, objects, files, clock, directory, lineage,
+        topic=topic, until=until, high_watermark=high_watermark, grace_ms=grace_ms,
+        progressed=progressed,
+    )  # fmt: skip
+    # What an empty store gets is this listing's, segment by segment: the broker's own log.
+    is_whole = not state.routes and (until is None or topic.strategy is Strategy.OFFSET)
+    is_joined = not state.routes
+    hazard = None
+    if not is_whole:
+        hazard = find_foreign_cleaner(
+            visits, cleaned_to=cleaned_to, start=state.remote_end, now_ms=began_ms,
+            strategy=topic.strategy,
+        )  # fmt: skip
+    reader = ContentReader(files, partial(_opened, objects, files, listing, state))
+    for part in parts_to_copy(
+        listing, tail, files, until=until, high_watermark=high_watermark,
+        index_interval_bytes=topic.index_interval_bytes,
+    ):  # fmt: skip
+        if hazard is not None:
             break
+        segment = part.segment
+        if part.end <= state.remote_end:
+            continue
         if state.routes and segment.base_offset > state.remote_end:
             raise ConflictError(
                 "the directory does not continue what is in the store: what lay between was "
                 f"removed before it was copied. path={segment.log_path} "
                 f"store_end={state.remote_end}"
             )
+        if segment.base_offset > state.remote_end:
+            # The broker's retention went on since the log start was read; nothing of it was here.
+            store.commit_expiry(
+                state.partition, secrets.token_hex(ID_CHARS // 2), epoch=state.leader_epoch,
+                log_start=segment.base_offset, segments=(), grace_ms=grace_ms,
+            )  # fmt: skip
+            state = store.load(state.partition)
+        if not is_joined:
+            check_seam(
+                objects, files, listing, state, valid_bytes=tail.valid_bytes,
+                index_interval_bytes=topic.index_interval_bytes,
+            )  # fmt: skip
+            is_joined = True
+        start = state.remote_end if state.routes else segment.base_offset
+        content = reader.read(part, start)
+        judged = partial(
+            find_hazard, content, visits, retention_ms=topic.delete_retention_ms,
+            strategy=topic.strategy,
+        )  # fmt: skip
+        hazard = None if is_whole else judged(now_ms=clock.now_ms())
+        if hazard is not None:
+            break
         made = copy_segment(
             objects, files, segment,
             partition=state.partition, topic_id=state.topic_id,
-            segment_id=secrets.token_hex(ID_CHARS // 2), next_offset=end, lineage=lineage,
+            segment_id=secrets.token_hex(ID_CHARS // 2), next_offset=part.end, lineage=lineage,
             leader_epoch_of_owner=state.leader_epoch, number=0,
             cleaner_offsets=dict(state.publications[-1].offsets),
-            index_interval_bytes=index_interval_bytes,
-            from_offset=state.remote_end if state.routes else None,
+            index_interval_bytes=topic.index_interval_bytes, aborted=content.aborted,
+            from_offset=start if state.routes else None, is_cut=part.is_cut,
         )  # fmt: skip
+        check_unmoved(segment, files)
+        # Reading took its time: what was read is judged by when that was over.
+        hazard = None if is_whole else judged(now_ms=clock.now_ms())
+        if hazard is not None:
+            break
         state = store.commit_copy(
             state.partition, secrets.token_hex(ID_CHARS // 2), epoch=state.leader_epoch,
-            segment=made, lineage=lineage,
+            segment=made, lineage=lineage, known=state,
         )  # fmt: skip
         progressed(segment.size_bytes)
+    if hazard is not None:
+        state, done = replacement.replace(state, hazard)
+        if done is not None:
+            replaced(done)
+    visit = Visit(began_ms, listing.active.base_offset, topic.delete_retention_ms)
+    if state.remote_end < visit.uncleaned_from and replicated_ms is not None:
+        # What ended above the high watermark as it was last written down had not been cleaned.
+        visit = replace(visit, at_ms=replicated_ms, uncleaned_from=state.remote_end)
+    _remember(store, state, directory_id(directory, files), visits, visit, began_ms, cleaned_to)
     return state
+
+
+def _opened(
+    objects: ObjectStore, files: FileSystem, listing: PartitionFiles, state: PartitionState
+) -> TransactionFold:
+    """Return the transactions that are open where a copy begins that found ``state``."""
+    if state.routes:
+        return opened_in_store(objects, state)
+    return opened_in_directory(listing, files, listing.segments[0].base_offset)
+
+
+def _replicated_ms(files: FileSystem, directory: Path, now_ms: int) -> int | None:
+    """Return since when the high watermark may be as it is written down, at the latest.
+
+    A broker's cleaner was below it until then. None where the file does not tell, or its clock is
+    not ours.
+    """
+    path = directory.parent / REPLICATION_CHECKPOINT
+    if not files.exists(path):
+        return None
+    written_ms = files.stat(path).mtime_ns // 1_000_000
+    return None if written_ms > now_ms else written_ms - REPLICATION_MARGIN_MS
+
+
+def _remember(
+    store: MetadataStore, state: PartitionState, directory: str, visits: Visits, visit: Visit,
+    now_ms: int, cleaned_to: int | None,
+) -> None:  # fmt: skip
+    end = state.remote_end
+    if visits.is_due(visit, end=end, cleaned_to=cleaned_to):
+        store.remember(
+            state.partition, epoch=state.leader_epoch, directory=directory,
+            visits=visits.with_visit(visit, end=end, now_ms=now_ms, cleaned_to=cleaned_to),
+        )  # fmt: skip
 
 
 def adopt_checkpoint(
@@ -139,7 +275,11 @@ def adopt_checkpoint(
     target = min(checkpoint, state.remote_end)
     if target <= state.first_dirty():
         return state
-    local = {segment.base_offset: segment for segment in list_partition(directory, files).segments}
+    listing = list_partition(directory, files)
+    if checkpoint > find_tail(listing, files).log_end:
+        # As a broker does: one beyond the log's end is of another log.
+        return state
+    local = {segment.base_offset: segment for segment in listing.segments}
     for route in state.routes:
         if route.base_offset >= target:
             break
@@ -148,10 +288,11 @@ def adopt_checkpoint(
         sizes = (copied.size_bytes, copied.size_bytes - len(EMPTY_BATCH))
         if found is None or found.size_bytes not in sizes or found.mtime_ms != copied.mtime_ms:
             return state
-    return store.publish(
+    store.publish(
         state.partition, secrets.token_hex(ID_CHARS // 2), epoch=state.leader_epoch,
         cleaned_to=target,
     )  # fmt: skip
+    return store.load(state.partition)
 
 
 def continued_lineage(
@@ -161,15 +302,35 @@ def continued_lineage(
 
     ConflictError unless ``directory`` is the log that the store holds the beginning of.
     """
+    check_same_topic(files, directory, state)
+    lineage = read_lineage(files, directory) or (LeaderEpoch(0, 0),)
+    differing = find_other_epoch(state, lineage)
+    if differing is not None:
+        raise ConflictError(
+            "the directory has another history than the store: its leader epochs differ. Where "
+            "a broker truncated what was copied, cut the store too: keeplast tier truncate "
+            f"--data-dir. path={directory} epoch={differing.epoch} "
+            f"from_offset={differing.start_offset}"
+        )
+    return lineage
+
+
+def check_same_topic(files: FileSystem, directory: Path, state: PartitionState) -> None:
+    """Raise ConflictError for a directory of another topic of the same name."""
     topic_id = read_topic_id(files, directory)
     if int(topic_id, 16) and int(state.topic_id, 16) and topic_id != state.topic_id:
         raise ConflictError(
-            "another topic of the same name: it was deleted and made again. "
+            "another topic of the same name: it was deleted and made again. To keep the new one, "
+            "give the old one up (keeplast tier forget) and import it anew. "
             f"path={directory} topic_id={topic_id} store_topic_id={state.topic_id}"
         )
-    lineage = read_lineage(files, directory) or (LeaderEpoch(0, 0),)
+
+
+def find_other_epoch(state: PartitionState, lineage: tuple[LeaderEpoch, ...]) -> LeaderEpoch | None:
+    """Return the first leader epoch by which ``lineage``, a directory's, is another log's than
+    ``state``, None when it is the same log's."""
     if not state.routes:
-        return lineage
+        return None
     # A log start that moved takes older epochs out of a directory, and the first one that is left
     # begins there: its epoch is compared, and the bounds of those behind it.
     first = lineage[0]
@@ -180,13 +341,7 @@ def continued_lineage(
     begun = [e for e in state.lineage if e.start_offset <= first.start_offset]
     if first.start_offset < state.remote_end and begun and begun[-1].epoch != first.epoch:
         found.add(first)
-    if known != found:
-        differing = min(known ^ found, key=lambda entry: entry.start_offset)
-        raise ConflictError(
-            "the directory has another history than the store: its leader epochs differ. "
-            f"path={directory} epoch={differing.epoch} from_offset={differing.start_offset}"
-        )
-    return lineage
+    return min(known ^ found, key=lambda entry: entry.start_offset, default=None)
 
 
 def export_partition(
@@ -225,5 +380,10 @@ def export_partition(
         metadata = PartitionMetadata(bytes.fromhex(state.topic_id))
         files.write_durable(directory / PARTITION_METADATA, partition_metadata.encode(metadata))
     files.fsync_directory(directory)
-    change = {state.partition: state.first_dirty()}
-    update_checkpoint(files, directory.parent, CLEANER_CHECKPOINT, change)
+    root, partition = directory.parent, state.partition
+    update_checkpoint(files, root, CLEANER_CHECKPOINT, {partition: state.first_dirty()})
+    if state.routes and state.log_start > state.routes[0].base_offset:
+        # The name of the first segment says less: what was deleted would be read again.
+        update_checkpoint(files, root, LOG_START_CHECKPOINT, {partition: state.log_start})
+    else:
+        drop_from_checkpoint(files, root, LOG_START_CHECKPOINT, partition)

@@ -12,48 +12,76 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from sqlalchemy import Engine, insert, select, update
+from sqlalchemy import Engine, RowMapping, insert, select, update
 
 from keeplast.clock import Clock
 from keeplast.errors import ConflictError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier import schema, vector
+from keeplast.tier.continuity import Visits
 from keeplast.tier.holder import Holder
 from keeplast.tier.partition_state import Orphan, PartitionState
-from keeplast.tier.routing import Route, append_route, replace_routes
+from keeplast.tier.removals import Removals
+from keeplast.tier.routing import Route, append_route, check_routes, replace_routes
 from keeplast.tier.rows import (
+    change_routes,
     find_commit,
     find_partition,
     insert_segment,
     json_text,
     load_state,
+    load_visits,
+    mend_size,
+    partition_of,
+    prune_segments,
+    raise_mark,
+    renew_publications,
     retire_segments,
+    routed_part,
     segment_of,
     write_lineage,
     write_publication,
-    write_routes,
+    write_visits,
 )
 from keeplast.tier.segment import RemoteSegment, SegmentState, is_within_lineage
+from keeplast.tier.store_time import StoreClock, StoreTime
 from keeplast.tier.transactions import Transactions
+
+NO_PART = (0, -1)
+"""Of the routes the last one alone: what most commits have to see."""
 
 
 class MetadataStore:
     """The tables of one store. Safe for several threads and, by the database, several hosts."""
 
-    def __init__(self, engine: Engine, clock: Clock, holder: Holder | None = None) -> None:
+    def __init__(
+        self, engine: Engine, clock: Clock, holder: Holder | None = None,
+        time: StoreTime | None = None,
+    ) -> None:  # fmt: skip
         """Take an engine whose tables are there; see :mod:`keeplast.tier.database`.
 
         ``holder`` is who changes what is changed through this object: this process, unless a test
-        says otherwise.
+        says otherwise. ``clock`` is the host's, ``time`` the store's.
         """
-        self._clock = clock
-        self._transactions = Transactions(engine, clock, holder)
+        self._host_clock = clock
+        self._transactions = Transactions(engine, clock, holder, time)
+        self._time = self._transactions.time
 
     @property
     def holder(self) -> Holder:
         """Return who changes what is changed through this object."""
         return self._transactions.holder
+
+    @property
+    def clock(self) -> StoreClock:
+        """Return the clock by which whatever is removed by time is removed."""
+        return StoreClock(self._time, self._host_clock, self._transactions.reading)
+
+    @property
+    def removals(self) -> Removals:
+        """Return what takes a log, or the end of one, out of the store when its user says so."""
+        return Removals(self._transactions)
 
     def close(self) -> None:
         """Close every connection."""
@@ -61,13 +89,16 @@ class MetadataStore:
 
     # What is there.
 
-    def partitions(self) -> tuple[TopicPartition, ...]:
-        """Return every partition of the store, ascending."""
+    def partitions(self, *, is_forgotten: bool = False) -> tuple[TopicPartition, ...]:
+        """Return every partition, ascending: of those that were given up, or of the others."""
+        at = schema.PARTITIONS.c.forgotten_ms
         with self._transactions.reading() as connection:
             rows = connection.execute(
-                select(schema.PARTITIONS.c.topic, schema.PARTITIONS.c.partition)
+                select(schema.PARTITIONS.c.topic, schema.PARTITIONS.c.partition).where(
+                    at.is_not(None) if is_forgotten else at.is_(None)
+                )
             ).all()
-        return tuple(sorted(TopicPartition(topic, number) for topic, number in rows))
+        return tuple(sorted(partition_of(topic, number) for topic, number in rows))
 
     def load(self, partition: TopicPartition) -> PartitionState:
         """Return what is known of ``partition``; InvalidError when it is not in the store."""
@@ -128,6 +159,15 @@ class MetadataStore:
             return self.find_fact(key) or made  # Somebody else was first.
         return made
 
+    def raise_mark(self, token: str, above: int = 0) -> tuple[int, str]:
+        """Make the next mark of this metadata, greater than ``above`` too, and return it."""
+        with self._transactions.writing() as connection:
+            return raise_mark(connection, token, above)
+
+    def hear_commits(self, listener: Callable[[], None]) -> None:
+        """Let ``listener`` hear of every commit before it is made; what it raises ends it."""
+        self._transactions.listener = listener
+
     def holds(self, state: PartitionState) -> bool:
         """Say whether a partition is held through this object, and not given back."""
         is_mine = state.holder is not None and state.holder.id == self.holder.id
@@ -143,7 +183,11 @@ class MetadataStore:
         log_start: int,
         settings: Mapping[str, str],
     ) -> None:
-        """Add a partition that nobody owns yet; ConflictError when it is there."""
+        """Add a partition that nobody owns yet; ConflictError when it is there.
+
+        InvalidError for a name that no broker takes.
+        """
+        partition.checked()
         with self._transactions.writing() as connection:
             connection.execute(
                 insert(schema.PARTITIONS).values(
@@ -156,16 +200,20 @@ class MetadataStore:
     def take_over(
         self, partition: TopicPartition, *, epoch: int, owner: str,
         lineage: Sequence[LeaderEpoch], log_end: int, instead_of: PartitionState | None = None,
+        is_unchanged: bool = False,
     ) -> PartitionState:  # fmt: skip
         """Become the owner at ``epoch``: fence every older one and publish the claim, at once.
 
         ``lineage`` is the new leader's. FencedError unless the epoch is newer than the owner's;
         the same owner may come again with its own epoch, as after a restart, and fences the process
-        that held the partition. ConflictError when that is not the one of ``instead_of`` any more.
+        that held the partition. ConflictError when that is not the one of ``instead_of`` any more,
+        or, with ``is_unchanged``, when anything has changed since that was read.
         """
         with self._transactions.claiming(
             partition, epoch=epoch, owner=owner, instead_of=instead_of
         ) as (connection, row):
+            if is_unchanged and instead_of is not None and instead_of.version != row["version"]:
+                raise ConflictError(f"the partition changed meanwhile. partition={partition}")
             if epoch > int(row["leader_epoch"]):
                 state = load_state(connection, row)
                 claim = vector.take_over(
@@ -173,8 +221,12 @@ class MetadataStore:
                     epoch=epoch, log_start=state.log_start,
                 )  # fmt: skip
                 write_publication(connection, state.row_id, claim)
-            write_lineage(connection, int(row["id"]), lineage)
-            return load_state(connection, find_partition(connection, partition))
+            else:
+                state = load_state(connection, row, NO_PART)
+            write_lineage(connection, state, lineage)
+            found = load_state(connection, find_partition(connection, partition))
+            # Commits add to the size what they change; where it drifted, it is counted again.
+            return mend_size(connection, found)
 
     def give_back(self) -> None:
         """Say of every partition that is held through this object that its holder has ended.
@@ -193,28 +245,48 @@ class MetadataStore:
 
     def commit_copy(
         self, partition: TopicPartition, commit_id: str, *, epoch: int, segment: RemoteSegment,
-        lineage: Sequence[LeaderEpoch],
+        lineage: Sequence[LeaderEpoch], known: PartitionState | None = None,
     ) -> PartitionState:  # fmt: skip
-        """Make an uploaded copy of a local segment live, clipped to what nobody serves yet."""
+        """Make an uploaded copy of a local segment live, clipped to what nobody serves yet.
+
+        The first one begins the log: what lay below it was removed before it was copied.
+
+        ``known`` is what the caller has read: what is returned follows from it when it was the
+        newest, and is read from the database otherwise.
+        """
         with self._transactions.committing(partition, commit_id, epoch, "copy") as (
             connection,
             row,
         ):
-            state = load_state(connection, row)
+            state, now_ms = load_state(connection, row, NO_PART), self._time.now_ms(connection)
             routes = append_route(
                 state.routes, segment.segment_id, segment.base_offset, segment.last_offset,
                 floor=state.first_dirty(),
             )  # fmt: skip
-            insert_segment(connection, int(row["id"]), segment, now_ms=self._clock.now_ms())
-            write_lineage(connection, int(row["id"]), lineage)
-            write_routes(connection, int(row["id"]), routes)
+            insert_segment(connection, state.row_id, segment, now_ms=now_ms)
+            write_lineage(connection, state, lineage)
+            change_routes(connection, row, state, routes, (segment,))
+            if not state.routes and routes[0].base_offset > state.log_start:
+                known = None
+                connection.execute(
+                    update(schema.PARTITIONS)
+                    .where(schema.PARTITIONS.c.id == state.row_id)
+                    .values(log_start=routes[0].base_offset)
+                )
+        # Under the lock nobody was between the two: equal versions are equal states.
+        if known is not None and (known.version, known.fence) == (state.version, state.fence):
+            return known.with_copy(segment, routes[-1], tuple(lineage))
         return self.load(partition)
 
     def commit_swap(
         self, partition: TopicPartition, commit_id: str, *, epoch: int,
         sources: Sequence[str], outputs: Sequence[RemoteSegment], grace_ms: int,
-    ) -> PartitionState:  # fmt: skip
+        settings: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         """Replace segments by what the cleaner made of them; the sources wait out the grace.
+
+        ``settings`` are those of the partition that the outputs were made by: ConflictError when
+        it has others by now.
 
         ConflictError when a source is not read any more, or is outside of the lineage (I-23).
         """
@@ -222,7 +294,10 @@ class MetadataStore:
             connection,
             row,
         ):
-            state = load_state(connection, row)
+            _check_settings(row, settings)
+            now_ms = self.clock.now_in(connection)
+            part = routed_part(connection, sources)
+            state = load_state(connection, row, part or NO_PART)
             for source in sources:
                 found = state.segments.get(source)
                 if found is None or not is_within_lineage(found, state.lineage, state.remote_end):
@@ -237,40 +312,104 @@ class MetadataStore:
                 made[0] = replace(made[0], base_offset=start)
             routes = replace_routes(state.routes, sources, made)
             for segment in outputs:
-                insert_segment(connection, int(row["id"]), segment, now_ms=self._clock.now_ms())
-            write_routes(connection, int(row["id"]), routes)
-            retire_segments(
-                connection, sources, commit_id, now_ms=self._clock.now_ms(), grace_ms=grace_ms
-            )
-        return self.load(partition)
+                insert_segment(connection, state.row_id, segment, now_ms=now_ms)
+            change_routes(connection, row, state, routes, outputs)
+            retire_segments(connection, sources, commit_id, now_ms=now_ms, grace_ms=grace_ms)
 
     def publish(
-        self, partition: TopicPartition, commit_id: str, *, epoch: int, cleaned_to: int
-    ) -> PartitionState:
-        """Move the first dirty offset of the owner's epoch."""
+        self, partition: TopicPartition, commit_id: str, *, epoch: int, cleaned_to: int,
+        settings: Mapping[str, str] | None = None, began: PartitionState | None = None,
+    ) -> None:  # fmt: skip
+        """Move the first dirty offset of the owner's epoch; ``settings`` as of a swap.
+
+        ``began`` is what the cleaning began with: ConflictError when the first dirty offset was
+        moved since, as when the whole log was replaced.
+        """
         with self._transactions.committing(partition, commit_id, epoch, "publish") as (
             connection,
             row,
         ):
-            state = load_state(connection, row)
+            _check_settings(row, settings)
+            state = load_state(connection, row, NO_PART)
+            newest = vector.newest_of(state.publications, epoch)
+            if began is not None and vector.newest_of(began.publications, epoch) != newest:
+                raise ConflictError(
+                    "the log is not the one that was cleaned; it is looked at again. "
+                    f"partition={partition} epoch={epoch} cleaned_to={cleaned_to}"
+                )
             made = vector.advance(state.publications, epoch=epoch, cleaned_to=cleaned_to)
             write_publication(connection, state.row_id, made)
+
+    def commit_replacement(
+        self, partition: TopicPartition, commit_id: str, *, epoch: int,
+        instead_of: Sequence[Route], routes: Sequence[Route], made: Sequence[RemoteSegment],
+        lineage: Sequence[LeaderEpoch], cleaned_to: int | None, grace_ms: int,
+    ) -> PartitionState:  # fmt: skip
+        """Let ``routes`` be all that is read, at once; what they leave out waits out the grace.
+
+        ``made`` are the new segments among them. The log is then clean to ``cleaned_to`` and no
+        further, whoever said so before; None leaves what was said. ConflictError when what is read
+        is not ``instead_of`` any more, or the new routes end below the old ones.
+        """
+        with self._transactions.committing(partition, commit_id, epoch, "replace") as (
+            connection,
+            row,
+        ):
+            now_ms = self._time.now_ms(connection)
+            state = load_state(connection, row)
+            end = routes[-1].last_offset + 1 if routes else state.log_start
+            if state.routes != tuple(instead_of) or end < state.remote_end:
+                raise ConflictError(
+                    "what is in object storage changed while all of it was copied anew. "
+                    f"partition={partition} version={state.version}"
+                )
+            check_routes(routes)
+            for segment in made:
+                insert_segment(connection, state.row_id, segment, now_ms=now_ms)
+            write_lineage(connection, state, lineage)
+            change_routes(connection, row, state, routes, made)
+            kept = {route.segment_id for route in routes}
+            retire_segments(
+                connection, set(state.segments) - kept, commit_id, now_ms=now_ms,
+                grace_ms=grace_ms,
+            )  # fmt: skip
+            if cleaned_to is not None:
+                # What an older leader found clean was another log: a tombstone that is dropped as
+                # clean would leave what it deletes.
+                fresh = vector.renewed(state.publications, epoch=epoch, cleaned_to=cleaned_to)
+                renew_publications(connection, state.row_id, fresh)
         return self.load(partition)
+
+    def visits(self, partition: TopicPartition, directory: str) -> Visits:
+        """Return what is known of how a directory was cleaned, by its digest."""
+        with self._transactions.reading() as connection:
+            row = find_partition(connection, partition)
+            return load_visits(connection, int(row["id"]), directory)
+
+    def remember(
+        self, partition: TopicPartition, *, epoch: int, directory: str, visits: Visits
+    ) -> None:
+        """Keep what is known of how a directory was cleaned, as the owner."""
+        with self._transactions.owned(partition, epoch) as (connection, row):
+            write_visits(connection, int(row["id"]), directory, visits)
 
     def commit_expiry(
         self, partition: TopicPartition, commit_id: str, *, epoch: int, log_start: int,
         segments: Sequence[str], grace_ms: int, holder: Holder | None = None,
-    ) -> PartitionState:  # fmt: skip
+        settings: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         """Move the log start; ``segments``, a prefix of the routes below it, are read no more.
 
         It may pass the end of the routes when all of them go: the log is then local alone.
-        ``holder`` is who must hold the partition, instead of this process.
+        ``holder`` is who must hold the partition, instead of this process; ``settings`` as of a
+        swap.
         """
         with self._transactions.committing(partition, commit_id, epoch, "expire", holder) as (
             connection,
             row,
         ):
-            state = load_state(connection, row)
+            _check_settings(row, settings)
+            state = load_state(connection, row, (0, log_start))
             gone = set(segments)
             leaves_routes = any(route.segment_id not in gone for route in state.routes)
             if log_start < state.log_start or (leaves_routes and log_start > state.remote_end):
@@ -283,16 +422,16 @@ class MetadataStore:
             if not gone <= set(prefix):
                 raise ConflictError(f"a segment to expire is not below the log start. {gone}")
             routes = tuple(route for route in state.routes if route.segment_id not in gone)
-            write_routes(connection, int(row["id"]), routes)
+            change_routes(connection, row, state, routes)
             connection.execute(
                 update(schema.PARTITIONS)
                 .where(schema.PARTITIONS.c.id == row["id"])
                 .values(log_start=log_start)
             )
             retire_segments(
-                connection, gone, commit_id, now_ms=self._clock.now_ms(), grace_ms=grace_ms
-            )
-        return self.load(partition)
+                connection, gone, commit_id, now_ms=self.clock.now_in(connection),
+                grace_ms=grace_ms,
+            )  # fmt: skip
 
     def check_owner(self, partition: TopicPartition, *, epoch: int) -> None:
         """FencedError unless ``epoch`` is still the newest; raises the version like any change."""
@@ -304,8 +443,8 @@ class MetadataStore:
 
         Refused by the caller's epoch, by the grace, and while it is read.
         """
-        now_ms = self._clock.now_ms()
         with self._transactions.owned(partition, epoch) as (connection, row):
+            now_ms = self.clock.now_in(connection)
             routed = connection.execute(
                 select(schema.ROUTING.c.segment_id).where(schema.ROUTING.c.segment_id == segment_id)
             ).first()
@@ -324,15 +463,17 @@ class MetadataStore:
             return changed.rowcount == 1
 
     def finish_delete(self, partition: TopicPartition, *, epoch: int, segment_id: str) -> None:
-        """Say that the objects are gone; the row stays, so that the id is never used again."""
-        with self._transactions.owned(partition, epoch) as (connection, _):
+        """Say that the objects are gone; the row stays for a while, so that the id is refused."""
+        with self._transactions.owned(partition, epoch) as (connection, row):
+            now_ms = self._time.now_ms(connection)
+            prune_segments(connection, int(row["id"]), now_ms=now_ms)
             connection.execute(
                 update(schema.SEGMENTS)
                 .where(
                     schema.SEGMENTS.c.id == segment_id,
                     schema.SEGMENTS.c.state == SegmentState.DELETING,
                 )
-                .values(state=SegmentState.DELETED, state_since_ms=self._clock.now_ms())
+                .values(state=SegmentState.DELETED, state_since_ms=now_ms)
             )
 
     def configure(
@@ -355,3 +496,12 @@ class MetadataStore:
                 .where(schema.PARTITIONS.c.id == row["id"])
                 .values(uncleanable_reason=reason)
             )
+
+
+def _check_settings(row: RowMapping, settings: Mapping[str, str] | None) -> None:
+    """ConflictError when a decision was made by settings that the partition no longer has."""
+    if settings is not None and json_text(settings) != row["settings"]:
+        raise ConflictError(
+            "the settings of the partition were changed meanwhile; what was decided by the old "
+            f"ones does not count. partition={row['topic']}-{row['partition']}"
+        )

@@ -6,6 +6,7 @@ overwritten: a late writer can waste space and nothing else. Keys:
     <topic>-<partition>/<topic id>/<segment id>/<base offset>.log      and its indexes beside it
     <topic>-<partition>/<topic id>/<segment id>/filter
     keeplast-store                                                     whose objects these are
+    keeplast-marks/<number>                                            how far metadata has been
 
 Nothing is read from a listing but what may be collected: the metadata store says what is live.
 """
@@ -22,6 +23,8 @@ FILTER = "filter"
 ID_CHARS = 32
 STORE_NAME = "keeplast-store"
 """The object that names the one store whose objects lie here."""
+MARKS = "keeplast-marks"
+"""The folder of the objects that say how far metadata has been; see :mod:`.marks`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,18 @@ class ObjectStore(Protocol):
         ...
 
 
+class ObjectPlace(ObjectStore, Protocol):
+    """Objects of which one can be written where nobody else has: who was first is for the store
+    to say, whatever several hosts do at once."""
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        """Write an object, whole; False, and nothing is written, when there is one already.
+
+        After a lost answer False may speak of one's own: compare what is there.
+        """
+        ...
+
+
 class ObjectTree(ObjectStore, Protocol):
     """Objects whose keys are taken for paths: what a data directory in an object store needs."""
 
@@ -86,8 +101,9 @@ class ObjectTree(ObjectStore, Protocol):
 
 
 def partition_prefix(partition: TopicPartition, topic_id: str) -> str:
-    """Return the path below which all objects of a partition lie."""
-    return f"{partition}/{topic_id}"
+    """Return the path below which all objects of a partition lie; InvalidError for a name that no
+    broker takes."""
+    return f"{partition.checked()}/{topic_id}"
 
 
 def object_key(

@@ -7,7 +7,7 @@ other would never finish anything. Decision 0015.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from keeplast.errors import CompactionError, ConflictError, FencedError, RefusedError
@@ -23,8 +23,11 @@ CLAIMS_MAX = 5
 class Ownership:
     """The partitions that one opened store holds in the name of one owner. Thread-safe."""
 
-    def __init__(self, store: MetadataStore, owner: str) -> None:
-        """Hold nothing yet."""
+    def __init__(
+        self, store: MetadataStore, owner: str, beginning: Callable[[], None] | None = None
+    ) -> None:
+        """Hold nothing yet; ``beginning`` hears of work before a partition is held for it."""
+        self._beginning = beginning
         self._store = store
         self._owner = owner
         self._held: set[TopicPartition] = set()
@@ -47,6 +50,7 @@ class Ownership:
         what is stored. Where the newest of them is above the owner's epoch, it is claimed: what an
         owner has cleaned counts only up to where a newer epoch begins.
         """
+        self._begin()
         for left in reversed(range(CLAIMS_MAX)):
             state, known = known or self._store.load(partition), None
             joined = state.joined_lineage(tuple(lineage)) if lineage else state.lineage
@@ -67,10 +71,15 @@ class Ownership:
 
         Nobody is fenced by it when a process of this owner holds the partition.
         """
+        self._begin()
         state = self._store.load(partition)
         if state.owner == self._owner and state.holder is not None:
             return state
         return self.own(partition, takes_over=takes_over)
+
+    def _begin(self) -> None:
+        if self._beginning is not None:
+            self._beginning()
 
     def give_back(self) -> None:
         """Hold nothing any more, in good order; what cannot be written down stays held."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from keeplast.errors import InvalidError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
@@ -20,7 +21,8 @@ class PartitionState:
     """All that is known of a partition, as of one transaction. ``segments`` are the routed ones.
 
     ``holder`` is the process that may change it, or the last one that might when
-    ``held_since_ms`` is None.
+    ``held_since_ms`` is None. ``forgotten_ms`` is when the partition was given up; it has no routes
+    then.
     """
 
     row_id: int
@@ -39,6 +41,7 @@ class PartitionState:
     uncleanable_reason: str | None
     holder: Holder | None
     held_since_ms: int | None
+    forgotten_ms: int | None = None
 
     @property
     def fence(self) -> tuple[int, str | None]:
@@ -87,6 +90,16 @@ class PartitionState:
             at = max(at, route.last_offset + 1)
         return at
 
+    def with_copy(
+        self, segment: RemoteSegment, route: Route, lineage: tuple[LeaderEpoch, ...]
+    ) -> PartitionState:
+        """Return the state behind a commit of this one that made ``route`` its last."""
+        return replace(
+            self, version=self.version + 1, lineage=lineage, routes=(*self.routes, route),
+            segments={**self.segments, segment.segment_id: segment},
+            remote_bytes=self.remote_bytes + segment.size_bytes,
+        )  # fmt: skip
+
     def joined_lineage(self, own: tuple[LeaderEpoch, ...]) -> tuple[LeaderEpoch, ...]:
         """Return the leader epochs of a log that has all of object storage's; ``own`` are its own.
 
@@ -96,6 +109,15 @@ class PartitionState:
         known = tuple(entry for entry in self.lineage if entry.start_offset < self.remote_end)
         newest = known[-1].epoch if known else -1
         return (*known, *(entry for entry in own if entry.epoch > newest))
+
+
+def check_not_forgotten(state: PartitionState) -> None:
+    """Raise InvalidError for a partition that was given up: nothing is added to it."""
+    if state.forgotten_ms is not None:
+        raise InvalidError(
+            "the partition was given up (keeplast tier forget); keeplast tier import begins it "
+            f"anew. partition={state.partition}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

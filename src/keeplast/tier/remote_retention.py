@@ -7,9 +7,11 @@ below its log start.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from keeplast.cleaner.retention import ExpiryPlan, plan_expiry
+from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.topic_config import TopicConfig
 from keeplast.tier.partition_state import PartitionState
 
@@ -34,3 +36,19 @@ def plan_remote_expiry(
         log_end=state.remote_end + (1 if local_only_bytes else 0),
         high_watermark=state.remote_end, now_ms=now_ms,
     )  # fmt: skip
+
+
+def find_directory_log_start(
+    topic: TopicConfig, *, noted: int | None, first_base: int, lineage: Sequence[LeaderEpoch]
+) -> int:
+    """Return below which offset the broker of a directory has nothing to read any more.
+
+    ``noted`` is the line of its log start checkpoint. A broker drops the line with the segments
+    below it, and moves the beginning of its leader epochs there; a host of a tiered log, whose
+    segments leave its disk alone, does not. With ``delete`` in the policy it is retention that
+    moves both, and the store has a retention of its own: there the line alone counts.
+    """
+    found = 0 if noted is None else noted
+    if topic.expires or not lineage:
+        return found
+    return max(found, min(first_base, lineage[0].start_offset))

@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, bindparam, delete, insert, select, update
+from sqlalchemy import (
+    Connection,
+    RowMapping,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 
-from keeplast.errors import ConflictError, InvalidError
+from keeplast.errors import ConflictError, CorruptError, InvalidError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier import schema
+from keeplast.tier.continuity import Visits
 from keeplast.tier.holder import Holder
+from keeplast.tier.objects import ID_CHARS
 from keeplast.tier.partition_state import PartitionState
-from keeplast.tier.routing import Route
+from keeplast.tier.routing import Route, check_routes
 from keeplast.tier.segment import RemoteFile, RemoteSegment, SegmentKind, SegmentState
 from keeplast.tier.vector import Publication
+
+KEPT_MS = 7 * 24 * 60 * 60 * 1000
+"""How long the outcome of a commit can be looked up, and the id of a deleted segment is refused.
+
+Whoever may still come with one of them was fenced long before: a transaction lives for minutes."""
+PRUNED_MAX = 10
+"""Of old rows a change takes so many away and adds one: what is kept is bounded, and no change has
+to wait for the others' past."""
+DIRECTORIES_MAX = 8
+"""Of so many directories, the newest, it is remembered how they were cleaned."""
+
+
+_ID = re.compile(rf"[0-9a-f]{{1,{ID_CHARS}}}\Z")
+_SUFFIX = re.compile(r"\.?[a-z-]{1,32}\Z")
 
 # What is asked for again and again is built once: that is a quarter of what asking costs.
 
@@ -46,12 +73,56 @@ _SEGMENTS = (
     .join(schema.ROUTING, schema.ROUTING.c.segment_id == schema.SEGMENTS.c.id)
     .where(schema.ROUTING.c.partition_id == bindparam("number"))
 )
+_PART = _ROUTES.where(schema.ROUTING.c.base_offset.between(bindparam("first"), bindparam("last")))
+_LAST = _ROUTES.order_by(None).order_by(schema.ROUTING.c.base_offset.desc()).limit(1)
+_NAMED_SEGMENTS = select(schema.SEGMENTS).where(
+    schema.SEGMENTS.c.id.in_(bindparam("segment_ids", expanding=True))
+)
+_ROUTED = select(
+    func.min(schema.ROUTING.c.base_offset), func.max(schema.ROUTING.c.base_offset)
+).where(schema.ROUTING.c.segment_id.in_(bindparam("segment_ids", expanding=True)))
+"""Ids are the whole store's: by them alone the rows are found without those of the partition."""
+_UNROUTE = delete(schema.ROUTING).where(
+    schema.ROUTING.c.partition_id == bindparam("number"),
+    schema.ROUTING.c.base_offset == bindparam("first"),
+)
+_BEFORE = (
+    _ROUTES.where(schema.ROUTING.c.base_offset < bindparam("first"))
+    .order_by(None)
+    .order_by(schema.ROUTING.c.base_offset.desc())
+    .limit(1)
+)
+_FROM = _ROUTES.where(schema.ROUTING.c.base_offset >= bindparam("first")).limit(bindparam("count"))
+_PRUNE_COMMITS = delete(schema.COMMITS).where(
+    schema.COMMITS.c.id.in_(
+        select(schema.COMMITS.c.id)
+        .where(
+            schema.COMMITS.c.partition_id == bindparam("number"),
+            schema.COMMITS.c.at_ms < bindparam("before_ms"),
+        )
+        .order_by(schema.COMMITS.c.at_ms)
+        .limit(PRUNED_MAX)
+    )
+)
+_PRUNE_SEGMENTS = delete(schema.SEGMENTS).where(
+    schema.SEGMENTS.c.id.in_(
+        select(schema.SEGMENTS.c.id)
+        .where(
+            schema.SEGMENTS.c.partition_id == bindparam("number"),
+            schema.SEGMENTS.c.state == SegmentState.DELETED,
+            schema.SEGMENTS.c.state_since_ms < bindparam("before_ms"),
+        )
+        .order_by(schema.SEGMENTS.c.state_since_ms)
+        .limit(PRUNED_MAX)
+    )
+)
 
 
 def find_partition(
     connection: Connection, partition: TopicPartition, *, locks: bool = False
 ) -> RowMapping:
     """Return the row of a partition, locked for a change; InvalidError when there is none."""
+    partition.checked()
     named = {"topic": partition.topic, "partition": partition.partition}
     query = _PARTITION_LOCKED if locks else _PARTITION
     row = connection.execute(query, named).mappings().first()
@@ -68,18 +139,47 @@ def find_commit(connection: Connection, commit_id: str) -> int | None:
     return None if found is None else int(found)
 
 
-def load_state(connection: Connection, row: RowMapping) -> PartitionState:
-    """Return all that is known of the partition whose row this is."""
+def raise_mark(connection: Connection, token: str, above: int) -> tuple[int, str]:
+    """Keep the next mark, greater than ``above`` too; ConflictError when two make the first."""
+    query = select(schema.STORE.c.value).where(schema.STORE.c.key == schema.MARK).with_for_update()
+    found = connection.execute(query).scalar()
+    number = max(above, 0 if found is None else int(str(found).partition(" ")[0])) + 1
+    if found is None:
+        connection.execute(insert(schema.STORE).values(key=schema.MARK, value=f"{number} {token}"))
+    else:
+        connection.execute(
+            update(schema.STORE)
+            .where(schema.STORE.c.key == schema.MARK)
+            .values(value=f"{number} {token}")
+        )
+    return number, token
+
+
+def load_state(
+    connection: Connection, row: RowMapping, part: tuple[int, int] | None = None
+) -> PartitionState:
+    """Return all that is known of the partition whose row this is.
+
+    With ``part``, two offsets, only the routes that begin between them, both inclusive, and the
+    last one: what a commit has to see costs what it changes, not what the partition holds.
+    """
     number = int(row["id"])
     named = {"number": number}
     lineage = connection.execute(_LINEAGE, named).all()
     publications = connection.execute(_PUBLICATIONS, named).all()
-    routes = connection.execute(_ROUTES, named).all()
-    segments = connection.execute(_SEGMENTS, named).mappings()
+    if part is None:
+        routes = connection.execute(_ROUTES, named).all()
+        segments = connection.execute(_SEGMENTS, named).mappings()
+    else:
+        bounds = {**named, "first": part[0], "last": part[1]}
+        last = connection.execute(_LAST, named).all()
+        routes = sorted({*connection.execute(_PART, bounds).all(), *last})
+        ids = {"segment_ids": [route.segment_id for route in routes]}
+        segments = connection.execute(_NAMED_SEGMENTS, ids).mappings()
     return PartitionState(
         row_id=number,
         partition=TopicPartition(row["topic"], row["partition"]),
-        topic_id=row["topic_id"],
+        topic_id=_id_of(row["topic_id"], "topic_id"),
         leader_epoch=row["leader_epoch"],
         owner=row["owner"],
         version=row["version"],
@@ -93,6 +193,7 @@ def load_state(connection: Connection, row: RowMapping) -> PartitionState:
         uncleanable_reason=row["uncleanable_reason"],
         holder=holder_of(row),
         held_since_ms=row["held_since_ms"],
+        forgotten_ms=row["forgotten_ms"],
     )
 
 
@@ -114,8 +215,13 @@ def raise_version(connection: Connection, row: RowMapping, **values: Any) -> Non
         raise ConflictError(f"the partition changed meanwhile. partition={row['topic']}")
 
 
-def write_lineage(connection: Connection, number: int, lineage: Sequence[LeaderEpoch]) -> None:
-    """Replace the leader epochs of a partition."""
+def write_lineage(
+    connection: Connection, before: PartitionState, lineage: Sequence[LeaderEpoch]
+) -> None:
+    """Replace the leader epochs of a partition, where they differ."""
+    number = before.row_id
+    if tuple(lineage) == before.lineage:
+        return
     connection.execute(delete(schema.LINEAGE).where(schema.LINEAGE.c.partition_id == number))
     rows = [
         {"partition_id": number, "epoch": entry.epoch, "start_offset": entry.start_offset}
@@ -142,20 +248,120 @@ def write_publication(connection: Connection, number: int, made: Publication) ->
     )  # fmt: skip
 
 
-def write_routes(connection: Connection, number: int, routes: Sequence[Route]) -> None:
-    """Replace what of a partition is read where."""
-    connection.execute(delete(schema.ROUTING).where(schema.ROUTING.c.partition_id == number))
-    rows = [
-        {
-            "partition_id": number,
-            "base_offset": route.base_offset,
-            "last_offset": route.last_offset,
-            "segment_id": route.segment_id,
-        }
-        for route in routes
-    ]
-    if rows:
-        connection.execute(insert(schema.ROUTING), rows)
+def renew_publications(connection: Connection, number: int, made: Publication) -> None:
+    """Forget how far anybody said the log was clean, but for ``made``."""
+    connection.execute(
+        delete(schema.PUBLICATIONS).where(schema.PUBLICATIONS.c.partition_id == number)
+    )
+    write_publication(connection, number, made)
+
+
+def load_visits(connection: Connection, number: int, directory: str) -> Visits:
+    """Return what is known of how a directory was cleaned."""
+    row = connection.execute(
+        select(schema.VISITS.c.seen, schema.VISITS.c.latest_ms).where(
+            schema.VISITS.c.partition_id == number, schema.VISITS.c.directory == directory
+        )
+    ).first()
+    return Visits() if row is None else Visits.of_json(row.seen, row.latest_ms)
+
+
+def write_visits(connection: Connection, number: int, directory: str, visits: Visits) -> None:
+    """Replace what is known of a directory; of more than DIRECTORIES_MAX the oldest are let go."""
+    of_partition = schema.VISITS.c.partition_id == number
+    connection.execute(
+        delete(schema.VISITS).where(of_partition, schema.VISITS.c.directory == directory)
+    )
+    connection.execute(
+        insert(schema.VISITS).values(
+            partition_id=number, directory=directory, latest_ms=visits.latest_ms,
+            seen=visits.to_json(),
+        )
+    )  # fmt: skip
+    known = connection.execute(
+        select(schema.VISITS.c.directory)
+        .where(of_partition)
+        .order_by(schema.VISITS.c.latest_ms.desc(), schema.VISITS.c.directory)
+    ).scalars()
+    for old in [each for each in known if each != directory][DIRECTORIES_MAX - 1 :]:
+        connection.execute(
+            delete(schema.VISITS).where(of_partition, schema.VISITS.c.directory == old)
+        )
+
+
+def routed_part(connection: Connection, segment_ids: Sequence[str]) -> tuple[int, int] | None:
+    """Return where the first and the last route of ``segment_ids`` begin, None without any."""
+    found = connection.execute(_ROUTED, {"segment_ids": list(segment_ids)}).one()
+    return None if found[0] is None else (int(found[0]), int(found[1]))
+
+
+def change_routes(
+    connection: Connection, row: RowMapping, before: PartitionState, after: Sequence[Route],
+    made: Sequence[RemoteSegment] = (),
+) -> None:  # fmt: skip
+    """Make the routes of ``before``, a part or all of them, those of ``after``; I-14 is checked.
+
+    Only rows that differ are written, and only the neighbours of what was written are read again.
+    ``made`` are the segments of ``after`` that ``before`` did not have.
+    """
+    number = int(row["id"])
+    were, are = set(before.routes), set(after)
+    gone = [route for route in before.routes if route not in are]
+    new = [route for route in after if route not in were]
+    if gone:
+        connection.execute(
+            _UNROUTE, [{"number": number, "first": route.base_offset} for route in gone]
+        )
+    if new:
+        connection.execute(
+            insert(schema.ROUTING),
+            [
+                {
+                    "partition_id": number,
+                    "base_offset": route.base_offset,
+                    "last_offset": route.last_offset,
+                    "segment_id": route.segment_id,
+                }
+                for route in new
+            ],
+        )
+    _check_neighbours(connection, number, [*gone, *new], len(new))
+    kept = {route.segment_id for route in after}
+    dropped = {route.segment_id for route in gone} - kept
+    grown = sum(segment.size_bytes for segment in made)
+    grown -= sum(before.segments[segment_id].size_bytes for segment_id in dropped)
+    if grown:
+        connection.execute(
+            update(schema.PARTITIONS)
+            .where(schema.PARTITIONS.c.id == number)
+            .values(remote_bytes=schema.PARTITIONS.c.remote_bytes + grown)
+        )
+
+
+def mend_size(connection: Connection, state: PartitionState) -> PartitionState:
+    """Keep how many bytes the segments of ``state``, all of them, have; returns it with that."""
+    size = state.effective_bytes()
+    if size == state.remote_bytes:
+        return state
+    connection.execute(
+        update(schema.PARTITIONS)
+        .where(schema.PARTITIONS.c.id == state.row_id)
+        .values(remote_bytes=size)
+    )
+    return replace(state, remote_bytes=size)
+
+
+def _check_neighbours(
+    connection: Connection, number: int, changed: Sequence[Route], made: int
+) -> None:
+    """InvariantError when what was changed left a hole or an overlap, in itself or beside it."""
+    if not changed:
+        return
+    named = {"number": number, "first": min(route.base_offset for route in changed)}
+    found = list(connection.execute(_BEFORE, named).all())
+    # All that was made lies there without another between, or the next ones show that it does not.
+    found.extend(connection.execute(_FROM, {**named, "count": made + 1}).all())
+    check_routes([Route(base, last, segment_id) for base, last, segment_id in found])
 
 
 def insert_segment(
@@ -185,6 +391,16 @@ def retire_segments(
     )  # fmt: skip
 
 
+def prune_commits(connection: Connection, number: int, *, now_ms: int) -> None:
+    """Forget a few commits of a partition that nobody asks for any more."""
+    connection.execute(_PRUNE_COMMITS, {"number": number, "before_ms": now_ms - KEPT_MS})
+
+
+def prune_segments(connection: Connection, number: int, *, now_ms: int) -> None:
+    """Forget a few segments of a partition that were deleted long ago, with their ids."""
+    connection.execute(_PRUNE_SEGMENTS, {"number": number, "before_ms": now_ms - KEPT_MS})
+
+
 def _segment_columns(segment: RemoteSegment) -> dict[str, Any]:
     """Return a segment as the columns of its row, but for its partition and state."""
     return {
@@ -206,7 +422,7 @@ def _segment_columns(segment: RemoteSegment) -> dict[str, Any]:
 def segment_of(row: RowMapping) -> RemoteSegment:
     """Return the segment of a row."""
     return RemoteSegment(
-        segment_id=row["id"],
+        segment_id=_id_of(row["id"], "segment"),
         base_offset=row["base_offset"],
         last_offset=row["last_offset"],
         epochs=tuple(LeaderEpoch(epoch, start) for epoch, start in json.loads(row["epochs"])),
@@ -217,8 +433,36 @@ def segment_of(row: RowMapping) -> RemoteSegment:
         leader_epoch=row["leader_epoch"],
         number=row["number"],
         cleaner_offsets=offsets_of(row["cleaner_offsets"]),
-        files={s: RemoteFile(*entry) for s, entry in json.loads(row["files"]).items()},
+        files={_suffix_of(s): RemoteFile(*e) for s, e in json.loads(row["files"]).items()},
     )
+
+
+def partition_of(topic: str, number: int) -> TopicPartition:
+    """Return the partition of a row; CorruptError for one that nobody but a stranger has written.
+
+    Names become parts of paths and keys: those that no broker takes could lead anywhere.
+    """
+    try:
+        return TopicPartition(topic, number).checked()
+    except InvalidError as error:
+        raise CorruptError(
+            "the metadata store names a partition that no broker has; it was changed by something "
+            f"else than keeplast: {error}"
+        ) from error
+
+
+def _id_of(text: str, what: str) -> str:
+    if _ID.match(text) is None:
+        raise CorruptError(
+            f"an id in the metadata store is not made of hex digits. {what}={text[:ID_CHARS]!r}"
+        )
+    return text
+
+
+def _suffix_of(text: str) -> str:
+    if _SUFFIX.match(text) is None:
+        raise CorruptError(f"no file of a segment has this name. suffix={text[:ID_CHARS]!r}")
+    return text
 
 
 def offsets_of(text: str) -> dict[int, int]:

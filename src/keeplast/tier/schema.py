@@ -19,7 +19,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-TOPIC_CHARS_MAX = 249
+from keeplast.model.partition import TOPIC_CHARS_MAX
 
 METADATA = MetaData(
     naming_convention={
@@ -38,6 +38,9 @@ STORE = Table(
 )
 """Facts of the whole store: the key with which its filters hash, where its objects are."""
 
+MARK = "mark"
+"""The fact that is the newest mark of a store: its number, and its content behind a space."""
+
 PARTITIONS = Table(
     "partitions",
     METADATA,
@@ -55,12 +58,14 @@ PARTITIONS = Table(
     Column("remote_bytes", BigInteger, nullable=False),
     Column("settings", Text, nullable=False),
     Column("uncleanable_reason", Text, nullable=True),
+    Column("forgotten_ms", BigInteger, nullable=True),
     UniqueConstraint("topic", "partition"),
 )
 """One row a partition: its owner, and ``version``, which every change raises.
 
 ``holder`` is the one process of the owner that may change anything, or was until it gave the
-partition back: ``held_since_ms`` is then empty.
+partition back: ``held_since_ms`` is then empty. ``forgotten_ms`` says when it was given up; its row
+goes when its objects have.
 """
 
 LINEAGE = Table(
@@ -101,7 +106,7 @@ SEGMENTS = Table(
     Column("state_since_ms", BigInteger, nullable=False),
     Column("not_before_ms", BigInteger, nullable=True),
     Column("replaced_by", String(32), nullable=True),
-    Index(None, "partition_id", "state"),
+    Index(None, "partition_id", "state", "state_since_ms"),
 )
 
 ROUTING = Table(
@@ -111,8 +116,19 @@ ROUTING = Table(
     Column("base_offset", BigInteger, primary_key=True),
     Column("last_offset", BigInteger, nullable=False),
     Column("segment_id", ForeignKey("segments.id"), nullable=False),
+    Index(None, "segment_id"),
 )
 """Which segment is read for which offsets: disjoint, and without holes."""
+
+VISITS = Table(
+    "visits",
+    METADATA,
+    Column("partition_id", ForeignKey("partitions.id"), primary_key=True),
+    Column("directory", String(64), primary_key=True),
+    Column("latest_ms", BigInteger, nullable=False),
+    Column("seen", Text, nullable=False),
+)
+"""What is known of the cleaning of a directory that a partition is copied from, by its digest."""
 
 COMMITS = Table(
     "commits",
@@ -123,5 +139,6 @@ COMMITS = Table(
     Column("kind", String(16), nullable=False),
     Column("version", BigInteger, nullable=False),
     Column("at_ms", BigInteger, nullable=False),
+    Index(None, "partition_id", "at_ms"),
 )
 """What was committed, by an id that its author chose: an unknown outcome is looked up here."""

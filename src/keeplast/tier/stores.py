@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import obstore
-from obstore.exceptions import BaseError, InvalidPathError, NotFoundError
+from obstore.exceptions import AlreadyExistsError, BaseError, InvalidPathError, NotFoundError
 from obstore.store import LocalStore, MemoryStore, from_url
 
 from keeplast.errors import InvalidError, UnavailableError
-from keeplast.tier.objects import ObjectStore, ObjectTree, ObjectWriter, StoredObject
+from keeplast.model.redaction import has_userinfo, option_secrets, shown_url, without_secrets
+from keeplast.tier.objects import ObjectPlace, ObjectTree, ObjectWriter, StoredObject
 
 FILE = "file://"
 MEMORY = "memory://"
@@ -31,6 +32,7 @@ PART_BYTES = 8 << 20
 PARTS_AT_ONCE = 4
 DELETE_BATCH = 1000
 REASON_CHARS_MAX = 300
+_ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/?(?!/)")
 STORES_KEPT = 8
 """A worker process keeps connections to so many stores."""
 
@@ -74,6 +76,16 @@ class ObstoreObjects:
     def open_write(self, key: str) -> ObjectWriter:
         """Write in parts; nothing appears before the last one is confirmed."""
         return _Writer(self, key)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        """Write an object by a request that never replaces one."""
+        with self._translated(key):
+            try:
+                obstore.put(self._store, key, data, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+            self._make_durable(key)
+        return True
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """Page through the listing."""
@@ -131,7 +143,8 @@ class ObstoreObjects:
         except (BaseError, OSError) as error:
             raise UnavailableError(
                 f"the object store failed; see to bucket, credentials, endpoint and options. "
-                f"url={self._url} key={key} error={reason_of(error)}"
+                f"url={self._url} key={key} "
+                f"error={reason_of(error, option_secrets(self._options.items()))}"
             ) from error
 
 
@@ -165,9 +178,19 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def open_objects(url: str, options: dict[str, str] | None = None) -> ObjectStore:
+def open_objects(url: str, options: dict[str, str] | None = None) -> ObjectPlace:
     """Return the store at ``url`` for objects that are written once; as :func:`open_tree`."""
     return open_tree(url, options)
+
+
+def check_place(url: str) -> None:
+    """InvalidError for the URL of a store with a secret in it: it is kept, shown and sent about."""
+    if not _is_directory(url) and (has_userinfo(url) or "?" in url or "#" in url):
+        raise InvalidError(
+            "the URL of an object store is a bucket and a prefix; give credentials by the "
+            "environment (AWS_ACCESS_KEY_ID and so on) or as --object-option KEY=@FILE. "
+            f"url={shown_url(url)}"
+        )
 
 
 def lasting_url(url: str) -> str:
@@ -178,13 +201,19 @@ def lasting_url(url: str) -> str:
     if url.startswith(MEMORY):
         raise InvalidError(
             "objects in memory end with the process; give file://, s3://, gs:// or az://. "
-            f"url={url}"
+            f"url={shown_url(url)}"
+        )
+    check_place(url)
+    if _ONE_SLASH.match(url):
+        raise InvalidError(
+            "not a URL and hardly the name of a directory; give s3://, gs://, az:// or file:///, "
+            f"or ./ before a name. url={shown_url(url)}"
         )
     path = url.removeprefix(FILE)
     if not path or (url.startswith(FILE) and not path.startswith("/")):
         raise InvalidError(
             "a directory for objects is a path, or file:// with an absolute one: file:///srv/objects"
-            f". url={url}"
+            f". url={shown_url(url)}"
         )
     return f"{FILE}{Path(path).absolute()}" if _is_directory(url) else url
 
@@ -204,7 +233,7 @@ def _is_directory(url: str) -> bool:
     return url.startswith(FILE) or "://" not in url
 
 
-def open_tree(url: str, options: dict[str, str] | None = None) -> ObjectTree:
+def open_tree(url: str, options: dict[str, str] | None = None) -> ObstoreObjects:
     """Return the store at ``url``; ``options`` are obstore's, as for credentials and endpoints.
 
     InvalidError when the URL is not understood. A local directory is made.
@@ -215,6 +244,7 @@ def open_tree(url: str, options: dict[str, str] | None = None) -> ObjectTree:
         path = Path(url.removeprefix(FILE)).absolute()
         path.mkdir(parents=True, exist_ok=True)
         return ObstoreObjects(LocalStore(prefix=path, automatic_cleanup=True), f"{FILE}{path}")
+    check_place(url)
     try:
         config: Any = dict(options or {})
         # A server without TLS is one that the user has named so.
@@ -223,9 +253,18 @@ def open_tree(url: str, options: dict[str, str] | None = None) -> ObjectTree:
         return ObstoreObjects(from_url(url, config=config, client_options=client), url, config)
     except (BaseError, InvalidPathError, ValueError, TypeError) as error:
         raise InvalidError(
-            f"not an object store; give file://, s3://, gs:// or az:// with its options. url={url} "
-            f"error={reason_of(error)}"
-        ) from error
+            "not an object store; give file://, s3://, gs:// or az:// with its options. "
+            f"url={shown_url(url)} error={reason_of(error, option_secrets(config.items()))}"
+        ) from None
+    except BaseException as error:
+        # What the library's Rust does where an option is not the store's but its client's.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise InvalidError(
+            "an option is not one of this object store; leave it out. "
+            f"url={shown_url(url)} options={','.join(sorted(config))} "
+            f"error={reason_of(Exception(error), option_secrets(config.items()))}"
+        ) from None
 
 
 @functools.lru_cache(maxsize=STORES_KEPT)
@@ -234,9 +273,12 @@ def _reopened(url: str, options: tuple[tuple[str, str], ...]) -> ObjectTree:
     return open_tree(url, dict(options))
 
 
-def reason_of(error: Exception) -> str:
-    """Return what a store said, in a line: its code and message, else the first line."""
-    text = str(error)
+def reason_of(error: Exception, hidden: Iterable[str] = ()) -> str:
+    """Return what a store said, in a line: its code and message, else the first line.
+
+    ``hidden`` are secrets that do not stand in it.
+    """
+    text = without_secrets(str(error), hidden)
     found = [re.search(f"<{tag}>([^<]*)</{tag}>", text) for tag in ("Code", "Message")]
     said = [each[1] for each in found if each is not None]
     if said:

@@ -16,30 +16,44 @@ What a change writes is said in :mod:`.metadata`. Source: tiering.md sections 9.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, Engine, RowMapping, insert, update
+from sqlalchemy import Connection, Engine, RowMapping, insert
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from keeplast.clock import Clock
 from keeplast.errors import CommitUnknownError, ConflictError, FencedError, UnavailableError
 from keeplast.model.partition import TopicPartition
+from keeplast.model.redaction import without_secrets
 from keeplast.tier import schema
 from keeplast.tier.database import READING
 from keeplast.tier.holder import Holder, new_holder
 from keeplast.tier.partition_state import PartitionState
-from keeplast.tier.routing import check_routes
-from keeplast.tier.rows import find_commit, find_partition, holder_of, load_state, raise_version
+from keeplast.tier.rows import (
+    find_commit,
+    find_partition,
+    holder_of,
+    prune_commits,
+    raise_version,
+)
+from keeplast.tier.store_time import StoreTime, time_of
 
 
 class Transactions:
     """The ways to change a store, and to read it. Safe for several threads."""
 
-    def __init__(self, engine: Engine, clock: Clock, holder: Holder | None = None) -> None:
-        """Take an engine whose tables are there; ``holder`` is this process by default."""
+    def __init__(
+        self, engine: Engine, clock: Clock, holder: Holder | None = None,
+        time: StoreTime | None = None,
+    ) -> None:  # fmt: skip
+        """Take an engine whose tables are there; ``holder`` is this process by default.
+
+        ``time`` is the database's where it has a clock, else the host's.
+        """
         self._engine = engine
-        self._clock = clock
+        self.listener: Callable[[], None] | None = None
+        self.time = time_of(engine, clock) if time is None else time
         self.holder = new_holder() if holder is None else holder
 
     def close(self) -> None:
@@ -77,10 +91,11 @@ class Transactions:
                     connection.commit()
                 except DBAPIError as error:
                     raise CommitUnknownError(
-                        f"the metadata store did not say whether it committed. error={error.orig}"
+                        "the metadata store did not say whether it committed. "
+                        f"error={_words_of(error)}"
                     ) from error
         except IntegrityError as error:
-            raise ConflictError(f"it is there already. error={error.orig}") from error
+            raise ConflictError(f"it is there already. error={_words_of(error)}") from error
         except SQLAlchemyError as error:
             raise _unavailable(error) from error
 
@@ -105,7 +120,8 @@ class Transactions:
                 )
             raise_version(
                 connection, row, leader_epoch=epoch, owner=owner, holder=self.holder.id,
-                holder_process=self.holder.to_json(), held_since_ms=self._clock.now_ms(),
+                holder_process=self.holder.to_json(),
+                held_since_ms=self.time.now_ms(connection),
             )  # fmt: skip
             yield connection, row
 
@@ -124,6 +140,16 @@ class Transactions:
             raise_version(connection, row)
 
     @contextmanager
+    def ending(
+        self, partition: TopicPartition, epoch: int
+    ) -> Iterator[tuple[Connection, RowMapping]]:
+        """One transaction of the owner that may take the partition's row with it."""
+        with self.writing() as connection:
+            row = find_partition(connection, partition, locks=True)
+            _check_fence(partition, row, epoch, self.holder)
+            yield connection, row
+
+    @contextmanager
     def committing(
         self, partition: TopicPartition, commit_id: str, epoch: int, kind: str,
         holder: Holder | None = None,
@@ -131,8 +157,10 @@ class Transactions:
         """One transaction of the owner whose outcome can be looked up, and is if it must be.
 
         ConflictError when the answer was lost and the commit did not happen; CommitUnknownError
-        only when it could not be looked up either.
+        only when it could not be looked up either. ``listener`` hears of it first.
         """
+        if self.listener is not None:
+            self.listener()
         try:
             with self._inserting_commit(partition, commit_id, epoch, kind, holder) as found:
                 yield found
@@ -155,22 +183,17 @@ class Transactions:
         self, partition: TopicPartition, commit_id: str, epoch: int, kind: str,
         holder: Holder | None,
     ) -> Iterator[tuple[Connection, RowMapping]]:  # fmt: skip
-        """A transaction that keeps its id; the routes that it leaves have no hole (I-14)."""
+        """A transaction that keeps its id, and takes old ones away: there are not ever more."""
         with self.owned(partition, epoch, holder) as (connection, row):
+            now_ms = self.time.now_ms(connection)
+            prune_commits(connection, int(row["id"]), now_ms=now_ms)
             connection.execute(
                 insert(schema.COMMITS).values(
                     id=commit_id, partition_id=row["id"], epoch=epoch, kind=kind,
-                    version=int(row["version"]) + 1, at_ms=self._clock.now_ms(),
+                    version=int(row["version"]) + 1, at_ms=now_ms,
                 )
             )  # fmt: skip
             yield connection, row
-            state = load_state(connection, find_partition(connection, partition))
-            check_routes(state.routes)
-            connection.execute(
-                update(schema.PARTITIONS)
-                .where(schema.PARTITIONS.c.id == row["id"])
-                .values(remote_bytes=state.effective_bytes())
-            )
 
 
 def _check_fence(partition: TopicPartition, row: RowMapping, epoch: int, holder: Holder) -> None:
@@ -192,6 +215,12 @@ def _fenced(partition: TopicPartition, epoch: int, current: int) -> FencedError:
 
 
 def _unavailable(error: Exception) -> UnavailableError:
-    # The driver's own words, in one line: the library adds an address that helps nobody here.
+    return UnavailableError(
+        f"the metadata store cannot be reached or is busy. error={_words_of(error)}"
+    )
+
+
+def _words_of(error: Exception) -> str:
+    """Return the driver's own words, in a line: the library adds an address that helps nobody."""
     words = " ".join(str(getattr(error, "orig", None) or error).split())
-    return UnavailableError(f"the metadata store cannot be reached or is busy. error={words}")
+    return without_secrets(words)

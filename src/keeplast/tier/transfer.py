@@ -12,6 +12,7 @@ where it ends.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +37,6 @@ from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import (
     SegmentFiles,
     SegmentIndexes,
-    load_aborted,
     load_indexes,
     rebuild_indexes,
 )
@@ -65,11 +65,16 @@ def copy_segment(
     number: int,
     cleaner_offsets: dict[int, int],
     index_interval_bytes: int,
+    aborted: Sequence[AbortedTransaction],
     from_offset: int | None = None,
+    is_cut: bool = False,
 ) -> RemoteSegment:
     """Upload a closed local segment ``[base, next_offset)`` under ``segment_id`` and verify it.
 
+    ``aborted`` becomes its transaction index, which readers of the store trust: it is what the
+    markers say (:func:`keeplast.log.transactions.aborted_by_segment`), not the local index.
     ``from_offset`` above the base leaves out the batches below it, which another segment has.
+    ``is_cut`` leaves out those from ``next_offset`` on, where a batch must begin or none lie.
     UnavailableError when what was stored is not what was sent. Nothing is live before the metadata
     store says so.
     """
@@ -78,21 +83,30 @@ def copy_segment(
     # Built again where they are missing or wrong, so that nobody has to do it from objects.
     buffers = WindowBuffers(WINDOW_BYTES)
     indexes = load_indexes(segment, files, index_interval_bytes, buffers)
-    start = _position_of(files, segment, indexes, base)
-    kept = indexes
-    if start:
+    start, _ = _find_batch(files, segment, indexes, base)
+    kept, is_whole = indexes, not start
+    if is_cut:
+        stop, _ = _find_batch(files, segment, indexes, next_offset)
+        is_whole = is_whole and stop == segment.size_bytes
+        segment = replace(segment, size_bytes=stop)
+    if not is_whole:
         # Not cut from the whole: where the greatest timestamp is left out, another one counts.
         kept = rebuild_indexes(
             segment, files, index_interval_bytes, buffers, start=start, base_offset=base
         )
     epochs = epochs_between(lineage, base, next_offset)
-    end = _end_batch(files, segment, indexes, next_offset, epochs[-1].epoch)
+    end = end_batch(files, segment, indexes, base, next_offset, epochs[-1].epoch)
     small_files = _small_files(
         kept,
         [entry for entry in lineage if entry.start_offset < next_offset],
-        [entry for entry in load_aborted(segment, files) if entry.last_offset >= base],
+        [entry for entry in aborted if base <= entry.last_offset < next_offset],
     )
-    stored = {LOG: _stream(objects, files, segment.log_path, key(LOG), start=start, end=end)}
+    stored = {
+        LOG: _stream(
+            objects, files, segment.log_path, key(LOG), start=start, stop=segment.size_bytes,
+            end=end,
+        )
+    }  # fmt: skip
     for suffix, content in small_files.items():
         stored[suffix] = put_small(objects, key(suffix), content)
     snapshot = segment.directory / segment_file(next_offset, SNAPSHOT)
@@ -126,12 +140,25 @@ def _small_files(
     return found | ({TXN_INDEX: txn_index.encode(aborted)} if aborted else {})
 
 
-def _position_of(
-    files: FileSystem, segment: SegmentFiles, indexes: SegmentIndexes, offset: int
+def find_cut(
+    files: FileSystem, segment: SegmentFiles, offset: int, index_interval_bytes: int
 ) -> int:
-    """Return where the first batch begins that ends at or above ``offset``."""
+    """Return where a segment can be cut so that nothing at or above ``offset`` stays: there, or
+    where the batch begins that holds it."""
+    indexes = load_indexes(segment, files, index_interval_bytes, WindowBuffers(WINDOW_BYTES))
+    _, base = _find_batch(files, segment, indexes, offset)
+    return offset if base is None else max(min(base, offset), segment.base_offset)
+
+
+def _find_batch(
+    files: FileSystem, segment: SegmentFiles, indexes: SegmentIndexes, offset: int
+) -> tuple[int, int | None]:
+    """Return where the first batch lies that ends at or above ``offset``, and its base offset.
+
+    The end of the file, and None, when there is no such batch.
+    """
     if offset <= segment.base_offset:
-        return 0
+        return 0, segment.base_offset
     start = indexes.position_before(offset - segment.base_offset)
     with reading(files, segment.log_path) as handle:
         for window in read_windows(
@@ -141,8 +168,9 @@ def _position_of(
             rows = window.table[: window.batches]
             found = np.flatnonzero(rows[:, t.LAST_OFFSET] >= offset)
             if len(found):
-                return window.position + int(rows[found[0], t.POSITION])
-    return segment.size_bytes
+                row = rows[found[0]]
+                return window.position + int(row[t.POSITION]), int(row[t.BASE_OFFSET])
+    return segment.size_bytes, None
 
 
 def epochs_between(
@@ -243,15 +271,17 @@ def file_crc(files: FileSystem, path: Path) -> int:
     return crc
 
 
-def _end_batch(
-    files: FileSystem, segment: SegmentFiles, indexes: SegmentIndexes, next_offset: int, epoch: int
-) -> bytes:
+def end_batch(
+    files: FileSystem, segment: SegmentFiles, indexes: SegmentIndexes, base_offset: int,
+    next_offset: int, epoch: int,
+) -> bytes:  # fmt: skip
     """Return an empty batch that ends where the segment does, nothing when its own last one does.
 
-    CorruptError when the segment cannot be read to its end, or reaches beyond ``next_offset``.
+    It begins at ``base_offset`` or behind it. CorruptError when the segment cannot be read to its
+    end, or reaches beyond ``next_offset``.
     """
-    start = int(indexes.offsets[-1, 1]) if len(indexes.offsets) else 0
-    found = segment.base_offset
+    start = indexes.position_before(next_offset - 1 - segment.base_offset)
+    found = base_offset
     with reading(files, segment.log_path) as handle:
         for window in read_windows(
             handle,
@@ -260,7 +290,7 @@ def _end_batch(
             start=start,
             end=segment.size_bytes,
         ):
-            found = int(window.table[window.batches - 1, t.LAST_OFFSET]) + 1
+            found = max(found, int(window.table[window.batches - 1, t.LAST_OFFSET]) + 1)
     if found > next_offset:
         raise CorruptError(
             "a segment reaches into the next one", path=str(segment.log_path),
@@ -280,16 +310,19 @@ def _stream(
     key: str,
     *,
     start: int = 0,
+    stop: int | None = None,
     end: bytes = b"",
 ) -> RemoteFile:
+    """Write ``[start, stop)`` of a file and ``end`` behind it, and read the object back."""
     crc = 0
     with reading(files, path) as handle:
         writer = objects.open_write(key)
         buffer = memoryview(bytearray(min(PART_BYTES, max(handle.size_bytes, 1))))
         position = start
+        stop = handle.size_bytes if stop is None else min(stop, handle.size_bytes)
         try:
-            while position < handle.size_bytes:
-                count = handle.pread_into(buffer, position)
+            while position < stop:
+                count = handle.pread_into(buffer[: stop - position], position)
                 if count == 0:
                     break
                 writer.write(buffer[:count])

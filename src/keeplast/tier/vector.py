@@ -116,16 +116,30 @@ def advance(publications: Sequence[Publication], *, epoch: int, cleaned_to: int)
 
     InvalidError when it has not claimed the log, or would move back (I-18).
     """
-    own = [p for p in publications if p.epoch == epoch]
-    if not own:
+    last = newest_of(publications, epoch)
+    if last is None:
         raise InvalidError(f"the leader has not taken the log over. epoch={epoch}")
-    last = max(own, key=lambda p: p.number)
     if cleaned_to < last.cleaned_to:
         raise InvalidError(
             "the first dirty offset of a leader only grows. "
             f"epoch={epoch} from={last.cleaned_to} to={cleaned_to}"
         )
     return Publication(epoch, last.number + 1, {**last.offsets, epoch: cleaned_to})
+
+
+def renewed(publications: Sequence[Publication], *, epoch: int, cleaned_to: int) -> Publication:
+    """Return the one publication that counts when the leader of ``epoch`` has replaced the log.
+
+    Its number was never given before: who cleaned the log that was there is told by it.
+    """
+    number = max((p.number for p in publications if p.epoch == epoch), default=0) + 1
+    return Publication(epoch, number, {epoch: cleaned_to})
+
+
+def newest_of(publications: Sequence[Publication], epoch: int) -> Publication | None:
+    """Return the newest publication of the leader of ``epoch``, None before its claim."""
+    own = [p for p in publications if p.epoch == epoch]
+    return max(own, key=lambda p: p.number, default=None)
 
 
 def end_of_epoch(epoch: int, lineage: Sequence[LeaderEpoch], log_end: int) -> int:

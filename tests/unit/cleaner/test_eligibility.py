@@ -9,12 +9,13 @@ import pytest
 
 from keeplast.cleaner.eligibility import (
     FirstUncleanable,
+    delay_ms,
     find_cleanable_range,
-    find_compaction_delay,
     find_expired_bound,
     find_first_dirty,
     find_first_uncleanable,
     find_kept_transaction,
+    find_overdue_from,
     non_active_from,
     segments_between,
 )
@@ -189,8 +190,8 @@ def test_the_bound_is_never_below_the_first_dirty_offset() -> None:
 )
 def test_x07_overdue_by_the_millisecond(first: int | None, expected: int) -> None:
     log = [segment(0, first=first), segment(10, first=0)]
-    delay = find_compaction_delay(log, first_dirty=0, max_compaction_lag_ms=HOUR_MS, now_ms=NOW_MS)
-    assert expected == delay
+    overdue_from = find_overdue_from(log, first_dirty=0, max_compaction_lag_ms=HOUR_MS)
+    assert expected == delay_ms(overdue_from, NOW_MS)
 
 
 def test_x07_the_oldest_dirty_segment_decides_and_the_active_one_does_not() -> None:
@@ -200,15 +201,14 @@ def test_x07_the_oldest_dirty_segment_decides_and_the_active_one_does_not() -> N
         segment(20, first=NOW_MS - 5 * HOUR_MS),
         segment(30, first=1),
     ]
-    delay = find_compaction_delay(log, first_dirty=10, max_compaction_lag_ms=HOUR_MS, now_ms=NOW_MS)
-    assert 4 * HOUR_MS == delay
+    overdue_from = find_overdue_from(log, first_dirty=10, max_compaction_lag_ms=HOUR_MS)
+    assert 4 * HOUR_MS == delay_ms(overdue_from, NOW_MS)
 
 
 def test_without_a_largest_lag_nothing_is_ever_overdue() -> None:
     log = [segment(0, first=1), segment(10)]
-    assert 0 == find_compaction_delay(
-        log, first_dirty=0, max_compaction_lag_ms=INT64_MAX, now_ms=NOW_MS
-    )
+    assert None is find_overdue_from(log, first_dirty=0, max_compaction_lag_ms=INT64_MAX)
+    assert 0 == delay_ms(None, NOW_MS)
 
 
 def test_x10_a_segment_that_holds_the_first_dirty_offset_counts_twice() -> None:

@@ -85,7 +85,8 @@ def test_options_become_the_request(
         "--to", data_dir / "out", "--receipt", data_dir / "receipt",
         "--config", "segment.bytes=500",
     )  # fmt: skip
-    assert (0, "") == (run.code, run.err.replace("cleaning t-0: bound ?\n", ""))
+    said = [line for line in run.err.splitlines() if not line.startswith("note: ")]
+    assert (0, []) == (run.code, [line for line in said if line != "cleaning t-0: bound ?"])
     (request,) = coordinator.requests
     (partition,) = request.partitions
     assert "t-0" == str(partition.partition)
@@ -342,7 +343,7 @@ def test_an_error_of_the_disk_is_failed_and_names_the_file(
     run = keeplast("clean", data_dir, *COMPACT, "--json")
     assert 5 == run.code
     assert "/data/t-0/x.log" == run.document["error"]["path"]
-    assert "error: permission denied. path=/data/t-0/x.log\n" == run.err
+    assert "error: permission denied. path=/data/t-0/x.log" == run.err.splitlines()[-1]
 
 
 def test_a_defect_of_ours_is_failed_with_a_traceback_and_a_document(
@@ -403,3 +404,43 @@ def test_words_from_a_report_cannot_command_the_terminal(
     run = keeplast("clean", data_dir, *COMPACT)
     assert "\x1b" not in run.out + run.err
     assert "\\x1b[2J" in run.err
+
+
+@pytest.mark.parametrize("command", ["plan", "clean"])
+def test_hazards_of_a_strategy_are_said_and_in_the_document(
+    command: str, keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    run = keeplast(
+        command, data_dir, *COMPACT, "--json", "--config", "compaction.strategy=timestamp"
+    )
+    (said,) = [each for each in run.document["warnings"] if "bring a deleted key back" in each]
+    assert f"warning: {said}" in run.err
+
+
+@pytest.mark.parametrize("command", ["plan", "clean"])
+def test_the_defaults_that_are_assumed_are_said_once_and_in_the_document(
+    command: str, keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    run = keeplast(command, data_dir, *COMPACT, "--json", "--force")
+    assert ["delete.retention.ms", "min.compaction.lag.ms", "producer.id.expiration.ms"] == list(
+        run.document["assumed"]
+    )
+    assert 1 == run.err.count("note: Kafka's defaults are assumed")
+    file = data_dir / "server.properties"
+    file.write_text("log.cleaner.delete.retention.ms=5\nlog.cleaner.min.cleanable.ratio=1\n")
+    run = keeplast(command, data_dir, *COMPACT, "--json", "--broker-config", file)
+    assert ({}, 0) == (run.document["assumed"], run.err.count("assumed"))
+    (partition,) = coordinator.requests[-1].partitions
+    assert (5, 1.0) == (
+        partition.topic.delete_retention_ms,
+        partition.topic.min_cleanable_dirty_ratio,
+    )
+
+
+def test_a_line_of_a_brokers_file_that_cannot_be_used_costs_no_session(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    (data_dir / "server.properties").write_text("node.id=1\nlog.roll.ms=soon\n")
+    run = keeplast("clean", data_dir, *COMPACT, "--broker-config", data_dir / "server.properties")
+    assert (2, []) == (run.code, coordinator.opened)
+    assert "line=2" in run.err

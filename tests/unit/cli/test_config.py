@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.config.definitions import DEFINITIONS
+from tests.support.small_log import write_log
 from tests.unit.cli.conftest import Run
 
 Command = Callable[..., Run]
@@ -153,3 +154,48 @@ def test_a_file_that_is_not_there_is_a_usage_error(keeplast: Command, tmp_path: 
 
 def test_effective_values_need_a_directory(keeplast: Command) -> None:
     assert 2 == keeplast("config", "list", "--effective").code
+
+
+BROKER_FILE = "node.id=1\nssl.key.password=hunter2\nlog.roll.hours=2\nlog.retention.hours=1\n"
+
+
+def test_a_brokers_file_is_a_source_with_its_name(keeplast: Command, tmp_path: Path) -> None:
+    write_log(tmp_path / "data", "t-0", {0: []})
+    file = tmp_path / "server.properties"
+    file.write_text(BROKER_FILE)
+    broker = ("--broker-config", file)
+    run = keeplast("config", "list", tmp_path / "data", "--topic", "t", *broker, "--json")
+    rows = {each["key"]: each for each in run.document["settings"]}
+    assert {"segment.ms", "retention.ms"} == set(rows)
+    assert ("7200000", str(file), "cluster", "log.roll.hours") == tuple(
+        rows["segment.ms"][key] for key in ("value", "source", "source_scope", "source_key")
+    )
+    shown = keeplast("config", "list", tmp_path / "data", *broker).out
+    assert "server.properties, cluster (log.roll.hours)" in " ".join(shown.split())
+    got = keeplast("config", "get", "segment.ms", tmp_path / "data", *broker)
+    assert ("7200000\n", True) == (got.out, "server.properties" in got.err)
+    told = keeplast("config", "describe", "segment.ms", *broker)
+    assert "line 3: log.roll.hours, which is 7200000 (2 h)" in told.out
+    row = keeplast("config", "describe", "segment.bytes", *broker, "--json").document
+    assert (None, True) == (row["in_broker_config"]["line"], row["in_broker_config"]["is_default"])
+
+
+def test_a_brokers_file_is_checked(keeplast: Command, tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(BROKER_FILE)
+    run = keeplast("config", "check", file)
+    assert (0, True) == (run.code, "no mistake: 2 settings that keeplast knows" in run.out)
+    file.write_text(f"{BROKER_FILE}log.roll.ms=x\nlog.segment.bytes=y\nlog.cleaner.thread=1\n")
+    run = keeplast("config", "check", file, "--json")
+    assert 1 == run.code
+    assert ["line=5", "line=6"] == [each.split()[-1] for each in run.document["problems"]]
+    assert "hunter2" not in run.out + run.err
+
+
+def test_what_is_set_is_judged_with_the_brokers_file(keeplast: Command, tmp_path: Path) -> None:
+    write_log(tmp_path / "data", "t-0", {0: []})
+    file = tmp_path / "server.properties"
+    file.write_text("log.cleaner.max.compaction.lag.ms=10\n")
+    change = ("config", "set", "min.compaction.lag.ms=20", tmp_path / "data")
+    assert 2 == keeplast(*change, "--broker-config", file).code
+    assert 0 == keeplast(*change).code

@@ -202,6 +202,32 @@ def test_a_failed_export_leaves_nothing_behind(data: Path, tmp_path: Path) -> No
     assert not (tmp_path / "new").exists()
 
 
+def test_a_log_that_is_cut_off_meanwhile_is_not_exported(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = export_module._write
+
+    def write_and_truncate(*arguments: Any) -> Any:
+        written = write(*arguments)
+        segment = data / f"u-0/{0:020d}.log"
+        segment.write_bytes(segment.read_bytes()[:-1])
+        return written
+
+    monkeypatch.setattr(export_module, "_write", write_and_truncate)
+    done = run(data, tmp_path / "state")
+    assert 0 != done.exit_code
+    assert "truncated or made anew while its state was read" in " ".join(done.output.split())
+    assert not (tmp_path / "state").exists()
+
+
+def test_what_a_killed_export_has_left_goes_with_the_next_one(data: Path, tmp_path: Path) -> None:
+    left = tmp_path / ".state.0123abcd.partial"
+    left.mkdir()
+    (left / "part-00000.parquet").touch()
+    assert 0 == run(data, tmp_path / "state").exit_code
+    assert ["data", "state"] == sorted(path.name for path in tmp_path.iterdir())
+
+
 def test_a_full_disk_is_named(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, "Error writing bytes to file")
@@ -219,7 +245,7 @@ def test_an_export_that_is_stopped_leaves_nothing_behind(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(export_module, "_put_in_place", interrupt)
+    monkeypatch.setattr(export_module, "_settle", interrupt)
     assert 130 == run(data, tmp_path / "state").exit_code
     assert ["data"] == [path.name for path in tmp_path.iterdir()]
 

@@ -23,11 +23,14 @@ from keeplast.format.compression import Codec
 from keeplast.format.control import ControlType, EndTransactionMarker, encode_end_transaction
 from keeplast.format.record import Record
 from keeplast.model.partition import TopicPartition
+from tests.support.log_builder import LogBuilder
+from tests.support.partition_maker import COMPACT
 from tests.support.small_log import EPOCH_MS, batch, write_log
 from tests.unit.cli.conftest import Run
 
 Command = Callable[..., Run]
 FIRST, ACTIVE = "00000000000000000000", "00000000000000000004"
+MISSING = "no entry for the aborted transaction of producer 7 from 0 on (log offset 2)"
 
 
 def fingerprint(directory: Path) -> dict[str, str]:
@@ -325,3 +328,40 @@ def test_records_of_other_topics_are_not_taken_for_a_brokers(
 ) -> None:
     run = keeplast("inspect", "--records", "--json", data_dir / "t-0")
     assert {None} == {record["decoded"] for record in run.document["records"]}
+
+
+@pytest.mark.parametrize(
+    ("entries", "problem"),
+    [
+        ([], MISSING),
+        (
+            [(7, 1, 2)],
+            "no entry for the aborted transaction of producer 7 from 0 on (log offset 2)",
+        ),
+        ([(7, 0, 2), (9, 3, 4)], "the entry of producer 9 ends at no abort marker (log offset 4)"),
+        ([(7, 0, 2)], None),
+    ],
+)
+def test_a_transaction_index_that_disagrees_with_the_markers_is_a_problem(
+    keeplast: Command, tmp_path: Path, entries: list[tuple[int, int, int]], problem: str | None
+) -> None:
+    """The data lies in the segment before."""
+    log = LogBuilder(tmp_path / "t-0", COMPACT)
+    log.producer(7).send(1)
+    log.roll()
+    log.record(2, 2)
+    log.producer(7).abort()
+    log.producer(9).send(3)
+    log.producer(9).commit()
+    log.roll()
+    log.close()
+    path = log.path(1, ".txnindex")
+    path.unlink()
+    if entries:
+        found = [txn_index.AbortedTransaction(*entry, entry[2] + 1) for entry in entries]
+        path.write_bytes(txn_index.encode(found))
+    run = keeplast("inspect", tmp_path / "t-0", "--json")
+    assert ([] if problem is None else [problem]) == [
+        item["problem"] for item in run.document["problems"] if item["severity"] == "corrupt"
+    ]
+    assert (0 if problem is None else 3) == run.code

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.format.batch import encode_batch
+from keeplast.format.record import Record
+from tests.support.reader import read_partition
+from tests.support.small_log import EPOCH_MS, write_log
 from tests.unit.cli.conftest import Run
 
 Command = Callable[..., Run]
@@ -23,7 +27,8 @@ def settled_dir(data_dir: Path) -> Path:
 def test_a_line_a_round_and_a_table_at_the_end(keeplast: Command, settled_dir: Path) -> None:
     run = keeplast("run", settled_dir, *LOCAL)
     assert 0 == run.code, run.err
-    lines = run.err.splitlines()
+    note, *lines = run.err.splitlines()
+    assert note.startswith("note: ")
     assert "watching" in lines[0]
     assert "t-0" in lines[1]
     assert "dirty ratio 1.00" in lines[1]
@@ -43,6 +48,37 @@ def test_the_document_says_what_was_done(keeplast: Command, settled_dir: Path) -
     assert 5 == partition["last_round"]["end_offset"]
     again = keeplast("run", settled_dir, *LOCAL, "--json").document
     assert 0 == again["rounds"]
+
+
+def test_hazards_of_a_strategy_are_said_once(keeplast: Command, settled_dir: Path) -> None:
+    run = keeplast("run", settled_dir, *LOCAL, "--config", "compaction.strategy=timestamp")
+    assert 1 == run.err.count("bring a deleted key back")
+
+
+def test_a_brokers_own_topic_keeps_its_last_commit_whatever_the_default_is(
+    keeplast: Command, tmp_path: Path
+) -> None:
+    directory = write_log(tmp_path, "__consumer_offsets-0", {0: [], 2: [(b"other", b"")]})
+    # The older commit of the group is the one that is dated later.
+    dated = [Record(0, EPOCH_MS + 9, b"g", b"older"), Record(1, EPOCH_MS + 1, b"g", b"newer")]
+    batches = b"".join(encode_batch([each]) for each in dated)
+    (directory / f"{0:020d}.log").write_bytes(batches)
+    run = keeplast("run", tmp_path, *LOCAL, "--config", "log.cleaner.compaction.strategy=timestamp")
+    assert 0 == run.code, run.err
+    assert {b"g": b"newer", b"other": b""} == read_partition(directory).final_values()
+
+
+def test_the_defaults_that_are_assumed_are_said_once(keeplast: Command, settled_dir: Path) -> None:
+    run = keeplast("run", settled_dir, *LOCAL, "--json")
+    assert 1 == run.err.count("note: Kafka's defaults are assumed")
+    assert "0.5" == run.document["assumed"]["min.cleanable.dirty.ratio"]
+
+
+def test_a_brokers_ratio_counts(keeplast: Command, settled_dir: Path) -> None:
+    file = settled_dir / "server.properties"
+    file.write_text("log.cleaner.min.cleanable.ratio=1\n")
+    run = keeplast("run", settled_dir, *LOCAL, "--json", "--broker-config", file)
+    assert (0, {}) == (run.document["rounds"], run.document["assumed"])
 
 
 def test_a_damaged_partition_is_code_3_until_it_is_repaired(

@@ -18,7 +18,7 @@ from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.files import LocalFiles
 from keeplast.log.lock import locked
 from keeplast.model.partition import TopicPartition
-from keeplast.service.set_aside import set_aside, write_set_aside
+from keeplast.service.set_aside import FAILING_NAME, failing, set_aside, write_set_aside
 from tests.support.small_log import EPOCH_MS, write_log
 from tests.unit.cli.conftest import Run
 
@@ -129,7 +129,7 @@ def test_the_document_says_everything_of_every_partition(
     assert {
         "topic", "partition", "state", "reason", "log_start", "log_end", "first_dirty", "bound",
         "clean_bytes", "cleanable_bytes", "uncleanable_bytes", "ratio", "compaction_delay_ms",
-        "deadline_ms", "leftover_bytes", "notes", "tombstones", "markers", "set_aside",
+        "deadline_ms", "leftover_bytes", "notes", "tombstones", "markers", "set_aside", "failing",
         "last_round", "erased_by", "error",
     } == set(late)  # fmt: skip
     assert set(late) == set(by_name["events-0"])
@@ -225,6 +225,23 @@ def test_what_is_set_aside_is_told_with_its_reason(keeplast: Command, directory:
         for state, count in json.loads(run.out)["states"].items()
         if state == "set aside"
     }
+
+
+def test_a_log_whose_rounds_fail_is_told_and_promised_nothing(
+    keeplast: Command, directory: Path
+) -> None:
+    late = TopicPartition("late", 0)
+    mark = failing(LocalFiles(), late, directory / "late-0", OSError("no room"), EPOCH_MS)
+    write_set_aside(LocalFiles(), directory, {late: mark}, FAILING_NAME)
+    first = keeplast("status", directory, *NOW, "--json").document["partitions"][0]
+    assert ("late", "failing", "no room") == (first["topic"], first["state"], first["reason"])
+    assert (EPOCH_MS, "OSError") == (first["failing"]["since_ms"], first["failing"]["class"])
+    assert 86_400_000 == first["compaction_delay_ms"]
+    assert (None, True) == (first["erased_by"]["by_ms"], first["erased_by"]["is_unknown"])
+    shown = keeplast("status", directory, *NOW, "--topic", "late").out
+    assert "erased by: ? while its rounds fail" in shown
+    assert "failing since" in shown
+    assert "?" == next(line for line in shown.splitlines() if "late-0 " in line).split()[-1]
 
 
 def test_watching_goes_on_with_the_clock(keeplast: Command, directory: Path) -> None:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from keeplast.cli.escapes import printable, shown_bytes
 from keeplast.cli.picture import WIDTH, PicturedSegment, draw_log
-from keeplast.cli.sizes import format_bytes, parse_size
+from keeplast.cli.sizes import format_bytes
 from keeplast.errors import InvalidError
+from keeplast.model.size import parse_size
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,12 @@ from keeplast.config.mapping import topic_config
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
 from tests.support.reader import read_partition
+from tests.support.small_log import write_log
 from tests.unit.cli.conftest import Run
 
 Command = Callable[..., Run]
 
+ORDERS = package.TopicPartition("orders", 0)
 SAMPLE = Path(package.__file__).parent / "samples" / "broker-4.3.0"
 
 
@@ -347,6 +349,76 @@ def test_settings_are_changed_and_records_without_a_key_are_counted_first(
     assert (0, "events-0: the settings are now cleanup.policy=compact\n") == (back.code, back.out)
 
 
+def test_hazards_of_a_strategy_are_said_by_every_command_of_the_tier(
+    keeplast: Command, store: str
+) -> None:
+    at = ("--store", store)
+    words = "bring a deleted key back"
+    run = keeplast("tier", "configure", *at, "--config", "compaction.strategy=timestamp", "--json")
+    (found,) = run.document["partitions"]
+    assert (1, True) == (run.err.count(words), words in found["warnings"][0])
+    clean = keeplast("tier", "clean", *at, "--force", "--json")
+    assert found["warnings"] == clean.document["warnings"]
+    assert 1 == clean.err.count(words)
+    assert 1 == keeplast("tier", "run", *at, "--once").err.count(words)
+
+
+def test_a_brokers_file_is_kept_at_import_and_counts_where_nothing_is_kept(
+    tmp_path: Path, keeplast: Command
+) -> None:
+    at = ("--store", f"sqlite:///{tmp_path / 'meta.db'}")
+    assert 0 == keeplast("tier", "init", *at, "--objects", f"file://{tmp_path / 'objects'}").code
+    for name in ("a-0", "b-0"):
+        write_log(tmp_path / "data", name, {0: [(b"a", b"1")], 1: [(b"a", b"2")], 2: []})
+    broker = tmp_path / "server.properties"
+    broker.write_text("log.cleaner.delete.retention.ms=5\nlog.cleaner.min.cleanable.ratio=1\n")
+    compact = ("--config", "cleanup.policy=compact")
+    for topic, more in (("a", ("--broker-config", broker)), ("b", ())):
+        run = keeplast("tier", "import", tmp_path / "data", *at, "--topic", topic, *compact, *more)
+        assert 0 == run.code, run.err
+    kept = keeplast("tier", "configure", *at, "--plan", "--config", "retention.ms=1", "--json")
+    a, b = (each["settings"] for each in kept.document["partitions"])
+    assert ("5", None) == (a["delete.retention.ms"], b.get("delete.retention.ms"))
+    run = keeplast("tier", "clean", *at, "--topic", "b", "--json", "--broker-config", broker)
+    assert "min.cleanable.dirty.ratio" in run.document["partitions"][0]["reason"]
+    assert ({}, 0) == (run.document["assumed"], run.err.count("assumed"))
+    run = keeplast("tier", "clean", *at, "--topic", "b", "--json")
+    assert "86400000" == run.document["assumed"]["delete.retention.ms"]
+    assert 1 == run.err.count("note: Kafka's defaults are assumed")
+    run = keeplast("tier", "run", *at, "--once", "--json")
+    assert "86400000" == run.document["assumed"]["delete.retention.ms"]
+    assert 1 == run.err.count("note: Kafka's defaults are assumed")
+    run = keeplast("tier", "run", *at, "--once", "--json", "--broker-config", broker)
+    assert {} == run.document["assumed"]
+
+
+def test_a_brokers_own_topic_cannot_be_given_a_strategy(tmp_path: Path, keeplast: Command) -> None:
+    at = ("--store", f"sqlite:///{tmp_path / 'meta.db'}")
+    assert 0 == keeplast("tier", "init", *at, "--objects", f"file://{tmp_path / 'objects'}").code
+    write_log(tmp_path / "data", "__consumer_offsets-0", {0: [(b"a", b"1")], 1: [(b"a", b"2")]})
+    strategy = ("--config", "log.cleaner.compaction.strategy=timestamp")
+    run = keeplast("tier", "import", tmp_path / "data", *at, *strategy)
+    assert (0, 1) == (run.code, run.err.count("does not count for it")), run.err
+    run = keeplast("tier", "configure", *at, "--config", "compaction.strategy=timestamp")
+    assert 4 == run.code
+    assert "brokers read this topic by offset" in run.err
+
+
+def test_what_an_older_version_kept_with_a_brokers_own_topic_does_not_count(
+    tmp_path: Path,
+) -> None:
+    partition = package.TopicPartition("__consumer_offsets", 0)
+    kept = {"cleanup.policy": "compact", "compaction.strategy": "timestamp"}
+    with package.open_store(
+        f"sqlite:///{tmp_path / 'meta.db'}",
+        f"file://{tmp_path / 'objects'}",
+        owner="a",
+        topic_of=package.topic_config,
+    ) as store:
+        store._store.create(partition, "0" * 32, log_start=0, settings=kept)
+        assert package.topic_config({"cleanup.policy": "compact"}) == store.look(partition).topic
+
+
 def test_status_shows_the_local_log_beside_object_storage(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
@@ -383,8 +455,22 @@ def test_status_says_by_when_old_values_are_gone_from_the_objects(
     assert "while keeplast tier run goes" in " ".join(shown.split())
 
 
+def test_nothing_is_promised_of_what_is_set_aside(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    with package.open_store(store, owner="a", topic_of=package.topic_config) as opened:
+        opened.own(ORDERS, takes_over=True)
+        opened.set_aside(ORDERS, "CorruptError: bad")
+    run = keeplast("tier", "status", "--store", store, "--erased-by", "--json")
+    (found,) = run.document["partitions"]
+    assert (None, "not bounded because it is set aside") == (
+        found["erased_by"]["by_ms"],
+        found["erased_by"]["why"],
+    )
+
+
 def test_the_password_of_what_is_no_url_is_not_shown(keeplast: Command) -> None:
     run = keeplast("tier", "status", "--store", "postgresql//me:hidden@host/db")
     assert 2 == run.code
-    assert "url=postgresql//me:***@host/db" in run.err
+    assert "url=***@host/db" in run.err
     assert "hidden" not in run.err

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.format.filename import REPLICATION_CHECKPOINT
 from keeplast.format.leader_epoch import LeaderEpoch, encode
 from keeplast.log.append import NewRecord
+from keeplast.log.checkpoints import update_checkpoint
+from keeplast.log.files import LocalFiles
+from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from tests.support.log_builder import LogBuilder, text
 from tests.support.reader import read_partition
@@ -213,3 +217,23 @@ def test_one_partition_that_fails_stops_no_other(
     first, second = json.loads(run.out)["partitions"]
     assert "the target exists" in first["error"]["message"]
     assert 12 == second["log_end"]
+
+
+def test_an_import_says_what_it_has_left_out_above_the_high_watermark(
+    tmp_path: Path, keeplast: Command, store: str, log: LogBuilder
+) -> None:
+    """As after kill -9: a broker notes the high watermark every five seconds."""
+    fill(log, 1)
+    noted = {TopicPartition("t", 0): 14}
+    update_checkpoint(LocalFiles(), log.directory.parent, REPLICATION_CHECKPOINT, noted)
+    bring = (
+        "tier", "import", log.directory.parent, "--store", store, "--config",
+        "cleanup.policy=compact",
+    )  # fmt: skip
+    run = keeplast(*bring)
+    assert (0, True) == (run.code, "offsets 0..14" in run.out)
+    assert "offsets 14..16 are left out: they are above the high watermark" in run.err
+    noted = {TopicPartition("t", 0): 16}
+    update_checkpoint(LocalFiles(), log.directory.parent, REPLICATION_CHECKPOINT, noted)
+    run = keeplast(*bring)
+    assert (True, False) == ("offsets 0..16" in run.out, "left out" in run.err)

@@ -29,7 +29,7 @@ def place(tmp_path: Path) -> Path:
 def cleaned(place: Path, keeplast: Command) -> Path:
     run = keeplast(
         "clean", place / "after", *TOPIC, "--runner", "local", "--now-ms", LATE_MS, "--force",
-        "--first-dirty-offset", 13, "--receipt", place / "receipt",
+        "--unsafe", "--first-dirty-offset", 13, "--receipt", place / "receipt",
     )  # fmt: skip
     assert 0 == run.code, run.err
     return place
@@ -83,6 +83,44 @@ def test_run_in_place_is_judged_by_its_receipt(cleaned: Path, keeplast: Command)
     log.change(21, value=b"a9")
     log.save()
     assert 1 == keeplast(*arguments).code
+
+
+def test_partition_without_a_round_is_compared_without_a_receipt(
+    cleaned: Path, keeplast: Command
+) -> None:
+    # log-1 had nothing to clean, and comes after log-0, whose verdict must not be lost.
+    for name in ("before", "after"):
+        shutil.copytree(cleaned / "before" / "log-0", cleaned / name / "log-1")
+    receipt = ("--receipt", cleaned / "receipt", "--json")
+    run = keeplast("verify", cleaned / "before", cleaned / "after", *receipt)
+    assert 0 == run.code, run.err
+    first, second = run.document["partitions"]
+    assert ("log-0", "log-1") == (first["partition"], second["partition"])
+    assert ["holds", "holds"] == [first["verdict"], second["verdict"]]
+    assert "no round: compared without a receipt" == second["notes"][0]
+    assert "no round: compared without a receipt" not in first["notes"]
+    assert "receipt" not in [check["name"] for check in second["checks"]]
+
+
+def test_partition_without_a_round_and_a_before_cannot_be_judged(
+    cleaned: Path, keeplast: Command
+) -> None:
+    shutil.copytree(cleaned / "before" / "log-0", cleaned / "after" / "log-1")
+    run = keeplast("verify", "--receipt", cleaned / "receipt", cleaned / "after", "--json")
+    assert 0 == run.code, run.err
+    second = run.document["partitions"][1]
+    assert ("log-1", "cannot be judged") == (second["partition"], second["verdict"])
+    assert ["no round: there is no receipt to judge by"] == second["notes"]
+
+
+def test_receipt_of_another_directory_is_refused(cleaned: Path, keeplast: Command) -> None:
+    for name in ("before", "after"):
+        (cleaned / name / "log-0").rename(cleaned / name / "log-7")
+    run = keeplast(
+        "verify", cleaned / "before", cleaned / "after", "--receipt", cleaned / "receipt"
+    )
+    assert 2 == run.code
+    assert "in_receipt=log-0 partition=log-7" in run.err
 
 
 def test_replicas(cleaned: Path, keeplast: Command) -> None:

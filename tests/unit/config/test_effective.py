@@ -6,8 +6,6 @@ section 8.6).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from keeplast.config.definition import (
@@ -18,7 +16,7 @@ from keeplast.config.definition import (
     cluster_spellings,
 )
 from keeplast.config.definitions import TOPIC_DEFINITIONS
-from keeplast.config.effective import Effective, contradictions, hazards
+from keeplast.config.effective import Effective, contradictions
 from keeplast.config.layers import file_layer, flags_layer
 from keeplast.config.settings import Settings
 from keeplast.config.values import value_text
@@ -42,9 +40,8 @@ def settings(*flags: str, file: str = "") -> Settings:
     return Settings((flags_layer(flags), file_layer(file, "keeplast.toml")))
 
 
-def test_the_defaults_contradict_nothing_and_are_no_hazard() -> None:
+def test_the_defaults_contradict_nothing() -> None:
     assert [] == contradictions(values_of())
-    assert [] == hazards(values_of())
 
 
 def test_lc01_a_least_lag_above_the_largest_is_refused() -> None:
@@ -189,28 +186,3 @@ def test_a_clusters_local_retention_is_about_tiered_topics_only() -> None:
     assert [] == contradictions(values)
     values["remote.storage.enable"] = Effective(True, "test", Scope.TOPIC)
     assert 1 == len(contradictions(values))
-
-
-@pytest.mark.parametrize(
-    ("segment_ms", "max_lag_ms", "late"),
-    [
-        (DAY_MS - 1, DAY_MS - 1, []),
-        (DAY_MS, DAY_MS - 1, ["segment.ms"]),
-        (DAY_MS - 1, DAY_MS, ["max.compaction.lag.ms"]),
-        (DAY_MS, DAY_MS, ["segment.ms", "max.compaction.lag.ms"]),
-    ],
-)
-def test_a_deleted_key_may_come_back_unless_rounds_are_sooner_than_tombstones_go(
-    segment_ms: int, max_lag_ms: int, late: list[str]
-) -> None:
-    values = values_of(
-        compaction_strategy="timestamp", segment_ms=segment_ms, max_compaction_lag_ms=max_lag_ms
-    )
-    found = hazards(values)
-    assert bool(late) == bool(found)
-    for key in late:
-        assert f"{key}=" in found[0]
-    kept = values | {"keep.versioned.tombstones": Effective(True, "test", Scope.TOPIC)}
-    assert [] == hazards(kept)
-    last = values["compaction.strategy"]
-    assert [] == hazards(values | {"compaction.strategy": replace(last, value="offset")})

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.config.selection import Selection, select_partitions
+from keeplast.config.selection import Selection, select_directory, select_partitions
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import LocalFiles
+from keeplast.model.strategy import Strategy
 from tests.support.small_log import write_log
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "cluster_metadata"
@@ -190,6 +191,59 @@ def test_what_the_user_says_about_a_brokers_own_topic_counts(tmp_path: Path) -> 
 def test_a_clusters_policy_does_not_reach_the_brokers_own_topics(tmp_path: Path) -> None:
     make(tmp_path, "__transaction_state-0")
     assert ["__transaction_state-0"] == chosen(select(tmp_path, ["log.cleanup.policy=delete"]))
+
+
+@pytest.mark.parametrize(
+    ("flags", "file", "variables"),
+    [
+        (["log.cleaner.compaction.strategy=timestamp"], "", {}),
+        (["compaction.strategy=timestamp"], "", {}),
+        ([], "[cluster]\n'log.cleaner.compaction.strategy' = 'timestamp'\n", {}),
+        ([], "[topic.__consumer_offsets]\n'compaction.strategy' = 'timestamp'\n", {}),
+        ([], "", {"KEEPLAST_LOG_CLEANER_COMPACTION_STRATEGY": "timestamp"}),
+    ],
+)
+def test_nobody_can_say_how_the_brokers_own_topics_rank(
+    tmp_path: Path, flags: list[str], file: str, variables: dict[str, str]
+) -> None:
+    make(tmp_path, "__consumer_offsets-0", "orders-0")
+    (tmp_path / "keeplast.toml").write_text(f"{file}[topic.orders]\ncleanup.policy='compact'\n")
+    selection = select_partitions(tmp_path, LocalFiles(), flags=flags, environment=variables)
+    strategies = {str(each.partition): each.topic.strategy for each in selection.partitions}
+    assert Strategy.OFFSET == strategies["__consumer_offsets-0"]
+    assert ("topic.__consumer" in file) == (Strategy.OFFSET == strategies["orders-0"])
+    (said,) = [each for each in selection.warnings if "does not count" in each]
+    assert "compaction.strategy=timestamp does not count for it" in said
+    assert "topic=__consumer_offsets" in said
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_a_clusters_policy_is_not_kept_as_that_of_topics_that_nobody_named(
+    tmp_path: Path, policy: str
+) -> None:
+    make(tmp_path, "a-0", "b-0")
+    flags = [f"log.cleanup.policy={policy}"]
+    with pytest.raises(RefusedError, match="may have its own"):
+        select_directory(tmp_path, LocalFiles(), flags=flags, environment={})
+    found, _ = select_directory(tmp_path, LocalFiles(), topics=["a"], flags=flags, environment={})
+    assert [policy] == [settings["cleanup.policy"] for _, settings in found]
+
+
+def test_what_brokers_trim_is_refused_whoever_says_compact(tmp_path: Path) -> None:
+    make(tmp_path, "__share_group_state-0", "__remote_log_metadata-0", "orders-0")
+    topics = ("__share_group_state", "__remote_log_metadata", "orders")
+    selection = select(tmp_path, COMPACT, topics=topics)
+    assert ["orders-0"] == chosen(selection)
+    assert ["__remote_log_metadata-0", "__share_group_state-0"] == sorted(refused(selection))
+    assert "never compact" in str(selection.decided[0].rounds[-1].failure)
+
+
+def test_the_hazards_of_a_strategy_are_said_once_a_topic(tmp_path: Path) -> None:
+    make(tmp_path, "a-0", "a-1", "b-0")
+    flags = ["log.cleaner.compaction.strategy=timestamp", "segment.ms=1000"]
+    selection = select(tmp_path, [*COMPACT, *flags], topics=("a", "b"))
+    said = [each for each in selection.warnings if "bring a deleted key back" in each]
+    assert ["topic=a", "topic=b"] == [each.split()[-1] for each in said]
 
 
 def test_a_link_with_a_partitions_name_is_left_alone_and_said_to_be(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from keeplast.config.layers import file_layer
 from keeplast.config.settings_file import Edit, change_settings, edited_text
 from keeplast.config.sources import FILE_NAME, read_settings
 from keeplast.errors import ConflictError, InvalidError, RefusedError
-from keeplast.log.files import LocalFiles
+from keeplast.log.files import Buffer, LocalFiles
 
 COMMENTED = """\
 # Who changes this: the storage team.
@@ -241,6 +241,21 @@ def test_a_file_that_somebody_else_changes_meanwhile_is_theirs(tmp_path: Path) -
             tmp_path, Meddling(), {"log.preallocate": "true"}, topic=None, environment={}
         )
     assert "log.roll.ms = 8" in path.read_text()
+
+
+def test_of_two_who_change_a_file_at_once_neither_loses_what_the_other_has_written(
+    tmp_path: Path,
+) -> None:
+    class Slow(LocalFiles):
+        def write_durable(self, path: Path, data: Buffer) -> None:
+            with pytest.raises(ConflictError, match="run again"):
+                change_settings(tmp_path, LocalFiles(), {"segment.ms": "1000"}, topic="t")
+            super().write_durable(path, data)
+
+    change_settings(tmp_path, Slow(), {"delete.retention.ms": "7"}, topic="t")
+    change_settings(tmp_path, LocalFiles(), {"segment.ms": "1000"}, topic="t")
+    layer = file_layer((tmp_path / FILE_NAME).read_text(), FILE_NAME)
+    assert {"delete.retention.ms": "7", "segment.ms": "1000"} == layer.topics["t"]
 
 
 def test_a_named_file_may_be_a_link_and_keeps_its_mode(tmp_path: Path) -> None:

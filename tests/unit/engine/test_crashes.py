@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.engine.coordinator import RESERVE_BYTES_MIN
+from keeplast.engine.room import RESERVE_BYTES_MIN
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.format.record import Record
 from keeplast.log.checkpoints import read_checkpoint

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import keeplast
 from keeplast.engine.log_reader import read_segment
+from keeplast.format.batch import encode_batch
+from keeplast.format.record import Record
 from keeplast.log.files import LocalFiles
+from keeplast.model.strategy import Strategy
 from tests.support.small_log import EPOCH_MS, batch, write_log
 
 COMPACT = keeplast.topic_config({"cleanup.policy": "compact"})
@@ -119,3 +123,13 @@ def test_the_end_of_a_range_cuts_a_batch(directory: Path) -> None:
     assert [1] == [each.base_offset for each in read_segment(LocalFiles(), path, start=half)]
     with pytest.raises(keeplast.CorruptError):
         list(read_segment(LocalFiles(), path, end=half + 20))
+
+
+def test_the_state_of_a_brokers_own_topic_ranks_by_offset(tmp_path: Path) -> None:
+    directory = write_log(tmp_path, "__consumer_offsets-0", {0: []})
+    dated = [Record(0, EPOCH_MS + 9, b"g", b"older"), Record(1, EPOCH_MS + 1, b"g", b"newer")]
+    (directory / f"{0:020d}.log").write_bytes(b"".join(encode_batch([each]) for each in dated))
+    by_time = replace(COMPACT, strategy=Strategy.TIMESTAMP)
+    assert b"newer" == keeplast.open_log(directory).state(by_time)[b"g"].value
+    with pytest.raises(keeplast.RefusedError, match="by offset"):
+        keeplast.open_log(directory).plan(by_time)

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.errors import CorruptError, FencedError, InvalidError, RefusedError
+from keeplast.errors import (
+    ConflictError,
+    CorruptError,
+    FencedError,
+    InvalidError,
+    RefusedError,
+)
 from keeplast.format import time_index
 from keeplast.format.control import ControlType
 from keeplast.format.filename import TIME_INDEX
@@ -224,3 +230,104 @@ def test_a_transaction_whose_end_is_not_replicated_is_not_stable(
     host.become_leader(1)
     host.acknowledge(9)
     assert host.last_stable_offset == 9
+
+
+def test_a_replica_with_other_records_at_the_same_offsets_is_not_elected(cluster: Cluster) -> None:
+    """ST-30: both have five records, and those of object storage are of another leader's."""
+    a, b = cluster.host("a"), cluster.host("b")
+    b.become_leader(1)
+    write(b, 3)
+    replicate(b, a)
+    b.append([NewRecord(b"k", b"b3", NOW_MS)])
+    b.append([NewRecord(b"k", b"b4", NOW_MS)])
+    a.become_leader(2)
+    a.append([NewRecord(b"k", b"a3", NOW_MS)])
+    a.append([NewRecord(b"k", b"a4", NOW_MS)])
+    a.acknowledge(5)
+    a.roll()
+    assert 1 == a.copy()
+    before = cluster.store.load(PARTITION)
+    b.become_follower(2)
+    with pytest.raises(ConflictError, match="offset=3 epoch=1 stored_epoch=2"):
+        b.become_leader(3)
+    assert before == cluster.store.load(PARTITION)
+    b.truncate_to(before.lineage, before.remote_end)
+    b.catch_up()
+    b.become_leader(3)
+    assert read_all(a) == read_all(b)
+
+
+def test_a_longer_log_that_goes_on_from_another_one_is_not_elected(cluster: Cluster) -> None:
+    a, b, c = cluster.host("a"), cluster.host("b"), cluster.host("c")
+    b.become_leader(1)
+    write(b, 3)
+    for other in (a, c):
+        replicate(b, other)
+    b.append([NewRecord(b"k", b"b3", NOW_MS)])
+    a.become_leader(2)
+    a.append([NewRecord(b"k", b"a3", NOW_MS)])
+    a.acknowledge(4)
+    a.roll()
+    a.copy()
+    replicate(a, c)
+    c.become_leader(3)
+    write(c, 4, start=4)
+    b.become_follower(3)
+    replicate(c, b)  # Without having been cut: offset 3 is still its own.
+    assert b.log_end_offset == c.log_end_offset
+    with pytest.raises(ConflictError, match="offset=3 epoch=1 stored_epoch=2"):
+        b.become_leader(4)
+    b.truncate(3)
+    replicate(c, b)
+    b.become_leader(4)
+    assert read_all(c) == read_all(b)
+
+
+def test_a_replica_that_begins_behind_object_storage_is_not_elected(cluster: Cluster) -> None:
+    a, b = cluster.host("a"), cluster.host("b")
+    a.become_leader(1)
+    write(a, 5)
+    a.roll()
+    a.copy()
+    b.restart(9)
+    with pytest.raises(ConflictError, match="local_start=9 remote_end=5"):
+        b.become_leader(2)
+    assert "a" == cluster.store.load(PARTITION).owner
+
+
+def test_a_replica_that_never_saw_a_cleaned_epoch_is_elected(cluster: Cluster) -> None:
+    """Of epoch 2 nothing is left in object storage but the end of a segment."""
+    a, b = cluster.host("a"), cluster.host("b")
+    for epoch in (1, 2, 3):
+        a.become_leader(epoch)
+        write(a, 4, keys=2)
+        a.roll()
+    a.copy()
+    cluster.clean()
+    b.catch_up()
+    assert a.lineage != b.lineage
+    b.become_leader(4)
+    assert read_all(a) == read_all(b)
+
+
+def test_what_another_leader_copies_while_a_replica_is_compared_is_compared_too(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = cluster.host("a"), cluster.host("b")
+    a.become_leader(1)
+    write(a, 4)
+    a.roll()
+    replicate(a, b)
+    write(a, 4, start=4)
+    a.roll()
+    compared: list[int] = []
+
+    def find(*arguments: object) -> None:
+        compared.append(int(str(arguments[-1])))
+        if len(compared) == 1:
+            a.copy()
+
+    monkeypatch.setattr("keeplast.engine.partition_host.find_divergent_batch", find)
+    with pytest.raises(ConflictError, match="ends below"):
+        b.become_leader(2)
+    assert ([0], "a") == (compared, cluster.store.load(PARTITION).owner)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keeplast.engine.open_log import open_log
+from keeplast.config.configured_log import open_log
 from keeplast.engine.preview import StrategyPreview, preview_strategy
 from keeplast.engine.version_spread import GREATEST_MAX, SAMPLE_MAX, VersionSpread
 from keeplast.format.rank import Rank, header_version, rank_of

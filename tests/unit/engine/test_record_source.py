@@ -13,6 +13,7 @@ from keeplast.engine.log_ranges import Wanted
 from keeplast.engine.record_source import read_records
 from keeplast.engine.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.errors import CorruptError, RefusedError, UnavailableError
+from keeplast.format import offset_index
 from keeplast.format.checkpoint import encode_offsets
 from keeplast.log import settled
 from keeplast.log.append import NewRecord
@@ -22,7 +23,16 @@ from keeplast.model.partition import TopicPartition
 from tests.support.log_builder import LogBuilder
 from tests.support.manual_clock import ManualClock
 from tests.support.mixed_log import write_mixed_log
-from tests.support.partition_maker import COMPACT, NOW_MS
+from tests.support.partition_maker import (
+    COMPACT,
+    NOW_MS,
+    clean_at,
+    data_batch,
+    one,
+    records_of,
+    write_partition,
+    write_snapshot,
+)
 from tests.support.reader import read_partition
 from tests.support.record_rows import expected_rows, rows_of
 from tests.support.source_reading import read_log, read_splits, splits_of, view_of
@@ -279,3 +289,42 @@ def test_segments_that_always_vanish_are_an_error(directory: Path) -> None:
     splits = splits_of(view_of(directory))
     with pytest.raises(UnavailableError):
         read_splits(splits, files=Vanishing())
+
+
+def test_an_index_from_before_the_segment_was_cleaned_hides_nothing(tmp_path: Path) -> None:
+    """As in a copy that was made while a broker replaced the segment: batches are of one size, so
+    that the old places are ends of other batches.
+    """
+    keys = [b"k%03d" % (number if number % 2 else 0) for number in range(400)]
+    segments = {0: b"".join(one(i, key) for i, key in enumerate(keys)), 400: one(400, b"last")}
+    directory = write_partition(tmp_path, segments, interval=500)
+    index = directory / f"{0:020d}.index"
+    data = index.read_bytes()
+    clean_at(directory)
+    size_bytes = (directory / f"{0:020d}.log").stat().st_size
+    stale = [entry for entry in offset_index.decode(data).tolist() if entry[1] < size_bytes]
+    index.write_bytes(offset_index.encode(stale))
+    left = [record.offset for record in records_of(directory)]
+    assert 202 == len(left)
+    for split_bytes in (1, 300, 1000, 5000, 1 << 30):
+        assert left == [row.offset for row in read_log(directory, split_bytes=split_bytes)]
+    for first, end in ((0, 50), (100, 300), (150, 160), (199, 401), (399, 400)):
+        expected = [offset for offset in left if first <= offset < end]
+        assert expected == [row.offset for row in read_log(directory, Wanted(first, end))]
+
+
+@pytest.mark.parametrize(("batches", "rest"), [(0, 0), (100, 0), (100, 5)])
+def test_a_wrong_index_hides_no_open_transaction(tmp_path: Path, batches: int, rest: int) -> None:
+    """The newest snapshot lies inside a segment whose index leads behind the open one's data."""
+    data = b"".join(
+        data_batch(i, 7, [b"op"]) if i == 205 else one(i, b"%03d" % i) for i in range(400)
+    )
+    shift = batches * len(one(0, b"000")) + rest
+    assert 400 * len(one(0, b"000")) == len(data)
+    directory = write_partition(tmp_path, {0: data, 400: one(400, b"x")}, interval=500)
+    write_snapshot(directory, 150)
+    index = directory / f"{0:020d}.index"
+    entries = [(o, p + shift) for o, p in offset_index.decode(index.read_bytes()).tolist()]
+    index.write_bytes(offset_index.encode([each for each in entries if each[1] < len(data)]))
+    assert 205 == view_of(directory).last_stable
+    assert list(range(205)) == [row.offset for row in read_log(directory)]

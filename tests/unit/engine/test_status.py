@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from keeplast.engine.log_bounds import Checkpoints
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.status import LogStatus, TombstoneReading, find_status
-from keeplast.engine.survey import Checkpoints
 from keeplast.log.append import NewRecord
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.topic_config import CleanerConfig

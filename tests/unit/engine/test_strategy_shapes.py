@@ -45,8 +45,8 @@ def cleaned(log: ScenarioLog, topic: TopicConfig, shape: Shape, cores: int) -> t
     files = UnsyncedFiles()
     with LocalRunner(cores=cores, files=files) as runner:
         request = CleanRequest(
-            (PartitionRequest(PARTITION, log.directory, topic),), now_ms=log.now_ms, force=True,
-            shape=shape,
+            (PartitionRequest(PARTITION, log.directory, topic),), now_ms=log.now_ms,
+            is_unsafe=True, force=True, shape=shape,
         )  # fmt: skip
         coordinator = Coordinator(runner, SystemClock(), files, NoEvents())
         report = last_round(coordinator.clean(request))

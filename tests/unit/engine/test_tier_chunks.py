@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from keeplast.errors import CorruptError, UnavailableError
+from keeplast.errors import ConflictError, CorruptError, UnavailableError
 from keeplast.format.filename import LOG
 from keeplast.log.files import LocalFiles
 from keeplast.model.offsets import RELATIVE_OFFSET_MAX
+from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.tier.metadata import MetadataStore
 from keeplast.tier.objects import ObjectWriter, object_key
@@ -63,10 +64,14 @@ def test_each_chunk_is_published_by_itself(
     publish = MetadataStore.publish
 
     def noting(
-        store: MetadataStore, partition: object, commit_id: str, *, epoch: int, cleaned_to: int
-    ) -> PartitionState:
+        store: MetadataStore, partition: TopicPartition, commit_id: str, *, epoch: int,
+        cleaned_to: int, settings: Mapping[str, str], began: PartitionState,
+    ) -> None:  # fmt: skip
         published.append(cleaned_to)
-        return publish(store, PARTITION, commit_id, epoch=epoch, cleaned_to=cleaned_to)
+        publish(
+            store, partition, commit_id, epoch=epoch, cleaned_to=cleaned_to, settings=settings,
+            began=began,
+        )  # fmt: skip
 
     monkeypatch.setattr(MetadataStore, "publish", noting)
     ends = [route.last_offset + 1 for route in tiered.state.routes]
@@ -76,6 +81,27 @@ def test_each_chunk_is_published_by_itself(
     assert published == sorted(published)
     assert report.end_offset == ends[-1] == tiered.state.first_dirty()
     assert undisturbed(tmp_path / "other") == left(tiered, tmp_path / "out")
+
+
+def test_a_topic_that_is_no_longer_compacted_ends_the_round(tmp_path: Path) -> None:
+    """Its remaining chunks stay as they are; what was live before the change stays live."""
+    tiered = five_segments(tmp_path)
+    whole = left(tiered, tmp_path / "whole")
+    settings = {"cleanup.policy": "delete"}
+
+    def committed(sources: Sources, outputs: Sources) -> None:
+        if not tiered.state.settings:
+            tiered.store.configure(PARTITION, epoch=tiered.state.leader_epoch, settings=settings)
+            after.append(tiered.state)
+
+    after: list[PartitionState] = []
+    with pytest.raises(ConflictError, match="settings"):
+        tiered.clean(TOPIC, committed=committed)
+    (changed,) = after
+    assert changed == tiered.state
+    assert changed.first_dirty() < changed.remote_end
+    assert settings == tiered.state.settings
+    assert len(left(tiered, tmp_path / "out")) > len(whole) // 2
 
 
 class Failing(CountingObjects):
@@ -210,10 +236,9 @@ def test_chunk_that_ends_below_the_bound_expires_no_tombstone_where_versions_ran
     counts: list[int] = []
     publish = MetadataStore.publish
 
-    def noting(*args: object, **names: object) -> PartitionState:
-        found: PartitionState = publish(*args, **names)  # type: ignore[arg-type]
+    def noting(*args: object, **names: object) -> None:
+        publish(*args, **names)  # type: ignore[arg-type]
         counts.append(tombstones())
-        return found
 
     monkeypatch.setattr(MetadataStore, "publish", noting)
     tiered.clean(topic)

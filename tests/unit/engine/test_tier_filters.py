@@ -38,9 +38,10 @@ def test_segments_without_a_dirty_key_are_neither_read_nor_rewritten(
     history = KeyedHistory(tmp_path)
     history.write(1)
     before = history.tiered.state
+    history.take_in()
     counting = CountingObjects(history.tiered.objects)
     history.tiered.objects = counting
-    _, stats = history.round(shape)
+    _, stats = history.clean(shape)
     kept = set(before.segments) & set(history.tiered.state.segments)
     read = {segment_of_key(key) for key in counting.read if not key.endswith("filter")}
     assert CLEAN_SEGMENTS - 1 == stats.skipped_segments == len(kept)

@@ -11,9 +11,10 @@ from sqlalchemy import update
 
 from keeplast.cli.tier_picture import draw_tiers
 from keeplast.config.mapping import topic_config
+from keeplast.engine.log_bounds import load_checkpoints
 from keeplast.engine.partition_host import PartitionHost
 from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.survey import load_checkpoints, survey_partition
+from keeplast.engine.survey import survey_partition
 from keeplast.engine.tier_status import Place, RegionName, TierStatus
 from keeplast.engine.tiered_store import TieredStore
 from keeplast.log.append import NewRecord

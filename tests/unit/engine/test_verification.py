@@ -64,6 +64,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
             CleanRequest(
                 (PartitionRequest(PARTITION, after, TOPIC, CleanerConfig()),),
                 now_ms=now_ms,
+                is_unsafe=True,
                 first_dirty_offset=13,
                 force=True,
                 receipt=root / "receipt",

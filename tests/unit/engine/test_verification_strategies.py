@@ -53,8 +53,8 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     before = tmp_path / "before" / str(PARTITION)
     shutil.copytree(log.directory, before)
     request = CleanRequest(
-        (PartitionRequest(PARTITION, log.directory, TOPIC),), now_ms=log.now_ms, force=True,
-        receipt=tmp_path / "receipt",
+        (PartitionRequest(PARTITION, log.directory, TOPIC),), now_ms=log.now_ms,
+        is_unsafe=True, force=True, receipt=tmp_path / "receipt",
     )  # fmt: skip
     assert log.run(request).failure is None
     assert [0, 2, 3, 5, 8] == [record.offset for record in log.records()]

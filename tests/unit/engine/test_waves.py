@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.engine.coordinator import RESERVE_BYTES_MIN
 from keeplast.engine.report import Stats
+from keeplast.engine.room import RESERVE_BYTES_MIN
 from keeplast.errors import RefusedError
 from keeplast.model.topic_config import TopicConfig
 from tests.support.mixed_log import segments, write_mixed_log

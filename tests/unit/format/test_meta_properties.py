@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from keeplast.errors import CorruptError
-from keeplast.format.meta_properties import MetaProperties, decode, decode_properties, encode
+from keeplast.format.meta_properties import MetaProperties, decode, encode
+from keeplast.format.properties import decode_properties
 
 WRITTEN = b"""#
 #Fri Nov 21 09:00:00 UTC 2025
@@ -68,6 +69,9 @@ def test_anything_else_is_corrupt(data: bytes) -> None:
         ("a=b\\", {"a": "b"}),
         ("=b", {"": "b"}),
         ("a=b\\\\\nc=d", {"a": "b\\", "c": "d"}),
+        ("\\\n# no\na=b", {"a": "b"}),
+        ("\\\n\na=b", {"a": "b"}),
+        ("\\\n", {"": ""}),
     ],
 )
 def test_java_properties(text: str, expected: dict[str, str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.errors import InvalidError
+from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.data_directory import DataDirectory, open_data_directory
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
@@ -65,6 +65,15 @@ def test_a_partition_directory_is_a_data_directory_of_one(tmp_path: Path) -> Non
     assert found.is_single
     assert tmp_path == found.root
     assert [partition] == [entry.path for entry in found.partitions]
+
+
+def test_two_directories_of_one_partition_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / f"t-0.{ID}-future").mkdir()
+    opened(tmp_path)
+    (tmp_path / "t-00").mkdir()
+    with pytest.raises(RefusedError, match=r"two directories are of one partition.*other='t-00'"):
+        opened(tmp_path)
 
 
 def test_partition_is_found_without_a_mark_only(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def state(segments: int, strategy: Strategy = Strategy.OFFSET) -> PartitionState
         for i in range(segments)
     )
     end = segments * RECORDS
-    view = LogView(TopicPartition("t", 0), path, 0, end, None, end, (), seen)
+    view = LogView(TopicPartition("t", 0), path, 0, end, None, end, seen)
     return PartitionState(view, Wanted(0, end), TopicConfig(strategy=strategy))
 
 

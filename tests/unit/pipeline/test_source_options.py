@@ -28,8 +28,19 @@ MISTAKES = [
     ({"state": "newest"}, "give all or latest"),
     ({"state": "latest", "compaction.strategy": "age"}, "give offset or timestamp or header"),
     ({"failOnDataLoss": "maybe"}, "give true or false"),
-    ({"maxPartitionBytes": "1g"}, "maxPartitionBytes='1g'"),
+    ({"maxPartitionBytes": "1e9"}, "not a size; write bytes, or a number with k, m, g or t"),
+    ({"maxPartitionBytes": "0"}, "maxPartitionBytes='0'"),
     ({"memoryBytes": "5"}, "memoryBytes='5'"),
+    ({"kafka.bootstrap.servers": "b:9092"}, "give load() the data directory"),
+    ({"Kafka.Isolation.Level": "read_committed"}, "use isolation.level"),
+    ({"kafka.ssl.keystore.location": "k"}, "no broker is asked; leave the option out"),
+    ({"groupIdPrefix": "g"}, "there is no consumer group"),
+    ({"startingTimestamp": "1"}, "use minTimestamp"),
+    ({"endingOffsetsByTimestamp": "{}"}, "use maxTimestamp"),
+    ({"maxRecordsPerPartition": "1"}, "use maxPartitionBytes, or minPartitions"),
+    ({"topic": "t"}, "use subscribe"),
+    ({"zzz": "1"}, "unknown option; choose from path, assign, subscribe,"),
+    ({"option.zzz": "1"}, "option=option.zzz"),
     ({"endOfLog": "now"}, "give log-end or high-watermark"),
     ({"path": "hdfs://host/data"}, "every host has at the same path"),
 ]
@@ -84,3 +95,29 @@ def test_names_of_options_have_no_case() -> None:
         is_streaming=False,
     )
     assert (Content.LATEST, Strategy.TIMESTAMP) == (options.content, options.strategy)
+
+
+def test_sizes_are_written_as_everywhere() -> None:
+    given = {"maxPartitionBytes": "64m", "memoryBytes": "1 GiB", "taskMemoryBytes": "2097152"}
+    options = read_options({"path": "/d", "state": "latest", **given}, is_streaming=False)
+    assert (64 << 20, 1 << 30, 2 << 20) == (
+        options.split_bytes,
+        options.memory_bytes,
+        options.key_bytes_max,
+    )
+
+
+def test_what_spark_adds_of_a_table_is_no_mistake_and_its_location_a_path() -> None:
+    table = {
+        "location": "file:/data",
+        "owner": "o",
+        "provider": "kafka-log",
+        "serialization.format": "1",
+        "subscribe": "t",
+        "option.subscribe": "t",
+        "includeHeaders": "true",
+    }
+    assert "/data" == str(read_options(table, is_streaming=False).path)
+    assert "/other" == str(read_options({**table, "path": "/other"}, is_streaming=False).path)
+    with pytest.raises(InvalidError, match="option=path"):
+        read_options({**table, "is_managed_location": "true"}, is_streaming=False)

@@ -98,6 +98,63 @@ def test_a_limit_is_shared_by_partitions_and_given_on(log: LogBuilder) -> None:
     assert {"t": {"0": 1, "1": 0}} == latest(one, at(0))
 
 
+def test_no_partition_starves_where_a_batch_has_fewer_offsets_than_there_are(
+    log: LogBuilder,
+) -> None:
+    logs = [log, *(LogBuilder(log.directory.parent / f"t-{n}", TopicConfig()) for n in (1, 2))]
+    for other in logs[1:]:
+        append(other, 3)
+    reader = reader_of(log, maxOffsetsPerTrigger="2")
+    at_start = start = {"t": {"0": 0, "1": 0, "2": 0}}
+    for _ in range(3):
+        # The first two grow faster than they are read.
+        append(logs[0], 2)
+        append(logs[1], 2)
+        start = latest(reader, start)
+    assert {"t": {"0": 2, "1": 2, "2": 2}} == start
+    # Nor where each batch is a query of its own, begun where the last one ended.
+    start = at_start
+    for _ in range(9):
+        start = latest(reader_of(log, maxOffsetsPerTrigger="1"), start)
+    assert {"t": {"0": 3, "1": 3, "2": 3}} == start
+
+
+@pytest.mark.parametrize("named", ["u", "t"])
+def test_starting_offsets_of_what_is_not_read_are_refused(log: LogBuilder, named: str) -> None:
+    offsets = f'{{"{named}":{{"7":0}}}}'
+    with pytest.raises(InvalidError, match=f"startingOffsets={named}-7"):
+        reader_of(log, startingOffsets=offsets).initialOffset()
+
+
+def test_a_directory_without_partitions_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    options = read_options({"path": str(tmp_path / "data")}, is_streaming=True)
+    reader = LogStreamReader(options, ["offset"])
+    reader.reportLatestOffset()
+    assert {} == reader.initialOffset() == latest(reader, {})
+    assert [] == read(reader, {}, {})
+    log = LogBuilder(tmp_path / "data/t-0", TopicConfig())
+    append(log, 2)
+    assert at(2) == latest(reader, {})
+    assert [0, 1] == read(reader, {}, at(2))
+    # Once it had something, an empty directory is one that was not mounted.
+    log.close()
+    shutil.rmtree(log.directory)
+    with pytest.raises(InvalidError, match="no partition to read"):
+        latest(reader, at(2))
+    with pytest.raises(InvalidError, match="no such topic"):
+        reader_of(log, subscribe="t").initialOffset()
+
+
+def test_tasks_are_as_many_as_asked_for(log: LogBuilder) -> None:
+    append(log, 2000)
+    log.roll()
+    for count in (1, 4):
+        reader = reader_of(log, minPartitions=str(count))
+        assert count <= len(reader.partitions(at(0), at(2003))) <= count + 2
+        assert list(range(2003)) == read(reader, at(0), at(2003))
+
+
 def test_a_partition_that_appears_is_read_from_its_start(log: LogBuilder) -> None:
     reader = reader_of(log, startingOffsets="latest")
     start = reader.initialOffset()
@@ -159,4 +216,23 @@ def test_a_partition_that_is_gone_is_an_error_unless_loss_is_accepted(log: LogBu
         reader_of(log).partitions(at(0), end)
     assert [0, 1, 2] == read(reader_of(log, failOnDataLoss="false"), at(0), end)
     # Its end stays as it was, so that it is not begun again.
-    assert end == latest(reader_of(log), end)
+    assert end == latest(reader_of(log, failOnDataLoss="false"), end)
+
+
+@pytest.mark.parametrize("options", [{}, {"subscribe": "t"}])
+def test_a_partition_that_goes_between_two_batches_is_an_error(
+    log: LogBuilder, options: dict[str, str]
+) -> None:
+    """What it had beyond the last batch was never read, and nobody knows any more what it was."""
+    other = LogBuilder(log.directory.parent / "t-1", TopicConfig())
+    append(other, 2)
+    reader, begin = reader_of(log, **options), {"t": {"0": 1, "1": 1}}
+    assert {"t": {"0": 3, "1": 2}} == latest(reader, begin)
+    other.close()
+    other.directory.rename(other.directory.with_name(f"t-1.{'0' * 32}-delete"))
+    with pytest.raises(InvalidError, match=r"partition is gone\. partition=t-1"):
+        latest(reader, begin)
+    after = {"t": {"0": 3, "1": 1}}
+    assert after == latest(reader_of(log, failOnDataLoss="false", **options), begin)
+    # Nor does who asks for less than before miss it.
+    assert after == latest(reader_of(log, assign='{"t":[0]}'), begin)

@@ -68,6 +68,7 @@ def rounds(
     request = CleanRequest(
         tuple(PartitionRequest(each, root / str(each), topic) for each in partitions),
         now_ms=NOW_MS,
+        is_unsafe=True,
     )
     return [each.rounds[-1] for each in coordinator().clean(request).partitions]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.engine.key_bound import key_capacity
 from keeplast.engine.request import PartitionRequest
-from keeplast.engine.survey import key_capacity
 from keeplast.format import legacy
 from keeplast.format.record import Record
 from keeplast.model.strategy import Strategy

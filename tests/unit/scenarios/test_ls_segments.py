@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from keeplast.cleaner.eligibility import non_active_from, segments_between
-from keeplast.engine.survey import Checkpoints, survey_partition
+from keeplast.engine.log_bounds import Checkpoints
+from keeplast.engine.survey import survey_partition
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format import txn_index
 from keeplast.format.batch import encode_batch

@@ -34,7 +34,7 @@ def clean(directory: Path, policy: str, **settings: object) -> PartitionReport:
     selection = select(directory, policy, **settings)
     if selection.decided:
         return selection.decided[0]
-    request = CleanRequest(selection.partitions, now_ms=NOW_MS, retention=True)
+    request = CleanRequest(selection.partitions, now_ms=NOW_MS, is_unsafe=True, retention=True)
     (report,) = coordinator().clean(request).partitions
     assert report.rounds[-1].failure is None
     return report

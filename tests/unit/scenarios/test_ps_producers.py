@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,35 @@ def test_ps03_open_transactions_hold_a_round_back(
         },
     )
     assert bound == clean(clean_request(directory)).bound
+
+
+@pytest.mark.parametrize(
+    ("high_watermark", "is_unsafe", "bound"), [(30, False, 0), (31, False, 31), (30, True, 30)]
+)
+def test_ps03_a_marker_below_a_snapshot_that_not_every_replica_has_decides_nothing(
+    tmp_path: Path, high_watermark: int, is_unsafe: bool, bound: int
+) -> None:
+    """But to who insists on a high watermark: a broker that is restarted has forgotten it."""
+    # Segments were rolled behind the marker, and the snapshot says only that nothing is open.
+    directory = write_partition(
+        tmp_path,
+        {
+            0: data_batch(0, 1, [b"a"]),
+            10: one(10, b"b"),
+            30: marker(30, 1, COMMIT),
+            31: one(31, b"c"),
+            32: b"",
+        },
+    )
+    opened = ProducerEntry(1, 0, 0, 0, 0, NOW_MS, -1, 0)
+    for offset in (10, 30, 31, 32):
+        ended = offset > 30
+        entry = replace(opened, current_txn_first_offset=-1) if ended else opened
+        write_snapshot(directory, offset, [entry])
+    request = clean_request(directory)
+    # Of the clock, which is the tests' own, nothing is asked here.
+    given = replace(request, high_watermark=high_watermark, is_unsafe=is_unsafe, now_ms=None)
+    assert bound == clean(given).bound
 
 
 def test_aborted_transaction_knows_what_was_open_when_it_ended() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from keeplast.cleaner.retention import ExpiryRule, plan_expiry
-from keeplast.engine.survey import load_checkpoints, survey_partition
+from keeplast.engine.log_bounds import load_checkpoints
+from keeplast.engine.survey import survey_partition
 from keeplast.format.producer_snapshot import ProducerEntry
 from keeplast.log.files import LocalFiles
 from keeplast.log.partition_log import list_partition

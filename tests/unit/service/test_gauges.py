@@ -82,8 +82,9 @@ def test_x49_the_share_of_the_map_in_use_is_told_as_it_is(
 
 def test_ci01_partitions_that_are_set_aside_are_counted_with_what_could_be_cleaned() -> None:
     observer = GaugeObserver()
-    observer.published(snapshot(facts(0), facts(1, cleanable_bytes=40), facts(2)))
-    aside = [facts(n, PartitionState.SET_ASIDE, ratio=None, cleanable_bytes=None) for n in (0, 1)]
+    aside = [
+        facts(n, PartitionState.SET_ASIDE, cleanable_bytes=size) for n, size in ((0, 100), (1, 40))
+    ]
     observer.published(snapshot(*aside, facts(2)))
     found = values(observer)
     assert (2, 140) == (found["uncleanable-partitions-count"], found["uncleanable-bytes"])
@@ -107,9 +108,10 @@ def test_the_dirtiest_is_looked_for_among_those_that_can_be_cleaned() -> None:
         facts(0, ratio=0.429),
         facts(1, PartitionState.ELIGIBLE, ratio=0.428),
         facts(2, PartitionState.SET_ASIDE, ratio=0.9),
+        facts(4, PartitionState.RETRYING, ratio=0.43),
         facts(3, PartitionState.REFUSED, ratio=None),
     )
-    assert 42 == found["max-dirty-percent"]
+    assert 43 == found["max-dirty-percent"]
 
 
 def test_recopy_and_time_are_those_of_the_last_turns_rounds_and_stay_until_the_next() -> None:

@@ -59,6 +59,13 @@ def test_a_failure_waits_and_a_success_forgets_it() -> None:
     assert 1000 == schedule.failed(A, OSError(), backoff_ms=1000, now_ms=5000)
 
 
+def test_a_pause_that_began_by_a_clock_that_was_ahead_does_not_last_until_then() -> None:
+    schedule, year_ms = Schedule(), 365 * 24 * 60 * 60 * 1000
+    schedule.failed(A, OSError(), backoff_ms=1000, now_ms=year_ms)
+    assert schedule.is_waiting(A, year_ms + 999)
+    assert not schedule.is_waiting(A, 5000)
+
+
 def test_who_was_passed_over_is_counted_until_the_turn_comes() -> None:
     schedule = Schedule()
     for partition in (A, B):

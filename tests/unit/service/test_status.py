@@ -22,7 +22,7 @@ from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.service.set_aside import set_aside
+from keeplast.service.set_aside import failing, set_aside
 from keeplast.service.status import (
     ROUND_BYTES_PER_SECOND,
     DirectoryStatus,
@@ -71,7 +71,8 @@ def joined(
 ) -> DirectoryStatus:
     return join_status(
         found, decided, root=tmp_path, files=LocalFiles(), now_ms=NOW_MS, is_locked=False,
-        pace=PACE, marks=marks.get("marks", {}), receipts=marks.get("receipts", ()), sizes=SIZES,
+        pace=PACE, marks=marks.get("marks", {}), failures=marks.get("failures", {}),
+        receipts=marks.get("receipts", ()), sizes=SIZES,
     )  # fmt: skip
 
 
@@ -158,6 +159,25 @@ def test_without_a_bound_the_reason_is_told(
     erased = only(joined(tmp_path, [entry])).erased_by
     assert erased is not None
     assert (None, why) == (erased.by_ms, erased.why)
+
+
+def test_nothing_is_promised_while_rounds_fail(tmp_path: Path) -> None:
+    due, waiting = log(tmp_path, 0, reason=None, compaction_delay_ms=7), log(tmp_path, 1)
+    failures = {
+        each.partition: failing(LocalFiles(), each.partition, each.path, OSError("full"), NOW_MS)
+        for each, _ in (due, waiting)
+    }
+    first, second = joined(tmp_path, [due, waiting], failures=failures).partitions
+    assert (State.FAILING, "full") == (first.state, first.reason)
+    assert first.log is not None
+    assert first.erased_by is not None
+    assert (7, None, True) == (
+        first.log.compaction_delay_ms, first.erased_by.by_ms, first.erased_by.is_unknown,
+    )  # fmt: skip
+    # What needs no round now fails in none.
+    assert (State.WAITING, None) == (second.state, second.failing)
+    (due[0].path / f"{0:020d}.log").write_bytes(b"cleaned by somebody")
+    assert State.OVERDUE is only(joined(tmp_path, [due], failures=failures)).state
 
 
 def test_a_mark_about_other_files_counts_no_more(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -26,10 +27,12 @@ from keeplast.model.topic_config import CleanerConfig
 from keeplast.service.snapshot import PartitionState
 from keeplast.tier.holder import Holder, new_holder
 from keeplast.tier.metadata import MetadataStore
+from keeplast.tier.objects import MARKS
 from keeplast.tier.stores import ObstoreObjects
 from tests.support.log_builder import START_MS, Sender, text
+from tests.support.partition_maker import DAY_MS, clean_at
 from tests.support.reader import read_partition
-from tests.support.store_world import COMPACTED, StoreWorld
+from tests.support.store_world import COMPACTED, TOPIC, StoreWorld
 
 IO_RATE = 100
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -89,6 +92,45 @@ def test_what_a_directory_gains_is_copied_and_cleaned(world: StoreWorld) -> None
     assert (25, 25, 0.0) == (facts.first_dirty, facts.log_end, facts.ratio)
     assert report.snapshot.tier is not None
     assert 3 == report.snapshot.tier.copied_segments
+
+
+def clean_as_a_broker(world: StoreWorld) -> None:
+    """Let the cleaner of the first log's directory drop what a day allows, again and again."""
+    for _ in range(3):
+        clean_at(world.data / "t-0", world.clock.now_ms(), topic=TOPIC)
+        world.clock.advance(DAY_MS)
+
+
+def test_a_copy_that_could_miss_a_delete_takes_the_place_of_what_is_stored(
+    world: StoreWorld,
+) -> None:
+    world.log(0, 2)
+    world.logs[0].tombstone(0)
+    world.fill(0)
+    clean_as_a_broker(world)
+    report, told, _ = world.run(copies=True)
+    (line,) = [line for line in told.lines if line[0] == "replaced"]
+    assert "deletes and transaction markers" in line[2]
+    assert {} == report.failures
+    assert report.snapshot.tier is not None
+    assert (1, 0) == (
+        report.snapshot.tier.replaced_ranges, report.snapshot.tier.refused_copies,
+    )  # fmt: skip
+
+
+def test_a_refused_copy_is_told_and_is_no_damage(world: StoreWorld) -> None:
+    refused = world.log(0, 2, {"compaction.strategy": "timestamp"})
+    other = world.log(1, 2)
+    for number in (0, 1):
+        world.fill(number)
+    clean_as_a_broker(world)
+    report, told, published = world.run(idles=2, copies=True)
+    assert [refused] == list(report.failures)
+    assert "cleans by offset" in str(report.failures[refused])
+    assert [] == told.of("set aside")
+    assert report.snapshot.tier is not None
+    assert report.snapshot.tier.refused_copies > 0
+    assert 15 == published.facts(other.partition).first_dirty
 
 
 def test_replaced_segments_and_garbage_are_collected(world: StoreWorld) -> None:
@@ -193,7 +235,8 @@ def test_looking_for_what_has_expired_reads_no_segment_before_its_time(
     asked = ObstoreObjects.read_range
 
     def noting(self: ObstoreObjects, key: str, start: int, end: int) -> memoryview:
-        read.append(key.rpartition("/")[2])
+        if not key.startswith(MARKS):
+            read.append(key.rpartition("/")[2])
         return asked(self, key, start, end)
 
     monkeypatch.setattr(ObstoreObjects, "read_range", noting)
@@ -390,6 +433,28 @@ def test_what_a_slow_process_has_uploaded_is_not_live_after_it_was_collected(
         assert () == store.verify(T0, lambda count: None)
 
 
+@pytest.mark.parametrize("ahead_ms", [24 * 3_600_000, 365 * 24 * 3_600_000])
+def test_a_clock_that_was_ahead_holds_no_partition_up_when_it_is_right_again(
+    world: StoreWorld, tmp_path: Path, ahead_ms: int
+) -> None:
+    """On SQLite the host's clock counts; it is named, and nothing waits for it to come again."""
+    receipt = tmp_path / "receipts"
+    world.log(0, 2)
+    world.clock.advance(ahead_ms)
+    world.run(receipt=receipt)
+
+    def gain(times: int) -> None:
+        if times == 1:
+            world.clock.advance(-ahead_ms)
+            for _ in range(2):
+                world.fill(0)
+
+    report, told, published = world.run(idles=3, on_idle=gain, copies=True, receipt=receipt)
+    assert (1, 0.0) == (report.rounds, published.facts(0).ratio)
+    assert any("behind the last receipt" in " ".join(line) for line in told.lines), told.lines
+    assert world.clock.now_ms() < START_MS + 3_600_000
+
+
 def test_a_partition_that_nobody_has_filled_yet_is_left_to_who_made_it(world: StoreWorld) -> None:
     with world.open() as store:
         store.create(T0, COMPACTED)
@@ -451,6 +516,26 @@ def test_one_partitions_failure_keeps_no_other_from_its_turn(world: StoreWorld) 
     )
 
 
+def test_a_partition_that_fails_is_as_overdue_as_it_is(world: StoreWorld) -> None:
+    lag = {"max.compaction.lag.ms": "3600000"}
+    for number in range(2):
+        world.log(number, 3, lag)
+    world.clock.advance(3_600_000 + 1_000_000)
+    damaged = world.objects(1)[0]
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    world.wrap = lambda store: Failing(store, "clean", lambda partition: partition == T0)
+    _, _, published = world.run(idles=4)
+    found = [
+        facts
+        for snapshot in published.snapshots
+        for facts in snapshot.partitions
+        if facts.state in (PartitionState.RETRYING, PartitionState.SET_ASIDE)
+    ]
+    assert {T0, T1} == {facts.partition for facts in found}
+    assert all((facts.compaction_delay_ms or 0) >= 1_000_000 for facts in found)
+    assert all(facts.ratio == 1 for facts in found)
+
+
 def test_a_round_that_finds_nothing_to_do_is_not_asked_for_again(world: StoreWorld) -> None:
     """An open transaction is known to the objects only."""
     log = world.log(0, 0)
@@ -499,3 +584,36 @@ def test_rounds_are_done_at_once_in_threads(world: StoreWorld) -> None:
     report, told, _ = world.run(slots=2)
     assert (2, ["t-0", "t-1"]) == (report.rounds, sorted(told.of("finished")))
     assert 1 == report.snapshot.turn
+
+
+def test_what_was_given_up_is_not_copied_again_and_its_objects_are_collected(
+    world: StoreWorld,
+) -> None:
+    world.log(0, 3)
+    world.log(1, 3)
+    world.run()
+    with world.open() as store:
+        store.removals.forget(T0, grace_ms=0)
+    world.fill(0)
+    world.clock.advance(1)
+    _, told, _ = world.run(copies=True)
+    assert (["t-0"], []) == (told.of("collected"), told.of("copied"))
+    assert ([], True) == (world.objects(0), bool(world.objects(1)))
+
+
+def test_metadata_from_a_backup_is_left_alone_by_name(world: StoreWorld) -> None:
+    """Nothing is copied, cleaned or collected by it; what is in the place stays as it is."""
+    world.log(0, 3)
+    backup = world.root / "backup.db"
+    shutil.copy(world.root / "meta.db", backup)
+    for _ in range(3):
+        world.fill(0)
+    world.run(copies=True)
+    before = world.objects(0)
+    for path in world.root.glob("meta.db*"):
+        path.unlink()
+    shutil.copy(backup, world.root / "meta.db")
+    report, told, _ = world.run(copies=True)
+    (line,) = [line for line in told.lines if line[0] == "left alone"]
+    assert "the metadata is older than its objects" in line[2]
+    assert (0, before) == (report.rounds, world.objects(0))

@@ -25,7 +25,16 @@ from keeplast.tier.objects import ObjectTree
 from keeplast.tier.stores import open_tree
 from tests.support.crashing_tree import Crash, CrashingTree
 from tests.support.mixed_log import write_mixed_log
-from tests.support.partition_maker import SMALL_SEGMENTS, clean, clean_request, last_round
+from tests.support.partition_maker import (
+    DAY_MS,
+    NOW_MS,
+    SMALL_SEGMENTS,
+    clean,
+    clean_request,
+    last_round,
+    one,
+    write_partition,
+)
 
 BUCKET = Path("/s3:/bucket")
 
@@ -194,6 +203,31 @@ def test_a_clean_to_a_bucket_that_ends_anywhere_says_so_and_is_done_again(tmp_pa
     assert {"nothing", "marked"} <= seen
     listed = list_partition(BUCKET / "out" / directory.name, recipe(tree).open())
     assert times == {s.base_offset: s.mtime_ns for s in listed.segments}
+
+
+def test_an_overdue_active_segment_is_rolled_in_a_bucket_from_a_disk_and_from_a_bucket(
+    tmp_path: Path, tree: ObjectTree
+) -> None:
+    old_ms = NOW_MS - 8 * DAY_MS
+    log = {0: one(0, b"k", timestamp=old_ms), 10: one(10, b"k", timestamp=old_ms)}
+    directory = write_partition(tmp_path / "bucket" / "data", log)
+    topic = replace(SMALL_SEGMENTS, max_compaction_lag_ms=DAY_MS)
+    request = replace(clean_request(directory, topic=topic), rolls_idle=True)
+    (partition,) = request.partitions
+    before = content(directory)
+    there = replace(partition, path=BUCKET / "data" / directory.name)
+    for name, source in (("disk", partition), ("bucket", there)):
+        moved = replace(request, partitions=(source,), target=BUCKET / name)
+        report = last_round(cleaned(tree, moved))
+        assert (None, 11) == (report.failure, report.end_offset)
+    assert before == content(directory)
+    clean(request)
+    expected = content(directory)
+    assert f"{11:020d}.snapshot" in expected
+    for name in ("disk", "bucket"):
+        assert expected == content(tmp_path / "bucket" / name / directory.name)
+        listed = list_partition(BUCKET / name / directory.name, recipe(tree).open())
+        assert 11 == listed.active.base_offset
 
 
 def test_a_run_that_was_overtaken_at_its_target_commits_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,23 @@
+"""Byte sizes as people write them: ``256m`` means 256 · 2^20.
+
+Sizes are powers of 1024, as a broker's are.
+"""
+
+from __future__ import annotations
+
+import re
+
+from keeplast.errors import InvalidError
+
+_SIZE = re.compile(r"([0-9]{1,18})\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE)
+_FACTORS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def parse_size(text: str, option: str) -> int:
+    """Return the bytes that ``text`` means (``4096``, ``256m``, ``4g``); InvalidError otherwise."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidError(
+            f"not a size; write bytes, or a number with k, m, g or t. {option}={text!r}"
+        )
+    return int(match[1]) * _FACTORS.get((match[2] or "").lower(), 1)

@@ -1,0 +1,124 @@
+"""A short set of runs of two owners of one log; ``make simulate`` runs as many as one likes.
+
+And the simulation is worth something: without one of these guards it fails. Each case names a few
+seeds, found by running from 0 on, of which one at least fails without it; with the guard in place
+they pass. A change of the tier changes all runs: when none of them fails any more, the first seeds
+are tried in turn, and one of those must.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from keeplast.engine import tier_directory, tiered_store
+from keeplast.engine.log_bounds import LogBounds
+from keeplast.log.files import FileSystem
+from keeplast.log.partition_log import SegmentFiles, load_aborted
+from keeplast.tier import importing, transfer
+from keeplast.tier.partition_state import PartitionState
+from tests.support.owners_mood import OwnersTally
+from tests.support.owners_world import simulate
+from tests.support.tier_world import Failure
+from tests.support.tier_world_stores import open_database_in_memory
+
+SEEDS = 150
+CANDIDATES_MAX = 300
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return open_database_in_memory()
+
+
+def test_a_store_beside_a_broker_reads_as_the_broker_promised_or_refuses(engine: Engine) -> None:
+    total = OwnersTally()
+    for seed in range(SEEDS):
+        total.add(simulate(seed, engine))
+    print(f"\n{total}")
+    assert total.runs == SEEDS
+    assert total.never_happened() == ()
+
+
+def test_a_seed_is_the_same_run_every_time(engine: Engine) -> None:
+    traces: list[list[str]] = [[], []]
+    for trace in traces:
+        simulate(7, engine, told=trace.append)
+    assert traces[0] == traces[1]
+    assert len(traces[0]) > 50
+
+
+def without_a_look_at_what_the_brokers_cleaner_did(patch: pytest.MonkeyPatch) -> None:
+    """A copy goes on where the store ends, whatever is missing."""
+    patch.setattr(importing, "find_hazard", lambda *args, **options: None)
+    patch.setattr(importing, "find_foreign_cleaner", lambda *args, **options: None)
+
+
+def with_transaction_indexes_that_are_trusted(patch: pytest.MonkeyPatch) -> None:
+    """What was aborted is what lies beside a segment."""
+
+    def copy(objects: Any, files: FileSystem, segment: SegmentFiles, **options: Any) -> Any:
+        start = options.get("from_offset") or 0
+        found = [each for each in load_aborted(segment, files) if each.last_offset >= start]
+        return transfer.copy_segment(objects, files, segment, **{**options, "aborted": found})
+
+    patch.setattr(importing, "copy_segment", copy)
+
+
+def without_the_brokers_log_start(patch: pytest.MonkeyPatch) -> None:
+    """What DeleteRecords took stays in the store."""
+
+    def stay(store: Any, state: PartitionState, *args: Any, **options: Any) -> PartitionState:
+        return state
+
+    patch.setattr(tiered_store, "follow_log_start", stay)
+
+
+def without_the_brokers_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    """An import takes what not every replica has."""
+
+    def bounds(*args: Any) -> LogBounds:
+        return replace(tier_directory.directory_bounds(*args), high_watermark=1 << 40)
+
+    patch.setattr(tiered_store, "directory_bounds", bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A guard taken away, and seeds of which one fails then."""
+
+    patch: Patch
+    seeds: tuple[int, ...]
+
+
+MUTATIONS = (
+    Mutation(without_a_look_at_what_the_brokers_cleaner_did, (37, 20)),
+    Mutation(with_transaction_indexes_that_are_trusted, (132, 483)),
+    Mutation(without_the_brokers_log_start, (39, 45)),
+    Mutation(without_the_brokers_high_watermark, (37, 45)),
+)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.patch.__name__)
+def test_a_guard_that_is_gone_is_missed(
+    monkeypatch: pytest.MonkeyPatch, engine: Engine, mutation: Mutation
+) -> None:
+    mutation.patch(monkeypatch)
+    candidates = itertools.chain(mutation.seeds, range(CANDIDATES_MAX))
+    assert any(fails(seed, engine) for seed in candidates)
+
+
+def fails(seed: int, engine: Engine) -> bool:
+    try:
+        simulate(seed, engine)
+    except Failure as failure:
+        # What does not even run fails too, and is told apart by a cause of its own.
+        return failure.__cause__ is not None and failure.__cause__.__cause__ is None
+    return False

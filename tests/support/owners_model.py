@@ -1,0 +1,181 @@
+"""What a broker's log has promised, and whether a read-committed reader of a store gets it.
+
+The law of compaction, at the end of what is read: every record that is returned was appended and
+committed, is at its offset and not below the log start. Of each key the record that decides among
+those below the end is returned, unless what decides lies behind the end; a tombstone may be gone
+when its time has passed, and then nothing older of its key may be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from keeplast.format import txn_index
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.format.message_set import Batch, read_batches
+from keeplast.format.record import Record
+from keeplast.format.txn_index import AbortedTransaction
+from tests.support.reader import Readable
+from tests.support.tier_world_hosts import by_markers
+from tests.support.tier_world_model import Model
+from tests.support.tier_world_stores import require
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedBatch:
+    """A batch whose records are decoded once."""
+
+    base_offset: int
+    last_offset: int
+    producer_id: int
+    is_control: bool
+    is_transactional: bool
+    given: tuple[Record, ...]
+
+    def records(self) -> tuple[Record, ...]:
+        """Return its records."""
+        return self.given
+
+    def within(self, start: int, end: int) -> DecodedBatch:
+        """Return it with the records of ``[start, end)`` alone."""
+        if start <= self.base_offset and self.last_offset < end:
+            return self
+        kept = tuple(r for r in self.given if start <= r.offset < end)
+        return DecodedBatch(
+            self.base_offset, self.last_offset, self.producer_id, self.is_control,
+            self.is_transactional, kept,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The batches of a segment, and what its transaction index names."""
+
+    batches: tuple[DecodedBatch, ...]
+    aborted: tuple[AbortedTransaction, ...]
+
+
+def decode_piece(data: bytes, index: bytes) -> Piece:
+    """Return what a segment's files say."""
+    return Piece(tuple(map(_decoded, read_batches(data))), tuple(txn_index.decode(index)))
+
+
+def _decoded(batch: Batch) -> DecodedBatch:
+    return DecodedBatch(
+        batch.base_offset, batch.last_offset, batch.producer_id, batch.is_control,
+        batch.is_transactional, tuple(batch.records()),
+    )  # fmt: skip
+
+
+Decides = Callable[[Record], tuple[int, int]]
+
+
+def by_offset(record: Record) -> tuple[int, int]:
+    """Return what decides between records of a key."""
+    return 0, record.offset
+
+
+def by_timestamp(record: Record) -> tuple[int, int]:
+    """Return what decides with the strategy ``timestamp``."""
+    return record.timestamp, record.offset
+
+
+class Promise(Model):
+    """The log that a broker has promised."""
+
+    def __init__(self, decides: Decides) -> None:
+        """Start empty; ``decides`` ranks the records of a key."""
+        super().__init__()
+        self.decides = decides
+        self._kept: frozenset[int] = frozenset()
+        self._kept_end = 0
+
+    def take(self, kept: Iterable[int], end: int) -> None:
+        """Promise of what lies below ``end`` only what is at these offsets.
+
+        A broker that cleans by offset promises no more of what another strategy would keep to a
+        store that begins with its log.
+        """
+        self._kept, self._kept_end = frozenset(kept), end
+
+    def lose(self, lineage: Sequence[LeaderEpoch], end: int) -> None:
+        """Take a new leader's log as the truth, which lacks what was acknowledged behind it."""
+        self.acknowledged = min(self.acknowledged, end)
+        self._acknowledged = [w for w in self._acknowledged if w.base_offset < end]
+        self.adopt(lineage, end)
+
+    def stable_end(self, end: int) -> int:
+        """Return up to where a log that ends at ``end`` is decided by what lies below it."""
+        return min([end, *self.open_transactions(end).values()])
+
+    def state(self, start: int, end: int) -> dict[bytes | None, Record]:
+        """Return the record that decides for each key among those of ``[start, end)``."""
+        found: dict[bytes | None, Record] = {}
+        for record in self.committed(start, end):
+            is_promised = record.offset >= self._kept_end or record.offset in self._kept
+            if not is_promised:
+                continue
+            known = found.get(record.key)
+            if known is None or self.decides(record) >= self.decides(known):
+                found[record.key] = record
+        return found
+
+    def check_pieces(
+        self, pieces: Sequence[Piece], *, start: int, end: int, fresh_from_ms: int, where: str
+    ) -> None:
+        """AssertionError unless readers of a log of ``pieces`` get from ``start`` what they may.
+
+        Both readers: who knows aborted transactions from indexes, and who knows them from markers.
+        """
+        stable = self.stable_end(end)
+        batches = [batch for piece in pieces for batch in piece.batches]
+        entries = tuple(entry for piece in pieces for entry in piece.aborted)
+        readable = Readable(tuple(batches), entries)  # type: ignore[arg-type]
+        readings = {
+            "indexes": readable.records(start),
+            "markers": by_markers(batches, start),  # type: ignore[arg-type]
+        }
+        may_see = {record.offset: record for record in self.committed(start, stable)}
+        newest = self.state(start, stable)
+        behind = self.state(stable, self.decided_end())
+        for name, records in readings.items():
+            given = [record for record in records if record.offset < stable]
+            self._check_given(given, may_see, f"{where} by={name} range={start}..{stable}")
+            self._check_newest(
+                given, newest, behind, fresh_from_ms, f"{where} by={name} range={start}..{stable}"
+            )
+
+    def _check_given(self, given: Iterable[Record], may_see: dict[int, Record], where: str) -> None:
+        last = -1
+        for record in given:
+            require(record.offset > last, f"offset {record.offset} behind {last}. {where}")
+            last = record.offset
+            expected = may_see.get(record.offset)
+            require(
+                expected == record,
+                "read what was not appended, not committed, or cut. "
+                f"expected={expected} found={record} {where}",
+            )
+
+    def _check_newest(
+        self, given: Iterable[Record], newest: dict[bytes | None, Record],
+        behind: dict[bytes | None, Record], fresh_from_ms: int, where: str,
+    ) -> None:  # fmt: skip
+        seen: dict[bytes | None, Record] = {}
+        for record in given:
+            known = seen.get(record.key)
+            if known is None or self.decides(record) >= self.decides(known):
+                seen[record.key] = record
+        for key, want in newest.items():
+            later = behind.get(key)
+            if later is not None and self.decides(later) >= self.decides(want):
+                continue
+            got = seen.get(key)
+            told = f"key={key!r} newest={want} read={got} {where}"
+            if want.value is not None:
+                require(got == want, f"a committed record is not read. {told}")
+            elif want.timestamp >= fresh_from_ms:
+                require(got == want, f"a fresh tombstone is not read. {told}")
+            else:
+                require(got is None or got.value is None, f"a deleted key came back. {told}")

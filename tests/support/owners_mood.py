@@ -1,0 +1,147 @@
+"""What kind of run a seed of the two owners is, and what was survived."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field, fields, replace
+
+from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import TopicConfig
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+JUMPS_MS = (-2 * DAY_MS, -HOUR_MS, -4_000, 4_000, HOUR_MS, 2 * DAY_MS, 400 * DAY_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class Mood:
+    """How likely what is in a run, and how both owners are set."""
+
+    is_healthy: bool
+    """A broker at its defaults that is copied from at least every ``delete.retention.ms``/2."""
+    topic: TopicConfig
+    store_topic: TopicConfig
+    has_transactions: bool
+    deletes: bool
+    changes_leader: bool
+    goes_down: bool
+    is_unclean: bool
+    jump_ms: int
+    """By how much the machine's clock jumps now and then, 0 for never."""
+    busy: float
+    """How often the broker does something before an operation of keeplast."""
+    dies: float
+    fails: float
+    time_step_ms: int
+    events: int
+
+    @property
+    def by_timestamp(self) -> bool:
+        """Say whether the store cleans by another strategy than the broker."""
+        return self.store_topic.strategy is Strategy.TIMESTAMP
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Return what is kept in the store; :attr:`store_topic` is what it means."""
+        return {"cleanup.policy": ",".join(sorted(self.topic.cleanup_policy))}
+
+
+def draw_mood(dice: random.Random) -> Mood:
+    """Return what kind of run this is."""
+    is_healthy = dice.random() < 0.2
+    by_timestamp = not is_healthy and dice.random() < 0.06
+    # With another strategy a record below the log start may outrank one above: not simulated.
+    deletes = not is_healthy and not by_timestamp and dice.random() < 0.3
+    policy = {"compact", "delete"} if deletes else {"compact"}
+    retention_ms = DAY_MS if is_healthy else dice.choice([0, 60_000, HOUR_MS, HOUR_MS, DAY_MS])
+    topic = TopicConfig(
+        cleanup_policy=frozenset(policy), segment_bytes=dice.choice([300, 600, 1200]),
+        delete_retention_ms=retention_ms, retention_ms=dice.choice([-1, 2 * DAY_MS]),
+        min_cleanable_dirty_ratio=0.0, index_interval_bytes=dice.choice([1, 200, 4096]),
+    )  # fmt: skip
+    strategy = Strategy.TIMESTAMP if by_timestamp else Strategy.OFFSET
+    return Mood(
+        is_healthy=is_healthy,
+        topic=topic,
+        store_topic=replace(
+            topic, strategy=strategy, tier_chunk_bytes=dice.choice([-1, 4000, 1 << 20])
+        ),
+        has_transactions=dice.random() < 0.7,
+        deletes=deletes,
+        changes_leader=dice.random() < 0.4,
+        goes_down=not is_healthy and dice.random() < 0.4,
+        is_unclean=not is_healthy and dice.random() < 0.08,
+        jump_ms=0 if is_healthy or dice.random() < 0.8 else dice.choice(JUMPS_MS),
+        busy=0.0 if by_timestamp else dice.choice([0.0, 0.0, 0.02, 0.08]),
+        dies=0.0 if is_healthy else dice.choice([0.0, 0.1, 0.3]),
+        fails=0.0 if is_healthy else dice.choice([0.0, 0.0, 0.2]),
+        time_step_ms=max(2 * retention_ms, HOUR_MS),
+        events=dice.randint(60, 110),
+    )
+
+
+TOMBSTONE_DROPPED = "a tombstone was dropped before it was copied"
+MARKER_DROPPED = "an abort marker was dropped before it was copied"
+INDEX_MISSING = "a transaction index is missing or behind"
+NOT_REPLICATED = "a tail is not replicated"
+TAIL_CUT = "a tail is cut"
+LOG_START_MOVED = "the log start has moved"
+BESIDE_DELETED = "copied beside .deleted"
+BESIDE_STAGED = "copied beside .cleaned"
+BESIDE_SWAP = "copied beside .swap"
+CHANGED_DURING = "the broker changed the directory during a copy"
+JUMP_AHEAD = "a clock jumps ahead"
+JUMP_BACK = "a clock jumps back"
+UNCLEAN = "a replica that lacked what was acknowledged was elected"
+OTHER_STRATEGY = "a store of another strategy copied behind the broker's cleaner"
+
+GUARDED = (
+    TOMBSTONE_DROPPED, MARKER_DROPPED, INDEX_MISSING, NOT_REPLICATED, TAIL_CUT, LOG_START_MOVED,
+    BESIDE_DELETED, BESIDE_STAGED, BESIDE_SWAP, CHANGED_DURING, JUMP_AHEAD, JUMP_BACK,
+    OTHER_STRATEGY, UNCLEAN,
+)  # fmt: skip
+"""What a guard is for: each has to occur in runs that are worth something."""
+
+
+@dataclass(slots=True)
+class OwnersTally:
+    """What was survived, refused and seen."""
+
+    runs: int = 0
+    events: int = 0
+    commands: int = 0
+    records: int = 0
+    broker_rounds: int = 0
+    crashes: int = 0
+    faults: int = 0
+    reads: int = 0
+    exports: int = 0
+    replacements: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)
+    happened: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, other: OwnersTally) -> None:
+        """Count ``other`` in."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+    def progress(self) -> str:
+        """Return what shows that it goes on."""
+        return f"{self.commands:,} commands, {self.crashes:,} crashes"
+
+    def never_happened(self) -> tuple[str, ...]:
+        """Return the guarded interleavings that never occurred."""
+        return tuple(each for each in GUARDED if not self.happened[each])
+
+    def __str__(self) -> str:
+        """Say counts, then what happened, how it ended, and the causes of refusals."""
+        counts = [f for f in fields(self) if f.type == "int"]
+        lines = [f"{getattr(self, f.name):>12,} {f.name.replace('_', ' ')}" for f in counts]
+        lines += ["what happened:"]
+        for what, count in sorted(self.happened.items()):
+            ends = [f"{n:,} {end}" for (of, end), n in sorted(self.outcomes.items()) if of == what]
+            lines.append(f"{count:>12,} {what}" + (f" ({', '.join(ends)})" if ends else ""))
+        lines += ["refused:", *(f"{n:>12,} {cause}" for cause, n in sorted(self.refusals.items()))]
+        return "\n".join(lines)

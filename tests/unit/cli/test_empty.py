@@ -1,0 +1,56 @@
+"""An empty argument is what an unset variable leaves, and never the current directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keeplast
+from keeplast.errors import InvalidError
+from tests.support.replay import tree
+
+COMMANDS = [
+    ("clean", ""),
+    ("clean", " "),
+    ("clean", ".", "--to", ""),
+    ("clean", ".", "--to="),
+    ("clean", ".", "--receipt="),
+    ("plan", ""),
+    ("run", ""),
+    ("status", ""),
+    ("inspect", ""),
+    ("verify", "", "."),
+    ("delete-records", "", "--topic", "t", "--partition", "0", "--before-offset", "1"),
+    ("export", "", "--to", "x"),
+    ("pack", "--to", ""),
+    ("receipt", "show", ""),
+    ("config", "set", "segment.ms=1", ""),
+    ("tier", "init", "--store", "", "--objects", "file:///x"),
+    ("tier", "import", "", "--store", "sqlite:///x.db"),
+    ("tier", "copy", "", "--store", "sqlite:///x.db"),
+    ("tier", "export", "--store", "sqlite:///x.db", "--to", ""),
+    ("tier", "clean", "--store", "sqlite:///x.db", "--receipt", ""),
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_an_empty_argument_is_refused_wherever_it_stands(
+    data_dir: Path,
+    keeplast: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(data_dir)
+    before = tree(data_dir)
+    run = keeplast(*arguments)
+    assert 2 == run.code
+    assert "is empty; is a variable not set?" in " ".join(run.err.replace("\u2502", " ").split())
+    assert before == tree(data_dir)
+
+
+def test_an_empty_path_is_no_directory_in_python() -> None:
+    with pytest.raises(InvalidError, match="empty path"):
+        keeplast.open_log("")

@@ -1,0 +1,80 @@
+"""Every option that can widen what a command touches has a row that names the test of its limit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from keeplast.cli.main import app
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "limits.md"
+NARROW = {
+    "--all", "--compare", "--cores", "--data-dir", "--details", "--dry-run", "--effective",
+    "--erased-by", "--exact", "--extra", "--first", "--from-offset", "--git", "--json", "--limit",
+    "--local", "--master", "--memory", "--metrics-host", "--metrics-port", "--object-option",
+    "--objects", "--once", "--partition", "--plan", "--python", "--receipt", "--records",
+    "--replicas", "--round-seconds", "--runner", "--shape", "--store", "--strict",
+    "--task-memory", "--tier", "--tombstones", "--topic", "--watch",
+}  # fmt: skip
+"""Options that choose partitions, resources or what is shown. A new option is put here, or gets a
+row: somebody has decided."""
+READING = {"inspect", "status", "verify", "pack", "demo", "receipt show", "config list"}
+"""Commands that change no log whatever they are told."""
+
+
+def options() -> Iterator[tuple[str, str]]:
+    """Yield the name of every option with its command."""
+
+    def below(command: Any, name: str) -> Iterator[tuple[str, str]]:
+        for word, each in getattr(command, "commands", {}).items():
+            yield from below(each, f"{name} {word}".strip())
+        if not hasattr(command, "commands"):
+            for parameter in command.params:
+                if parameter.param_type_name == "option":
+                    yield "/".join(parameter.opts + parameter.secondary_opts), name
+
+    yield from below(typer.main.get_command(app), "")
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """Return options, commands and limits of the table."""
+    found = re.findall(r"^\| (`--.*?`) \| (.*?) \|.*\| (.*) \|$", PAGE.read_text("utf-8"), re.M)
+    assert found
+    return [(a, b, c) for a, b, c in found]
+
+
+WIDE = sorted({(o, c) for o, c in options() if o not in NARROW and c not in READING})
+
+
+@pytest.mark.parametrize(("option", "command"), WIDE, ids=[f"{c} {o}" for o, c in WIDE])
+def test_an_option_that_can_widen_has_a_row(option: str, command: str) -> None:
+    if command.startswith("config "):
+        return  # these edit the file that says what --config says; a round reads it like that
+    for names, commands, _ in rows():
+        about = [each.strip() for each in commands.split(",")]
+        is_about = command in about or "all that clean" in about
+        is_about |= "tier" in about and command.startswith("tier ")
+        if f"`{option}`" in names and is_about:
+            return
+    raise AssertionError(f"docs/reference/limits.md has no row for {command} {option}")
+
+
+def test_every_row_names_a_test_that_there_is() -> None:
+    for names, _, limit in rows():
+        tests = re.findall(r"`([\w/]+\.py)::(\w+)`", limit)
+        assert tests or "likewise" in limit, names
+        for path, name in tests:
+            source = (PAGE.parents[2] / "tests" / path).read_text("utf-8")
+            assert re.search(rf"^ *def {name}\(", source, re.MULTILINE), f"{path}::{name}"
+
+
+def test_every_option_of_a_row_is_one() -> None:
+    known = {option for option, _ in options()}
+    for names, _, _ in rows():
+        for name in re.findall(r"`(--[\w/-]+)`", names):
+            assert name in known

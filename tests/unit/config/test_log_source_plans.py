@@ -1,0 +1,103 @@
+"""How ``kafka-log`` plans a batch query, asked as Spark asks it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from keeplast.config.log_source import KafkaLogSource
+from keeplast.errors import InvalidError
+from keeplast.log.append import NewRecord
+from keeplast.model.offsets import NO_TIMESTAMP
+from keeplast.model.topic_config import TopicConfig
+from keeplast.pipeline.data_source import SCHEMA
+from tests.support.log_builder import LogBuilder
+from tests.support.partition_maker import NOW_MS
+
+RECORDS = 2000
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two partitions, one of which is empty."""
+    log = LogBuilder(tmp_path / "orders-0", TopicConfig())
+    for number in range(RECORDS):
+        log.append(NewRecord(b"%d" % number, b"v", NOW_MS))
+    log.roll()
+    log.close()
+    LogBuilder(tmp_path / "orders-1", TopicConfig()).close()
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])
+@pytest.mark.parametrize(
+    ("offsets", "expected"),
+    [
+        ('{"oders":{"0":0}}', "did you mean orders-0. Leave it out, or choose the partition"),
+        ('{"orders":{"0":0,"7":-1}}', "=orders-7 path="),
+        ('{"orders":{"1":0}}', "=orders-1 path="),
+    ],
+)
+def test_offsets_of_what_is_not_read_are_refused(
+    data: Path, name: str, offsets: str, expected: str
+) -> None:
+    source = KafkaLogSource({"path": str(data), "assign": '{"orders":[0]}', name: offsets})
+    with pytest.raises(InvalidError) as caught:
+        source.reader(SCHEMA).partitions()
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_tasks_are_as_many_as_asked_for(data: Path, count: int) -> None:
+    source = KafkaLogSource({"path": str(data), "minPartitions": str(count)})
+    reader = source.reader(SCHEMA)
+    parts = reader.partitions()
+    assert count <= len(parts) <= count + 2
+    offsets = [o for p in parts for b in reader.read(p) for o in b.column("offset").to_pylist()]
+    assert list(range(RECORDS)) == offsets
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"minTimestamp": "-10"}, [0, 2, 3]),
+        ({"maxTimestamp": "9"}, [0, 2]),
+        ({"minTimestamp": "-1", "maxTimestamp": "-1"}, []),
+        ({"state": "latest", "maxTimestamp": "9"}, [0, 2]),
+    ],
+)
+def test_a_record_without_a_timestamp_is_in_no_range_of_times(
+    tmp_path: Path, bounds: dict[str, str], expected: list[int]
+) -> None:
+    log = LogBuilder(tmp_path / "t-0", TopicConfig())
+    for number, stamp in enumerate([-5, NO_TIMESTAMP, 7, 10]):
+        log.append(NewRecord(b"%d" % number, b"v", stamp))
+    log.close()
+    reader = KafkaLogSource({"path": str(tmp_path), **bounds}).reader(SCHEMA)
+    batches = [b for p in reader.partitions() for b in reader.read(p)]
+    assert expected == [o for b in batches for o in b.column("offset").to_pylist()]
+
+
+def test_a_table_is_read_with_the_options_that_it_was_made_with(data: Path) -> None:
+    made = {
+        "provider": "kafka-log",
+        "location": f"file:{data}",
+        "owner": "o",
+        "subscribe": "orders",
+        "endingOffsets": '{"orders":{"0":3}}',
+        "object.secret_access_key": "s3cret",
+    }
+    schema = KafkaLogSource(made).schema()
+    assert (SCHEMA.names, SCHEMA.simpleString()) == (schema.names, schema.simpleString())
+    assert "s3cret" not in schema.json()
+    # Spark 4.2 gives none of them to whoever reads the table, but the schema.
+    reader = KafkaLogSource({}).reader(schema)
+    rows = [b for p in reader.partitions() for b in reader.read(p)]
+    assert [0, 1, 2] == [o for b in rows for o in b.column("offset").to_pylist()]
+    own = KafkaLogSource({"EndingOffsets": '{"orders":{"0":1}}'}).reader(schema)
+    assert [0] == [
+        o for p in own.partitions() for b in own.read(p) for o in b.column("offset").to_pylist()
+    ]
+    assert KafkaLogSource({"path": str(data)}).schema() == SCHEMA

@@ -1,0 +1,85 @@
+"""What of a URL is shown, whatever its writer and its driver make of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from keeplast.model.redaction import (
+    option_secrets,
+    secrets_of,
+    shown_url,
+    without_secrets,
+)
+
+SECRET = "s3cret"
+LEAKING = [
+    "postgresql://me:s3cret@host/db",
+    "postgresql://me:p@s3cret@host/db",
+    "postgresql://me:s3cret/x@host/db",
+    "postgresql://me:s3cret?x@host/db",
+    "postgresql://me:a s3cret\n@host/db",
+    "postgresql://me:%73s3cret@host/db",
+    "postgresql://s3cret@host/db",
+    "postgresql+psycopg://:s3cret@host",
+    "postgresql://host/db?password=s3cret",
+    "postgresql://host/db?sslmode=require&sslpassword=s3cret",
+    "postgresql://host/db?PASSWORD=s3cret",
+    "postgresql://host/db?p%61ssword=s3cret",
+    "postgresql://host/db?a=b;password=s3cret",
+    "postgresql://host/db?options=-cx%3Ds3cret",
+    "postgresql://host/db#password=s3cret",
+    "postgresql:me:s3cret@host/db",
+    "postgresql//me:s3cret@host/db",
+    "me:s3cret@host",
+    "postgresql:// me:s3cret@host/db",
+    "s3cret:foo@bar",
+    "https://key:s3cret@minio:9000/bucket",
+    "az://container/x?sig=s3cret",
+]
+
+
+@pytest.mark.parametrize("url", LEAKING)
+def test_a_secret_is_shown_in_no_place_of_a_url(url: str) -> None:
+    assert SECRET not in shown_url(url)
+    assert shown_url(url).isprintable()
+
+
+@pytest.mark.parametrize("url", [url for url in LEAKING if "://" in url and "\n" not in url])
+def test_nor_in_a_message_that_quotes_it(url: str) -> None:
+    assert SECRET not in without_secrets(f"cannot be reached. url={url.replace(' ', '+')} x=1")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:////srv/me@home/meta.db", "sqlite:///C:/data/x.db", "file:///srv/a:b@c",
+        "/srv/me@home", "./me@home", "s3://bucket/a@b", "s3://bucket/pre:fix@x",
+        "postgresql://host:5432/db?sslmode=require&connect_timeout=3", "postgresql:///db",
+    ],
+)  # fmt: skip
+def test_what_is_no_secret_is_shown(url: str) -> None:
+    assert url == shown_url(url) == without_secrets(url)
+
+
+def test_the_rest_of_a_url_is_shown() -> None:
+    assert "postgresql://***@host:1/db?sslmode=require&password=***" == shown_url(
+        "postgresql://me:s3cret@host:1/db?sslmode=require&password=s3cret"
+    )
+
+
+def test_the_words_of_a_driver_are_without_the_secrets_of_the_url() -> None:
+    url = "postgresql://me:s3%20cret@host/db?sslpassword=other"
+    words = "no host \"s3 cret\" for s3%20cret, key other; password='x y' sslpassword=z user=me"
+    assert (
+        'no host "***" for ***, key ***; password=*** sslpassword=*** user=me'
+        == without_secrets(words, secrets_of(url))
+    )
+
+
+def test_what_is_too_short_to_be_a_secret_garbles_no_message() -> None:
+    assert "a banana" == without_secrets("a banana", secrets_of("postgresql://x:a@h/d"))
+
+
+def test_options_of_an_object_store_are_secrets_unless_they_are_known() -> None:
+    options = {"endpoint": "http://h", "secret_access_key": "s3cret", "new_kind": "t0ken"}
+    assert ("s3cret", "t0ken") == option_secrets(options.items())

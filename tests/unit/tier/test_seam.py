@@ -1,0 +1,66 @@
+"""A directory goes on where the store ends, or is another log, though its leader epochs are not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from keeplast.errors import ConflictError
+from tests.support.broker_directory import BrokerDirectory
+from tests.support.cleaned_directory import CleanedDirectory
+from tests.support.partition_maker import PARTITION
+
+
+def test_a_disk_that_went_back_to_a_backup_is_another_log_at_the_same_epochs(
+    tmp_path: Path,
+) -> None:
+    broker = BrokerDirectory(tmp_path)
+    broker.append("a", "b")
+    shutil.copytree(broker.path, tmp_path / "backup")
+    broker.append("c", epoch=1)
+    broker.append("d", epoch=1)
+    broker.import_all()
+    before = broker.values()
+    shutil.rmtree(broker.path)
+    shutil.copytree(tmp_path / "backup", broker.path)
+    broker.append("C", "D", "E", epoch=1)
+    broker.append("F", epoch=1)
+    for act in (broker.copy, broker.import_all):
+        with pytest.raises(ConflictError, match=r"other batches at one offset.*offset=3 "):
+            act()
+    assert {0: "a", 1: "b", 2: "c", 3: "d"} == before == broker.values()
+
+
+def test_so_is_a_topic_without_an_id_that_was_made_anew(tmp_path: Path) -> None:
+    broker = BrokerDirectory(tmp_path)
+    broker.append("a", "b")
+    broker.import_all()
+    shutil.rmtree(broker.path)
+    broker.append("x", "y", "z")
+    with pytest.raises(ConflictError, match="other batches"):
+        broker.copy()
+    broker.tiered.removals.forget(PARTITION, grace_ms=0)
+    broker.import_all()
+    assert {0: "x", 1: "y", 2: "z"} == broker.values()
+
+
+@pytest.mark.parametrize("cleans_store", [False, True])
+def test_what_either_side_has_cleaned_is_the_same_log(tmp_path: Path, cleans_store: bool) -> None:
+    log = CleanedDirectory(tmp_path)
+    for key in (b"a", b"b", b"a", b"c"):
+        log.put(key, b"1")
+    log.put(b"b", None)
+    log.roll()
+    log.copy()
+    if cleans_store:
+        log.tiered.clean(PARTITION, force=True, grace_ms=0)
+    log.put(b"a", b"2")
+    log.put(b"c", None)
+    log.roll()
+    log.clean()
+    log.put(b"d", b"1")
+    log.roll()
+    log.copy()
+    assert {b"a": b"2", b"d": b"1"} == log.exported().final_values() == log.served().final_values()

@@ -22,6 +22,7 @@ from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import SegmentFiles, load_aborted
 from keeplast.tier import importing, transfer
 from keeplast.tier.partition_state import PartitionState
+from tests.support import tier_world_tasks
 from tests.support.owners_mood import OwnersTally
 from tests.support.owners_world import simulate
 from tests.support.tier_world import Failure
@@ -53,6 +54,17 @@ def test_a_seed_is_the_same_run_every_time(engine: Engine) -> None:
         simulate(7, engine, told=trace.append)
     assert traces[0] == traces[1]
     assert len(traces[0]) > 50
+
+
+@pytest.mark.parametrize("seed", [3133, 3136, 3193])
+def test_a_command_beside_a_broker_that_does_much_ends(engine: Engine, seed: int) -> None:
+    assert simulate(seed, engine).runs == 1
+
+
+def test_a_command_that_does_not_end_fails(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
+    monkeypatch.setattr(tier_world_tasks, "STEPS_MAX", 40)
+    with pytest.raises(Failure, match="import does not end"):
+        simulate(7, engine)
 
 
 def without_a_look_at_what_the_brokers_cleaner_did(patch: pytest.MonkeyPatch) -> None:

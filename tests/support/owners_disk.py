@@ -35,7 +35,9 @@ class SharedFiles(HostFiles):
         super()._note(operation)
 
     def _look(self) -> None:
-        if self._tasks.current is not None:
+        task = self._tasks.current
+        if task is not None:
+            self._tasks.count_step(task)
             with self._tasks.unobserved():
                 self.meanwhile()
 

@@ -90,6 +90,9 @@ SPANS = {
 REMOVING = frozenset({"truncate", "forget"})
 COPYING = frozenset({"import", "copy"})
 GRACE_MS = 60_000
+MEANWHILE_MAX = 60
+"""What a broker does in the middle of one command. One that never keeps still while it is looked at
+is no broker: a turn of ``tier run`` would find something new each time, and take no end."""
 TRIES_BUSY = 3
 TRIES_MAX = 40
 GARBAGE_AGE_MS = 10 * 60_000
@@ -187,7 +190,7 @@ class World:
         self._copied_ms = NOW_MS
         self._jumped = False
         # What the broker did since the running command began.
-        self._interfered = False
+        self._meanwhiles = 0
         self._stages: set[str] = set()
         self._refused: list[str] = []
         self._was_unclean = False
@@ -206,6 +209,11 @@ class World:
         """Say whether the broker may have removed what the store lacks."""
         end = 0 if self._live is None else self._live.end
         return self.broker.segments[0].base > end or self._interfered
+
+    @property
+    def _interfered(self) -> bool:
+        """Say whether the broker has done something since the running command began."""
+        return self._meanwhiles > 0
 
     @property
     def was_unclean(self) -> bool:
@@ -410,6 +418,8 @@ class World:
 
     def _meanwhile(self) -> None:
         """Let the broker do something in the middle of a command."""
+        if self._meanwhiles == MEANWHILE_MAX:
+            return
         if self._dice.random() >= self._mood.busy or not self.broker.is_up:
             return
         happening = self._dice.choice([
@@ -419,7 +429,7 @@ class World:
         ])  # fmt: skip
         self._told(f"    meanwhile: {happening.__name__[1:]}")
         happening()
-        self._interfered = True
+        self._meanwhiles += 1
         self._stages |= self.broker.staged()
 
     # keeplast.
@@ -574,7 +584,7 @@ class World:
         It is a process of its own, as every call of the command line is.
         """
         dice, mood, span = self._dice, self._mood, SPANS[name]
-        self._interfered, self._stages = False, self.broker.staged()
+        self._meanwhiles, self._stages = 0, self.broker.staged()
 
         def draw(share: float) -> int | None:
             return round(float(span ** dice.random())) if dice.random() < share else None
@@ -742,8 +752,9 @@ class World:
     def _wait(self, seconds: float) -> None:
         """Let the broker go on in a pause of keeplast: a swap takes no time."""
         self._broker_clock.sleep(seconds)
-        while self.broker.is_up and SWAP in self.broker.staged():
-            self.broker.step()
+        broker = self.broker
+        while broker.is_up and broker.is_swapping and SWAP in broker.staged():
+            broker.step()
 
     def _pass_time(self) -> None:
         mood = self._mood

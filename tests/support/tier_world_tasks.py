@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 
 from tests.support.observed_files import Crash
 
+STEPS_MAX = 20_000
+"""Looks and operations of one task; the longest ones have a tenth of them."""
+
 Work = Callable[[], object]
 Finished = Callable[["Task"], None]
 
@@ -50,6 +53,7 @@ class Task:
         self.holds = holds
         self.epoch = epoch
         self.operations = 0
+        self.steps = 0
         self.result: object = None
         self.error: Exception | None = None
         self.is_dead = False
@@ -119,6 +123,17 @@ class Tasks:
         self.asleep.remove(task)
         self._go(task)
 
+    def count_step(self, task: Task) -> None:
+        """Count a look or an operation of ``task``; one that does not end is stopped and fails.
+
+        A loop of the product goes on whatever a single error says, so that it dies of this one.
+        """
+        task.steps += 1
+        if task.steps > STEPS_MAX:
+            task.error = AssertionError(f"{task.name} does not end. steps={task.steps}")
+            task.life.alive = False
+            raise Crash(f"{task.name} does not end")
+
     def bury(self) -> None:
         """End the sleeping tasks of processes that are gone."""
         for task in [task for task in self.asleep if not task.life.alive]:
@@ -152,6 +167,7 @@ class Tasks:
             return False
         if not task.life.alive:
             raise Crash(operation)
+        self.count_step(task)
         task.operations += 1
         self.operations += 1
         self._told(f"    {task.life.name} {task.name} {task.operations}: {operation}")

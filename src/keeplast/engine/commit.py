@@ -2,20 +2,25 @@
 
 In place: nothing is renamed before the partition has been found as it was surveyed, and a group
 that was left alone never lies between two outputs of one swap. To a new place: what is not
-replaced is copied beside the staged files, and the checkpoint is written last.
+replaced is copied beside the staged files, and the checkpoint is written last. An earlier log goes
+when nothing is left to be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from keeplast.engine.task import PartitionTask, StagedGroup, TaskResult
 from keeplast.errors import ConflictError
-from keeplast.format.filename import INDEX, SNAPSHOT, TIME_INDEX, parse_segment_file
+from keeplast.format.filename import DELETED, INDEX, SNAPSHOT, TIME_INDEX, parse_segment_file
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles, list_partition
 from keeplast.log.swap import KINDS, Replacement, commit_wave
+
+GiveUp = Callable[[Collection[str]], None]
+"""Removes the earlier log at a target, all but what is staged there under these names."""
 
 
 def check_unchanged(
@@ -59,34 +64,36 @@ def commit_to_target(
     task: PartitionTask,
     result: TaskResult,
     surveyed: PartitionFiles,
+    give_up: GiveUp | None = None,
 ) -> None:
-    """Complete ``task.target``: outputs under their final names, everything else copied."""
+    """Complete ``task.target``: outputs under their final names, everything else copied.
+
+    With ``give_up`` an earlier log lies there: all that is copied is staged first.
+    """
     check_unchanged(files, surveyed, ())
+    groups = [group for group in result.staged if group.files]
+    replaced = {base for group in groups for base in group.sources}
+    outputs = {group.base_offset for group in result.staged}
+    names = [
+        name
+        for name in _files_in(files, task.path)
+        if not _is_replaced(name, replaced=replaced, outputs=outputs)
+    ]
+    copies: dict[str, str] = {}
+    if give_up is not None:
+        copies = _copy_beside(files, task.path, task.target, names, task.attempt)
+        give_up([*copies.values(), *(file.name for group in groups for file in group.files)])
     times = {segment.base_offset: segment.mtime_ms * 1_000_000 for segment in surveyed.segments}
-    replaced: set[int] = set()
     mtime_ns = 0
     for group in result.staged:
         if group.sources:
             mtime_ns = times[group.sources[-1]]
-        if not group.files:
-            continue
-        replaced.update(group.sources)
         for file in group.files:
             final = task.target / f"{group.base_offset:020d}{file.kind}"
             files.rename(task.target / file.name, final)
             # The worker has set it, but on a file that another name's object does not follow.
             files.set_mtime(final, mtime_ns)
-    outputs = {group.base_offset for group in result.staged}
-    for name in files.listdir(task.path):
-        parsed = parse_segment_file(name)
-        if parsed is not None:
-            if parsed.stage or (parsed.kind in KINDS and parsed.base_offset in replaced):
-                continue
-            is_gone = parsed.base_offset in replaced and parsed.base_offset not in outputs
-            if parsed.kind == SNAPSHOT and is_gone:
-                continue
-        if not files.is_directory(task.path / name):
-            copy_file(files, task.path / name, task.target / name)
+    _bring(files, task.path, task.target, names, copies)
     files.fsync_directory(task.target)
     files.fsync_directory(task.target.parent)
 
@@ -105,12 +112,60 @@ def complete_active(files: FileSystem, listing: PartitionFiles) -> None:
             files.set_mtime(active.path(kind), active.mtime_ns)
 
 
-def copy_partition(files: FileSystem, source: Path, target: Path) -> None:
-    """Copy every file of a partition that no round has changed."""
-    for name in files.listdir(source):
-        if not files.is_directory(source / name):
-            copy_file(files, source / name, target / name)
+def copy_partition(
+    files: FileSystem, source: Path, target: Path, attempt: str, give_up: GiveUp | None = None
+) -> None:
+    """Copy every file of a partition that no round has changed; see :func:`commit_to_target`."""
+    names = _files_in(files, source)
+    copies: dict[str, str] = {}
+    if give_up is not None:
+        copies = _copy_beside(files, source, target, names, attempt)
+        give_up(list(copies.values()))
+    _bring(files, source, target, names, copies)
     files.fsync_directory(target)
+
+
+def _files_in(files: FileSystem, source: Path) -> list[str]:
+    return [name for name in files.listdir(source) if not files.is_directory(source / name)]
+
+
+def _is_replaced(name: str, *, replaced: set[int], outputs: set[int]) -> bool:
+    """Say whether a file of the source is not of the log that a round has made of it."""
+    parsed = parse_segment_file(name)
+    if parsed is None:
+        return False
+    if parsed.stage or (parsed.kind in KINDS and parsed.base_offset in replaced):
+        return True
+    is_gone = parsed.base_offset in replaced and parsed.base_offset not in outputs
+    return parsed.kind == SNAPSHOT and is_gone
+
+
+def _copy_beside(
+    files: FileSystem, source: Path, target: Path, names: Sequence[str], attempt: str
+) -> dict[str, str]:
+    """Copy files under names that no log has, and return those; all or none of them."""
+    copies = {name: f"{name}.{attempt}{DELETED}" for name in names}
+    try:
+        for name, staged in copies.items():
+            copy_file(files, source / name, target / staged)
+    except BaseException:
+        for staged in copies.values():
+            with contextlib.suppress(OSError):
+                files.unlink(target / staged)
+        raise
+    return copies
+
+
+def _bring(
+    files: FileSystem, source: Path, target: Path, names: Sequence[str], copies: Mapping[str, str]
+) -> None:
+    """Give copies that were made beside an earlier log their names, and make the others."""
+    for name in names:
+        if name not in copies:
+            copy_file(files, source / name, target / name)
+            continue
+        files.rename(target / copies[name], target / name)
+        files.set_mtime(target / name, files.stat(source / name).mtime_ns)
 
 
 def copy_file(files: FileSystem, source: Path, target: Path) -> None:

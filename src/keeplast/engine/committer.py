@@ -8,31 +8,39 @@ commit can name it any more.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
 from keeplast.clock import Clock
 from keeplast.engine.commit import (
+    GiveUp,
     check_unchanged,
     commit_in_place,
     commit_to_target,
     complete_active,
+    copy_partition,
 )
 from keeplast.engine.events import Events
 from keeplast.engine.horizons import HorizonBook
-from keeplast.engine.place import check_target, complete_target
+from keeplast.engine.place import (
+    check_target,
+    complete_target,
+    is_finished,
+    replace_target,
+    target_of,
+)
 from keeplast.engine.receipt import append_receipt, receipt_line, withdraw_receipt
 from keeplast.engine.removal import remove_files
 from keeplast.engine.report import RoundReport
-from keeplast.engine.request import CleanRequest
+from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rolling import roll_at_target
 from keeplast.engine.rounds import PartitionRun, Round, failed_report
 from keeplast.engine.shield import shielded
 from keeplast.engine.survey import Survey
 from keeplast.engine.task import TaskResult
 from keeplast.errors import CompactionError
-from keeplast.format.filename import CLEANER_CHECKPOINT, parse_segment_file
+from keeplast.format.filename import CLEANER_CHECKPOINT, DELETED, parse_segment_file
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.log.recovery import recover_swap
@@ -65,6 +73,7 @@ class Committer:
         self._horizons = horizons
         self._check_stop = check_stop
         self._receipts = threading.Lock()
+        self._checkpoints = threading.Lock()
 
     def commit(self, round_: Round, result: TaskResult, request: CleanRequest) -> None:
         """Put one wave in place; commits of several partitions run side by side."""
@@ -78,7 +87,7 @@ class Committer:
         if task.writes and result.carry is None and request.receipt is not None:
             line = self._note(round_, request.receipt, is_unsafe=request.is_unsafe)
         try:
-            self._put_in_place(round_, result)
+            self._put_in_place(round_, result, request)
         except (CompactionError, OSError):
             if line is not None and request.receipt is not None:
                 self._withdraw(round_, request.receipt, line)
@@ -86,24 +95,46 @@ class Committer:
         round_.driver_seconds += self._clock.seconds() - started
         round_.driver_seconds -= round_.removal_seconds - removed
 
-    def _put_in_place(self, round_: Round, result: TaskResult) -> None:
+    def _put_in_place(self, round_: Round, result: TaskResult, request: CleanRequest) -> None:
         task = round_.task
         if task.writes and task.target != task.path:
-            check_target(self._files, task.target, run=self._run)
-            self._commit_to_target(round_, result)
+            partition = round_.plan.partition
+            give_up = self._give_up(partition, task.path.parent, task.target, request)
+            if give_up is None:
+                check_target(self._files, task.target, run=self._run)
+            self._commit_to_target(round_, result, give_up)
             round_.committed.extend(result.staged)
         elif task.writes:
             with shielded():
                 self._swap(round_, result)
 
-    def _commit_to_target(self, round_: Round, result: TaskResult) -> None:
+    def copy(self, partition: PartitionRequest, request: CleanRequest) -> None:
+        """Copy a partition to the target as it is."""
+        place = target_of(partition, request)
+        give_up = self._give_up(partition.partition, partition.path.parent, place, request)
+        copy_partition(self._files, partition.path, place, self._run, give_up)
+
+    def _give_up(
+        self, partition: TopicPartition, root: Path, place: Path, request: CleanRequest
+    ) -> GiveUp | None:
+        """Return what removes the earlier log at ``place``; None when the place is ours already."""
+        if not request.overwrites or not is_finished(self._files, place):
+            return None
+
+        def give_up(staged: Collection[str]) -> None:
+            with self._checkpoints:
+                replace_target(self._files, partition, root, place, run=self._run, staged=staged)
+
+        return give_up
+
+    def _commit_to_target(self, round_: Round, result: TaskResult, give_up: GiveUp | None) -> None:
         survey, task = round_.survey, round_.task
         surveyed = survey.listing
         if survey.roll is None:
-            commit_to_target(self._files, task, result, surveyed)
+            commit_to_target(self._files, task, result, surveyed, give_up)
             return
         on_disk = replace(surveyed, segments=surveyed.segments[:-1])
-        commit_to_target(self._files, task, result, on_disk)
+        commit_to_target(self._files, task, result, on_disk, give_up)
         left = on_disk.active.base_offset
         if round_.plan.bound > left:
             replaced = {base for each in result.staged if each.files for base in each.sources}
@@ -147,7 +178,8 @@ class Committer:
             reports.append(((run, round_), result, report))
         try:
             for root, changes in offsets.items():
-                update_checkpoint(self._files, root, CLEANER_CHECKPOINT, changes)
+                with self._checkpoints:
+                    update_checkpoint(self._files, root, CLEANER_CHECKPOINT, changes)
         except (CompactionError, OSError) as error:
             for (run, round_), _, _ in reports:
                 self.fail(run, round_.survey, len(round_.committed), error)
@@ -208,7 +240,8 @@ class Committer:
         ours = [
             task.target / name
             for name, parsed in names.items()
-            if parsed is not None and (parsed.attempt or "").startswith(task.attempt)
+            if (parsed is not None and (parsed.attempt or "").startswith(task.attempt))
+            or name.endswith(f".{task.attempt}{DELETED}")
         ]
         remove_files(self._files, ours, self._events.warned)
 

@@ -18,14 +18,12 @@ from functools import partial
 from pathlib import Path
 
 from keeplast.cleaner.plan import RoundPlan
-from keeplast.cleaner.shapes import Ground, Workload, choose_shapes
 from keeplast.clock import Clock
-from keeplast.engine.commit import copy_partition
 from keeplast.engine.commits import Commits, Ended
 from keeplast.engine.committer import Committer, Work
-from keeplast.engine.estimate import estimate_round
 from keeplast.engine.events import Events
 from keeplast.engine.expiry import expire_partition, failed_expiry
+from keeplast.engine.foresight import Foresight
 from keeplast.engine.given import check_given, check_lifts, lift_notes
 from keeplast.engine.horizons import HorizonBook
 from keeplast.engine.kernel_cache import load_kernels
@@ -41,7 +39,7 @@ from keeplast.engine.place import (
 )
 from keeplast.engine.readiness import prove_receipt, unready_roots
 from keeplast.engine.receipt_book import clock_notes
-from keeplast.engine.report import CleanReport, Estimate, RoundReport
+from keeplast.engine.report import CleanReport
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.rolling import roll_active, roll_idle
 from keeplast.engine.room import Room
@@ -50,12 +48,9 @@ from keeplast.engine.rounds import (
     Round,
     base_report,
     clean_report,
-    disk_needed_bytes,
     in_order,
-    planned_report,
 )
 from keeplast.engine.runner import Runner
-from keeplast.engine.sample import SampleChoice, read_sample
 from keeplast.engine.shield import shielded
 from keeplast.engine.survey import Survey, survey_partition
 from keeplast.engine.task import PartitionTask, TaskResult
@@ -95,6 +90,7 @@ class Coordinator:
         self._is_stopping = False
         self._horizons = HorizonBook(files)
         self._room = Room(files)
+        self._foresight = Foresight(runner, files, clock)
         self._committer = Committer(
             clock, files, events, self._horizons, self._check_stop, run=self._run
         )  # fmt: skip
@@ -130,10 +126,19 @@ class Coordinator:
 
         Writes nothing. CorruptError, RefusedError or OSError when that cannot be said.
         """
+        return self._survey(partition, request, checkpoints, foresees_roll=True)
+
+    def _survey(
+        self,
+        partition: PartitionRequest,
+        request: CleanRequest,
+        checkpoints: Checkpoints,
+        *,
+        foresees_roll: bool,
+    ) -> Survey:
         return survey_partition(
             partition, request, checkpoints, self._files, self._now_ms(request),
-            foresees_roll=True, book=self._horizons,
-            clock_ms=self._clock.now_ms(),
+            foresees_roll=foresees_roll, book=self._horizons, clock_ms=self._clock.now_ms(),
         )  # fmt: skip
 
     def plan(self, request: CleanRequest, *, exact: bool = False) -> CleanReport:
@@ -151,12 +156,12 @@ class Coordinator:
                 )
         runs = [PartitionRun(partition) for partition in request.partitions]
         works = [work for run in runs for work in self._begin(run, request, writes=False)]
-        self._shape(works, request)
+        self._foresight.shape(works, request)
         if exact:
             self._run_waves(works, request)
         else:
             for run, round_ in works:
-                run.rounds.append(self._planned(round_, request))
+                run.rounds.append(self._foresight.planned(round_, request))
         if request.retention:
             for run in runs:
                 self._expire(run, request, writes=False)
@@ -190,7 +195,7 @@ class Coordinator:
                     break
                 current = request if number == 0 else later
                 works = [work for run in active for work in self._begin(run, current, writes=True)]
-                self._shape(works, current)
+                self._foresight.shape(works, current)
                 self._run_waves(in_order(works, current.order), current)
             if request.retention:
                 for run in runs:
@@ -245,7 +250,7 @@ class Coordinator:
     def _prepare(
         self, run: PartitionRun, request: CleanRequest, unready: Mapping[Path, Exception]
     ) -> None:
-        """Finish what a crash left, roll if asked to; make room at a target."""
+        """Finish what a crash left; make the target, unless an earlier log has to leave it."""
         partition = run.request
         try:
             self._check_stop()
@@ -257,11 +262,8 @@ class Coordinator:
                     self._events.warned(
                         f"removed what an unfinished clean --to had left of {partition.partition}"
                     )
-                return  # an active segment is rolled at the target, when the round is there
+                return
             self._recover(partition)
-            if request.roll_active:
-                roll_active(self._files, partition)
-            self._roll_idle(run, request)
         except (CompactionError, OSError) as error:
             self._committer.fail(run, None, 0, error)
 
@@ -290,8 +292,11 @@ class Coordinator:
             clock_ms=self._clock.now_ms(), writes=writes, warned=self._events.warned,
         )  # fmt: skip
 
-    def _roll_idle(self, run: PartitionRun, request: CleanRequest) -> None:
-        if request.rolls_idle:
+    def _roll(self, run: PartitionRun, request: CleanRequest) -> None:
+        """Leave the active segment as asked for, or because it is idle."""
+        if request.roll_active:
+            roll_active(self._files, run.request)
+        elif request.rolls_idle:
             note = roll_idle(self._files, run.request, self._now_ms(request))
             run.notes += () if note is None else (note,)
 
@@ -306,14 +311,19 @@ class Coordinator:
         survey: Survey | None = None
         try:
             self._check_stop()
+            target = target_of(run.request, request) if writes else run.request.path
+            is_first = not run.rounds
             checkpoints = load_checkpoints(self._files, run.request.path.parent)
-            survey = survey_partition(
-                run.request, request, checkpoints, self._files, self._now_ms(request),
-                foresees_roll=not writes or request.target is not None, book=self._horizons,
-                clock_ms=self._clock.now_ms(),
-            )  # fmt: skip
+            survey = self._survey(run.request, request, checkpoints, foresees_roll=is_first)
             if writes:
                 check_lifts(survey.lifts, request, run.request.path)
+                if survey.plan is not None:
+                    self._room.check(survey, survey.plan, run.request.path, target)
+                # At a target it is rolled when the round is there; in place before it, and not
+                # before it is known that the round is not refused: that leaves all as it was.
+                if is_first and request.target is None and _may_roll(survey, request):
+                    self._roll(run, request)
+                    survey = self._survey(run.request, request, checkpoints, foresees_roll=False)
             told = lift_notes(survey.lifts, writes=writes or request.is_unsafe)
             # What was done before the first round is told with it.
             survey = replace(survey, notes=(*run.notes, *told, *survey.notes))
@@ -321,9 +331,6 @@ class Coordinator:
             if survey.plan is None:
                 self._skip(run, survey, request, writes=writes)
                 return
-            target = target_of(run.request, request) if writes else run.request.path
-            if writes:
-                self._room.check(survey, survey.plan, run.request.path, target)
             task = self._task(run.request, survey.plan, target, request, writes=writes)
             round_ = Round(survey, survey.plan, task, self._clock.seconds() - started)
             self._events.planned(round_.bytes_to_read())
@@ -331,50 +338,6 @@ class Coordinator:
             self._committer.fail(run, survey, 0, error)
             return
         yield run, round_
-
-    def _shape(self, works: list[Work], request: CleanRequest) -> None:
-        """Decide for every round of a call how its work is cut."""
-        rounds = [round_ for _, round_ in works]
-        ground = Ground(
-            self._runner.slots,
-            None if self._runner.shares_memory else request.task_memory_bytes,
-        )
-        workloads = [self._workload(round_, ground) for round_ in rounds]
-        choices = choose_shapes(workloads, ground, asked=request.shape)
-        for round_, choice in zip(rounds, choices, strict=True):
-            round_.task = replace(round_.task, shape=choice)
-
-    def _workload(self, round_: Round, ground: Ground) -> Workload:
-        """Return a round as the planner sees it; a sample is read where keys may be too many."""
-        workload = Workload.at_most(round_.plan)
-        if ground.has_room_for(workload) or round_.survey.sample is None:
-            return workload
-        try:
-            estimate = self._estimate(round_, round_.survey.sample)
-        except (CompactionError, OSError, MemoryError):
-            return workload  # what is damaged will be said by the pass that meets it
-        if estimate is None:
-            return workload
-        return Workload(round_.plan, estimate.messages_read, estimate.distinct_keys)
-
-    def _estimate(self, round_: Round, chosen: SampleChoice) -> Estimate | None:
-        task = round_.task
-        sample = read_sample(
-            chosen, round_.plan, task.path, task.hash_key, self._files, self._clock
-        )
-        return estimate_round(sample, round_.plan)
-
-    def _planned(self, round_: Round, request: CleanRequest) -> RoundReport:
-        """Return bounds, groups and, from a sample, an estimate; damage found there is a note."""
-        survey, plan = round_.survey, round_.plan
-        disk_bytes = disk_needed_bytes(survey, plan, is_in_place=request.target is None)
-        estimate, damage = None, None
-        if survey.sample is not None:
-            try:
-                estimate = self._estimate(round_, survey.sample)
-            except (CompactionError, OSError, MemoryError) as error:
-                damage = error
-        return round_.with_shape(planned_report(survey, plan, disk_bytes, estimate, damage))
 
     def _task(
         self,
@@ -408,7 +371,7 @@ class Coordinator:
         if end_offset is not None:
             end_offset = survey.checkpoint_after(end_offset)
         if writes and request.target is not None:
-            copy_partition(self._files, run.request.path, target_of(run.request, request))
+            self._committer.copy(run.request, request)
         if writes and end_offset is not None:
             self._checkpoint(run, request, end_offset)
         if writes and request.target is not None:
@@ -493,6 +456,11 @@ class Coordinator:
         root = run.request.path.parent if request.target is None else request.target
         change = {run.request.partition: offset}
         update_checkpoint(self._files, root, CLEANER_CHECKPOINT, change)
+
+
+def _may_roll(survey: Survey, request: CleanRequest) -> bool:
+    """Say whether the active segment is to be left; a torn one refuses that when it is asked."""
+    return survey.roll is not None or request.roll_active
 
 
 def _stopped() -> StoppedError:

@@ -2,11 +2,13 @@
 
 A target is marked incomplete before anything else is there and until its checkpoint is written, on
 disks as in object stores. So a crash leaves what says of itself that it is no log, and the same
-call begins anew.
+call begins anew. An earlier log that is to be replaced stays what it is until all of the new one
+lies beside it, read, checked and staged: a source that cannot be read costs nobody the earlier one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from keeplast.engine.commit import copy_file
@@ -26,6 +28,7 @@ from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, upda
 from keeplast.log.files import FileSystem
 from keeplast.log.object_paths import is_object_path
 from keeplast.log.partition_log import list_partition
+from keeplast.model.partition import TopicPartition
 
 NAMES_SHOWN_MAX = 10
 OFFSET_CHECKPOINTS = (
@@ -137,7 +140,8 @@ def make_target(
     """Make the partition's directory at the target, with a mark that it is incomplete.
 
     Returns whether another run had begun there and not finished: what it left is removed.
-    RefusedError when something else is there, or when the source would have to be written to.
+    RefusedError when something else is there, or when the source would have to be written to. An
+    earlier log that ``request`` overwrites is left as it is, for :func:`replace_target`.
     """
     if list_partition(partition.path, files).leftovers:
         raise RefusedError(
@@ -147,7 +151,33 @@ def make_target(
     place = target_of(partition, request)
     if place == partition.path or _is_same(place, partition.path):
         raise RefusedError(f"--to is the source itself; leave it out. path={place}")
+    if request.overwrites and is_finished(files, place):
+        _names_at(files, place, overwrites=True)
+        return False
     return begin_target(files, place, run=run, overwrites=request.overwrites)
+
+
+def replace_target(
+    files: FileSystem,
+    partition: TopicPartition,
+    root: Path,
+    place: Path,
+    *,
+    run: str,
+    staged: Collection[str],
+) -> None:
+    """Give up the earlier log at ``place`` for what lies ``staged`` beside it, of data in ``root``.
+
+    ConflictError, and the earlier log stays, when some of that is gone.
+    """
+    missing = set(staged).difference(files.listdir(place))
+    if missing:
+        raise ConflictError(
+            "another clean --to has replaced what lies at the target meanwhile; let only one at "
+            f"it. path={place} missing={min(missing)!r}"
+        )
+    begin_target(files, place, run=run, overwrites=True, staged=staged)
+    _bring_lines(files, root, place.parent, [partition])
 
 
 def _is_same(place: Path, source: Path) -> bool:
@@ -155,12 +185,32 @@ def _is_same(place: Path, source: Path) -> bool:
     return not is_object_path(place) and place.exists() and place.samefile(source)
 
 
-def begin_target(files: FileSystem, place: Path, *, run: str, overwrites: bool = False) -> bool:
+def begin_target(
+    files: FileSystem,
+    place: Path,
+    *,
+    run: str,
+    overwrites: bool = False,
+    staged: Collection[str] = (),
+) -> bool:
     """Make the directory ``place`` for ``run`` to fill, with a mark that it is incomplete.
 
     Returns whether another run had begun there and not finished: what it left is removed.
-    RefusedError when something else is there, unless ``overwrites`` gives it up.
+    RefusedError when something else is there, unless ``overwrites`` gives it up. Names that are
+    ``staged`` stay.
     """
+    names = _names_at(files, place, overwrites=overwrites)
+    files.make_directory(place)
+    # The mark changes hands first: a run that is still at work finds it is not its own any more.
+    files.write_durable(place / INCOMPLETE, run.encode())
+    for name in names:
+        if name != INCOMPLETE and name not in staged:
+            files.unlink(place / name)
+    return bool(names)
+
+
+def _names_at(files: FileSystem, place: Path, *, overwrites: bool) -> list[str]:
+    """Return what lies at ``place`` and would go; RefusedError when it may not."""
     if not is_object_path(place) and files.exists(place) and not files.is_directory(place):
         # What a link points to may be a log of somebody else, or the one that is being cleaned.
         raise RefusedError(
@@ -179,13 +229,7 @@ def begin_target(files: FileSystem, place: Path, *, run: str, overwrites: bool =
             "a directory lies where a partition is to be; remove it or choose another place. "
             f"path={place / directories[0]}"
         )
-    files.make_directory(place)
-    # The mark changes hands first: a run that is still at work finds it is not its own any more.
-    files.write_durable(place / INCOMPLETE, run.encode())
-    for name in names:
-        if name != INCOMPLETE:
-            files.unlink(place / name)
-    return bool(names)
+    return names
 
 
 def check_target(files: FileSystem, place: Path, *, run: str) -> None:
@@ -212,17 +256,27 @@ def copy_root_files(files: FileSystem, root: Path, target: Path, request: CleanR
     """Bring the identity and the checkpoints of a data directory along, once.
 
     Of a checkpoint that is there already the lines of partitions that are about to be written
-    become the source's: those of another log would hide records of this one.
+    become the source's: those of another log would hide records of this one. An earlier log keeps
+    its lines until it is replaced.
     """
-    for name in files.listdir(root):
-        is_wanted = name.endswith("-checkpoint") or name in (META_PROPERTIES, CLEAN_SHUTDOWN)
-        if is_wanted and not files.exists(target / name) and not files.is_directory(root / name):
-            copy_file(files, root / name, target / name)
     chosen = [
         each.partition
         for each in request.partitions
-        if request.overwrites or not _is_finished(files, target_of(each, request))
+        if not is_finished(files, target_of(each, request))
     ]
+    # Whole checkpoints would have lines of the earlier logs, too.
+    left_out = OFFSET_CHECKPOINTS if len(chosen) < len(request.partitions) else ()
+    for name in files.listdir(root):
+        is_wanted = name.endswith("-checkpoint") or name in (META_PROPERTIES, CLEAN_SHUTDOWN)
+        is_wanted = is_wanted and name not in left_out
+        if is_wanted and not files.exists(target / name) and not files.is_directory(root / name):
+            copy_file(files, root / name, target / name)
+    _bring_lines(files, root, target, chosen)
+
+
+def _bring_lines(
+    files: FileSystem, root: Path, target: Path, chosen: Sequence[TopicPartition]
+) -> None:
     for name in OFFSET_CHECKPOINTS:
         try:
             known, there = read_checkpoint(files, root, name), read_checkpoint(files, target, name)
@@ -235,7 +289,8 @@ def copy_root_files(files: FileSystem, root: Path, target: Path, request: CleanR
                 drop_from_checkpoint(files, target, name, each)
 
 
-def _is_finished(files: FileSystem, place: Path) -> bool:
+def is_finished(files: FileSystem, place: Path) -> bool:
+    """Say whether something lies at ``place`` that does not call itself incomplete."""
     # One without anything in it is nobody's, as where it is made.
     return (
         files.is_directory(place)

@@ -18,6 +18,7 @@ from keeplast.engine.events import NoEvents
 from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.receipt_book import read_receipts
 from keeplast.engine.report import RoundReport, round_to_json
+from keeplast.engine.room import RESERVE_BYTES_MIN
 from keeplast.engine.runner import Progressed
 from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.engine.verdicts import Verdict
@@ -34,12 +35,13 @@ from keeplast.format.filename import (
     CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
     INCOMPLETE,
+    LEADER_EPOCH_CHECKPOINT,
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
 )
 from keeplast.log.checkpoints import read_checkpoint
-from keeplast.log.files import Buffer, LocalFiles, WriteHandle
+from keeplast.log.files import Buffer, FileSystem, LocalFiles, ReadHandle, WriteHandle
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from tests.support.mixed_log import LEFT_ALONE, segments, write_mixed_log
@@ -440,6 +442,90 @@ def test_what_lies_at_a_target_is_replaced_only_on_request(directory: Path, tmp_
     assert expected == contents(target / directory.name)
     assert b"mine" == (target / "note.txt").read_bytes()
     assert {} == read_checkpoint(LocalFiles(), target, LOG_START_CHECKPOINT)
+
+
+class Unreadable(LocalFiles):
+    """Files of which one has a broken sector."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def open_read(self, path: Path) -> ReadHandle:
+        if path == self._path:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return super().open_read(path)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "damaged", "copied", "skipped", "no room"])
+def test_a_source_that_cannot_be_read_costs_nobody_the_earlier_target(
+    directory: Path, tmp_path: Path, name: str
+) -> None:
+    target = tmp_path / "target"
+    request = replace(clean_request(directory), target=target)
+    clean(request)
+    for checkpoint, offset in ((LOG_START_CHECKPOINT, 3), (CLEANER_CHECKPOINT, 5)):
+        (target / checkpoint).write_bytes(encode_offsets({PARTITION: offset}))
+    before = tree(target)
+    files: FileSystem = LocalFiles()
+    if name == "checkpoint":
+        (directory.parent / REPLICATION_CHECKPOINT).write_bytes(b"no checkpoint")
+    elif name == "damaged":
+        path = directory / f"{10:020d}.log"
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+    elif name == "copied":
+        files = Unreadable(directory / LEADER_EPOCH_CHECKPOINT)
+    elif name == "skipped":
+        (directory.parent / CLEANER_CHECKPOINT).write_bytes(encode_offsets({PARTITION: BOUND}))
+        files = Unreadable(directory / LEADER_EPOCH_CHECKPOINT)
+    else:
+        files = ObservedFiles(free_bytes=RESERVE_BYTES_MIN)
+    again = replace(request, overwrites=True, force=name != "skipped")
+    assert last_round(coordinator(files=files).clean(again)).failure is not None
+    assert before == tree(target)
+
+
+def test_an_earlier_target_is_read_to_the_end_of_the_commit(
+    directory: Path, tmp_path: Path
+) -> None:
+    """A crash at any operation leaves the earlier log, a mark, or all of the new one."""
+    target = tmp_path / "target"
+    place = target / directory.name
+    request = replace(clean_request(directory), target=target)
+    clean(request)
+    expected = contents(place)
+    (place / f"{1:020d}.log").write_bytes(b"of another log")
+    earlier = contents(place)
+    seen: list[str] = []
+
+    class Looking(LocalFiles):
+        def look(self) -> None:
+            if INCOMPLETE in os.listdir(place):
+                seen.append("marked")
+                return
+            found = {n: d for n, d in contents(place).items() if not n.endswith(".deleted")}
+            assert found in (earlier, expected)
+            seen.append("earlier" if found == earlier else "new")
+
+        def rename(self, source: Path, target: Path) -> None:
+            self.look()
+            super().rename(source, target)
+            self.look()
+
+        def unlink(self, path: Path) -> None:
+            self.look()
+            super().unlink(path)
+            self.look()
+
+        def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
+            self.look()
+            return super().open_write(path, append=append)
+
+    report = last_round(coordinator(files=Looking()).clean(replace(request, overwrites=True)))
+    assert report.failure is None
+    assert expected == contents(place)
+    assert ["earlier", "marked", "new"] == list(dict.fromkeys(seen))
 
 
 @pytest.mark.parametrize("overwrites", [False, True])

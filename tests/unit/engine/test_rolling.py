@@ -10,7 +10,11 @@ import pytest
 
 import keeplast
 from keeplast.engine.request import CleanRequest
+from keeplast.engine.room import RESERVE_BYTES_MIN
+from keeplast.errors import CorruptError, RefusedError
 from keeplast.format.control import ControlType
+from keeplast.format.filename import REPLICATION_CHECKPOINT as HIGH_WATERMARK
+from tests.support.observed_files import ObservedFiles
 from tests.support.partition_maker import (
     COMPACT,
     DAY_MS,
@@ -48,6 +52,22 @@ def test_it_is_rolled_and_cleaned(tmp_path: Path) -> None:
     assert [0, 13] == bases_of(request.partitions[0].path)
     again = last_round(coordinator().clean(request))
     assert not any("rolled" in note for note in again.notes)
+
+
+@pytest.mark.parametrize("roll_active", [False, True])
+def test_a_round_that_is_refused_has_rolled_nothing(tmp_path: Path, roll_active: bool) -> None:
+    request = replace(idle_log(tmp_path), roll_active=roll_active)
+    before = tree(tmp_path)
+    files = ObservedFiles(free_bytes=RESERVE_BYTES_MIN)
+    report = last_round(coordinator(files=files).clean(request))
+    assert isinstance(report.failure, RefusedError)
+    assert "not enough free disk" in str(report.failure)
+    assert before == tree(tmp_path)
+    (tmp_path / HIGH_WATERMARK).write_bytes(b"no checkpoint")
+    before = tree(tmp_path)
+    report = last_round(coordinator().clean(request))
+    assert isinstance(report.failure, CorruptError)
+    assert before == tree(tmp_path)
 
 
 @pytest.mark.parametrize("exact", [False, True])

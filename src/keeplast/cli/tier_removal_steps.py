@@ -81,7 +81,7 @@ def _document(found: Removal) -> dict[str, Any]:
     return {
         "done": found.done, "is_empty": found.is_empty, "kind": found.kind, "start": found.start,
         "end": found.end, "segments": found.segments, "bytes": found.bytes,
-        "records": found.records, "cut_segment": found.cut_base,
+        "records": found.records, "cut_segment": found.cut_base, "asked": found.asked,
     }  # fmt: skip
 
 
@@ -102,6 +102,11 @@ def _line(found: Removal) -> str:
     what += f", {format_bytes(found.bytes)} in {format_counted(found.segments, 'segment')}"
     if found.cut_base is not None:
         what += f"; segment {found.cut_base} is cut and its beginning stays"
+    if found.asked is not None and found.start < found.asked:
+        what += (
+            f"; from {found.start} on and not from {found.asked}, which lies inside a batch: a "
+            "batch goes whole or stays whole"
+        )
     verb = "given up" if found.kind == "forget" else "cut off"
     tense = f"{verb}, and read by nobody any more" if found.done else f"would be {verb} and lost"
     return f"{name}: {tense}: {what}"

@@ -43,7 +43,9 @@ class Removal:
 
     ``segments`` are those of which something goes, ``bytes`` and ``records`` what goes of them;
     records are not counted where all of a partition goes. ``cut_base`` is the base offset of a
-    segment of which a part stays. ``done`` says that it happened.
+    segment of which a part stays. ``asked`` is where the log was to end: above ``start`` where a
+    batch reaches across, which goes whole; None where all of a partition goes. ``done`` says that
+    it happened.
     """
 
     partition: TopicPartition
@@ -54,6 +56,7 @@ class Removal:
     bytes: int
     records: int | None
     cut_base: int | None = None
+    asked: int | None = None
     done: bool = False
 
     @property
@@ -192,7 +195,8 @@ def _plan_truncation(
             "the log begins above that offset; keeplast tier forget gives all of it up. "
             f"partition={state.partition} offset={offset} log_start={state.log_start}"
         )
-    start, cut_base, segments, size, records = min(offset, state.remote_end), None, 0, 0, 0
+    start = asked = min(offset, state.remote_end)
+    cut_base, segments, size, records = None, 0, 0, 0
     for route in state.routes:
         if route.last_offset < start:
             continue
@@ -206,8 +210,9 @@ def _plan_truncation(
         gone_bytes, gone_records = _count(files, found, start)
         segments, size, records = segments + 1, size + gone_bytes, records + gone_records
     return Removal(
-        state.partition, "truncate", start, state.remote_end, segments, size, records, cut_base
-    )
+        state.partition, "truncate", start, state.remote_end, segments, size, records, cut_base,
+        asked,
+    )  # fmt: skip
 
 
 def _plan_forgetting(state: PartitionState) -> Removal:

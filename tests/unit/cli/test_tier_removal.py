@@ -34,6 +34,7 @@ def test_a_truncation_says_what_is_lost_and_does_it_when_told_to(
     said = keeplast(*cut)
     assert 4 == said.code
     assert "orders-0: would be cut off and lost: offsets 329..339, 10 records" in said.out
+    assert "from 329 on and not from 330, which lies inside a batch" in " ".join(said.out.split())
     assert "add --yes" in said.out
     before = keeplast("tier", "status", "--store", store, "--json").document["partitions"][0]
     assert (339, False) == (before["remote_end"], receipt.exists())
@@ -42,6 +43,7 @@ def test_a_truncation_says_what_is_lost_and_does_it_when_told_to(
     assert (0, True, 329, 339, 10) == (
         done.code, found["done"], found["start"], found["end"], found["records"],
     )  # fmt: skip
+    assert 330 == found["asked"]
     assert 0 == keeplast(*cut).code  # Nothing is left to cut.
     assert "orders-0: holds" in keeplast("tier", "verify", "--store", store).out
     shown = keeplast("receipt", "show", receipt).out

@@ -108,7 +108,7 @@ def write(directory: Directory, place: Path) -> list[WrittenLog]:
         )
         schema = arrow_schema(PARQUET_COLUMNS)
         with pq.ParquetWriter(place / f"{number}-{PARQUET}", schema) as writer:
-            for split in plan_splits(view, ALL, split_bytes=SPLIT_BYTES):
+            for split in plan_splits(view, ALL, files, split_bytes=SPLIT_BYTES):
                 for columns in read_records(split, files, clock, workspace):
                     writer.write_batch(record_batch(columns, partition, PARQUET_COLUMNS))
     return logs

@@ -37,7 +37,8 @@ def splits_of(
 ) -> list[Split]:
     """Return the splits of what is wanted of a log, to where readers may see it."""
     end = view.end_for(committed=committed, replicated=False)
-    return list(plan_splits(view, wanted.between(view.log_start, end), split_bytes=split_bytes))
+    bounded = wanted.between(view.log_start, end)
+    return list(plan_splits(view, bounded, LocalFiles(), split_bytes=split_bytes))
 
 
 def read_splits(

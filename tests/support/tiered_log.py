@@ -40,9 +40,16 @@ class Tiered:
     """A store with one imported partition."""
 
     def __init__(
-        self, root: Path, directory: Path, url: str = "memory://", *, now_ms: int = NOW_MS
+        self,
+        root: Path,
+        directory: Path,
+        url: str = "memory://",
+        *,
+        now_ms: int = NOW_MS,
+        high_watermark: int | None = None,
     ) -> None:
-        """Import all of ``directory``."""
+        """Import all of ``directory``, or what of it lies below ``high_watermark``."""
+        root.mkdir(parents=True, exist_ok=True)
         self.clock = ManualClock(now_ms)
         self.objects: ObjectStore = open_objects(url)
         self.store = MetadataStore(open_database(f"sqlite:///{root / 'meta.db'}"), self.clock)
@@ -52,18 +59,19 @@ class Tiered:
         lineage = read_lineage(files, directory)
         epoch = max([EPOCH, *(entry.epoch for entry in lineage)])
         self.store.take_over(PARTITION, epoch=epoch, owner="a", lineage=lineage, log_end=0)
-        self.take_in(directory)
+        self.take_in(directory, high_watermark=high_watermark)
 
     @property
     def state(self) -> PartitionState:
         """Return what the metadata says now."""
         return self.store.load(PARTITION)
 
-    def take_in(self, directory: Path) -> None:
+    def take_in(self, directory: Path, *, high_watermark: int | None = None) -> None:
         """Import what ``directory`` has gained."""
         import_segments(
             self.store, self.objects, LocalFiles(), directory, self.state,
             topic=TopicConfig(), clock=self.clock, progressed=lambda count: None,
+            high_watermark=high_watermark,
         )  # fmt: skip
 
     def clean(

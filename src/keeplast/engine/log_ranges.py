@@ -3,8 +3,9 @@
 Everything here may only leave out what cannot match: a range is never narrower than what is wanted.
 
 * Offsets: the offset index tells from which byte on to read, and at which to stop.
-* Times from below: a closed segment whose greatest timestamp is too small is left out, and what
-  lies before the first entry of the time index that is not.
+* Times from below: what lies up to the last entry of the time index that is too early is left out.
+  Behind the last entry of all a closed segment has nothing later, when the index is whole. One that
+  has lost its end says the same, so the batches there are looked at, as far as TAIL_BYTES_MAX.
 * Times from above prune nothing. Producers set timestamps, so any batch may hold an early one.
 """
 
@@ -18,10 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns import arrow_columns as a
+from keeplast.columns import batch_table as t
 from keeplast.engine.log_view import LogView, SeenSegment
+from keeplast.errors import CorruptError
+from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import SegmentFiles
+from keeplast.log.windows import WindowBuffers, read_from
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
+
+TAIL_BYTES_MAX = 1 << 20
+"""So much of a segment is looked at behind the last entry of its time index; more is not left out
+but read, by whoever reads the rest."""
+TAIL_WINDOW_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +104,14 @@ class _Piece:
 def plan_splits(
     view: LogView,
     wanted: Wanted,
+    files: FileSystem,
     *,
     split_bytes: int,
     must_be_whole: bool = False,
     hides_aborted: bool = True,
 ) -> Iterator[Split]:
     """Yield splits of about ``split_bytes`` that hold everything that is wanted, in log order."""
-    pieces = [piece for s in view.segments for piece in _pieces(s, wanted, split_bytes)]
+    pieces = [piece for s in view.segments for piece in _pieces(s, wanted, files, split_bytes)]
     at = 0
     while at < len(pieces):
         first, size = at, 0
@@ -127,10 +138,12 @@ def segments_below(view: LogView, end_offset: int) -> SegmentsSeen:
     )
 
 
-def _pieces(segment: SeenSegment, wanted: Wanted, split_bytes: int) -> Iterator[_Piece]:
+def _pieces(
+    segment: SeenSegment, wanted: Wanted, files: FileSystem, split_bytes: int
+) -> Iterator[_Piece]:
     """Cut what is wanted of a segment where its offset index allows it."""
     base = segment.base_offset
-    first = max(wanted.first_offset, base, _offset_of_time(segment, wanted.first_ms))
+    first = max(wanted.first_offset, base, _offset_of_time(segment, wanted.first_ms, files))
     end = min(wanted.end_offset, segment.end_offset)
     if first >= end:
         return
@@ -162,14 +175,40 @@ def byte_range(segment: SeenSegment, first_offset: int, end_offset: int) -> tupl
     return min(start, stop), stop
 
 
-def _offset_of_time(segment: SeenSegment, first_ms: int) -> int:
+def _offset_of_time(segment: SeenSegment, first_ms: int, files: FileSystem) -> int:
     """Return the offset below which every record of the segment is older than ``first_ms``."""
     times = segment.indexes.times
-    if not len(times):
-        return segment.base_offset
-    if not segment.is_active and segment.indexes.largest_timestamp_ms < first_ms:
-        return segment.end_offset
     older = int(np.searchsorted(times[:, 0], first_ms, side="left"))
     if not older:
         return segment.base_offset
-    return segment.base_offset + int(times[older - 1, 1]) + 1
+    first = segment.base_offset + int(times[older - 1, 1]) + 1
+    is_last = older == len(times) and not segment.is_active
+    if is_last and not _has_later(segment, first, first_ms, files):
+        return segment.end_offset
+    return first
+
+
+def _has_later(segment: SeenSegment, first: int, first_ms: int, files: FileSystem) -> bool:
+    """Say whether a closed segment may have a record from offset ``first`` and ``first_ms`` on.
+
+    Of one that was replaced or cannot be read it is not known: whoever reads it will see.
+    """
+    start, stop = byte_range(segment, first, segment.end_offset)
+    if stop - start > TAIL_BYTES_MAX:
+        return True
+    path = segment.files.log_path
+    buffers = WindowBuffers(TAIL_WINDOW_BYTES)
+    try:
+        with reading(files, path) as handle:
+            for window in read_from(
+                handle, path, buffers, position=start, offset=first, end=stop, checks_crc=False
+            ):
+                if window.position < start:
+                    return True  # The offset index is not this segment's: nothing is known.
+                if int(window.table[: window.batches, t.MAX_TIMESTAMP].max()) >= first_ms:
+                    return True
+        status = files.stat(path)
+    except (FileNotFoundError, CorruptError):
+        return True
+    found = (status.inode, status.size_bytes, status.mtime_ns)
+    return found != (segment.files.inode, segment.files.size_bytes, segment.files.mtime_ns)

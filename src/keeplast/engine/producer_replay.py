@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from keeplast.format import producer_snapshot
 from keeplast.format.batch import decode_batch
 from keeplast.format.filename import INDEX, SNAPSHOT, segment_file
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.files import FileSystem, ReadHandle, reading
+from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import (
     SNAPSHOT_BYTES_MAX,
     PartitionFiles,
@@ -28,7 +27,7 @@ from keeplast.log.partition_log import (
 )
 from keeplast.log.producer_state import ProducerState
 from keeplast.log.transactions import aborted_by_segment
-from keeplast.log.windows import Window, WindowBuffers, read_windows
+from keeplast.log.windows import Window, WindowBuffers, read_from
 from keeplast.model.offsets import NO_PRODUCER_ID
 
 AbortedBySegment = tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]
@@ -156,25 +155,10 @@ def _fold(
             continue
         path = segment.log_path
         with reading(files, path) as handle:
-            if position and not _begins_by(handle, path, position, end, start, buffers):
-                position = 0
-            for window in read_windows(handle, path, buffers, start=position, end=end):
+            for window in read_from(
+                handle, path, buffers, position=position, offset=start, end=end
+            ):
                 _fold_window(state, window, start)
-
-
-def _begins_by(
-    handle: ReadHandle, path: Path, position: int, end: int, offset: int, buffers: WindowBuffers
-) -> bool:
-    """Say whether a batch lies at a place, and nothing in front of it at or above ``offset``.
-
-    The index that has the place may be older than the segment, where a directory was copied or
-    restored in pieces.
-    """
-    try:
-        window = next(read_windows(handle, path, buffers, start=position, end=end), None)
-    except CorruptError:
-        return False
-    return window is not None and int(window.table[0, t.LAST_OFFSET]) <= offset
 
 
 def _fold_window(state: ProducerState, window: Window, start: int) -> None:

@@ -25,6 +25,7 @@ from keeplast.format.checksum import crc32c
 from keeplast.format.control import ControlType
 from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.index_check import IndexCheck
 from keeplast.log.transactions import TransactionFold, markers_of
 from keeplast.log.windows import Window, WindowBuffers, read_windows
 from keeplast.tier.filters import SegmentBytes, decode_head
@@ -294,7 +295,10 @@ class _SegmentCheck:
             self._compare(LOG, segment.files[LOG], None)
             return
         path = Path(self._key(LOG))
-        indexes = _IndexCheck(segment, offsets, times, self._tell)
+        indexes = IndexCheck(
+            offsets, times, base_offset=segment.base_offset, last_offset=segment.last_offset,
+            size_bytes=segment.size_bytes,
+        )  # fmt: skip
         at = segment.base_offset
         try:
             for window in read_windows(handle, path, WindowBuffers(WINDOW_BYTES)):
@@ -308,7 +312,7 @@ class _SegmentCheck:
                         "I-1", LOG, "a batch begins below the end of what lies before it",
                         int(starts[bad[0]]), f">= {floors[bad[0]]}", int(starts[bad[0]]),
                     )  # fmt: skip
-                indexes.add(window, floors)
+                indexes.add(window)
                 self._transactions.add(window, route.base_offset, route.last_offset)
                 at = int(lasts.max()) + 1
         except CorruptError as error:
@@ -320,80 +324,14 @@ class _SegmentCheck:
                     segment.last_offset, at - 1,
                 )  # fmt: skip
             indexes.finish()
+            if segment.max_timestamp_ms != indexes.latest_ms:
+                self._tell(
+                    "I-21", LOG, "the row has another greatest timestamp", segment.last_offset,
+                    indexes.latest_ms, segment.max_timestamp_ms,
+                )  # fmt: skip
+        for each in indexes.problems:
+            self._tell("I-9", each.kind, each.problem, each.offset, each.expected, each.found)
         self._compare(LOG, segment.files[LOG], handle.finished())
-
-
-class _IndexCheck:
-    """The offset and the time index of a segment beside its batches, window by window."""
-
-    def __init__(
-        self,
-        segment: RemoteSegment,
-        offsets: NDArray[np.int64],
-        times: NDArray[np.int64],
-        tell: Callable[[str, str, str, int, object, object], None],
-    ) -> None:
-        self._segment = segment
-        self._offsets = offsets
-        self._times = times
-        self._tell = tell
-        self._latest = -1
-        for suffix, problem in (
-            (INDEX, offset_index.find_problem(offsets, segment.size_bytes)),
-            (TIME_INDEX, time_index.find_problem(times, segment.size_bytes)),
-        ):
-            if problem is not None:
-                tell("I-9", suffix, problem, segment.base_offset, "a sound index", "another")
-
-    def add(self, window: Window, floors: NDArray[np.int64]) -> None:
-        """Compare with a window; ``floors`` are the least offsets that its batches may begin at."""
-        base = self._segment.base_offset
-        rows = window.table[: window.batches]
-        positions = rows[:, t.POSITION] + window.position
-        entries = self._offsets
-        inside = entries[
-            (entries[:, 1] >= window.position) & (entries[:, 1] < window.position + window.length)
-        ]
-        at = np.searchsorted(positions, inside[:, 1], "right") - 1
-        for (relative, position), i in zip(inside.tolist(), at.tolist(), strict=True):
-            if int(positions[i]) != position:
-                self._tell(
-                    "I-9", INDEX, "an entry points inside a batch", base + relative,
-                    int(positions[i]), position,
-                )  # fmt: skip
-            elif not floors[i] <= base + relative <= self._segment.last_offset:
-                self._tell(
-                    "I-9", INDEX, "an entry has the offset of other batches", base + relative,
-                    f"[{floors[i]}, {self._segment.last_offset}]", base + relative,
-                )  # fmt: skip
-        # Who looks for a later time begins at the entry: nothing before it may be later.
-        greatest = np.maximum.accumulate(np.concatenate([[self._latest], rows[:, t.MAX_TIMESTAMP]]))
-        lasts = rows[:, t.LAST_OFFSET]
-        begun = base + self._times[:, 1]
-        here = np.flatnonzero((begun >= floors[0]) & (begun <= lasts[-1]))
-        before = greatest[np.searchsorted(lasts, begun[here], "left")]
-        for k, latest in zip(here.tolist(), before.tolist(), strict=True):
-            if int(self._times[k, 0]) < latest:
-                self._tell(
-                    "I-9", TIME_INDEX, "a batch before an entry is later than it", int(begun[k]),
-                    f">= {latest}", int(self._times[k, 0]),
-                )  # fmt: skip
-        self._latest = int(greatest[-1])
-
-    def finish(self) -> None:
-        """Compare the greatest timestamp with what the row and the time index say."""
-        segment = self._segment
-        said = int(self._times[-1, 0]) if len(self._times) else -1
-        if said != max(self._latest, -1):
-            self._tell(
-                "I-9", TIME_INDEX, "the greatest timestamp is another", segment.last_offset,
-                self._latest, said,
-            )  # fmt: skip
-        if segment.max_timestamp_ms != max(self._latest, -1):
-            self._tell(
-                "I-21", LOG, "the row has another greatest timestamp", segment.last_offset,
-                self._latest, segment.max_timestamp_ms,
-            )  # fmt: skip
 
 
 class _Summed:

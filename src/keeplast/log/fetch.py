@@ -19,7 +19,7 @@ from keeplast.format.filename import INDEX, TIME_INDEX
 from keeplast.format.message_set import read_batches
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, read_index
-from keeplast.log.windows import WindowBuffers, read_windows
+from keeplast.log.windows import WindowBuffers, read_from
 
 WINDOW_BYTES = 1 << 20
 FETCH_BYTES_DEFAULT = 1 << 20
@@ -52,9 +52,9 @@ def fetch(
         chosen = bytearray()
         next_offset = offset
         with reading(files, segment.log_path) as handle:
-            for window in read_windows(
-                handle, segment.log_path, WindowBuffers(WINDOW_BYTES), start=start,
-                end=handle.size_bytes,
+            for window in read_from(
+                handle, segment.log_path, WindowBuffers(WINDOW_BYTES), position=start,
+                offset=offset,
             ):  # fmt: skip
                 rows = window.table[: window.batches]
                 wanted = (rows[:, t.LAST_OFFSET] >= offset) & (rows[:, t.LAST_OFFSET] < end)
@@ -81,10 +81,16 @@ def find_offset_for_time(
             continue
         # The index of the active segment is of when it was last closed, before it grew again.
         is_closed = segment is not listing.active
-        if is_closed and _largest_timestamp(segment, files) < timestamp_ms:
-            continue
+        first = _later_from(segment, files, timestamp_ms) if is_closed else 0
+        position = _position(segment, files, first) if first else 0
         with reading(files, segment.log_path) as handle:
-            for window in read_windows(handle, segment.log_path, WindowBuffers(WINDOW_BYTES)):
+            for window in read_from(
+                handle, segment.log_path, WindowBuffers(WINDOW_BYTES), position=position,
+                offset=first,
+            ):  # fmt: skip
+                rows = window.table[: window.batches]
+                if int(rows[:, t.MAX_TIMESTAMP].max()) < timestamp_ms:
+                    continue
                 for batch in read_batches(window.data[: window.length].data):
                     if batch.max_timestamp < timestamp_ms or batch.is_control:
                         continue
@@ -113,11 +119,18 @@ def _position(segment: SegmentFiles, files: FileSystem, offset: int) -> int:
     return offset_index.find_position(entries, max(offset - segment.base_offset, 0))
 
 
-def _largest_timestamp(segment: SegmentFiles, files: FileSystem) -> int:
-    """Return the last timestamp of the time index; the greatest possible where there is none."""
-    unknown = np.iinfo(np.int64).max
+def _later_from(segment: SegmentFiles, files: FileSystem, timestamp_ms: int) -> int:
+    """Return an offset below which a closed segment has nothing as late as ``timestamp_ms``.
+
+    That of the time index's last entry, when this is earlier: an index that has lost its end says
+    nothing of what lies behind. 0 where the index says nothing, or has something later.
+    """
     try:
         entries = time_index.decode(read_index(segment, TIME_INDEX, files))
     except (CorruptError, FileNotFoundError):
-        return int(unknown)
-    return int(entries[-1, 0]) if len(entries) else int(unknown)
+        return 0
+    if time_index.find_problem(entries, segment.size_bytes) is not None:
+        return 0
+    if not len(entries) or entries[-1, 0] >= timestamp_ms:
+        return 0
+    return segment.base_offset + int(entries[-1, 1])

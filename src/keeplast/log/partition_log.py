@@ -33,7 +33,7 @@ from keeplast.format.filename import (
 from keeplast.format.index_bounds import index_bytes_max
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, ReadHandle, reading
-from keeplast.log.windows import WindowBuffers, read_windows
+from keeplast.log.windows import WindowBuffers, read_from, read_windows
 from keeplast.model.offsets import INT32_MAX
 from keeplast.model.segment import SegmentSummary
 
@@ -398,7 +398,9 @@ def find_offset_from(
         if start >= end:
             continue
         with reading(files, segment.log_path) as handle:
-            for window in read_windows(handle, segment.log_path, buffers, start=start, end=end):
+            for window in read_from(
+                handle, segment.log_path, buffers, position=start, offset=offset, end=end
+            ):
                 rows = window.table[: window.batches]
                 at = np.flatnonzero(rows[:, t.LAST_OFFSET] >= offset)
                 if len(at):

@@ -124,6 +124,37 @@ def read_windows(
         want = _size_of_next(path, position, buffers.data, length, stop)
 
 
+def read_from(
+    handle: ReadHandle,
+    path: Path,
+    buffers: WindowBuffers,
+    *,
+    position: int,
+    offset: int,
+    end: int | None = None,
+    checks_crc: bool = True,
+) -> Iterator[Window]:
+    """Yield the windows of ``[0, end)`` that hold ``offset`` and what lies behind it.
+
+    ``position`` is where an index says that reading may begin. An index can be older than its
+    segment, where a directory was copied or restored in pieces: unless a batch lies there that ends
+    at ``offset`` or below it, and so nothing that is wanted before it, reading begins at 0.
+    """
+    if position:
+        windows = read_windows(
+            handle, path, buffers, start=position, end=end, checks_crc=checks_crc
+        )
+        try:
+            first = next(windows, None)
+        except CorruptError:
+            first = None
+        if first is not None and int(first.table[0, t.LAST_OFFSET]) <= offset:
+            yield first
+            yield from windows
+            return
+    yield from read_windows(handle, path, buffers, end=end, checks_crc=checks_crc)
+
+
 def _size_of_next(
     path: Path, position: int, data: NDArray[np.uint8], length: int, stop: int
 ) -> int:

@@ -249,7 +249,7 @@ class LogReader(DataSourceReader):
             parts = max(1, round(options.tasks_min * view.size_bytes / max(total, 1)))
             # A time says nothing of who wins, so that cuts are made by offsets alone.
             offsets = Wanted(wanted.first_offset, wanted.end_offset)
-            cuts = plan_splits(view, offsets, split_bytes=-(-view.size_bytes // parts))
+            cuts = plan_splits(view, offsets, logs.files, split_bytes=-(-view.size_bytes // parts))
             for part in [cut.wanted for cut in cuts] if parts > 1 else [wanted]:
                 its = wanted.between(part.first_offset, part.end_offset)
                 yield LogPart(split, its, topic, options.key_bytes_max, logs.recipe)

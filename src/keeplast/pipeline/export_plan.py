@@ -90,7 +90,7 @@ def parts_of_state(
     """Return the parts of a partition that is cut, in log order; none when it has no records."""
     wished = state.view.size_bytes // (slots * PARTS_PER_SLOT)
     part_bytes = min(max(wished, PART_BYTES_MIN), PART_BYTES_MAX)
-    splits = list(plan_splits(state.view, state.wanted, split_bytes=part_bytes))
+    splits = list(plan_splits(state.view, state.wanted, files.open(), split_bytes=part_bytes))
     cut = CutState(
         number,
         state.topic,

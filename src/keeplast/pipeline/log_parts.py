@@ -77,8 +77,8 @@ class Logs:
         def cut(size_bytes: int) -> Iterator[Split]:
             for view, wanted in ranges:
                 yield from plan_splits(
-                    view, wanted, split_bytes=size_bytes, must_be_whole=options.fails_on_loss,
-                    hides_aborted=options.is_committed,
+                    view, wanted, self.files, split_bytes=size_bytes,
+                    must_be_whole=options.fails_on_loss, hides_aborted=options.is_committed,
                 )  # fmt: skip
 
         split_bytes = options.split_bytes

@@ -34,13 +34,14 @@ from keeplast.format.filename import (
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, reading
+from keeplast.log.index_check import IndexCheck
 from keeplast.log.partition_log import (
     SegmentFiles,
     SegmentIndexes,
     load_indexes,
     rebuild_indexes,
 )
-from keeplast.log.windows import WindowBuffers, read_windows
+from keeplast.log.windows import WindowBuffers, read_from, read_windows
 from keeplast.model.offsets import INT32_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.objects import ObjectStore, object_key
@@ -80,7 +81,7 @@ def copy_segment(
     """
     base = segment.base_offset if from_offset is None else max(segment.base_offset, from_offset)
     key = partial(object_key, partition, topic_id, segment_id, base)
-    # Built again where they are missing or wrong, so that nobody has to do it from objects.
+    # Built again where they are missing or lie, so that nobody has to do it from objects.
     buffers = WindowBuffers(WINDOW_BYTES)
     indexes = load_indexes(segment, files, index_interval_bytes, buffers)
     start, _ = _find_batch(files, segment, indexes, base)
@@ -96,17 +97,18 @@ def copy_segment(
         )
     epochs = epochs_between(lineage, base, next_offset)
     end = end_batch(files, segment, indexes, base, next_offset, epochs[-1].epoch)
+    log, is_sound = _stream_log(
+        objects, files, segment, key(LOG), kept if is_whole else None, start=start, end=end,
+        last_offset=next_offset - 1,
+    )  # fmt: skip
+    if not is_sound:
+        kept = rebuild_indexes(segment, files, index_interval_bytes, buffers)
     small_files = _small_files(
         kept,
         [entry for entry in lineage if entry.start_offset < next_offset],
         [entry for entry in aborted if base <= entry.last_offset < next_offset],
     )
-    stored = {
-        LOG: _stream(
-            objects, files, segment.log_path, key(LOG), start=start, stop=segment.size_bytes,
-            end=end,
-        )
-    }  # fmt: skip
+    stored = {LOG: log}
     for suffix, content in small_files.items():
         stored[suffix] = put_small(objects, key(suffix), content)
     snapshot = segment.directory / segment_file(next_offset, SNAPSHOT)
@@ -161,8 +163,8 @@ def _find_batch(
         return 0, segment.base_offset
     start = indexes.position_before(offset - segment.base_offset)
     with reading(files, segment.log_path) as handle:
-        for window in read_windows(
-            handle, segment.log_path, WindowBuffers(WINDOW_BYTES), start=start,
+        for window in read_from(
+            handle, segment.log_path, WindowBuffers(WINDOW_BYTES), position=start, offset=offset,
             end=segment.size_bytes,
         ):  # fmt: skip
             rows = window.table[: window.batches]
@@ -283,13 +285,10 @@ def end_batch(
     start = indexes.position_before(next_offset - 1 - segment.base_offset)
     found = base_offset
     with reading(files, segment.log_path) as handle:
-        for window in read_windows(
-            handle,
-            segment.log_path,
-            WindowBuffers(WINDOW_BYTES),
-            start=start,
-            end=segment.size_bytes,
-        ):
+        for window in read_from(
+            handle, segment.log_path, WindowBuffers(WINDOW_BYTES), position=start,
+            offset=next_offset - 1, end=segment.size_bytes,
+        ):  # fmt: skip
             found = max(found, int(window.table[window.batches - 1, t.LAST_OFFSET]) + 1)
     if found > next_offset:
         raise CorruptError(
@@ -303,31 +302,42 @@ def end_batch(
     return encode_batch([], base_offset=base, last_offset=last, leader_epoch=epoch)
 
 
-def _stream(
+def _stream_log(
     objects: ObjectStore,
     files: FileSystem,
-    path: Path,
+    segment: SegmentFiles,
     key: str,
+    indexes: SegmentIndexes | None,
     *,
-    start: int = 0,
-    stop: int | None = None,
-    end: bytes = b"",
-) -> RemoteFile:
-    """Write ``[start, stop)`` of a file and ``end`` behind it, and read the object back."""
-    crc = 0
-    with reading(files, path) as handle:
+    start: int,
+    end: bytes,
+    last_offset: int,
+) -> tuple[RemoteFile, bool]:
+    """Write the batches of a segment from ``start`` on and ``end`` behind them, and read the object
+    back; say too whether ``indexes``, of the whole segment, are what its batches say.
+
+    Checksums of data are not looked at: what is damaged is copied as it is.
+    """
+    check = None
+    if indexes is not None:
+        check = IndexCheck(
+            indexes.offsets, indexes.times, base_offset=segment.base_offset,
+            last_offset=last_offset, size_bytes=segment.size_bytes,
+        )  # fmt: skip
+    crc = size = 0
+    with reading(files, segment.log_path) as handle:
         writer = objects.open_write(key)
-        buffer = memoryview(bytearray(min(PART_BYTES, max(handle.size_bytes, 1))))
-        position = start
-        stop = handle.size_bytes if stop is None else min(stop, handle.size_bytes)
         try:
-            while position < stop:
-                count = handle.pread_into(buffer[: stop - position], position)
-                if count == 0:
-                    break
-                writer.write(buffer[:count])
-                crc = crc32c(buffer[:count], crc)
-                position += count
+            for window in read_windows(
+                handle, segment.log_path, WindowBuffers(PART_BYTES), start=start,
+                end=segment.size_bytes, checks_crc=False,
+            ):  # fmt: skip
+                if check is not None:
+                    check.add(window)
+                data = window.data.data[: window.length]
+                writer.write(data)
+                crc = crc32c(data, crc)
+                size += window.length
             if end:
                 writer.write(end)
                 crc = crc32c(end, crc)
@@ -335,6 +345,29 @@ def _stream(
         except BaseException:
             writer.abort()
             raise
-    made = RemoteFile(position - start + len(end), crc)
+    made = RemoteFile(size + len(end), crc)
+    check_object(objects, key, made)
+    if check is None:
+        return made, True
+    check.finish()
+    return made, not check.problems
+
+
+def _stream(objects: ObjectStore, files: FileSystem, path: Path, key: str) -> RemoteFile:
+    """Write a file, and read the object back."""
+    crc = position = 0
+    with reading(files, path) as handle:
+        writer = objects.open_write(key)
+        buffer = memoryview(bytearray(min(PART_BYTES, max(handle.size_bytes, 1))))
+        try:
+            while count := handle.pread_into(buffer, position):
+                writer.write(buffer[:count])
+                crc = crc32c(buffer[:count], crc)
+                position += count
+            writer.close()
+        except BaseException:
+            writer.abort()
+            raise
+    made = RemoteFile(position, crc)
     check_object(objects, key, made)
     return made

@@ -13,7 +13,7 @@ from keeplast.engine.log_ranges import Wanted
 from keeplast.engine.record_source import read_records
 from keeplast.engine.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.errors import CorruptError, RefusedError, UnavailableError
-from keeplast.format import offset_index
+from keeplast.format import offset_index, time_index
 from keeplast.format.checkpoint import encode_offsets
 from keeplast.log import settled
 from keeplast.log.append import NewRecord
@@ -107,6 +107,30 @@ def test_segments_that_are_too_old_are_not_read(directory: Path) -> None:
     assert bytes_read(directory, Wanted()) - bytes_read(directory, wanted) > 2 * segment
     # Of the third segment only what follows the last older entry of its time index.
     assert splits_of(view_of(directory), wanted)[0].wanted.first_offset > 2 * RECORDS + 40
+
+
+@pytest.mark.parametrize("kept", [0, 1, 5])
+def test_a_time_index_that_lost_its_end_leaves_no_late_record_out(
+    directory: Path, kept: int
+) -> None:
+    """A crash, or a copy of a directory in pieces, takes the last entries of a closed segment."""
+    path = directory / f"{RECORDS:020d}.timeindex"
+    path.write_bytes(path.read_bytes()[: kept * time_index.ENTRY_BYTES])
+    for late in (RECORDS + 200, 2 * RECORDS - 1):
+        rows = read_log(directory, Wanted(first_ms=NOW_MS + late))
+        assert list(range(late, SEGMENTS * RECORDS)) == [row.offset for row in rows]
+
+
+def test_a_segment_whose_last_batches_are_the_early_ones_is_left_out(tmp_path: Path) -> None:
+    """The time index of a log with unordered times ends before its segment does."""
+    log = LogBuilder(tmp_path / "t-0", COMPACT)
+    for stamp in [*range(60), 5, 4]:
+        log.append(NewRecord(b"k", b"v", NOW_MS + stamp))
+    log.roll()
+    log.append(NewRecord(b"k", b"v", NOW_MS + 1000))
+    log.close()
+    splits = splits_of(view_of(log.directory), Wanted(first_ms=NOW_MS + 60))
+    assert [62] == [split.wanted.first_offset for split in splits]
 
 
 def test_late_timestamps_are_left_out_one_by_one(directory: Path) -> None:

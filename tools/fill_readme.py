@@ -2,6 +2,7 @@
 
     python tools/fill_readme.py            fill README.md and docs/quickstart.md
     python tools/fill_readme.py --check    run the commands and say whether the pages would change
+    python tools/fill_readme.py --files    only paste files, and run nothing; with --check as well
 
 A page marks a place with two comments; what stands between them is replaced:
 
@@ -10,7 +11,8 @@ A page marks a place with two comments; what stands between them is replaced:
 
 `<!-- file: PATH -->` pastes a file as it is. Commands run in the repository's root, in order, with
 the environment's commands first on the PATH; `build/try` is removed before each page. A command
-that fails ends the script. Not part of the checks: times and sizes differ from run to run.
+that fails ends the script. Commands are not part of the checks: times and sizes differ from run to
+run. The pasted files are, by a test.
 """
 
 from __future__ import annotations
@@ -58,17 +60,20 @@ def pasted(path: Path) -> str:
     return path.read_text("utf-8").rstrip()
 
 
-def filled(page: str) -> str:
-    """Return the text of a page with every marked place renewed."""
+def filled(page: str, *, only_files: bool = False) -> str:
+    """Return the text of a page with every marked place renewed, or those with files alone."""
 
     def renewed(match: re.Match[str]) -> str:
         kind, what = match[1], match[2]
+        if only_files and kind == "run":
+            return match[0]
         print(f"{kind}: {what}", file=sys.stderr)
         content = run(what) if kind == "run" else pasted(ROOT / what)
         return f"<!-- {kind}: {what} -->\n{content}\n<!-- end -->"
 
-    shutil.rmtree(TRY, ignore_errors=True)
-    TRY.mkdir(parents=True)
+    if not only_files:
+        shutil.rmtree(TRY, ignore_errors=True)
+        TRY.mkdir(parents=True)
     return MARKED.sub(renewed, (ROOT / page).read_text("utf-8"))
 
 
@@ -76,17 +81,18 @@ def main() -> None:
     """Fill the pages, or say which would change."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
-    is_check = parser.parse_args().check
+    parser.add_argument("--files", action="store_true", help="only paste files")
+    arguments = parser.parse_args()
     changed = []
     for page in PAGES:
         path = ROOT / page
-        text = filled(page)
+        text = filled(page, only_files=arguments.files)
         if text != path.read_text("utf-8"):
             changed.append(page)
-            if not is_check:
+            if not arguments.check:
                 path.write_text(text, "utf-8")
     print("\n".join(changed) or "nothing would change")
-    if is_check and changed:
+    if arguments.check and changed:
         raise SystemExit(1)
 
 

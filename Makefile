@@ -84,18 +84,21 @@ soak: setup $(GATEWAY)  ## Two hosts under load, killed and frozen, on PostgreSQ
 simulate: setup  ## Hosts of the tier with faults, by seed; ARGS='--seeds 0:10000 --jobs 2', '--seed N --trace', '--world owners'
 	$(BIN)/python tools/simulate.py $(ARGS)
 
-bench: setup java  ## keeplast beside Kafka's cleaner on the same logs; table and JSON
+bench: setup java  ## keeplast beside Kafka's cleaner on the same logs, and README's table; ARGS='--resume' for doubtful rows
 	$(BIN)/python -m benchmarks.run $(ARGS)
+	$(BIN)/python tools/fill_readme.py --files
 
 bench-tier: setup  ## What rounds in object storage read, with filters and without
 	$(BIN)/python -m benchmarks.tier $(ARGS)
 
 bench-peers: setup java  ## The same directories by Kafka, keeplast and Spark SQL; ARGS='--scale 0.1' for minutes
 	$(BIN)/python -m benchmarks.peers $(ARGS)
+	$(BIN)/python tools/fill_readme.py --files
 
 bench-growth: setup  ## Time against size, keys, partitions and cores, and what that predicts; ARGS='--scale 0.25'
 	$(BIN)/python -m benchmarks.growth $(ARGS)
 	$(BIN)/python -m benchmarks.cost_model
+	$(BIN)/python tools/fill_readme.py --files
 
 demo: setup  ## Compact a git history and a broker's directory and compare; RUNNER=local needs no Java
 	@test "$(RUNNER)" = local || $(MAKE) --no-print-directory java

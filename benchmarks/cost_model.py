@@ -4,7 +4,8 @@
     hours        = core seconds / (cores x efficiency) / 3600
 
 Seconds a MiB come from the series over the size of the log, seconds a key from the series over its
-distinct keys, seconds a partition from the series over partitions: ``results/growth.json``. Shape
+distinct keys, seconds a partition from the series over partitions: ``results/growth.json``, of each
+point the best count of processor time. Shape
 ``partition``: nothing travels between tasks, so cores multiply as long as there are several
 partitions a core.
 """
@@ -24,6 +25,8 @@ TIB_IN_MIB = 1 << 20
 EFFICIENCY = 0.75
 """Of Spark's cores, what the goal for SparkRunner leaves: start of tasks, Python workers, waits."""
 CORES_AN_EXECUTOR = 4
+TIB, PARTITIONS, KEYS = 100.0, 10_000, 1e11
+"""What is predicted unless something else is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +55,12 @@ def slopes_of(points: list[dict[str, Any]]) -> Slopes:
     more_keys = keys[-1]["keys"] - keys[0]["keys"]
     more_parts = int(parts[-1]["label"]) - int(parts[0]["label"])
     more_mib = (many["log_bytes"] - few["log_bytes"]) / MIB
-    a_key = max(0.0, keys[-1]["cpu_seconds"] - keys[0]["cpu_seconds"]) / more_keys
-    grown = many["cpu_seconds"] - few["cpu_seconds"] - a_key * (many["keys"] - few["keys"])
+    a_key = max(0.0, min(keys[-1]["work"]) - min(keys[0]["work"])) / more_keys
+    grown = min(many["work"]) - min(few["work"]) - a_key * (many["keys"] - few["keys"])
     return Slopes(
         seconds_a_mib=max(0.0, grown) / more_mib,
         seconds_a_key=a_key,
-        seconds_a_partition=max(0.0, parts[-1]["cpu_seconds"] - parts[0]["cpu_seconds"])
-        / more_parts,
+        seconds_a_partition=max(0.0, min(parts[-1]["work"]) - min(parts[0]["work"])) / more_parts,
     )
 
 
@@ -69,7 +71,9 @@ def _series(points: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return found
 
 
-def table(slopes: Slopes, *, tib: float, partitions: int, keys: float) -> str:
+def table(
+    slopes: Slopes, *, tib: float = TIB, partitions: int = PARTITIONS, keys: float = KEYS
+) -> str:
     """Return the prediction for some numbers of executors as Markdown."""
     core_seconds = slopes.core_seconds(mib=tib * TIB_IN_MIB, keys=keys, partitions=partitions)
     lines = [
@@ -96,9 +100,9 @@ def main() -> None:
     """Print the prediction; see ``--help``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS / "growth.json")
-    parser.add_argument("--tib", type=float, default=100.0)
-    parser.add_argument("--partitions", type=int, default=10_000)
-    parser.add_argument("--keys", type=float, default=1e11, help="distinct keys, all partitions")
+    parser.add_argument("--tib", type=float, default=TIB)
+    parser.add_argument("--partitions", type=int, default=PARTITIONS)
+    parser.add_argument("--keys", type=float, default=KEYS, help="distinct keys, all partitions")
     parser.add_argument("--out", type=Path, default=RESULTS / "cost_model.md")
     arguments = parser.parse_args()
     document = json.loads(arguments.results.read_text())

@@ -4,9 +4,12 @@ One dimension is varied at a time and the others are held. What grows with the l
 proportion to it, apart from a fixed part: the table says how far the series is from its straight
 line at most, and whether that is within the goal. The slopes are what the cost model in
 ``docs/design/spark.md`` is fed with. Processor time is what is compared, so that a machine with
-other work to do says nearly the same; only for the series over cores it is the clock.
+other work to do says nearly the same; only for the series over cores it is the clock. The points
+of a series are measured in turn, five times over, and of each the best counts: where turns differ
+by more than :mod:`benchmarks.pairs` allows, nothing is said of a goal.
 
-Every point is stored as soon as it is measured; ``--resume`` goes on where a run was ended.
+Every series is stored as soon as it is measured; ``--resume`` keeps those of which something may
+be said.
 """
 
 from __future__ import annotations
@@ -17,22 +20,25 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from benchmarks.contestants import MIB, Measure, OneCore, measure
+from benchmarks.contestants import MIB, OneCore, measure
+from benchmarks.machine import describe, is_same, machine
+from benchmarks.options import positive
+from benchmarks.pairs import PAIRS_MIN, Pairs, doubt, judge
 from benchmarks.peers import Directory, measure_worker
 from benchmarks.run import RESULTS
-from benchmarks.workload import Workload, write_log
+from benchmarks.workload import Workload, WrittenLog, write_log
 from keeplast.engine.request import MEMORY_BYTES_DEFAULT
 from keeplast.format.compression import Codec
 
 BASE = Workload("base", 100, 140, Codec.NONE, 256 * MIB, segment_bytes=64 * MIB, records_per_key=9)
-RUNS = 3
-VERSION = 2
+VERSION = 3
 LINEAR_WITHIN = 0.10
 CORES_RATIO = 1.7
 LOG_SIZE, PARTITIONS, CORES = "log size", "partitions", "cores"
@@ -40,9 +46,9 @@ LOG_SIZE, PARTITIONS, CORES = "log size", "partitions", "cores"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One log of a series; both times are the least of several runs.
+    """One log of a series. ``clock`` and ``work`` are seconds, a count each turn, in order.
 
-    ``seconds`` are by the clock and without the removal of replaced files.
+    Those by the clock are without the removal of replaced files; ``held_bytes`` is the most of all.
     """
 
     series: str
@@ -50,15 +56,35 @@ class Point:
     log_bytes: int
     records: int
     keys: int
-    seconds: float
-    cpu_seconds: float
+    clock: tuple[float, ...]
+    work: tuple[float, ...]
     held_bytes: int | None
     bytes_written: int
+
+    @property
+    def seconds(self) -> float:
+        """Return the best count by the clock."""
+        return min(self.clock)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Return the best count of processor time."""
+        return min(self.work)
 
     @property
     def milliseconds_per_mib(self) -> float:
         """Return processor time over size."""
         return 1000 * self.cpu_seconds * MIB / self.log_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """What one cleaning took."""
+
+    seconds: float
+    cpu_seconds: float
+    held_bytes: int | None
+    bytes_written: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,42 +97,55 @@ class Planned:
     partitions: int | None = None
     cores: int = 1
 
-    def take(self, place: Path) -> Point:
-        """Measure in an empty folder; the same seed gives the same logs on every machine."""
-        return self._take_log(place) if self.partitions is None else self._take_directory(place)
-
-    def _take_log(self, place: Path) -> Point:
-        log = write_log(self.workload, place / "log")
-        contestant = OneCore("keeplast", MEMORY_BYTES_DEFAULT)
-        taken = [measure(contestant, log, self.workload, place) for _ in range(RUNS)]
-        return Point(
-            self.series, self.label, log.log_bytes, log.records, log.keys,
-            min(one.seconds for one in taken),
-            min(one.cpu_seconds or one.seconds for one in taken),
-            _held(taken), taken[0].bytes_written,
-        )  # fmt: skip
-
-    def _take_directory(self, place: Path) -> Point:
-        directory = Directory(self.workload, self.partitions or 1)
-        written = place / "written"
-        written.mkdir()
-        logs = [
-            write_log(self.workload, written, number=number, seed=number)
-            for number in range(directory.partitions)
+    def write(self, place: Path) -> list[WrittenLog]:
+        """Write the logs below ``place``; the same seed gives the same ones on every machine."""
+        if self.partitions is None:
+            return [write_log(self.workload, place / "written")]
+        return [
+            write_log(self.workload, place / "written", number=number, seed=number)
+            for number in range(self.partitions)
         ]
-        taken = []
-        for _ in range(RUNS):
-            copy = place / "copy"
-            shutil.copytree(written, copy)
-            os.sync()
-            taken.append(measure_worker("local", self.cores, directory, copy))
-            shutil.rmtree(copy)
-        return Point(
-            self.series, self.label, sum(log.log_bytes for log in logs),
-            sum(log.records for log in logs), sum(log.keys for log in logs),
-            min(one["seconds"] for one in taken), min(one["cpu_seconds"] for one in taken),
-            None, taken[0]["bytes_written"],
-        )  # fmt: skip
+
+    def count(self, logs: list[WrittenLog], place: Path) -> Count:
+        """Clean a copy of the logs once."""
+        if self.partitions is None:
+            contestant = OneCore("keeplast", MEMORY_BYTES_DEFAULT)
+            one = measure(contestant, logs[0], self.workload, place)
+            worked = one.cpu_seconds or one.seconds
+            return Count(one.seconds, worked, one.held_bytes, one.bytes_written)
+        copy = place / "copy"
+        shutil.copytree(place / "written", copy)
+        os.sync()
+        directory = Directory(self.workload, self.partitions)
+        found = measure_worker("local", self.cores, directory, copy)
+        shutil.rmtree(copy)
+        return Count(found["seconds"], found["cpu_seconds"], None, found["bytes_written"])
+
+
+def measure_series(series: Sequence[Planned], *, turns: int, scratch: Path) -> list[Point]:
+    """Measure the points of a series in turn, ``turns`` times; all its logs lie there at once."""
+    places = [scratch / f"point{number}" for number in range(len(series))]
+    written = [one.write(place) for one, place in zip(series, places, strict=True)]
+    counts: list[list[Count]] = [[] for _ in series]
+    for _ in range(turns):
+        for number, one in enumerate(series):
+            counts[number].append(one.count(written[number], places[number]))
+    for place in places:
+        shutil.rmtree(place)
+    return [
+        Point(
+            series=one.series,
+            label=one.label,
+            log_bytes=sum(log.log_bytes for log in logs),
+            records=sum(log.records for log in logs),
+            keys=sum(log.keys for log in logs),
+            clock=tuple(count.seconds for count in taken),
+            work=tuple(count.cpu_seconds for count in taken),
+            held_bytes=max((c.held_bytes for c in taken if c.held_bytes is not None), default=None),
+            bytes_written=taken[0].bytes_written,
+        )
+        for one, logs, taken in zip(series, written, counts, strict=True)
+    ]
 
 
 def planned(scale: float) -> Iterator[Planned]:
@@ -130,10 +169,6 @@ def planned(scale: float) -> Iterator[Planned]:
             yield Planned(CORES, f"{cores}, {kind}", share, count, cores)
 
 
-def _held(taken: list[Measure]) -> int:
-    return max((one.held_bytes or 0) for one in taken)
-
-
 def farthest_from_line(points: Sequence[Point]) -> float:
     """Return the greatest share by which a point misses the straight line through the series."""
     sizes = np.array([point.log_bytes for point in points], float)
@@ -147,13 +182,9 @@ def _memory(point: Point) -> str:
     return "-" if point.held_bytes is None else f"{point.held_bytes / MIB:.0f} MiB"
 
 
-def _tell(point: Point) -> None:
-    print(f"{point.series}, {point.label}: {point.cpu_seconds:.2f} s", file=sys.stderr)
-
-
-def table(points: Sequence[Point]) -> str:
+def table(points: Sequence[Point], conditions: Mapping[str, Any]) -> str:
     """Return the points as Markdown, a table a series, and what was to be reached."""
-    lines: list[str] = []
+    lines = [describe(conditions), ""]
     for name in dict.fromkeys(point.series for point in points):
         some = [point for point in points if point.series == name]
         lines += [
@@ -172,63 +203,90 @@ def table(points: Sequence[Point]) -> str:
 
 
 def _verdicts(name: str, points: Sequence[Point]) -> list[str]:
+    said = doubted(points)
     if name == LOG_SIZE and len(points) > 2:
-        miss = farthest_from_line(points)
-        verdict = "reached" if miss <= LINEAR_WITHIN else "**missed**"
-        return [
-            f"Farthest from a straight line: {100 * miss:.0f} % "
-            f"(goal: within {100 * LINEAR_WITHIN:.0f} %): {verdict}.",
-            "",
-        ]
+        far = farthest_from_line(points)
+        verdict = said or ("reached" if far <= LINEAR_WITHIN else "**missed**")
+        goal = f"goal: within {100 * LINEAR_WITHIN:.0f} %"
+        return [f"Farthest from a straight line: {100 * far:.0f} % ({goal}): {verdict}.", ""]
     if name == CORES:
-        of = {point.label: point.seconds for point in points}
+        of = {point.label: point for point in points}
         found = [
-            f"two cores against one, {kind}: {of[f'1, {kind}'] / of[f'2, {kind}']:.2f}x"
+            f"two cores against one, {kind}: {_of_cores(of[f'1, {kind}'], of[f'2, {kind}'])}"
             for kind in ("two partitions", "one partition")
             if f"1, {kind}" in of and f"2, {kind}" in of
         ]
-        if found:
-            return [f"By the clock (goal: {CORES_RATIO}x): {'; '.join(found)}.", ""]
-    return []
+        return [f"By the clock (goal: {CORES_RATIO}x): {'; '.join(found)}.", ""] if found else []
+    return [] if said is None else [f"Slopes of this series: {said}.", ""]
+
+
+def doubted(points: Sequence[Point]) -> str | None:
+    """Return why nothing may be said of a series, None where something may.
+
+    Its first point is beside each of the others: by the clock over cores, else by processor time.
+    """
+    times = [point.clock if point.series == CORES else point.work for point in points]
+    found = doubt(*(Pairs(times[0], each) for each in times))
+    return None if found is None else found.value
+
+
+def _of_cores(one: Point, two: Point) -> str:
+    pairs = Pairs(two.clock, one.clock)
+    return f"{pairs.ratio:.2f}x, {judge(CORES_RATIO, pairs).value}"
 
 
 def main() -> None:
     """Measure and print; see ``--help``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies every size")
+    parser.add_argument("--turns", type=positive, default=PAIRS_MIN, help="counts of each point")
     parser.add_argument("--scratch", type=Path, help="where logs are written; default: TMPDIR")
     parser.add_argument("--out", type=Path, default=RESULTS / "growth.json")
     parser.add_argument("--resume", action="store_true", help="keep what --out has already")
     arguments = parser.parse_args()
-    points = _known(arguments.out, arguments.scale) if arguments.resume else []
-    done = {(point.series, point.label) for point in points}
+    conditions = machine()
+    points = _known(arguments.out, arguments.scale, conditions) if arguments.resume else []
+    done = {point.series for point in points}
+    wanted = list(planned(arguments.scale))
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=arguments.scratch, prefix="keeplast-growth-") as scratch:
-        for number, point in enumerate(planned(arguments.scale)):
-            if (point.series, point.label) in done:
+        for name in dict.fromkeys(one.series for one in wanted):
+            if name in done:
                 continue
-            place = Path(scratch) / f"point{number}"
-            place.mkdir()
-            points.append(point.take(place))
-            shutil.rmtree(place)
-            _tell(points[-1])
+            series = [one for one in wanted if one.series == name]
+            points += measure_series(series, turns=arguments.turns, scratch=Path(scratch))
+            print(f"{name}: {len(series)} points", file=sys.stderr)
             document = {
                 "version": VERSION,
                 "scale": arguments.scale,
+                "machine": conditions,
                 "points": [asdict(p) for p in points],
             }
             arguments.out.write_text(json.dumps(document, indent=1) + "\n")
-            arguments.out.with_suffix(".md").write_text(table(points) + "\n")
-    print(table(points))
+            arguments.out.with_suffix(".md").write_text(table(points, conditions) + "\n")
+    print(table(points, conditions))
 
 
-def _known(out: Path, scale: float) -> list[Point]:
+def points_of(document: Mapping[str, Any]) -> list[Point]:
+    """Return the points of a results file."""
+    return [
+        Point(**{**each, "clock": tuple(each["clock"]), "work": tuple(each["work"])})
+        for each in document["points"]
+    ]
+
+
+def _known(out: Path, scale: float, conditions: Mapping[str, Any]) -> list[Point]:
     if not out.exists():
         return []
     document = json.loads(out.read_text())
     if (document["version"], document["scale"]) != (VERSION, scale):
         return []
-    return [Point(**point) for point in document["points"]]
+    if not is_same(document["machine"], conditions):
+        return []
+    points = points_of(document)
+    names = dict.fromkeys(point.series for point in points)
+    series = [[point for point in points if point.series == name] for name in names]
+    return [point for some in series if doubted(some) is None for point in some]
 
 
 if __name__ == "__main__":

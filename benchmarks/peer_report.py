@@ -1,15 +1,19 @@
 """What the peers' benchmark prints: tables in Markdown, goals reached or missed, and bars.
 
-Pure: from the results file alone, so that every page that shows a number can be made again.
+From the results file alone, so that every page that shows a number can be made again. What may be
+said of a goal is decided in :mod:`benchmarks.pairs`; everything else shows a contestant's best
+count. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.figure import Bar, Panel, draw
+from benchmarks.machine import describe
+from benchmarks.pairs import Comparison, Verdict, compare, doubt, judge
 
 MIB = 1 << 20
 OURS = "keeplast"
@@ -17,12 +21,13 @@ OURS = "keeplast"
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What one contestant took for one directory; ``failure`` says why there is nothing.
+    """One count of a contestant on a directory; ``failure`` says why there is nothing.
 
     Start-up is not part of ``seconds``, nor the removal of replaced files. ``bytes_read`` counts
     every pass; the speed relates the size of the logs to the time. ``peak_memory_bytes`` is the
     most that all processes of the contestant held at once, ``task_memory_bytes`` that one task of
     keeplast did. ``cpu_seconds`` is of all its processes; of Kafka's, of the threads that cleaned.
+    In every ``turn``, from 0 on, each contestant is measured once.
     """
 
     directory: str
@@ -40,6 +45,7 @@ class Taken:
     cpu_seconds: float = 0.0
     task_memory_bytes: int = 0
     failure: str | None = None
+    turn: int = 0
 
     @property
     def mib_per_second(self) -> float:
@@ -98,30 +104,50 @@ def tables(taken: Iterable[Taken], document: Mapping[str, Any]) -> str:
             "| written | rounds |",
             "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
         ]
-        lines += [_row(one) for one in some]
+        lines += [_row(one) for one in best_counts(some)]
         lines.append("")
     return "\n".join(lines).rstrip()
+
+
+def best_counts(taken: Iterable[Taken]) -> list[Taken]:
+    """Return one row a contestant and directory: the least times, the most memory, any failure."""
+    counts: dict[tuple[str, str], list[Taken]] = {}
+    for one in taken:
+        counts.setdefault((one.directory, one.contestant), []).append(one)
+    best = []
+    for some in counts.values():
+        failed = [one for one in some if one.failure is not None]
+        best.append(
+            failed[0]
+            if failed
+            else replace(
+                some[0],
+                seconds=min(one.seconds for one in some),
+                cpu_seconds=min(one.cpu_seconds for one in some),
+                startup_seconds=min(one.startup_seconds for one in some),
+                peak_memory_bytes=max(one.peak_memory_bytes for one in some),
+                task_memory_bytes=max(one.task_memory_bytes for one in some),
+            )
+        )
+    return best
 
 
 def goal_table(taken: Iterable[Taken], document: Mapping[str, Any]) -> str:
     """Return what was to be reached and what was, with the machine in words."""
     taken = [one for one in taken if one.failure is None]
     rows = [line for goal in GOALS if (line := _goal_row(goal, taken))] + _key_rows(taken)
-    lines = [_machine(document)]
-    if rows:
-        head = "| goal | to reach | by the clock | by processor time | |"
-        lines += ["", head, "|---|--:|--:|--:|---|", *rows]
-    return "\n".join(lines)
-
-
-def _machine(document: Mapping[str, Any]) -> str:
-    machine, scale = document["machine"], document["scale"]
+    scale, kafka = document["scale"], document["kafka"]["version"]
     size = "" if scale == 1 else f" Sizes are {scale:g} times the full ones."
-    return (
-        f"{machine['cpus']} x {machine['processor']}, {machine['memory_bytes'] / 2**30:.0f} GiB, "
-        f"{machine['system']}; Kafka {document['kafka']['version']}. Load when it began: "
-        f"{machine['load_before']:.1f}.{size}"
-    )
+    lines = [describe(document["machine"], kafka=kafka) + size]
+    if rows:
+        lines += [
+            "In brackets: processor time.",
+            "",
+            "| goal | to reach | reached | pairs differ by | |",
+            "|---|--:|--:|--:|---|",
+            *rows,
+        ]
+    return "\n".join(lines)
 
 
 def _row(one: Taken) -> str:
@@ -135,30 +161,72 @@ def _row(one: Taken) -> str:
     )
 
 
-def _goal_row(goal: Goal, taken: list[Taken]) -> str | None:
-    for name in dict.fromkeys(one.directory for one in taken):
-        of = {one.contestant: one for one in taken if one.directory == name}
-        if goal.of not in name or goal.faster not in of or goal.slower not in of:
-            continue
-        faster, slower = of[goal.faster], of[goal.slower]
-        by_clock = slower.seconds / faster.seconds
-        by_work = slower.cpu_seconds / faster.cpu_seconds if faster.cpu_seconds else 0.0
-        least = min(by_clock, by_work) if goal.by_work and by_work else by_clock
-        verdict = "reached" if least >= goal.ratio else "**missed**"
-        if faster.log_bytes < goal.log_bytes_min:
-            verdict += f" (of {faster.log_bytes / MIB:.0f} MiB; the goal begins at 1 GiB)"
-        work = f"{by_work:.2f}x" if by_work else "-"
-        return (
-            f"| {name}: {goal.faster}, against {goal.slower} | {goal.ratio:g}x | {by_clock:.2f}x "
-            f"| {work} | {verdict} |"
-        )
+def compared(goal: Goal, taken: Iterable[Taken]) -> tuple[str, Comparison] | None:
+    """Return the directory of a goal and its pairs; None when its contestants have none."""
+    taken = list(taken)
+    for name in dict.fromkeys(one.directory for one in taken if goal.of in one.directory):
+        faster = _by_turn(goal.faster, name, taken)
+        slower = _by_turn(goal.slower, name, taken)
+        turns = sorted(faster.keys() & slower.keys())
+        if turns:
+            return name, compare(
+                ours=[(faster[turn].seconds, faster[turn].cpu_seconds) for turn in turns],
+                theirs=[(slower[turn].seconds, slower[turn].cpu_seconds) for turn in turns],
+            )
     return None
+
+
+def to_keep(taken: Iterable[Taken], contestants: Iterable[str]) -> list[Taken]:
+    """Return the counts with which a run of these ``contestants`` can go on.
+
+    Left out are failures, turns that lack a contestant of a goal, as what is measured another day
+    makes no pair with them, and whole directories in which pairs differ by too much.
+    """
+    taken = [one for one in taken if one.failure is None]
+    paired = {name for goal in GOALS for name in (goal.faster, goal.slower)}
+    wanted = paired.intersection(contestants)
+    there: dict[tuple[str, int], set[str]] = {}
+    for one in taken:
+        there.setdefault((one.directory, one.turn), set()).add(one.contestant)
+    differing = {
+        found[0]
+        for goal in GOALS
+        if (found := compared(goal, taken))
+        and doubt(*found[1].clocks(needs_work=goal.by_work)) is Verdict.DIFFER
+    }
+    return [
+        one
+        for one in taken
+        if one.directory not in differing
+        and (one.contestant not in paired or wanted <= there[one.directory, one.turn])
+    ]
+
+
+def _by_turn(contestant: str, directory: str, taken: list[Taken]) -> dict[int, Taken]:
+    return {
+        one.turn: one for one in taken if (one.contestant, one.directory) == (contestant, directory)
+    }
+
+
+def _goal_row(goal: Goal, taken: list[Taken]) -> str | None:
+    found = compared(goal, taken)
+    if found is None:
+        return None
+    name, both = found
+    verdict = judge(goal.ratio, *both.clocks(needs_work=goal.by_work)).value
+    log_bytes = next(one.log_bytes for one in taken if one.directory == name)
+    if log_bytes < goal.log_bytes_min:
+        verdict += f" (of {log_bytes / MIB:.0f} MiB; the goal begins at 1 GiB)"
+    return (
+        f"| {name}: {goal.faster}, against {goal.slower} | {goal.ratio:g}x | {both.ratios} "
+        f"| {both.spreads} | {verdict} |"
+    )
 
 
 def _key_rows(taken: list[Taken]) -> list[str]:
     """Return rows for what has no ceiling: passes over many keys, and the memory of a task."""
     rows = []
-    of = {one.contestant: one for one in taken if MANY_KEYS in one.directory}
+    of = {one.contestant: one for one in best_counts(taken) if MANY_KEYS in one.directory}
     if ONE_CORE in of and KAFKA in of:
         ours, theirs = of[ONE_CORE].rounds, of[KAFKA].rounds
         verdict = "reached" if ours == 1 else "**missed**"
@@ -178,8 +246,8 @@ def _key_rows(taken: list[Taken]) -> list[str]:
 
 
 def bars(taken: Iterable[Taken]) -> str:
-    """Return the speeds as an SVG, a panel a directory."""
-    taken = list(taken)
+    """Return the best speeds as an SVG, a panel a directory."""
+    taken = best_counts(taken)
     panels = []
     for name in dict.fromkeys(one.directory for one in taken):
         panels.append(

@@ -2,9 +2,10 @@
 
 Kafka's own cleaner with one thread and with two, keeplast in one process on one core and on two,
 keeplast on Spark, and Spark SQL as its users write it. Every contestant gets a fresh copy of each
-directory, in turn. Results go to ``results/peers.json`` after each contestant, the tables beside
-it, and bars to ``docs/images/peers.svg``. Start-up (Spark's session, kernels, a warm-up) and the
-removal of replaced files are apart. ``--resume`` goes on where a run was ended.
+directory, in turn, and so five times over. Results go to ``results/peers.json`` after each count,
+the tables beside it, and bars to ``docs/images/peers.svg``. Start-up (Spark's session, kernels, a
+warm-up) and the removal of replaced files are apart. ``--resume`` goes on where a run was ended,
+and measures again where pairs differ by too much.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -27,10 +27,13 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from benchmarks.contestants import LOAD_FACTOR, MIB, NOW_MS
-from benchmarks.peer_report import Taken, bars, goal_table, tables
+from benchmarks.machine import is_same, machine
+from benchmarks.options import positive
+from benchmarks.pairs import PAIRS_MIN
+from benchmarks.peer_report import Taken, bars, goal_table, tables, to_keep
 from benchmarks.peer_worker import PARQUET
 from benchmarks.process_figures import PeakMemory, busiest_thread_seconds, thread_seconds
-from benchmarks.run import RESULTS, processor
+from benchmarks.run import RESULTS
 from benchmarks.workload import TOPIC, Workload, WrittenLog, write_log
 from keeplast.cleaner.shapes import Shape
 from keeplast.clock import SystemClock
@@ -224,28 +227,33 @@ def on_spark(shape: Shape, directory: Directory, place: Path) -> dict[str, Any]:
 
 
 CONTESTANTS = {
-    "Kafka, one thread": lambda d, p: measure_kafka(1, d, p),
     "Kafka, two threads": lambda d, p: measure_kafka(2, d, p),
+    "Kafka, one thread": lambda d, p: measure_kafka(1, d, p),
     "keeplast, one core": lambda d, p: measure_worker("local", 1, d, p),
     "keeplast, two cores": lambda d, p: measure_worker("local", 2, d, p),
     "keeplast on Spark, shape partition": lambda d, p: on_spark(Shape.PARTITION, d, p),
+    "Spark SQL, two cores": lambda d, p: measure_worker("sql", 2, d, p),
     "keeplast on Spark, shape broadcast": lambda d, p: on_spark(Shape.BROADCAST, d, p),
     "keeplast on Spark, shape bucket": lambda d, p: on_spark(Shape.BUCKET, d, p),
-    "Spark SQL, two cores": lambda d, p: measure_worker("sql", 2, d, p),
 }
+"""In the order of a turn: what a goal compares stands side by side, and so near in time."""
 CUTTING = ("keeplast on Spark, shape broadcast", "keeplast on Spark, shape bucket")
 
 
 def run(
-    chosen: list[Directory], names: list[str], scratch: Path, known: list[Taken]
+    chosen: list[Directory], names: list[str], pairs: int, scratch: Path, known: list[Taken]
 ) -> Iterator[Taken]:
-    """Measure every contestant on every directory but where the outcome is ``known``."""
-    done = {(one.directory, one.contestant) for one in known}
+    """Measure every contestant ``pairs`` times, in turn, but where the outcome is ``known``.
+
+    Who fails on a directory is not tried on it again.
+    """
+    done = {(one.directory, one.contestant, one.turn) for one in known}
     for number, directory in enumerate(chosen):
         left = [
-            name
+            (turn, name)
+            for turn in range(pairs)
             for name in names
-            if (directory.workload.name, name) not in done
+            if (directory.workload.name, name, turn) not in done
             and (name not in CUTTING or directory.partitions <= CUT_PARTITIONS_MAX)
         ]
         if not left:
@@ -253,8 +261,14 @@ def run(
         place = scratch / f"directory{number}" / "written"
         place.mkdir(parents=True)
         logs = write(directory, place)
-        for name in left:
-            yield _measured(name, directory, place, logs)
+        failed: set[str] = set()
+        for turn, name in left:
+            if name in failed:
+                continue
+            one = replace(_measured(name, directory, place, logs), turn=turn)
+            if one.failure is not None:
+                failed.add(name)
+            yield one
         shutil.rmtree(place.parent)
 
 
@@ -296,16 +310,9 @@ def _own_bytes() -> int:
 def document(taken: list[Taken], scale: float) -> dict[str, Any]:
     """Return the results as they are stored."""
     return {
-        "version": 2,
+        "version": 3,
         "scale": scale,
-        "machine": {
-            "cpus": os.cpu_count(),
-            "processor": processor(),
-            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            "system": f"{platform.system()} {platform.release()}",
-            "python": platform.python_version(),
-            "load_before": os.getloadavg()[0],
-        },
+        "machine": machine(),
         "kafka": {"version": KAFKA_VERSION, "java_options": list(LIKE_A_BROKER),
                   "map_bytes": KAFKA_MAP_BYTES},
         "taken": [asdict(one) for one in taken],
@@ -318,6 +325,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies every size")
     parser.add_argument("--only", default="", help="directories whose name contains this")
     parser.add_argument("--contestants", default="", help="contestants whose name contains this")
+    parser.add_argument("--pairs", type=positive, default=PAIRS_MIN, help="counts of each")
     parser.add_argument("--scratch", type=Path, help="where logs are written; default: TMPDIR")
     parser.add_argument("--out", type=Path, default=RESULTS / "peers.json")
     parser.add_argument("--figure", type=Path, default=FIGURE)
@@ -327,14 +335,9 @@ def main() -> None:
     names = [name for name in CONTESTANTS if arguments.contestants in name]
     load_kernels(lambda message: print(message, file=sys.stderr))
     first = document([], arguments.scale)
-    taken: list[Taken] = []
-    if arguments.resume and arguments.out.exists():
-        found = json.loads(arguments.out.read_text())
-        if found["scale"] == arguments.scale and found["version"] == first["version"]:
-            first, taken = found, [Taken(**each) for each in found["taken"]]
-            taken = [one for one in taken if one.failure is None]
+    taken = known(arguments.out, first, names) if arguments.resume else []
     with tempfile.TemporaryDirectory(dir=arguments.scratch, prefix="keeplast-peers-") as scratch:
-        for one in run(chosen, names, Path(scratch), list(taken)):
+        for one in run(chosen, names, arguments.pairs, Path(scratch), list(taken)):
             taken.append(one)
             print(one.line(), flush=True)
             first["taken"] = [asdict(each) for each in taken]
@@ -343,12 +346,27 @@ def main() -> None:
     print(tables(taken, first))
 
 
+def known(out: Path, now: dict[str, Any], names: list[str]) -> list[Taken]:
+    """Return the counts at ``out`` that can stay; none when of another machine or scale."""
+    if not out.exists():
+        return []
+    found = json.loads(out.read_text())
+    if any(found[key] != now[key] for key in ("version", "scale")):
+        return []
+    if not is_same(found["machine"], now["machine"]):
+        return []
+    return to_keep((Taken(**each) for each in found["taken"]), names)
+
+
+def page(taken: list[Taken], results: dict[str, Any], figure: Path) -> str:
+    """Return all tables and a link to the bars, for a page in a folder of docs/ beside theirs."""
+    return f"{tables(taken, results)}\n\n![MiB a second](../{figure.parent.name}/{figure.name})\n"
+
+
 def _store(results: dict[str, Any], taken: list[Taken], out: Path, figure: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(results, indent=1) + "\n")
-    # The page that shows it lies in a folder of docs/, beside that of the pictures.
-    picture = f"![MiB a second](../{figure.parent.name}/{figure.name})"
-    out.with_suffix(".md").write_text(f"{tables(taken, results)}\n\n{picture}\n")
+    out.with_suffix(".md").write_text(page(taken, results, figure))
     out.with_name(f"{out.stem}_goals.md").write_text(goal_table(taken, results) + "\n")
     figure.parent.mkdir(parents=True, exist_ok=True)
     figure.write_text(bars(taken))

@@ -1,21 +1,19 @@
-"""``python -m benchmarks.run``: the table of keeplast beside Kafka's own cleaner.
+"""``python -m benchmarks.run``: keeplast beside Kafka's own cleaner, on the same logs.
 
-Every log is cleaned in turn by both, pair after pair, each time from a fresh copy; a row shows the
-median of the pairs. MB/s is Kafka's: MiB read in the cleaning pass over the total time. The marks
-are the rows with a goal; the matrix is for seeing where time goes.
+Every log is cleaned by both in turn (ours, theirs, ours, theirs), each time from a fresh copy. MB/s
+is Kafka's: MiB read in the cleaning pass over the total time. The marks are the rows with a goal;
+the matrix is for seeing where time goes. Results are stored after each row; ``--resume`` keeps the
+rows that may be published and measures the others again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import statistics
 import tempfile
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.contestants import (
     BYTES_PER_KEY,
@@ -27,63 +25,17 @@ from benchmarks.contestants import (
     OneCore,
     measure,
 )
-from benchmarks.workload import Workload, write_log
-from keeplast.engine.request import MEMORY_BYTES_DEFAULT
+from benchmarks.machine import is_same, machine
+from benchmarks.options import positive
+from benchmarks.pairs import PAIRS_MIN, doubt
+from benchmarks.report import VERSION, Result, Row, line, results_of, stored, table
+from benchmarks.workload import Workload, WrittenLog, write_log
 from keeplast.format.compression import Codec
 from tests.kafka.oracle.driver import KAFKA_VERSION, LIKE_A_BROKER, Oracle
 
 RESULTS = Path(__file__).resolve().parent / "results"
 LARGE_MEMORY_BYTES = 4 << 30
 WARM_UP_BYTES = 32 * MIB
-BYTES_PER_KEY_MAX = 40
-"""What a distinct dirty key may cost us in memory."""
-LARGEST_BATCHES_MAX = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One log to measure. ``goal`` is the ratio to reach; None where there is no mark."""
-
-    workload: Workload
-    goal: float | None = None
-    memory_bytes: int = MEMORY_BYTES_DEFAULT
-    is_memory_row: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A row and what was measured, pair by pair; a list is empty when its side did not run."""
-
-    row: Row
-    kafka: list[Measure]
-    keeplast: list[Measure]
-    keys: int
-    records: int
-    largest_batch_bytes: int
-
-    @property
-    def ratios(self) -> list[float]:
-        """How many times faster keeplast was, a pair each."""
-        pairs = zip(self.kafka, self.keeplast, strict=False)
-        return [ours.mib_per_second / theirs.mib_per_second for theirs, ours in pairs]
-
-    @property
-    def cpu_ratio(self) -> float | None:
-        """How many times less processor time keeplast's thread took; None where unknown."""
-        theirs = [m.cpu_seconds for m in self.kafka if m.cpu_seconds is not None]
-        ours = [m.cpu_seconds for m in self.keeplast if m.cpu_seconds is not None]
-        if not theirs or not ours:
-            return None
-        return statistics.median(theirs) / statistics.median(ours)
-
-    @property
-    def memory_limit_bytes(self) -> int:
-        """What the peak above the loaded process may be."""
-        return (
-            BYTES_PER_KEY_MAX * self.keys
-            + self.row.memory_bytes
-            + LARGEST_BATCHES_MAX * self.largest_batch_bytes
-        )
 
 
 def marks(mark_bytes: int) -> Iterator[Row]:
@@ -120,34 +72,44 @@ def matrix(cell_bytes: int) -> Iterator[Row]:
 
 def run(rows: list[Row], *, pairs: int, sides: str, scratch: Path) -> Iterator[Result]:
     """Measure ``rows`` one after another; ``sides`` is ``both``, ``kafka`` or ``keeplast``."""
+    if not rows:
+        return
     with Oracle(LIKE_A_BROKER) as oracle:
         kafka = KafkaCleaner(oracle)
         for index, row in enumerate(rows):
             place = scratch / f"row{index}"
-            workload = row.workload
-            log = write_log(workload, place / "log")
+            log = write_log(row.workload, place / "log")
             contestants: list[Contestant] = []
-            if sides != "keeplast":
-                contestants.append(kafka)
-                _warm_up(kafka, workload, place)
             if sides != "kafka":
                 contestants.append(OneCore("keeplast", row.memory_bytes))
-            measured: dict[str, list[Measure]] = {"kafka": [], "keeplast": []}
-            for _ in range(pairs):
-                for contestant in contestants:
-                    taken = measure(contestant, log, workload, place)
-                    measured[contestant.name].append(taken)
-            _check_agreement(row, measured["kafka"] + measured["keeplast"])
-            yield Result(
-                row,
-                measured["kafka"],
-                measured["keeplast"],
-                log.keys,
-                log.records,
-                log.largest_batch_bytes,
-            )
+            if sides != "keeplast":
+                contestants.append(kafka)
+                _warm_up(kafka, row.workload, place)
+            yield measure_row(row, log, contestants, pairs=pairs, place=place)
             for file in log.path.iterdir():
                 file.unlink()
+
+
+def measure_row(
+    row: Row, log: WrittenLog, contestants: Sequence[Contestant], *, pairs: int, place: Path
+) -> Result:
+    """Let ``contestants`` clean fresh copies of ``log`` below ``place``, in turn, ``pairs`` times.
+
+    Raises :class:`RuntimeError` when they do not leave the same.
+    """
+    measured: dict[str, list[Measure]] = {"kafka": [], "keeplast": []}
+    for _ in range(pairs):
+        for contestant in contestants:
+            measured[contestant.name].append(measure(contestant, log, row.workload, place))
+    _check_agreement(row, measured["kafka"] + measured["keeplast"])
+    return Result(
+        row,
+        tuple(measured["kafka"]),
+        tuple(measured["keeplast"]),
+        log.keys,
+        log.records,
+        log.largest_batch_bytes,
+    )
 
 
 def _check_agreement(row: Row, measures: list[Measure]) -> None:
@@ -172,128 +134,77 @@ def _warm_up(kafka: KafkaCleaner, workload: Workload, place: Path) -> None:
         measure(kafka, log, small, place)
 
 
-def _speed(measures: list[Measure]) -> str:
-    if not measures:
-        return "-"
-    return f"{statistics.median(m.mib_per_second for m in measures):.0f}"
-
-
-def table(results: list[Result]) -> str:
-    """Return the results as a Markdown table."""
-    lines = [
-        "| log | records | Kafka MB/s | keeplast MB/s | ratio | of processor time | goal |",
-        "|---|--:|--:|--:|--:|--:|---|",
-    ]
-    for result in results:
-        ratios = result.ratios
-        ratio = f"{statistics.median(ratios):.2f}x" if ratios else "-"
-        goal = _verdict(result.row.goal, ratios, result.cpu_ratio)
-        cpu = "-" if result.cpu_ratio is None else f"{result.cpu_ratio:.2f}x"
-        lines.append(
-            f"| {result.row.workload.name} | {result.records} | {_speed(result.kafka)} "
-            f"| {_speed(result.keeplast)} | {ratio} | {cpu} | {goal} |"
-        )
-    for result in results:
-        held = [m.held_bytes for m in result.keeplast if m.held_bytes is not None]
-        if result.row.is_memory_row and held:
-            lines.append(
-                f"\nMemory, {result.row.workload.name}: {result.keys} keys, peak "
-                f"{max(held) / MIB:.0f} MiB above the loaded process; "
-                f"limit {result.memory_limit_bytes / MIB:.0f} MiB"
-            )
-    return "\n".join(lines)
-
-
-def _verdict(goal: float | None, ratios: list[float], cpu_ratio: float | None) -> str:
-    """Return the goal and whether it is reached by both clocks."""
-    if goal is None:
-        return ""
-    if not ratios:
-        return f"{goal:.1f}x"
-    is_reached = min(statistics.median(ratios), cpu_ratio or goal) >= goal
-    return f"{goal:.1f}x: {'reached' if is_reached else 'missed'}"
-
-
-def document(results: list[Result]) -> dict[str, object]:
-    """Return the results as the JSON document that is stored."""
+def document(results: list[Result], conditions: dict[str, Any]) -> dict[str, Any]:
+    """Return what is stored; ``conditions`` are those of :func:`benchmarks.machine.machine`."""
     return {
-        "version": 1,
-        "machine": {
-            "cpus": os.cpu_count(),
-            "processor": processor(),
-            "system": platform.system(),
-            "python": platform.python_version(),
-        },
+        "version": VERSION,
+        "machine": conditions,
         "kafka": {
             "version": KAFKA_VERSION,
             "java_options": list(LIKE_A_BROKER),
             "load_factor": LOAD_FACTOR,
             "map_bytes_per_key": BYTES_PER_KEY,
         },
-        "rows": [
-            {
-                "name": result.row.workload.name,
-                "workload": asdict(result.row.workload),
-                "memory_bytes": result.row.memory_bytes,
-                "goal": result.row.goal,
-                "keys": result.keys,
-                "records": result.records,
-                "largest_batch_bytes": result.largest_batch_bytes,
-                "memory_limit_bytes": result.memory_limit_bytes,
-                "kafka": [_measured(m) for m in result.kafka],
-                "keeplast": [_measured(m) for m in result.keeplast],
-                "ratios": result.ratios,
-                "cpu_ratio": result.cpu_ratio,
-            }
-            for result in results
-        ],
+        "results": stored(results),
     }
 
 
-def _measured(taken: Measure) -> dict[str, object]:
-    return {**asdict(taken), "mib_per_second": taken.mib_per_second}
+def known(out: Path, conditions: dict[str, Any]) -> dict[Row, Result]:
+    """Return the results at ``out``; none when they are of another machine."""
+    if not out.exists():
+        return {}
+    found = json.loads(out.read_text())
+    if found["version"] != VERSION or not is_same(found["machine"], conditions):
+        return {}
+    return {result.row: result for result in results_of(found)}
 
 
-def processor() -> str:
-    """Return the name of the processor."""
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        for line in information.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor()
+def is_settled(result: Result) -> bool:
+    """Whether a goal is reached or missed by these counts, so that they can stay."""
+    both = result.comparison
+    return both is not None and doubt(*both.clocks()) is None
 
 
 def main() -> None:
     """Measure and print; see ``--help``."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--set", choices=("marks", "matrix", "all"), default="all")
+    parser.add_argument("--set", choices=("marks", "matrix"), default="marks")
     parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--sides", choices=("both", "kafka", "keeplast"), default="both")
-    parser.add_argument("--mark-mib", type=int, default=512, help="size of a log with a goal")
-    parser.add_argument("--cell-mib", type=int, default=128, help="size of a log of the matrix")
-    parser.add_argument("--pairs", type=int, default=3, help="measurements per row and side")
+    parser.add_argument("--mark-mib", type=positive, default=512, help="size of a log with a goal")
+    parser.add_argument("--cell-mib", type=positive, default=128, help="size of one of the matrix")
+    parser.add_argument("--pairs", type=positive, default=PAIRS_MIN, help="counts of each side")
     parser.add_argument("--scratch", type=Path, help="where logs are written; default: TMPDIR")
-    parser.add_argument("--out", type=Path, default=RESULTS / "latest.json")
+    parser.add_argument("--out", type=Path, help="default: latest.json, for the matrix its own")
+    parser.add_argument("--resume", action="store_true", help="keep the rows that may be published")
     arguments = parser.parse_args()
-    rows: list[Row] = []
-    if arguments.set in ("marks", "all"):
-        rows += marks(arguments.mark_mib * MIB)
-    if arguments.set in ("matrix", "all"):
-        rows += matrix(arguments.cell_mib * MIB)
-    rows = [row for row in rows if arguments.only in row.workload.name]
-    results: list[Result] = []
+    if arguments.set == "marks":
+        rows, out = list(marks(arguments.mark_mib * MIB)), arguments.out or RESULTS / "latest.json"
+    else:
+        rows, out = list(matrix(arguments.cell_mib * MIB)), arguments.out or RESULTS / "matrix.json"
+    conditions = machine()
+    found = known(out, conditions) if arguments.resume else {}
+    results = {row: found[row] for row in rows if row in found}
+    chosen = [row for row in rows if arguments.only in row.workload.name]
+    if not chosen:
+        raise SystemExit(f"no row has this in its name. only={arguments.only}")
+    left = [row for row in chosen if not (row in results and is_settled(results[row]))]
     with tempfile.TemporaryDirectory(dir=arguments.scratch, prefix="keeplast-bench-") as scratch:
         for result in run(
-            rows, pairs=arguments.pairs, sides=arguments.sides, scratch=Path(scratch)
+            left, pairs=arguments.pairs, sides=arguments.sides, scratch=Path(scratch)
         ):
-            results.append(result)
-            print(table([result]).splitlines()[2], flush=True)
-            arguments.out.parent.mkdir(parents=True, exist_ok=True)
-            arguments.out.write_text(json.dumps(document(results), indent=1) + "\n")
-            arguments.out.with_suffix(".md").write_text(table(results) + "\n")
+            results[result.row] = result
+            print(line(result), flush=True)
+            in_order = [results[row] for row in rows if row in results]
+            _store(document(in_order, conditions), out)
     print()
-    print(table(results))
+    print(out.with_suffix(".md").read_text())
+
+
+def _store(found: dict[str, Any], out: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(found, indent=1) + "\n")
+    out.with_suffix(".md").write_text(table(found) + "\n")
 
 
 if __name__ == "__main__":

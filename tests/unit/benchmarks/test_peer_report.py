@@ -7,7 +7,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from benchmarks.figure import LABEL_WIDTH, MARGIN, VALUE_WIDTH, WIDTH, Bar, Panel, draw
-from benchmarks.peer_report import MIB, Taken, bars, goal_table, tables
+from benchmarks.peer_report import MIB, Taken, bars, best_counts, goal_table, tables, to_keep
 
 SVG = "{http://www.w3.org/2000/svg}"
 ONE = Taken(
@@ -20,32 +20,89 @@ DOCUMENT: dict[str, Any] = {
     "kafka": {"version": "4.3.0"},
     "machine": {
         "cpus": 2, "processor": "a processor", "memory_bytes": 1 << 34, "system": "Linux",
-        "load_before": 0.25,
+        "load_before": 0.25, "date": "2026-11-22",
     },
 }  # fmt: skip
 
 
+def in_turns(*each: Taken, turns: int = 5) -> list[Taken]:
+    return [replace(one, turn=turn) for turn in range(turns) for one in each]
+
+
 def test_a_goal_is_reached_or_missed_by_both_clocks() -> None:
     ours = replace(ONE, contestant="keeplast, one core", seconds=1 / 6, cpu_seconds=1 / 8)
-    reached = goal_table([ONE, ours], DOCUMENT)
-    missed = goal_table([ONE, replace(ours, seconds=1 / 5)], DOCUMENT)
-    busy = goal_table([ONE, replace(ours, cpu_seconds=1 / 5)], DOCUMENT)
-    assert "| 6x | 6.00x | 8.00x | reached |" in reached
-    assert "| 6x | 5.00x | 8.00x | **missed** |" in missed
-    assert "| 6x | 6.00x | 5.00x | **missed** |" in busy
+    reached = goal_table(in_turns(ONE, ours), DOCUMENT)
+    missed = goal_table(in_turns(ONE, replace(ours, seconds=1 / 5)), DOCUMENT)
+    busy = goal_table(in_turns(ONE, replace(ours, cpu_seconds=1 / 5)), DOCUMENT)
+    assert "| 6x | 6.00x (8.00x) | 0 % (0 %) | reached |" in reached
+    assert "| 6x | 5.00x (8.00x) | 0 % (0 %) | **missed** |" in missed
+    assert "| 6x | 6.00x (5.00x) | 0 % (0 %) | **missed** |" in busy
+
+
+def test_pairs_that_differ_or_are_few_reach_and_miss_nothing() -> None:
+    ours = replace(ONE, contestant="keeplast, one core", seconds=1 / 6, cpu_seconds=1 / 8)
+    few = goal_table(in_turns(ONE, ours, turns=4), DOCUMENT)
+    assert "| 6.00x (8.00x) | 0 % (0 %) | not judged: fewer than 5 pairs |" in few
+    held_up = [
+        replace(one, seconds=one.seconds * 3)
+        if one.turn == 2 and one.contestant == ours.contestant
+        else one
+        for one in in_turns(ONE, ours)
+    ]
+    busy = goal_table(held_up, DOCUMENT)
+    assert (
+        "| 6.00x (8.00x) | **200 %** (0 %) | not judged: the pairs differ by more than a third |"
+    ) in busy
+
+
+def test_a_pair_is_what_was_measured_in_one_turn() -> None:
+    ours = replace(ONE, contestant="keeplast, one core", seconds=1 / 6, cpu_seconds=1 / 6)
+    counts = in_turns(ONE, ours)
+    lost = [one for one in counts if (one.turn, one.contestant) != (1, ours.contestant)]
+    assert "not judged: fewer than 5 pairs" in goal_table(lost, DOCUMENT)
+
+
+def test_a_row_shows_the_best_count_and_the_most_memory() -> None:
+    slow = replace(ONE, turn=1, seconds=3.0, cpu_seconds=2.0, peak_memory_bytes=9 * MIB)
+    (best,) = best_counts([slow, ONE])
+    assert (1.0, 1.0, 9 * MIB) == (best.seconds, best.cpu_seconds, best.peak_memory_bytes)
+    (failed,) = best_counts([ONE, replace(ONE, turn=1, failure="failed")])
+    assert "failed" == failed.failure
+
+
+def test_a_run_goes_on_with_whole_turns_only() -> None:
+    sides = [ONE, replace(ONE, contestant="keeplast, one core", seconds=1 / 6, cpu_seconds=1 / 6)]
+    beside = replace(ONE, contestant="Kafka, two threads")
+    names = [one.contestant for one in (*sides, beside)]
+    cut = [*in_turns(*sides, beside, turns=2), replace(ONE, turn=2), replace(beside, turn=2)]
+    assert [*cut[:6], cut[7]] == to_keep(cut, names)
+    failed = replace(sides[1], turn=2, failure="failed")
+    assert [*cut[:6], cut[7]] == to_keep([*cut, failed], names)
+
+
+def test_a_directory_whose_pairs_differ_begins_anew() -> None:
+    ours = replace(ONE, contestant="keeplast, one core", seconds=1 / 6, cpu_seconds=1 / 6)
+    other = [replace(one, directory="100 KB") for one in in_turns(ONE, ours)]
+    held_up = [
+        replace(one, seconds=9.0) if one.turn == 4 and one.contestant == ONE.contestant else one
+        for one in in_turns(ONE, ours)
+    ]
+    assert other == to_keep([*held_up, *other], [ONE.contestant, ours.contestant])
 
 
 def test_two_cores_are_compared_by_the_clock() -> None:
     one = replace(ONE, contestant="keeplast, one core", seconds=1.8, cpu_seconds=1.8)
     two = replace(ONE, contestant="keeplast, two cores", seconds=1.0, cpu_seconds=1.9)
-    assert "| 1.7x | 1.80x | 0.95x | reached |" in goal_table([one, two], DOCUMENT)
+    assert "| 1.7x | 1.80x (0.95x) | 0 % (0 %) | reached |" in goal_table(
+        in_turns(one, two), DOCUMENT
+    )
 
 
 def test_a_goal_says_that_the_log_is_smaller_than_it_asks_for() -> None:
     spark = replace(ONE, contestant="keeplast on Spark, shape partition", seconds=1.0)
     local = replace(ONE, contestant="keeplast, two cores", seconds=0.5)
     assert "**missed** (of 100 MiB; the goal begins at 1 GiB)" in goal_table(
-        [spark, local], DOCUMENT
+        in_turns(spark, local), DOCUMENT
     )
 
 

@@ -20,6 +20,9 @@ from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.receipt_book import read_receipts
 from keeplast.engine.runner import Progressed, Runner
 from keeplast.engine.task import PartitionTask, TaskResult
+from keeplast.engine.verdicts import Verdict
+from keeplast.engine.verification import Verifier, VerifySettings
+from keeplast.errors import InvalidError
 from keeplast.format import txn_index
 from keeplast.format.checkpoint import decode_offsets
 from keeplast.format.filename import CLEANER_CHECKPOINT, LOG, TXN_INDEX, parse_segment_file
@@ -118,6 +121,7 @@ class Exploration:
         self.tally = Tally()
         self._seen: set[bytes] = set()
         self._seen_recovered: set[bytes] = set()
+        self.verdicts: set[bool] = set()
         self._before = log.image(root)
         original = read_image(self._before, self._partition)
         self.starts = _starting_offsets(original)
@@ -200,6 +204,7 @@ class Exploration:
         self._seen_recovered.add(key)
         self.tally.recovered += 1
         self._check_law(recovered, where)
+        self._check_verdict(recovered, where)
         checkpoint = _checkpoint(recovered, self._root)
         assert checkpoint in (None, self._end_offset), where
         if checkpoint is not None:
@@ -209,6 +214,7 @@ class Exploration:
         self._clean(again, has_late=False)
         final = again.image()
         self._check_law(final, f"{where}, cleaned again")
+        self._check_verdict(final, f"{where}, cleaned again")
         assert self._contents(self._whole) == self._contents(final), where
         assert self._end_offset == _checkpoint(final, self._root), where
         assert self._has_receipt(final), where
@@ -223,6 +229,27 @@ class Exploration:
         assert sorted(set(offsets)) == offsets, where
         actual = [found.final_values(start) for start in self.starts]
         assert self.expected == actual, where
+
+    def _check_verdict(self, image: Image, where: str) -> None:
+        """Let ``verify`` judge the log by its receipts, which tell of all that is in place."""
+        if not self._log.has_receipt:
+            return
+        before = self._root / "before"
+        files = CrashingFiles(
+            {**image, before: {}, before / str(PARTITION): self._before[self._partition]}
+        )
+        path = self._root / RECEIPT
+        try:
+            receipts = read_receipts(path, files) if files.exists(path) else ()
+        except InvalidError:
+            receipts = ()  # cut off before its first line was whole
+        if self._bytes(image) != self._bytes(self._before):
+            assert receipts, where
+        verifier = Verifier(files, VerifySettings(topic=self._log.topic))
+        report = verifier.verify_pair(before / str(PARTITION), self._partition, receipts)
+        broken = [check for check in report.checks if check.verdict is Verdict.BROKEN]
+        assert [] == broken, where
+        self.verdicts.add(any("was interrupted" in note for note in report.notes))
 
     def _contents(self, image: Image) -> list[bytes]:
         """Return the batches of data, byte for byte, however they lie in segments.

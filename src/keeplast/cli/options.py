@@ -318,7 +318,7 @@ Receipt = Annotated[
     typer.Option(
         "--receipt",
         metavar="FILE",
-        help="Append a line a round: what was planned, read and written. plan writes none.",
+        help="Append what was planned, read and written, before it is in place. plan writes none.",
         rich_help_panel=ROUND,
     ),
 ]

@@ -34,6 +34,8 @@ def receipts_table(receipts: Sequence[Entry]) -> Table:
             for name in REASONS
             if reasons.get(f"{name}_records")
         ]
+        if not each.has_ended:
+            went.append("interrupted: more waves were to follow")
         table.add_row(
             *cells([each.partition]),
             time_text(each.now_ms),

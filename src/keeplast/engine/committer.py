@@ -1,8 +1,8 @@
 """Puts what came back from workers in place, and writes it down: receipt, checkpoint, report.
 
-Receipt, swap, checkpoint: what cannot be written down is not done, and what is written down as
-cleaned is never without its receipt. What a failed or late attempt staged is removed as soon as no
-commit can name it any more.
+Receipt and swap, a wave at a time, and then the checkpoint: what cannot be written down is not
+done, and what is in place is never without its receipt. What a failed or late attempt staged is
+removed as soon as no commit can name it any more.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Committer:
         round_.results.append(result)
         started, removed = self._clock.seconds(), round_.removal_seconds
         line = None
-        if task.writes and result.carry is None and request.receipt is not None:
+        if task.writes and request.receipt is not None:
             line = self._note(round_, request.receipt, is_unsafe=request.is_unsafe)
         try:
             self._put_in_place(round_, result, request)
@@ -144,17 +144,15 @@ class Committer:
             )  # fmt: skip
 
     def _note(self, round_: Round, receipt: Path, *, is_unsafe: bool) -> bytes:
-        """Write a round down that is about to be put in place; returns its line."""
-        line = receipt_line(
-            round_.task, round_.results, round_.report(),
-            is_unsafe=is_unsafe, lifts=round_.survey.lifts,
-        )  # fmt: skip
+        """Write a wave down that is about to be put in place; returns its line."""
+        clean_to = round_.survey.clean_to.offset
+        line = receipt_line(round_, clean_to=clean_to, is_unsafe=is_unsafe)
         with self._receipts:
             append_receipt(self._files, receipt, line)
         return line
 
     def _withdraw(self, round_: Round, receipt: Path, line: bytes) -> None:
-        """Take a line back of a round of which nothing is in place."""
+        """Take the line of a wave back of which nothing is in place."""
         try:
             if round_.task.target == round_.task.path:
                 check_unchanged(self._files, round_.survey.listing, round_.committed)
@@ -162,7 +160,7 @@ class Committer:
                 withdraw_receipt(self._files, receipt, line)
         except (CompactionError, OSError) as error:
             self._events.warned(
-                "the receipt keeps a line of a round that may not have happened; the files tell. "
+                "the receipt keeps a line of a wave that may not have happened; the files tell. "
                 f"path={receipt} error={error}"
             )
 

@@ -285,7 +285,8 @@ class PartitionHost(Replica):
         """Do one round: a leader's in both tiers, a follower's on what is local.
 
         ``expired`` asks a leader for one also where only what has expired is left to go: a
-        follower never removes that. ``receipt`` takes a line of each chunk of a leader's round.
+        follower never removes that. ``receipt`` takes a line of each wave of a leader's round,
+        before it is live.
 
         The report says what it did, or why it did nothing. RefusedError for a topic that is not
         compacted; FencedError when a newer leader owns the partition. OSError behind the commit

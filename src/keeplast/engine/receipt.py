@@ -1,7 +1,12 @@
-"""One line of JSON a round: what was decided, on what, and what became of it.
+"""A line of JSON for every wave of a round: what was decided, on what, and what becomes of it.
 
-Appended and made durable before the round is put in place: what cannot be written down is not done.
-A crash between the two leaves the line of a round that did not happen, which the files tell. The
+Appended and made durable before the wave is put in place, in a directory as in a store: what cannot
+be written down is not done, and nothing is in place that no line tells of. So a line is an intent.
+A crash behind it leaves all of its groups in place, none, or the first of them, and which of it the
+files (a store's metadata) tell: :mod:`keeplast.engine.receipt_groups`. The first line of a round
+has all that the round found and decided; the others, with the same ``attempt`` and the next
+``wave``, what they add. ``is_last`` says that no wave follows. ``clean_to`` is the cleaner
+checkpoint, or what counts for it, that the round found; it moves behind the last wave. The
 hash key of the round is not in it: nobody may learn it. Checksums are CRC-32C of whole ``.log``
 files: of what the second pass read and of what the check read again; null where nothing was read.
 ``unsafe`` says that given values were taken as they are, and ``lifts`` which limits that moved.
@@ -14,10 +19,11 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from keeplast.engine.report import ExpiryReport, RoundReport, expiry_to_json, round_to_json
-from keeplast.engine.task import PartitionTask, TaskResult
+from keeplast.engine.report import ExpiryReport, expiry_to_json, round_to_json
+from keeplast.engine.rounds import Round, group_reports
 from keeplast.log.files import FileSystem, reading
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
@@ -30,7 +36,7 @@ BYTES_MAX = 1 << 30
 def append_receipt(files: FileSystem, path: Path, line: bytes) -> None:
     """Append ``line`` durably. A last line that a crash cut off is replaced by it.
 
-    It belongs to a round that moved no checkpoint; left where it is, it would run into this one
+    Nothing it tells of was put in place; left where it is, it would run into this one
     and make the file unreadable.
     """
     if files.exists(path) and not _ends_whole(files, path):
@@ -55,28 +61,23 @@ def _ends_whole(files: FileSystem, path: Path) -> bool:
         return last == b"\n"
 
 
-def receipt_line(
-    task: PartitionTask,
-    results: Sequence[TaskResult],
-    report: RoundReport,
-    *,
-    is_unsafe: bool = False,
-    lifts: Sequence[str] = (),
-) -> bytes:
-    """Return the line, newline included."""
-    plan = task.plan
-    read: dict[int, int] = {}
-    written: dict[int, int] = {}
-    for result in results:
-        read.update(result.source_crcs)
-        written.update(result.output_crcs)
+def receipt_line(round_: Round, *, clean_to: int, is_unsafe: bool = False) -> bytes:
+    """Return the line of the newest wave of a round, newline included; counts are of all so far."""
+    plan, results, last = round_.plan, round_.results, round_.results[-1]
+    is_first = len(results) == 1
+    read, written = last.source_crcs, last.output_crcs
+    added = {base for group in last.staged for base in group.sources}
     document = {
         "version": RECEIPT_VERSION,
         "topic": plan.partition.topic,
         "partition": plan.partition.partition,
         "now_ms": plan.now_ms,
+        "attempt": round_.task.attempt,
+        "wave": len(results),
+        "is_last": last.carry is None,
+        "clean_to": clean_to,
         "unsafe": is_unsafe,
-        "lifts": list(lifts),
+        "lifts": list(round_.survey.lifts) if is_unsafe else [],
         "versions": {
             name: importlib.metadata.version(name)
             for name in ("keeplast", "cramjam", "zstandard", "numpy")
@@ -100,6 +101,7 @@ def receipt_line(
                 "crc32c": read.get(s.base_offset),
             }
             for s in plan.segments
+            if is_first or s.base_offset in added
         ],
         "outputs": [
             {
@@ -110,12 +112,12 @@ def receipt_line(
                 "left_alone": not group.files,
                 "crc32c": (written if group.files else read).get(group.base_offset),
             }
-            for result in results
-            for group in result.staged
+            for group in last.staged
         ],
-        "producers": plan.last_records.tolist(),
-        "round": round_to_json(report),
+        "round": round_to_json(replace(round_.report(), groups=group_reports(last.groups))),
     }
+    if is_first:
+        document["producers"] = plan.last_records.tolist()
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 

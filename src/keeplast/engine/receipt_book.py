@@ -1,6 +1,6 @@
-"""Reads receipts again: what rounds said of themselves, one JSON line each.
+"""Reads receipts again: what rounds said of themselves, one JSON line a wave.
 
-A last line that a crash cut off belongs to a round that moved no checkpoint; it is left out. What
+A last line that a crash cut off is of a wave that was not begun; it is left out. What
 is not a receipt is refused: a verdict must not rest on half of one.
 """
 
@@ -39,7 +39,12 @@ class SegmentEntry:
 
 @dataclass(frozen=True, slots=True)
 class RoundReceipt:
-    """One line; ``document`` is all of it."""
+    """The lines of one round as one, which is ``document``.
+
+    ``attempt`` is the round's name in all of its lines, None in old ones, which had one line a
+    round. ``has_ended`` is False where more waves were to follow the last line. ``clean_to`` is the
+    cleaner checkpoint before the round, None where the line does not tell.
+    """
 
     partition: TopicPartition
     now_ms: int
@@ -55,6 +60,9 @@ class RoundReceipt:
     document: dict[str, Any]
     strategy: Strategy = Strategy.OFFSET
     strategy_header: str | None = None
+    attempt: str | None = None
+    has_ended: bool = True
+    clean_to: int | None = None
     expired: frozenset[int] = frozenset()
     """Base offsets of what retention or the log start offset let go since."""
 
@@ -149,15 +157,25 @@ def _last_ms(files: FileSystem, path: Path) -> int:
 
 
 def read_entries(path: Path, files: FileSystem) -> tuple[Entry, ...]:
-    """Return every line of a receipt file, in order; InvalidError when it is no receipt file."""
+    """Return what a receipt file tells, in order, a round once, however many waves it had.
+
+    InvalidError when it is no receipt file.
+    """
     # A file that the user names may be a link.
     data = files.read_bytes(path.resolve(), BYTES_MAX)
     whole, _, _ = data.rpartition(b"\n")
-    receipts: list[Entry] = []
+    receipts: dict[object, Entry] = {}
     for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
         try:
-            document = json.loads(line)
-            receipts.append(_entry(document))
+            entry = _entry(json.loads(line))
+            name: object = number
+            if isinstance(entry, RoundReceipt) and entry.attempt is not None:
+                name = (entry.partition, entry.attempt)
+                # A round stands where its newest wave does.
+                earlier = receipts.pop(name, None)
+                if isinstance(earlier, RoundReceipt):
+                    entry = _receipt(_joined(earlier.document, entry.document))
+            receipts[name] = entry
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidError(
                 f"not a receipt; give the file that clean --receipt wrote. path={path} "
@@ -165,7 +183,21 @@ def read_entries(path: Path, files: FileSystem) -> tuple[Entry, ...]:
             ) from error
     if not receipts:
         raise InvalidError(f"no whole receipt in the file. path={path}")
-    return tuple(receipts)
+    return tuple(receipts.values())
+
+
+def _joined(earlier: dict[str, Any], wave: dict[str, Any]) -> dict[str, Any]:
+    """Return the lines of a round so far and its next one as one."""
+    seen = {segment["base"]: segment for segment in wave["inputs"]}
+    round_ = dict(wave["round"])
+    round_["groups"] = [*(earlier["round"].get("groups") or ()), *(round_.get("groups") or ())]
+    return {
+        **earlier,
+        **wave,
+        "inputs": [seen.get(segment["base"], segment) for segment in earlier["inputs"]],
+        "outputs": [*earlier["outputs"], *wave["outputs"]],
+        "round": round_,
+    }
 
 
 def _entry(document: dict[str, Any]) -> Entry:
@@ -236,43 +268,7 @@ def _receipt(document: dict[str, Any]) -> RoundReceipt:
         document=document,
         strategy=Strategy(config.get("compaction.strategy", Strategy.OFFSET)),
         strategy_header=config.get("compaction.strategy.header"),
+        attempt=None if document.get("attempt") is None else str(document["attempt"]),
+        has_ended=bool(document.get("is_last", True)),
+        clean_to=None if document.get("clean_to") is None else int(document["clean_to"]),
     )
-
-
-def choose_rounds(
-    receipts: Sequence[RoundReceipt],
-    *,
-    before: dict[int, int] | None,
-    after: dict[int, int],
-) -> tuple[RoundReceipt, ...]:
-    """Return the rounds that lead from one log to another, both as bytes by base offset.
-
-    They end with the newest whose outputs lie in ``after``, and begin with the newest that found
-    ``before``. Where none fits wholly the nearest is taken: check receipt then says what differs.
-    A line whose round did not happen leads nowhere; empty when there is no other.
-    """
-    receipts = [each for each in receipts if _has_happened(each, after)]
-    if not receipts:
-        return ()
-    last = max(range(len(receipts)), key=lambda i: (_share(receipts[i].outputs, after), i))
-    if before is None:
-        return (receipts[last],)
-    first = max(range(last + 1), key=lambda i: (_share(receipts[i].inputs, before), i))
-    return tuple(receipts[first : last + 1])
-
-
-def _has_happened(receipt: RoundReceipt, after: dict[int, int]) -> bool:
-    """Say whether a round was put in place: a line is written before, and a crash may come between.
-
-    Then all that the round found is there still, and something is not as it would have left it. The
-    last segment that it found is active, and may have grown.
-    """
-    found = receipt.inputs[:-1]
-    is_as_found = _share(found, after) == 1.0 if found else False
-    return not is_as_found or _share(receipt.outputs, after) == 1.0
-
-
-def _share(segments: Sequence[SegmentEntry], found: dict[int, int]) -> float:
-    """Return which part of ``segments`` is there with the size they have."""
-    fitting = sum(found.get(s.base_offset) == s.size_bytes for s in segments)
-    return fitting / max(len(segments), 1)

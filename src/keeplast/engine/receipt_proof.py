@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from keeplast.engine.log_facts import LogFacts
 from keeplast.engine.receipt_book import RoundReceipt, SegmentEntry
+from keeplast.engine.receipt_groups import Print, Prints, count_in_place, groups_of
 from keeplast.engine.verdicts import Findings
 from keeplast.engine.verified_log import VerifiedLog
 
@@ -14,10 +15,14 @@ def check_receipt(
     rounds: Sequence[RoundReceipt],
     left: tuple[VerifiedLog, LogFacts] | None,
     right: tuple[VerifiedLog, LogFacts],
+    *,
+    checkpoint: int | None = None,
 ) -> Findings:
     """Return where inputs of the first round or outputs of the last one are other files.
 
-    The active segment may have grown since: a broker may have gone on.
+    Where the last one was interrupted, what it has not put in place must be as it was found.
+    ``checkpoint`` is the cleaner checkpoint of the log: behind the end of a round it says that the
+    round was not. The active segment may have grown since: a broker may have gone on.
     """
     findings = Findings()
     first, last = rounds[0], rounds[-1]
@@ -27,20 +32,62 @@ def check_receipt(
             if is_active and _was_rolled(segment, left[0]):
                 continue
             _check_segment("before", segment, left, findings, grows=is_active)
-    for segment in last.outputs:
+    groups = groups_of(last)
+    in_place = groups[: _in_place(last, right, checkpoint)]
+    outputs = [output for group in in_place for output in group.outputs]
+    for segment in outputs:
         if not _has_expired(segment, last, right[0]):
             _check_segment("after", segment, right, findings, grows=False)
-    sources = {base for output in last.outputs for base in output.sources}
-    outputs = {output.base_offset for output in last.outputs}
+    sources = {segment.base_offset for group in in_place for segment in group.inputs}
+    bases = {output.base_offset for output in outputs}
     found = {s.base_offset for s in right[0].segments}
-    for base in sorted((sources - outputs) & found):
+    for base in sorted((sources - bases) & found):
         findings.add("after: a segment that was merged into another is still there", offset=base)
     for segment in last.inputs:
         if segment.base_offset not in sources and not _has_expired(segment, last, right[0]):
             is_active = segment is last.inputs[-1]
             _check_segment("after", segment, right, findings, grows=is_active)
-    _check_records(last, outputs, right[1], findings)
+    if len(in_place) == len(groups):
+        _check_records(last, bases, right[1], findings)
     return findings
+
+
+def interruption(
+    last: RoundReceipt, right: tuple[VerifiedLog, LogFacts], checkpoint: int | None
+) -> tuple[str, ...]:
+    """Return what to tell of a round that did not come to its end, nothing of any other."""
+    count, told = _in_place(last, right, checkpoint), len(groups_of(last))
+    if count == told and last.has_ended:
+        return ()
+    more = "" if last.has_ended else "; more were to follow"
+    return (
+        f"the last round was interrupted: {count} of the {told} groups that its receipt tells of "
+        f"are in place, the others are as it found them{more}",
+    )
+
+
+def _in_place(
+    last: RoundReceipt, right: tuple[VerifiedLog, LogFacts], checkpoint: int | None
+) -> int:
+    """Return how many groups of a round must be in place: all that may be said of it otherwise."""
+    groups = len(groups_of(last))
+    was_finished = (
+        checkpoint is not None
+        and last.clean_to is not None
+        and last.clean_to < last.end_offset <= checkpoint
+    )
+    if was_finished:
+        return groups
+    count = count_in_place(last, prints_of(right))
+    return groups if count is None else count
+
+
+def prints_of(log: tuple[VerifiedLog, LogFacts]) -> Prints:
+    """Return what the bytes of every segment are told by."""
+    return {
+        s.base_offset: Print(s.size_bytes, log[1].segments[s.base_offset].crc32c)
+        for s in log[0].segments
+    }
 
 
 def _was_rolled(active: SegmentEntry, before: VerifiedLog) -> bool:

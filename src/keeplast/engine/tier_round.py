@@ -63,8 +63,9 @@ class TierRequest:
     """What a round on the tier is asked for; ``bound`` None is the end of what was copied.
 
     ``shape`` and ``task_memory_bytes`` mean what they mean for a directory. ``horizons`` asks for a
-    round also where only what has expired is left to go. ``receipt`` takes a line of every chunk,
-    before the first dirty offset moves.
+    round also where only what has expired is left to go. ``receipt`` takes a line of every wave of
+    a chunk, before any group of it becomes live; where that is refused then, its line stays, as
+    behind a crash, and the metadata tells.
     """
 
     topic: TopicConfig
@@ -252,13 +253,13 @@ class _Chunk:
                 if result.error is not None:
                     raise self._files.named(result.error)
                 round_.results.append(result)
+                if self._request.receipt is not None:
+                    self._request.receipt(receipt_line(round_, clean_to=self._state.first_dirty()))
                 commit.wave(result)
                 if result.carry is None:
                     break
                 round_.task = replace(round_.task, carry=result.carry)
         report = round_.report()
-        if self._request.receipt is not None:
-            self._request.receipt(receipt_line(round_.task, round_.results, report))
         if not plan.is_expired_round:
             commit.publish(result.end_offset)
         stats = sum((each.filters for each in round_.results), FilterStats())

@@ -40,8 +40,9 @@ from keeplast.engine.final_records import (
 )
 from keeplast.engine.kernel_cache import load_kernels
 from keeplast.engine.log_facts import LogFacts, find_facts
-from keeplast.engine.receipt_book import RoundReceipt, choose_rounds
-from keeplast.engine.receipt_proof import check_receipt
+from keeplast.engine.receipt_book import RoundReceipt
+from keeplast.engine.receipt_groups import choose_rounds
+from keeplast.engine.receipt_proof import check_receipt, interruption, prints_of
 from keeplast.engine.sorted_runs import FLAGS, HORIZON, OFFSET, Rows, SortedRuns
 from keeplast.engine.verdicts import Check, Finding, Findings, VerificationReport
 from keeplast.engine.verified_log import VerifiedLog
@@ -117,7 +118,7 @@ class Verifier:
             return _unreadable(after.name, damage)
         rounds: tuple[RoundReceipt, ...] = ()
         if receipts:
-            rounds = choose_rounds(receipts, before=_sizes(left[0]), after=_sizes(right[0]))
+            rounds = choose_rounds(receipts, before=prints_of(left), after=prints_of(right))
         untouched = Findings()
         ground = self._ground(left, right[0], rounds, untouched)
         found, winners = self._compare(left, right, ground, self._ranked_by(rounds))
@@ -135,9 +136,12 @@ class Verifier:
             "producers": found.producers,
             "indexes": right[1].indexes,
         }
+        notes = _notes(ground)
         if rounds:
-            checks["receipt"] = check_receipt(rounds, left, right)
-        return VerificationReport(after.name, _checks(checks), _notes(ground))
+            reached = self._checkpoint(right[0])
+            checks["receipt"] = check_receipt(rounds, left, right, checkpoint=reached)
+            notes += interruption(rounds[-1], right, reached)
+        return VerificationReport(after.name, _checks(checks), notes)
 
     def verify_in_place(self, after: Path, receipts: Sequence[RoundReceipt]) -> VerificationReport:
         """Judge a log that was cleaned in place by what its receipts say.
@@ -159,16 +163,19 @@ class Verifier:
             "untouched": untouched,
             "indexes": facts.indexes,
         }
-        rounds = choose_rounds(receipts, before=None, after=_sizes(log)) if receipts else ()
+        rounds = choose_rounds(receipts, before=None, after=prints_of(right)) if receipts else ()
+        notes: tuple[str, ...] = ()
         if rounds:
             _check_producers(rounds[-1], right, producers)
-            checks["receipt"] = check_receipt(rounds, None, right)
+            reached = self._checkpoint(log)
+            checks["receipt"] = check_receipt(rounds, None, right, checkpoint=reached)
+            notes = interruption(rounds[-1], right, reached)
         else:
             producers.cannot_judge(NO_BEFORE)
         for name in ("winners", "transactions", "horizons"):
             checks[name] = Findings()
             checks[name].cannot_judge(NO_BEFORE)
-        return VerificationReport(after.name, _checks(checks))
+        return VerificationReport(after.name, _checks(checks), notes)
 
     def verify_replicas(self, first: Path, second: Path) -> VerificationReport:
         """Say whether two replicas differ by more than compaction allows."""
@@ -309,12 +316,16 @@ class Verifier:
         return lines.get(parsed.partition, 0)
 
     def _first_dirty(self, log: VerifiedLog) -> int:
+        offset = self._checkpoint(log)
+        return offset if offset is not None and log.start <= offset <= log.end else log.start
+
+    def _checkpoint(self, log: VerifiedLog) -> int | None:
+        """Return the cleaner checkpoint of a log, None where its directory has none."""
         parsed = parse_partition_directory(log.path.name)
         if parsed is None:
-            return log.start
-        checkpoint = read_checkpoint(self._files, log.path.parent, CLEANER_CHECKPOINT)
-        offset = checkpoint.get(parsed.partition, log.start)
-        return offset if log.start <= offset <= log.end else log.start
+            return None
+        root = log.path.parent
+        return read_checkpoint(self._files, root, CLEANER_CHECKPOINT).get(parsed.partition)
 
 
 def joined(*parts: Findings) -> Findings:
@@ -449,10 +460,6 @@ def _check_producers(
         known = facts.producers.get(producer_id)
         if known is None or -1 < known.last_offset < last_offset:
             findings.add(f"the last batch of producer {producer_id} is missing", offset=last_offset)
-
-
-def _sizes(log: VerifiedLog) -> dict[int, int]:
-    return {s.base_offset: s.size_bytes for s in log.segments}
 
 
 def _notes(ground: Ground) -> tuple[str, ...]:

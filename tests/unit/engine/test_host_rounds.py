@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -322,3 +324,30 @@ def test_a_topic_that_is_not_compacted_is_not_cleaned(tmp_path: Path) -> None:
     with pytest.raises(RefusedError):
         clean(cluster, host)
     cluster.store.close()
+
+
+def test_nothing_of_a_round_is_live_before_its_line_is_written(cluster: Cluster) -> None:
+    """Whatever ends the call between the two, no group is live that no receipt tells of."""
+    host = cluster.host("a")
+    host.become_leader(0)
+    write(host, 60)
+    host.copy()
+    lines: list[bytes] = []
+    told: set[int] = set()
+
+    def replaced() -> set[int]:
+        now = remote_bytes(cluster)
+        return {base for base, data in copied.items() if now.get(base) != data}
+
+    def note(line: bytes) -> None:
+        assert replaced() <= told
+        if len(lines) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        lines.append(line)
+        told.update(base for group in json.loads(line)["outputs"] for base in group["sources"])
+
+    copied = remote_bytes(cluster)
+    with pytest.raises(OSError, match="No space left"):
+        host.clean(cluster.runner, force=True, grace_ms=0, receipt=note)
+    assert replaced() <= told
+    assert 0 < len(replaced()) < len(copied) - 1

@@ -80,11 +80,11 @@ PLACES = [
 KILLS = [
     *product(PLACES, Moment, (Act.EXECUTOR, Act.WORKER, Act.HOST)),
     # Where a round in stages begins nothing is told while headers are read.
-    *product([(BUCKET, Stage.BEGIN)], (Moment.BEFORE, Moment.AFTER), (Act.WORKER, Act.HOST)),
+    *product([(BUCKET, Stage.MARK)], (Moment.BEFORE, Moment.AFTER), (Act.WORKER, Act.HOST)),
 ]
 SHORT = [
     ((WHOLE, Stage.WHOLE), Moment.DURING, Act.EXECUTOR),
-    ((BUCKET, Stage.BEGIN), Moment.AFTER, Act.HOST),
+    ((BUCKET, Stage.MARK), Moment.AFTER, Act.HOST),
     ((BROADCAST, Stage.INDEX), Moment.AFTER, Act.HOST),
     ((BROADCAST, Stage.RAISE), Moment.DURING, Act.WORKER),
     ((BROADCAST, Stage.SCAN), Moment.BEFORE, Act.EXECUTOR),

@@ -42,6 +42,7 @@ from keeplast.engine.units import (
     HashChunk,
     IndexUnit,
     KeyChunk,
+    MarkUnit,
     RaiseUnit,
     RewriteUnit,
     ScanUnit,
@@ -65,7 +66,7 @@ class Stage(StrEnum):
     """What a task does when the fault strikes."""
 
     WHOLE = "whole"
-    BEGIN = "begin"
+    MARK = "mark"
     SCAN = "scan"
     INDEX = "index"
     RAISE = "raise"
@@ -102,7 +103,7 @@ class Act(StrEnum):
 
 UNITS = {
     ScanUnit: Stage.SCAN, IndexUnit: Stage.INDEX, RaiseUnit: Stage.RAISE,
-    RewriteUnit: Stage.REWRITE,
+    RewriteUnit: Stage.REWRITE, MarkUnit: Stage.MARK,
 }  # fmt: skip
 
 
@@ -224,13 +225,6 @@ class FaultyWorker:
         result = self._telling(Stage.WHOLE, task).run(task)
         self.fault.at(Stage.WHOLE, Moment.AFTER)
         return result
-
-    def begin(self, task: PartitionTask) -> PartitionTask | TaskResult:
-        """Begin a round in stages."""
-        self.fault.at(Stage.BEGIN, Moment.BEFORE)
-        begun = self._telling(Stage.BEGIN, task).begin(task)
-        self.fault.at(Stage.BEGIN, Moment.AFTER)
-        return begun
 
     def do(
         self, task: PartitionTask, unit: Unit, key_map: KeyMap | None, standings: Standings | None

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups
-from keeplast.cleaner.transactions import TransactionState
 from keeplast.clock import SystemClock
 from keeplast.columns import verdicts, winners
 from keeplast.columns.winners import KeyMap
@@ -27,10 +26,11 @@ from keeplast.engine.events import NoEvents
 from keeplast.engine.index import Indexed, index_partition
 from keeplast.engine.local_runner import LocalRunner
 from keeplast.engine.log_bounds import load_checkpoints
+from keeplast.engine.marked_plan import MarkedPlan
 from keeplast.engine.report import RoundReport
 from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.engine.survey import Survey, survey_partition
-from keeplast.engine.task import Carry, IndexStats, PartitionTask, TaskResult
+from keeplast.engine.task import Carry, IndexStats, PartitionTask, TaskResult, second_pass_start
 from keeplast.engine.wave import run_wave
 from keeplast.engine.workspace import MEMORY_BYTES_MIN, DecompressedCache, Workspace
 from keeplast.format import txn_index
@@ -214,7 +214,7 @@ class ScenarioLog(LogBuilder):
             end_offset=end_offset,
             groups=groups,
             key_map=filled_map(key_map),
-            transactions=TransactionState(plan.aborted_from(plan.segments[0].base_offset)),
+            transactions=second_pass_start(plan),
             counters=np.zeros(verdicts.COUNTERS, np.int64),
             index=IndexStats(),
         )
@@ -250,8 +250,9 @@ class ScenarioLog(LogBuilder):
         """Run the first pass over ``[start, end)``."""
         _, plan = self._plan(None, capacity)
         task = self._task(replace(plan, first_dirty=start, bound=end))
+        marked = MarkedPlan(task.plan, task.path, LocalFiles(), _ignore)
         return index_partition(
-            task, LocalFiles(), default_workspace(), DecompressedCache(0), _ignore
+            task, LocalFiles(), default_workspace(), DecompressedCache(0), _ignore, marked.ask
         )
 
     # What is in the log now.

@@ -7,18 +7,21 @@ function of the plan and the group's bytes and can run anywhere, twice, in any o
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.cleaner.eligibility import segments_between
 from keeplast.cleaner.grouping import group_segments
+from keeplast.errors import invariant
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.model.offsets import delete_horizon
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
+
+AbortedBySegment = tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +41,16 @@ class RoundPlan:
     ``chunk_end``, the base of a segment, is up to where the first pass reads when that is less than
     the bound; then the round ends there, as it does where a bounded map fills. The horizons that
     the round sets count from ``stamped_ms``, None from ``now_ms``.
-    ``aborted`` are each segment's aborted transactions, by its base; ``indexed`` is what its index
-    said of them, where ``aborted`` was told by the markers instead.
+    ``indexed`` are each segment's aborted transactions, by its base, as its index has them;
+    ``aborted`` as the markers have them, None while nobody has asked them. What is decided goes by
+    the latter alone. ``expects_transactions`` says that something beside the records tells of some;
+    where nothing does there may be some all the same.
     """
 
     partition: TopicPartition
     topic: TopicConfig
     segments: tuple[SegmentSummary, ...]
-    aborted: tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]
+    aborted: AbortedBySegment | None
     last_records: NDArray[np.int64]
     log_start: int
     first_dirty: int
@@ -59,7 +64,8 @@ class RoundPlan:
     expires_nothing: bool = False
     chunk_end: int | None = None
     stamped_ms: int | None = None
-    indexed: tuple[tuple[int, tuple[AbortedTransaction, ...]], ...] = ()
+    indexed: AbortedBySegment = ()
+    expects_transactions: bool = False
 
     @property
     def expiry_now_ms(self) -> int:
@@ -96,13 +102,18 @@ class RoundPlan:
 
     def aborted_from(self, base_offset: int) -> tuple[AbortedTransaction, ...]:
         """Return the aborted transactions that a pass starting in this segment can meet."""
+        invariant(self.aborted is not None, "nobody has asked the markers who was aborted")
         return tuple(
             txn
-            for base, entries in self.aborted
+            for base, entries in self.aborted or ()
             if base >= base_offset
             for txn in entries
             if txn.last_offset >= self.log_start and txn.first_offset < self.bound
         )
+
+    def believing_indexes(self) -> RoundPlan:
+        """Return the plan for whoever may take the transaction indexes for the markers' word."""
+        return replace(self, aborted=self.indexed)
 
     def as_indexed(
         self, entries: Sequence[AbortedTransaction], bases: Container[int]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from keeplast.columns import transactions as kernels
 from keeplast.columns.kernel import OK
+from keeplast.errors import invariant
 from keeplast.format.txn_index import AbortedTransaction
 
 SLOTS_MIN = 256
@@ -28,22 +29,35 @@ class TransactionState:
 
     ``aborted`` is every aborted transaction that the pass can meet: those of the transaction
     indexes from the first segment read on, that end at or above the log start and begin below the
-    bound. Kafka collects the same set segment by segment.
+    bound. Kafka collects the same set segment by segment. Up to the first event it makes no
+    difference: whoever comes to that must have been told. ``since`` is the base offset of the
+    first segment that the pass reads.
     """
 
-    __slots__ = ("_counters", "_keys", "_producers", "aborted")
+    __slots__ = ("_counters", "_keys", "_producers", "aborted", "is_told", "since")
 
-    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """Start before the first batch."""
+    def __init__(self, aborted: Iterable[AbortedTransaction] | None, since: int = 0) -> None:
+        """Start before the first batch; ``aborted`` None is told later."""
+        self.since = since
+        self.is_told = False
+        self.aborted: tuple[AbortedTransaction, ...] = ()
+        self._keys = aborted_keys(())
+        self._producers = _new_table(SLOTS_MIN)
+        self._counters = np.zeros(2, np.int64)
+        if aborted is not None:
+            self.tell(aborted)
+
+    def tell(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """Take what was aborted; once, and before the first event."""
+        invariant(not self.is_told, "a pass is told twice who was aborted")
+        self.is_told = True
         self.aborted = tuple(sorted(set(aborted), key=lambda txn: txn.first_offset))
         self._keys = aborted_keys(self.aborted)
-        self._producers = _new_table(max(SLOTS_MIN, 4 * len(self.aborted)))
-        self._counters = np.zeros(2, np.int64)
 
     def copy(self) -> TransactionState:
         """Return an independent state at the same point."""
-        twin = TransactionState(())
-        twin.aborted, twin._keys = self.aborted, self._keys
+        twin = TransactionState(None, self.since)
+        twin.is_told, twin.aborted, twin._keys = self.is_told, self.aborted, self._keys
         twin._producers, twin._counters = self._producers.copy(), self._counters.copy()
         return twin
 
@@ -60,6 +74,7 @@ class TransactionState:
         Returns the aborted transactions whose marker was met after their data, in order, and the
         index of a control batch that cannot be read, or None.
         """
+        self._require_told()
         self._make_room(last - first)
         finished = np.empty(last - first, np.int64)
         count, code, bad = kernels.follow(
@@ -72,6 +87,8 @@ class TransactionState:
     def at_entry(self, offset: int) -> TransactionState:
         """Return an independent, small state before the batch that ends at or above ``offset``."""
         twin = self.copy()
+        if not self.is_told:
+            return twin
         twin.replay(np.array([(offset - 1, -1, kernels.OTHER_MARKER)], np.int64))
         open_ = int((twin._producers[:, 1] > 0).sum())
         producers = _new_table(2 * open_ + 2)
@@ -92,10 +109,16 @@ class TransactionState:
 
     def replay(self, events: NDArray[np.int64]) -> None:
         """Advance over the events of segments instead of over their batches."""
+        if len(events):
+            self._require_told()
         for first in range(0, len(events), REPLAYED_AT_ONCE):
             last = min(len(events), first + REPLAYED_AT_ONCE)
             self._make_room(last - first)
             kernels.replay(events, first, last, self._producers, self._counters, self._keys)
+
+    def _require_told(self) -> None:
+        # Without it aborted data would pass for committed.
+        invariant(self.is_told, "an event comes before anybody says who was aborted")
 
     def _make_room(self, more: int) -> None:
         self._producers = _with_room(

@@ -31,7 +31,7 @@ from keeplast.engine.ranking import Ranking, VersionCounts, ranking_of
 from keeplast.engine.resolve import raise_over_clean
 from keeplast.engine.skipping import find_skips, hashes_max, note_dirty
 from keeplast.engine.task import IndexStats, PartitionTask, first_pass_start
-from keeplast.engine.transaction_windows import follow_window
+from keeplast.engine.transaction_windows import AskMarkers, follow_window
 from keeplast.engine.workspace import DecompressedCache, Slice, Workspace
 from keeplast.errors import CorruptError, invariant
 from keeplast.format.filename import LOG, segment_file
@@ -66,17 +66,19 @@ def index_partition(
     workspace: Workspace,
     cache: DecompressedCache,
     progressed: Progressed,
+    ask_markers: AskMarkers,
 ) -> Indexed:
     """Read every dirty segment of the plan until the end or until the map is full."""
     # The second pass reads all of this again and checks every CRC before anything is committed,
     # unless waves commit part of the round earlier.
     try:
         return _index(
-            task, files, workspace, cache, progressed, checks_crc=task.wave_bytes_max is not None
-        )
+            task, files, workspace, cache, progressed, ask_markers,
+            checks_crc=task.wave_bytes_max is not None,
+        )  # fmt: skip
     except CorruptError:
         # What does not parse most likely has a wrong CRC too, and that is the better message.
-        return _index(task, files, workspace, cache, progressed, checks_crc=True)
+        return _index(task, files, workspace, cache, progressed, ask_markers, checks_crc=True)
 
 
 def _index(
@@ -85,6 +87,7 @@ def _index(
     workspace: Workspace,
     cache: DecompressedCache,
     progressed: Progressed,
+    ask_markers: AskMarkers,
     *,
     checks_crc: bool,
 ) -> Indexed:
@@ -94,7 +97,7 @@ def _index(
     ledger = new_ledger(plan.first_dirty, plan.indexed_to, workspace.ledger_bytes_max)
     cache.give_up(ledger.standings.nbytes)
     own = ranking.new_map(ledger)
-    indexing = Indexing(task, workspace, cache, ranking, own, own.forget_notes)
+    indexing = Indexing(task, workspace, cache, ranking, own, own.forget_notes, ask_markers)
     indexing.begin(first_pass_start(plan))
     try:
         for number, segment in enumerate(dirty):
@@ -120,7 +123,7 @@ def _index(
     counts = indexing.versions
     if isinstance(own, RankedKeyMap):
         counts += raise_over_clean(
-            task, own, ranking, files, workspace, cache, progressed,
+            task, own, ranking, files, workspace, cache, progressed, ask_markers,
             checks_crc=checks_crc, unranked=skips.unranked,
         )  # fmt: skip
     # A full map also knows keys that it announced and then had no room for.
@@ -164,6 +167,7 @@ class Indexing:
         ranking: Ranking,
         sink: KeySink,
         disordered: Callable[[], None],
+        ask_markers: AskMarkers,
     ) -> None:
         """Prepare; :meth:`begin` comes before the first window."""
         plan: RoundPlan = task.plan
@@ -175,6 +179,7 @@ class Indexing:
         self._ranking = ranking
         self._sink = sink
         self._disordered = disordered
+        self._ask_markers = ask_markers
         self.versions = VersionCounts()
         self._holds = plan.key_capacity is None and not ranking.has_versions
         self._filters: FilterSpec | None = task.filters
@@ -253,7 +258,7 @@ class Indexing:
 
     def read(self, window: Window, base_offset: int) -> None:
         """Index one window; raises _Full at the record that does not fit."""
-        follow_window(self._state, window, self._workspace)
+        follow_window(self._state, window, self._workspace, self._ask_markers)
         if window.marks & HAS_EVENTS:
             verdicts.select_indexed(window.table, 0, window.batches)
         for part in self._workspace.slices(

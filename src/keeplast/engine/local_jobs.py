@@ -13,6 +13,7 @@ from typing import Protocol
 from keeplast.cleaner.shapes import Shape
 from keeplast.clock import Clock
 from keeplast.columns.ledger import new_ledger
+from keeplast.engine.marked_plan import MarkersNeededError
 from keeplast.engine.ranking import ranking_of
 from keeplast.engine.runner import Progressed
 from keeplast.engine.staged_round import Stage, StagedRound, place_of
@@ -23,11 +24,13 @@ from keeplast.engine.units import (
     Failed,
     FilterUnit,
     IndexUnit,
+    MarkUnit,
     RaiseUnit,
     ResolveUnit,
     ScanUnit,
     Unit,
     UnitResult,
+    Unmarked,
 )
 from keeplast.engine.work import (
     SharedKeyMap,
@@ -35,6 +38,7 @@ from keeplast.engine.work import (
     ask_to_chunks,
     consult,
     index,
+    mark,
     raise_clean,
     resolve_bucket,
     rewrite,
@@ -103,7 +107,6 @@ class StagedJob:
         """Wait to be started; ``cache_share`` is in threads' shares of memory."""
         self.bytes_left = task.cost_bytes
         """About how much is still to be read."""
-        self._task = task
         self._make_tools = make_tools
         self._progressed = progressed
         self._round = StagedRound(task, clock)
@@ -113,11 +116,9 @@ class StagedJob:
         self._lock = threading.Lock()
         self._results: list[UnitResult] = []
         memory = int(cache_share * cache_bytes_of(task.memory_bytes))
-        plan = task.plan
-        ledger = new_ledger(plan.first_dirty, plan.bound, memory // LEDGER_SHARE)
-        self._shared = SharedKeyMap(ranking_of(plan.topic).new_map(ledger))
-        self._cache = DecompressedCache(memory - ledger.standings.nbytes)
-        self._standings: Standings = MapStandings(self._shared.key_map)
+        self._ledger_bytes_max = memory // LEDGER_SHARE
+        self._begin_map()
+        self._cache = DecompressedCache(memory - self._shared.key_map.ledger.standings.nbytes)
 
     @property
     def is_done(self) -> bool:
@@ -148,32 +149,45 @@ class StagedJob:
         for result in results:
             self._running -= 1
             self._round.take(result)
-            if isinstance(result, Failed):
+            if isinstance(result, Failed | Unmarked):
                 self._units, self._ahead = iter(()), None
         while self._ahead is None and self._running == 0 and not self._round.is_done:
             self._advance()
 
+    def _begin_map(self) -> None:
+        plan = self._round.task.plan
+        ledger = new_ledger(plan.first_dirty, plan.bound, self._ledger_bytes_max)
+        self._shared = SharedKeyMap(ranking_of(plan.topic).new_map(ledger))
+        self._standings: Standings = MapStandings(self._shared.key_map)
+
     def _advance(self) -> None:
-        is_bucket = self._task.shape.shape is Shape.BUCKET
+        is_bucket = self._round.task.shape.shape is Shape.BUCKET
         ends_index = self._round.stage is Stage.INDEX and not is_bucket
+        if ends_index and self._round.is_unmarked:
+            self._begin_map()
         self._round.advance(len(self._shared.key_map) if ends_index else None)
         if is_bucket and self._round.stage is Stage.REWRITE:
-            self._standings = RowStandings(self._task.shape.buckets, self._round.answers)
+            self._standings = RowStandings(self._round.task.shape.buckets, self._round.answers)
         self._units = self._round.units()
         self._ahead = next(self._units, None)
 
     def _work(self, unit: Unit) -> None:
         try:
             result = self._execute(unit)
+        except MarkersNeededError:
+            result = Unmarked()
         except (CompactionError, OSError, MemoryError) as error:
             result = Failed(place_of(unit), error)
         with self._lock:
             self._results.append(result)
 
     def _execute(self, unit: Unit) -> UnitResult:
+        task = self._round.task
         if isinstance(unit, ResolveUnit):
-            return resolve_bucket(unit, self._task, self._task.shape.buckets)
-        tools = self._make_tools(self._task, self._cache, self._progressed)
+            return resolve_bucket(unit, task, task.shape.buckets)
+        tools = self._make_tools(task, self._cache, self._progressed)
+        if isinstance(unit, MarkUnit):
+            return mark(tools)
         if isinstance(unit, ScanUnit):
             return scan(unit, tools)
         if isinstance(unit, IndexUnit):

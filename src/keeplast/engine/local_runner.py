@@ -24,7 +24,7 @@ from keeplast.engine.opened_files import OpenedFiles
 from keeplast.engine.runner import Progressed
 from keeplast.engine.state_parts import NO_WINNERS, StatePart, shared_winners
 from keeplast.engine.task import PartitionTask, TaskResult
-from keeplast.engine.wave import begin_staged, run_wave
+from keeplast.engine.wave import run_wave
 from keeplast.engine.work import Tools
 from keeplast.engine.workspace import DecompressedCache, Workspace
 from keeplast.errors import InvalidError, invariant
@@ -84,15 +84,8 @@ class LocalRunner:
         """Yield results as tasks end; all threads share one limit on their bytes, the least."""
         limits = [x.io_bytes_per_second for x in tasks if x.io_bytes_per_second is not None]
         self._throttle.limit(min(limits, default=None))
-        telling = self.each(self._begin_staged, [t for t in tasks if t.is_staged], progressed)
-        ready = [task for task in tasks if not task.is_staged]
-        for told in list(telling):
-            if isinstance(told, TaskResult):
-                yield told
-            else:
-                ready.append(told)
-        staged, whole = self._jobs(ready, progressed)
-        if self._pool is None or (len(ready) == 1 and not staged):
+        staged, whole = self._jobs(tasks, progressed)
+        if self._pool is None or (len(tasks) == 1 and not staged):
             jobs: list[Job] = [*staged, *whole]
             for job in jobs:
                 while (work := job.next()) is not None:
@@ -174,11 +167,6 @@ class LocalRunner:
         staged = [StagedJob(task, self._tools, progressed, self._clock, share) for task in cut]
         whole = (WaveJob(x, self._run_wave, progressed) for x in tasks if not x.is_staged)
         return staged, deque(whole)
-
-    def _begin_staged(
-        self, task: PartitionTask, progressed: Progressed
-    ) -> PartitionTask | TaskResult:
-        return begin_staged(task, self._files_of(task, progressed), progressed)
 
     def _run_wave(self, task: PartitionTask, progressed: Progressed) -> TaskResult:
         files = self._files_of(task, progressed)

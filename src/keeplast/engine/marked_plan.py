@@ -1,19 +1,19 @@
-"""Replaces what a plan says of aborted transactions by what the log's markers say.
+"""Has a plan say of aborted transactions what the log's markers say, once anybody needs to know.
 
 A survey does not read a log, so its plan has what the transaction indexes say, and those may lag
 the log where a host was killed, or be gone or another's: a round that believed them would take an
-aborted record for its key's last. So whoever begins a round reads the headers of the log once more,
-beside the worker's two passes, where indexes have nobody that vouches for them. They lie in the
-page cache then, for the pass that follows.
+aborted record for its key's last. So at the first batch of a transaction or of a marker that a
+round meets, the headers of the log are read once more, all of them: what the clean section holds
+of a transaction decides, too. A log without transactions has no such batch, and is not read for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
-from keeplast.engine.kernel_cache import load_kernels
-from keeplast.engine.task import PartitionTask
+from keeplast.cleaner.plan import RoundPlan
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import find_tail, list_partition
 from keeplast.log.transactions import aborted_by_segment
@@ -22,25 +22,42 @@ from keeplast.log.windows import WindowBuffers
 WINDOW_BYTES = 1 << 20
 
 
-def with_marked_aborted(
-    task: PartitionTask, files: FileSystem, progressed: Callable[[int], None]
-) -> PartitionTask:
-    """Return the first task of a round with the aborted transactions of the log as it is.
+class MarkersNeededError(Exception):
+    """A batch of a transaction was met where nobody can ask the markers. Nothing is left."""
 
-    Unchanged for a later wave, and where ``task.trusts_indexes``. ``progressed`` hears that work
-    goes on. CorruptError where a batch or a marker cannot be read.
+
+class MarkedPlan:
+    """The plan of a round in one process; ``plan`` is told of aborted transactions by :meth:`ask`.
+
+    Any wave may be the first to ask: those before it met no transactions, so that what they put in
+    place says of them what was there before.
     """
-    if task.carry is not None or task.trusts_indexes:
-        return task
-    load_kernels()
-    listing = list_partition(task.path, files)
-    aborted = []
-    buffers = WindowBuffers(WINDOW_BYTES)
-    # What lies behind the round is looked at as far as it decides what lies in it, and no further.
-    for segment, entries in aborted_by_segment(
-        listing, find_tail(listing, files), files, buffers, deciding=task.plan.bound
-    ):
-        aborted.append((segment.base_offset, entries))
-        progressed(0)
-    plan = replace(task.plan, aborted=tuple(aborted), indexed=task.plan.aborted)
-    return replace(task, plan=plan)
+
+    __slots__ = ("_files", "_path", "_progressed", "plan")
+
+    def __init__(
+        self, plan: RoundPlan, path: Path, files: FileSystem, progressed: Callable[[int], None]
+    ) -> None:
+        """Begin with what is known; ``progressed`` hears that work goes on."""
+        self.plan = plan
+        self._path = path
+        self._files = files
+        self._progressed = progressed
+
+    def ask(self) -> RoundPlan:
+        """Return the plan with the aborted transactions of the log as it is; reads it once.
+
+        CorruptError where a batch or a marker cannot be read.
+        """
+        if self.plan.aborted is None:
+            listing = list_partition(self._path, self._files)
+            aborted = []
+            # What lies behind the round is looked at as far as it decides what lies in it.
+            for segment, entries in aborted_by_segment(
+                listing, find_tail(listing, self._files), self._files,
+                WindowBuffers(WINDOW_BYTES), deciding=self.plan.bound,
+            ):  # fmt: skip
+                aborted.append((segment.base_offset, entries))
+                self._progressed(0)
+            self.plan = replace(self.plan, aborted=tuple(aborted))
+        return self.plan

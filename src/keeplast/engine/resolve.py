@@ -17,8 +17,8 @@ from keeplast.cleaner.transactions import TransactionState
 from keeplast.columns import verdicts
 from keeplast.columns.ranks import RankedKeyMap
 from keeplast.engine.ranking import Ranking, VersionCounts
-from keeplast.engine.task import PartitionTask
-from keeplast.engine.transaction_windows import follow_window
+from keeplast.engine.task import PartitionTask, pass_start
+from keeplast.engine.transaction_windows import AskMarkers, follow_window
 from keeplast.engine.workspace import DecompressedCache, Workspace
 from keeplast.format.filename import LOG, segment_file
 from keeplast.log.files import FileSystem, reading
@@ -36,6 +36,7 @@ def raise_over_clean(
     workspace: Workspace,
     cache: DecompressedCache,
     progressed: Progressed,
+    ask_markers: AskMarkers,
     *,
     checks_crc: bool,
     unranked: frozenset[int] = frozenset(),
@@ -52,12 +53,12 @@ def raise_over_clean(
     ]
     if not len(key_map) or not clean:
         return VersionCounts()
-    state = TransactionState(plan.aborted_from(clean[0].base_offset))
+    state = pass_start(plan, clean[0].base_offset)
     counts = VersionCounts()
     for segment in clean:
         counts += raise_over_extent(
             task, segment.base_offset, 0, segment.size_bytes, state, key_map.raise_known, ranking,
-            files, workspace, cache, progressed, checks_crc=checks_crc,
+            files, workspace, cache, progressed, ask_markers, checks_crc=checks_crc,
         )  # fmt: skip
     return counts
 
@@ -74,6 +75,7 @@ def raise_over_extent(
     w: Workspace,
     cache: DecompressedCache,
     progressed: Progressed,
+    ask_markers: AskMarkers,
     *,
     checks_crc: bool,
 ) -> VersionCounts:
@@ -88,7 +90,7 @@ def raise_over_extent(
         for window in read_windows(
             handle, path, w.buffers, start=start, end=end, checks_crc=checks_crc
         ):
-            follow_window(state, window, w)
+            follow_window(state, window, w, ask_markers)
             verdicts.select_indexed(window.table, 0, window.batches)
             for part in w.slices(window, base_offset, task.hash_key, cache, keeps=keeps):
                 # What was deleted outranks nothing: nobody can read it, and its key would be lost.

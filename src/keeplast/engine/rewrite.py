@@ -30,7 +30,7 @@ from keeplast.engine.ranking import Ranking
 from keeplast.engine.skipping import ContentsBuilder
 from keeplast.engine.standings import Standings
 from keeplast.engine.task import PartitionTask, StagedFile, StagedGroup
-from keeplast.engine.transaction_windows import follow_window
+from keeplast.engine.transaction_windows import AskMarkers, follow_window
 from keeplast.engine.workspace import CODECS, DecompressedCache, Slice, Workspace
 from keeplast.errors import CorruptError, UnavailableError
 from keeplast.format import offset_index, time_index, txn_index
@@ -77,6 +77,7 @@ class PassContext:
     counters: NDArray[np.int64]
     progressed: Progressed
     ranking: Ranking
+    ask_markers: AskMarkers
     source_crcs: dict[int, int] | None = None
     ledger: Ledger = NO_LEDGER
     knows_entry: bool = True
@@ -181,7 +182,9 @@ class _Writing:
                     self._started(handle)
                 if not c.knows_entry and window.marks & HAS_EVENTS:
                     raise EntryNeededError
-                self._aborted.extend(follow_window(self._transactions, window, c.workspace))
+                self._aborted.extend(
+                    follow_window(self._transactions, window, c.workspace, c.ask_markers)
+                )
                 verdicts.judge_batches(
                     window.table, 0, window.batches, c.plan.expiry_now_ms, kept_end,
                     c.plan.last_records, c.counters,

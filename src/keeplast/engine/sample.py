@@ -246,7 +246,8 @@ class _Sampling:
         self._workspace = Workspace(MEMORY_BYTES_MIN)
         self._cache = DecompressedCache(0)
         self._mtimes = {s.base_offset: s.mtime_ms for s in plan.segments}
-        aborted = plan.aborted_from(plan.segments[0].base_offset)
+        # An estimate may be wrong, and reads no log.
+        aborted = plan.believing_indexes().aborted_from(plan.segments[0].base_offset)
         self._aborted = np.array(
             [(txn.producer_id, txn.first_offset, txn.last_offset) for txn in aborted], np.int64
         ).reshape(-1, 3)

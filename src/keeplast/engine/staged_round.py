@@ -1,13 +1,16 @@
 """One round in stages, seen from whoever drives it: which units come next, and what they gave.
 
-    [scan]  ->  index  ->  [filter]  ->  [raise, or ask and resolve]  ->  [scan]  ->  rewrite
+    [mark, scan] -> index -> [filter] -> [raise, or ask and resolve] -> [mark, scan] -> rewrite
 
 With filters (on the tier) only the dirty section is indexed before they are asked, and what no
 dirty key is in has no part in the stages behind that; without, buckets are asked about everything
 at once. What the filters of a segment let stay has no transactions either, so that it needs no
 scan.
 
-A scan is only made where it is needed. Transactions that aborted decide what the first pass
+The markers of a log are asked who was aborted, and a scan is made, only where that is needed. Where
+a snapshot or an index tells of transactions the markers come first; elsewhere a unit that meets one
+gives up, they are asked, and its stage begins anew, without what it had: a map that takes a record
+twice would note it as superseded by itself. Transactions that aborted decide what the first pass
 indexes, so they are followed before it. Without any, the first pass lists the events that it
 meets; the clean section is then scanned only if a group turns out to have transactions. A log
 without transactions is never read a third time.
@@ -52,6 +55,8 @@ from keeplast.engine.units import (
     Indexed,
     IndexUnit,
     KeyChunk,
+    Marked,
+    MarkUnit,
     RaiseUnit,
     Resolved,
     ResolveUnit,
@@ -61,6 +66,7 @@ from keeplast.engine.units import (
     ScanUnit,
     Unit,
     UnitResult,
+    Unmarked,
 )
 from keeplast.engine.wave import failed_result
 from keeplast.errors import invariant
@@ -71,6 +77,7 @@ FILTERS_OF_A_UNIT = 32
 class Stage(Enum):
     """Where a round is."""
 
+    MARK = "mark"
     SCAN = "scan"
     INDEX = "index"
     FILTER = "filter"
@@ -118,8 +125,12 @@ class StagedRound:
         self._needs_entry: set[int] = set()
         self._failures: list[Failed] = []
         self._peak_rss_bytes = 0
-        has_aborted = bool(second_pass_start(plan).aborted)
-        self.stage = Stage.SCAN if has_aborted else Stage.INDEX
+        self._is_unmarked = False
+        self._kept = 0
+        self._interrupted = Stage.INDEX
+        self.stage = Stage.MARK
+        if plan.aborted is not None or not plan.expects_transactions:
+            self.stage = self._marked_stage()
 
     @property
     def is_done(self) -> bool:
@@ -134,7 +145,9 @@ class StagedRound:
     def units(self) -> Iterator[Unit]:
         """Yield the units of the stage, made one by one: each may hold a state of its own."""
         number = self.task.number
-        if self.stage in (Stage.SCAN, Stage.SCAN_CLEAN):
+        if self.stage is Stage.MARK:
+            yield MarkUnit(number, self.task.cost_bytes // 8)
+        elif self.stage in (Stage.SCAN, Stage.SCAN_CLEAN):
             for extent in self._extents:
                 if extent not in self._events:
                     yield ScanUnit(number, extent)
@@ -157,6 +170,13 @@ class StagedRound:
         """Take what one unit of the stage gave."""
         if isinstance(result, Failed):
             self._failures.append(result)
+            return
+        if isinstance(result, Marked):
+            plan = replace(self.task.plan, aborted=result.aborted)
+            self.task = replace(self.task, plan=plan)
+            return
+        if isinstance(result, Unmarked):
+            self._is_unmarked = True
             return
         if isinstance(result, Scanned):
             self._events[result.extent] = result.events
@@ -193,8 +213,12 @@ class StagedRound:
             self._distinct_keys = distinct_keys
         if self._failures:
             self.stage = Stage.DONE
+        elif self._is_unmarked:
+            self._interrupt(self.stage)
+        elif self.stage is Stage.MARK:
+            self.stage = self._marked_stage()
         elif self.stage is Stage.SCAN:
-            self.stage = Stage.INDEX
+            self.stage = self._interrupted
         elif self.stage is Stage.INDEX and self.task.filters is not None:
             self._gather_hashes()
             self.stage = Stage.FILTER
@@ -215,14 +239,37 @@ class StagedRound:
             self.stage = Stage.REWRITE
         elif self._needs_entry:
             invariant(not self._knows_all, "a group asks for a state that it was given")
-            self.stage = Stage.SCAN_CLEAN
+            if self.task.plan.aborted is None:
+                self._interrupt(Stage.SCAN_CLEAN)
+            else:
+                self.stage = Stage.SCAN_CLEAN
         else:
             self.stage = Stage.DONE
+        if self.stage not in (Stage.MARK, Stage.SCAN):
+            self._kept = len(self._indexed)
         if self.stage is Stage.REWRITE and not self._index_seconds:
             self._index_seconds = self._clock.seconds() - self._started
         is_optional = self.stage in (Stage.FILTER, Stage.ASK, Stage.RAISE, Stage.RESOLVE)
         if is_optional and next(self.units(), None) is None:
             self.advance()
+
+    @property
+    def is_unmarked(self) -> bool:
+        """Say whether a unit of the stage met a transaction, so that the stage begins anew."""
+        return self._is_unmarked
+
+    def _interrupt(self, stage: Stage) -> None:
+        """Have the markers asked, and ``stage`` done from its beginning after that."""
+        invariant(self.task.plan.aborted is None, "a round asks the markers twice")
+        del self._indexed[self._kept :]
+        self._is_unmarked = False
+        self._interrupted = stage
+        self.stage = Stage.MARK
+
+    def _marked_stage(self) -> Stage:
+        """Return what follows when the markers have been asked, or need not be yet."""
+        has_aborted = bool(second_pass_start(self.task.plan).aborted)
+        return Stage.SCAN if has_aborted else self._interrupted
 
     @property
     def filtered_bases(self) -> tuple[int, ...]:
@@ -387,6 +434,8 @@ class StagedRound:
 
 def place_of(unit: Unit) -> tuple[int, int]:
     """Return where in the log a unit works, for failures to be ordered by."""
+    if isinstance(unit, MarkUnit):
+        return (0, 0)
     if isinstance(unit, ResolveUnit):
         return (0, unit.bucket)
     if isinstance(unit, RewriteUnit):

@@ -237,6 +237,11 @@ class _Log:
             return None
         return ForeseenRoll(producer_snapshot.encode(self.producers.entries()))
 
+    def tells_of_transactions(self) -> bool:
+        """Say whether an index or a producer's state has any; False proves nothing."""
+        has_ended = any(each.coordinator_epoch >= 0 for each in self.producers.entries())
+        return has_ended or any(entries for _, entries in self.aborted)
+
     @property
     def last_stable(self) -> int:
         """Return the offset below which every transaction is decided and every record safe."""
@@ -263,8 +268,7 @@ def _read_log(
     if roll_notes and not listing.active.size_bytes:
         indexes.derive(listing.segments[-2].base_offset)
     producers = replay_producers(listing, tail, log_start, indexes, files, buffers)
-    # A follower's round is bounded by them; any other takes what is aborted from the markers when
-    # it begins, and a survey must not read a log.
+    # A follower's round is bounded by them; any other asks the markers, which no survey reads.
     find_aborted = indexed_aborted if request.clean_elsewhere_to is None else derived_aborted
     aborted = find_aborted(listing, tail, files, buffers)
     if request.forgets_unreplicated_markers:
@@ -398,7 +402,7 @@ def _plan(
         partition=partition.partition,
         topic=partition.topic,
         segments=segments,
-        aborted=log.aborted,
+        aborted=None,
         last_records=last_records(
             log.producers.entries(),
             now_ms=now_ms,
@@ -413,6 +417,8 @@ def _plan(
         now_ms=now_ms,
         is_expired_round=is_expired_round,
         expires_nothing=request.clean_elsewhere_to is not None,
+        indexed=log.aborted,
+        expects_transactions=log.tells_of_transactions(),
     )
 
 

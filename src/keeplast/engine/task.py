@@ -63,8 +63,7 @@ class PartitionTask:
     all workers together may read and write; a runner gives each its share.
     ``files`` is how a worker opens the file system that the paths are in.
     ``shape`` says how the work is cut; what must run in waves is always one task. ``filters`` are
-    those of a round on the tier, which asks them and makes them. ``trusts_indexes`` says that its
-    transaction indexes were derived from the markers when they were made.
+    those of a round on the tier, which asks them and makes them.
     """
 
     number: int
@@ -82,7 +81,6 @@ class PartitionTask:
     shape: ShapeChoice = WHOLE
     files: FilesRecipe = field(default_factory=LocalRecipe)
     filters: FilterSpec | None = None
-    trusts_indexes: bool = False
 
     @property
     def is_staged(self) -> bool:
@@ -153,12 +151,18 @@ class TaskResult:
 def first_pass_start(plan: RoundPlan) -> TransactionState:
     """Return the transactions before the first batch that the first pass reads."""
     dirty = plan.dirty_segments()
-    return TransactionState(plan.aborted_from(dirty[0].base_offset if dirty else plan.first_dirty))
+    return pass_start(plan, dirty[0].base_offset if dirty else plan.first_dirty)
 
 
 def second_pass_start(plan: RoundPlan) -> TransactionState:
     """Return the transactions before the first batch of the log."""
-    return TransactionState(plan.aborted_from(plan.segments[0].base_offset))
+    return pass_start(plan, plan.segments[0].base_offset)
+
+
+def pass_start(plan: RoundPlan, base_offset: int) -> TransactionState:
+    """Return the transactions before the first batch of the segment at ``base_offset``."""
+    aborted = None if plan.aborted is None else plan.aborted_from(base_offset)
+    return TransactionState(aborted, base_offset)
 
 
 def reasons_of(counters: NDArray[np.int64]) -> Reasons:

@@ -276,13 +276,14 @@ class _Chunk:
         if in_waves and runner.shares_memory and not plan.is_expired_round:
             plan = replace(plan, chunk_end=find_chunk_end(plan, request.chunk_bytes))
         return PartitionTask(
-            number=0, plan=plan, path=self._files.path, target=self._files.path,
+            # A store has derived its transaction indexes when it took the segments in.
+            number=0, plan=plan.believing_indexes(), path=self._files.path, target=self._files.path,
             attempt=secrets.token_hex(ATTEMPT_BYTES),
             hash_key=(secrets.randbits(64), secrets.randbits(64)),
             memory_bytes=max(request.memory_bytes // runner.slots, MEMORY_BYTES_MIN),
             wave_bytes_max=request.topic.segment_bytes if in_waves else None,
             writes=True, takes_crcs=True, io_bytes_per_second=request.cleaner.io_limit,
-            files=self._recipe, shape=shape, filters=self._filters(), trusts_indexes=True,
+            files=self._recipe, shape=shape, filters=self._filters(),
         )  # fmt: skip
 
     def _filters(self) -> FilterSpec | None:

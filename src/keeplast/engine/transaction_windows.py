@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.transactions import EventLister, TransactionState
 from keeplast.columns import batch_table as t
 from keeplast.columns.kernel import BAD_CONTROL, PROBLEMS
@@ -14,13 +15,21 @@ from keeplast.engine.workspace import Workspace
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.windows import Window
 
+AskMarkers = Callable[[], RoundPlan]
+"""Returns the plan with what the markers say; or raises what they cannot be asked for."""
+
 
 def follow_window(
-    state: TransactionState, window: Window, workspace: Workspace
+    state: TransactionState, window: Window, workspace: Workspace, ask_markers: AskMarkers
 ) -> list[AbortedTransaction]:
-    """Advance ``state`` over a window; returns the aborted transactions that ended in it."""
+    """Advance ``state`` over a window; returns the aborted transactions that ended in it.
+
+    Asks the markers at the first event of a pass for which nobody has.
+    """
     if not window.marks & HAS_EVENTS:
         return []  # what may have begun meanwhile is caught up with at the next event
+    if not state.is_told:
+        state.tell(ask_markers().aborted_from(state.since))
     finished: list[AbortedTransaction] = []
 
     def follow(first: int, last: int) -> int | None:

@@ -1,5 +1,6 @@
 """The units of work of a round in stages, and what each gives back: values only, for any runner.
 
+    mark     a log's headers      -> its aborted transactions, once a unit has met any transaction
     scan     a run of batches     -> the events of its transactions
     index    a run of batches     -> keys, to a map or to hash buckets, and events
     filter   clean segments       -> which of them no dirty key is in, as far as their filters know
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.cleaner.plan import GroupPlan
+from keeplast.cleaner.plan import AbortedBySegment, GroupPlan
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.engine.filter_spec import Asked
 from keeplast.engine.payloads import NO_PAYLOADS, Payloads
@@ -39,6 +40,15 @@ class Extent:
     base_offset: int
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkUnit:
+    """Ask the markers of the whole log who was aborted."""
+
+    number: int
+    cost_bytes: int
+    """A part of the bytes it reads, as for a scan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +201,21 @@ class RewriteUnit:
         return self.group.size_bytes
 
 
-Unit = ScanUnit | IndexUnit | FilterUnit | RaiseUnit | AskUnit | ResolveUnit | RewriteUnit
+Unit = (
+    MarkUnit | ScanUnit | IndexUnit | FilterUnit | RaiseUnit | AskUnit | ResolveUnit | RewriteUnit
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """What the markers say."""
+
+    aborted: AbortedBySegment
+
+
+@dataclass(frozen=True, slots=True)
+class Unmarked:
+    """A unit that met a transaction before the markers were asked; nothing of it counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,4 +285,4 @@ class Failed:
     error: Exception
 
 
-UnitResult = Scanned | Indexed | Filtered | Resolved | Rewritten | Failed
+UnitResult = Marked | Unmarked | Scanned | Indexed | Filtered | Resolved | Rewritten | Failed

@@ -17,7 +17,7 @@ from keeplast.cleaner.plan import plan_groups
 from keeplast.clock import Clock
 from keeplast.columns import verdicts
 from keeplast.engine.index import Indexed, index_partition
-from keeplast.engine.marked_plan import with_marked_aborted
+from keeplast.engine.marked_plan import MarkedPlan
 from keeplast.engine.ranking import ranking_of
 from keeplast.engine.report import FilterStats
 from keeplast.engine.rewrite import PassContext
@@ -48,20 +48,9 @@ def run_wave(
     """Do one wave of ``task``; see :class:`TaskResult`."""
     staged: list[StagedGroup] = []
     try:
-        told = with_marked_aborted(task, files, progressed)
-        return _Wave(told, files, clock, workspace, progressed, staged).run()
+        return _Wave(task, files, clock, workspace, progressed, staged).run()
     except (CompactionError, OSError, MemoryError) as error:
         discard(task, staged, files)
-        return failed_result(task, error)
-
-
-def begin_staged(
-    task: PartitionTask, files: FileSystem, progressed: Progressed
-) -> PartitionTask | TaskResult:
-    """Return the task of a round in stages as it is done, or its result when that fails."""
-    try:
-        return with_marked_aborted(task, files, progressed)
-    except (CompactionError, OSError, MemoryError) as error:
         return failed_result(task, error)
 
 
@@ -85,6 +74,7 @@ class _Wave:
         self._staged = staged
         self._cache = DecompressedCache(workspace.cache_bytes)
         self._ranking = ranking_of(task.plan.topic)
+        self._marked = MarkedPlan(task.plan, task.path, files, progressed)
 
     def run(self) -> TaskResult:
         """Index unless an earlier wave has, rewrite as many groups as may be, and tell of it."""
@@ -124,14 +114,15 @@ class _Wave:
             indexed = Indexed(self._ranking.new_map(), plan.bound, IndexStats())
         else:
             indexed = index_partition(
-                self._task, self._files, self._workspace, self._cache, self._progressed
-            )
+                self._task, self._files, self._workspace, self._cache, self._progressed,
+                self._marked.ask,
+            )  # fmt: skip
         groups = plan_groups(plan, indexed.end_offset)
         return Carry(
             end_offset=indexed.end_offset,
             groups=indexed.skips.rest(groups),
             key_map=indexed.key_map,
-            transactions=second_pass_start(plan),
+            transactions=second_pass_start(self._marked.plan),
             counters=np.zeros(verdicts.COUNTERS, np.int64),
             index=replace(indexed.stats, seconds=self._clock.seconds() - started),
             skips=indexed.skips,
@@ -148,6 +139,7 @@ class _Wave:
             counters=carry.counters,
             progressed=self._progressed,
             ranking=self._ranking,
+            ask_markers=self._marked.ask,
             source_crcs=source_crcs if self._task.takes_crcs else None,
             ledger=carry.key_map.ledger,
             known_filters=carry.skips.known,

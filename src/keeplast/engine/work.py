@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -23,9 +24,11 @@ from keeplast.columns import verdicts, winners
 from keeplast.columns.filters import KeyHashes
 from keeplast.columns.ledger import NO_LEDGER, Ledger
 from keeplast.columns.ranks import RankedKeyMap
+from keeplast.columns.scan import HAS_EVENTS
 from keeplast.columns.winners import SHARDS, KeyMap
 from keeplast.engine.filter_spec import FilterSpec
 from keeplast.engine.index import Indexing, KeySink
+from keeplast.engine.marked_plan import MarkedPlan, MarkersNeededError
 from keeplast.engine.ranking import VersionCounts, ranking_of
 from keeplast.engine.report import FilterStats
 from keeplast.engine.resolve import RaiseKnown, raise_over_extent
@@ -45,6 +48,7 @@ from keeplast.engine.units import (
     Indexed,
     IndexUnit,
     KeyChunk,
+    Marked,
     RaiseUnit,
     Resolved,
     ResolveUnit,
@@ -91,9 +95,23 @@ class Tools:
             )  # fmt: skip
 
     def lister(self) -> EventLister:
-        """Return a lister of events for one extent."""
-        first_base = self.task.plan.segments[0].base_offset
-        return EventLister(aborted_keys(self.task.plan.aborted_from(first_base)))
+        """Return a lister of events for one extent; told as little as the task is."""
+        return EventLister(aborted_keys(second_pass_start(self.task.plan).aborted))
+
+    def ask_markers(self) -> RoundPlan:
+        """Return the plan with what the markers say, MarkersNeededError without.
+
+        The whole log is not for one of many units to read.
+        """
+        if self.task.plan.aborted is None:
+            raise MarkersNeededError
+        return self.task.plan
+
+    def list_events(self, lister: EventLister | None, window: Window) -> None:
+        """List the events of a window, if anybody wants them; MarkersNeededError as above."""
+        if lister is not None and window.marks & HAS_EVENTS:
+            self.ask_markers()
+            list_window(lister, window, self.workspace)
 
 
 class SharedKeyMap:
@@ -135,12 +153,19 @@ class SharedKeyMap:
             waiting = busy
 
 
+def mark(tools: Tools) -> Marked:
+    """Ask the markers of the log."""
+    task = tools.task
+    plan = MarkedPlan(task.plan, task.path, tools.files, tools.progressed).ask()
+    return Marked(plan.aborted or ())
+
+
 def scan(unit: ScanUnit, tools: Tools) -> Scanned:
     """List the events of an extent; CRCs are left to the pass that reads the records."""
     lister = tools.lister()
     with tools.windows(unit.extent, checks_crc=False) as windows:
         for window in windows:
-            list_window(lister, window, tools.workspace)
+            tools.list_events(lister, window)
             tools.progressed(0)
     return Scanned(unit.extent, lister.events())
 
@@ -154,19 +179,17 @@ def index(unit: IndexUnit, tools: Tools, sink: KeySink, disordered: Callable[[],
 
     def once(*, checks_crc: bool) -> Indexed:
         tools.workspace.take_payloads()
-        indexing = Indexing(tools.task, tools.workspace, tools.cache, ranking, sink, disordered)
+        indexing = Indexing(
+            tools.task, tools.workspace, tools.cache, ranking, sink, disordered, tools.ask_markers
+        )
         indexing.begin(unit.entry.copy(), base - 1)
         lister = tools.lister() if unit.lists_events else None
-
-        def looked_at(window: Window) -> None:
-            if lister is not None:
-                list_window(lister, window, tools.workspace)
 
         path = tools.path_of(unit.extent)
         with reading(tools.files, path) as handle:
             indexing.read_segment(
                 handle, path, base, unit.extent.start, unit.extent.end, tools.progressed,
-                checks_crc=checks_crc, looked_at=looked_at,
+                checks_crc=checks_crc, looked_at=partial(tools.list_events, lister),
             )  # fmt: skip
         indexing.end(end_offset)
         return Indexed(
@@ -237,7 +260,7 @@ def raise_clean(unit: RaiseUnit, tools: Tools, raise_known: RaiseKnown) -> Index
         counts = raise_over_extent(
             tools.task, extent.base_offset, extent.start, extent.end, unit.entry.copy(),
             raise_known, ranking_of(tools.task.plan.topic), tools.files, tools.workspace,
-            tools.cache, tools.progressed, checks_crc=checks_crc,
+            tools.cache, tools.progressed, tools.ask_markers, checks_crc=checks_crc,
         )  # fmt: skip
         payloads = tools.workspace.take_payloads()
         return Indexed(extent, None, _stats(0, 0, counts), peak_rss_bytes(), payloads=payloads)
@@ -279,8 +302,7 @@ def ask_in_steps(unit: AskUnit, tools: Tools, emit: Emit) -> Iterator[Indexed | 
     try:
         with tools.windows(unit.extent, checks_crc=False) as windows:
             for window in windows:
-                if lister is not None:
-                    list_window(lister, window, tools.workspace)
+                tools.list_events(lister, window)
                 asking.read(window)
                 tools.progressed(window.length if unit.indexes or asking.has_versions else 0)
                 yield None
@@ -327,7 +349,7 @@ class _Asking:
 
     def read(self, window: Window) -> None:
         unit, w, task = self._unit, self._tools.workspace, self._tools.task
-        follow_window(self._state, window, w)
+        follow_window(self._state, window, w, self._tools.ask_markers)
         verdicts.select_indexed(window.table, 0, window.batches)
         for part in w.slices(
             window, unit.extent.base_offset, task.hash_key, self._tools.cache, keeps=True
@@ -416,8 +438,9 @@ def rewrite(
     source_crcs: dict[int, int] = {}
     context = PassContext(
         task, task.plan.bound, standings, tools.files, tools.workspace, tools.cache, counters,
-        tools.progressed, ranking_of(task.plan.topic), source_crcs if task.takes_crcs else None,
-        ledger, knows_entry=unit.entry is not None, known_filters=unit.known_filters,
+        tools.progressed, ranking_of(task.plan.topic), tools.ask_markers,
+        source_crcs if task.takes_crcs else None, ledger, knows_entry=unit.entry is not None,
+        known_filters=unit.known_filters,
     )  # fmt: skip
     entry = second_pass_start(task.plan) if unit.entry is None else unit.entry.copy()
     second = SecondPass(context, entry, [unit.group], staged=staged)

@@ -16,6 +16,7 @@ from keeplast.columns.ranks import RankedKeyMap
 from keeplast.columns.winners import KeyMap
 from keeplast.engine.ranking import ranking_of
 from keeplast.engine.staged_round import Stage, StagedRound
+from keeplast.engine.task import PartitionTask
 from keeplast.engine.units import AskUnit, FilterUnit, Indexed, RewriteUnit, Unit, UnitResult
 
 
@@ -35,11 +36,15 @@ class DrivenRound:
     def __init__(self, staged: StagedRound) -> None:
         """Begin with an empty map and no keys."""
         self.round = staged
-        self.task = staged.task
         self.is_bucket = self.task.shape.shape is Shape.BUCKET
         self.sent: Broadcast[KeyMap] | None = None
         self.keys: Keys | None = None
-        self._key_map = ranking_of(self.task.plan.topic).new_map()
+        self._begin_map()
+
+    @property
+    def task(self) -> PartitionTask:
+        """Return the task as far as its plan is told."""
+        return self.round.task
 
     def units(self) -> Iterator[Unit]:
         """Yield the units that need no shuffle."""
@@ -89,11 +94,18 @@ class DrivenRound:
         if self.round.is_done:
             return
         before = self.round.stage
-        has_map = before is Stage.INDEX and not self.is_bucket
+        is_void = before is Stage.INDEX and self.round.is_unmarked
+        if is_void:
+            self._begin_map()
+            self.keys = None
+        has_map = before is Stage.INDEX and not self.is_bucket and not is_void
         self.round.advance(len(self._key_map) if has_map else None)
         if (has_map or before is Stage.RAISE) and not self.round.is_done:
             self.forget()
             self.sent = context.broadcast(self._key_map)
+
+    def _begin_map(self) -> None:
+        self._key_map = ranking_of(self.task.plan.topic).new_map()
 
     def forget(self) -> None:
         """Let executors drop the map."""

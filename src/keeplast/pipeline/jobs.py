@@ -84,24 +84,10 @@ class Jobs:
         staged = [task for task in tasks if task.is_staged]
         waves = self._begin([task for task in tasks if not task.is_staged])
         try:
-            cut = [task for task in staged if task.trusts_indexes]
-            for begun in self._begun([task for task in staged if not task.trusts_indexes]):
-                if isinstance(begun, TaskResult):
-                    yield begun
-                else:
-                    cut.append(begun)
-            yield from self._staged(cut, waves)
+            yield from self._staged(staged, waves)
             yield from waves.results()
         finally:
             waves.end()
-
-    def _begun(self, tasks: Sequence[PartitionTask]) -> Sequence[PartitionTask | TaskResult]:
-        """Return the tasks of rounds in stages as they are done, or how one fails before that."""
-        if not tasks:
-            return ()
-        work = self._worker.begin
-        job = self._context.parallelize(list(tasks), len(tasks)).map(lambda task: work(task))
-        return self._told.during(job.collect)
 
     def _begin(self, tasks: Sequence[PartitionTask]) -> _Waves:
         """Begin every task as one wave; small ones share a Spark task."""
@@ -122,7 +108,8 @@ class Jobs:
             return
         rounds = [DrivenRound(StagedRound(task, SystemClock())) for task in tasks]
         by_number = {each.task.number: each for each in rounds}
-        known = self._context.broadcast({task.number: task for task in tasks})
+        sent = {task.number: task for task in tasks}
+        known = self._context.broadcast(sent)
         try:
             while any(not each.round.is_done for each in rounds):
                 self._do_units(by_number, known)
@@ -130,6 +117,10 @@ class Jobs:
                 self._do_buckets(by_number, known)
                 for each in rounds:
                     each.advance(self._context)
+                told = {number: each.task for number, each in by_number.items()}
+                if any(told[number] is not task for number, task in sent.items()):
+                    known.unpersist()
+                    sent, known = told, self._context.broadcast(told)
                 if waves.are_done:
                     yield from waves.results()
         finally:

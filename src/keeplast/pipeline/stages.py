@@ -22,6 +22,7 @@ from pyspark import TaskContext
 from keeplast.clock import SystemClock
 from keeplast.columns.winners import KeyMap
 from keeplast.engine.kernel_cache import load_kernels
+from keeplast.engine.marked_plan import MarkersNeededError
 from keeplast.engine.opened_files import OpenedFiles
 from keeplast.engine.staged_round import place_of
 from keeplast.engine.standings import MapStandings, Standings
@@ -34,18 +35,21 @@ from keeplast.engine.units import (
     HashChunk,
     IndexUnit,
     KeyChunk,
+    MarkUnit,
     RaiseUnit,
     RewriteUnit,
     ScanUnit,
     Unit,
     UnitResult,
+    Unmarked,
 )
-from keeplast.engine.wave import begin_staged, failed_result, run_wave
+from keeplast.engine.wave import failed_result, run_wave
 from keeplast.engine.work import (
     Tools,
     ask_in_steps,
     consult,
     index_to_block,
+    mark,
     raise_to_block,
     rewrite,
     scan,
@@ -103,20 +107,14 @@ class Worker:
             return failed_result(task, error)
         return run_wave(attempt, files, SystemClock(), workspace, self.progressed)
 
-    def begin(self, task: PartitionTask) -> PartitionTask | TaskResult:
-        """Return the task of a round in stages as it is done, or its result when that fails."""
-        try:
-            _, _, files = self._prepare(task)
-        except RefusedError as error:
-            return failed_result(task, error)
-        return begin_staged(task, files, self.progressed)
-
     def do(
         self, task: PartitionTask, unit: Unit, key_map: KeyMap | None, standings: Standings | None
     ) -> UnitResult:
         """Do one unit of a round in stages; ``key_map`` is the one that the units before filled."""
         try:
             tools = self._tools(task)
+            if isinstance(unit, MarkUnit):
+                return mark(tools)
             if isinstance(unit, ScanUnit):
                 return scan(unit, tools)
             if isinstance(unit, IndexUnit):
@@ -126,6 +124,8 @@ class Worker:
             invariant(isinstance(unit, RewriteUnit), f"no unit of a task. unit={type(unit)}")
             source = MapStandings(_given(key_map)) if standings is None else standings
             return rewrite(cast(RewriteUnit, unit), tools, source)
+        except MarkersNeededError:
+            return Unmarked()
         except (CompactionError, OSError, MemoryError) as error:
             return Failed(place_of(unit), error)
 
@@ -154,6 +154,8 @@ class Worker:
                 if step is not None:
                     yield from split_hashes(step.hashes, unit.buckets)
                     yield replace(step, hashes=None if step.hashes is None else NO_HASHES)
+        except MarkersNeededError:
+            yield Unmarked()
         except (CompactionError, OSError, MemoryError) as error:
             yield Failed(place_of(unit), error)
 

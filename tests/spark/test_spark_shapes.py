@@ -24,7 +24,7 @@ from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.jobs import packed
 from keeplast.pipeline.runner import SparkRunner
-from tests.support.cleanings import OF_THE_SHAPE, Reshaped
+from tests.support.cleanings import OF_THE_SHAPE, Retell, Retold, nothing_tells
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import SMALL_SEGMENTS, clean_request, last_round
 from tests.support.replay import tree
@@ -54,10 +54,16 @@ def cleaned(runner: Runner, directory: Path, topic: TopicConfig, first_dirty: in
     return replace(report.stats, **UNTIMED)  # type: ignore[arg-type]
 
 
+def as_surveyed(task: PartitionTask) -> PartitionTask:
+    return task
+
+
 @pytest.mark.parametrize(("topic", "first_dirty"), [(SMALL_SEGMENTS, 0), (BY_TIMESTAMP, 33)])
 @pytest.mark.parametrize("choice", [ShapeChoice(Shape.BROADCAST), ShapeChoice(Shape.BUCKET, 5)])
+@pytest.mark.parametrize("retell", [as_surveyed, nothing_tells])
 def test_stages_on_spark_leave_the_bytes_of_one_task(
     runner: SparkRunner,
+    retell: Retell,
     choice: ShapeChoice,
     topic: TopicConfig,
     first_dirty: int,
@@ -67,7 +73,7 @@ def test_stages_on_spark_leave_the_bytes_of_one_task(
     staged = shutil.copytree(whole.parent, tmp_path / "staged") / whole.name
     with LocalRunner(cores=1) as local:
         expected = cleaned(local, whole, topic, first_dirty)
-    reshaped = Reshaped(runner, choice)
+    reshaped = Retold(runner, choice, retell)
     actual = cleaned(reshaped, staged, topic, first_dirty)
     assert 1 == reshaped.staged
     assert tree(whole) == tree(staged)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +37,8 @@ OF_THE_SHAPE = (
 )  # fmt: skip
 """Counters that say how the work was cut (where windows end, what met in one memory), not what it
 brought."""
+
+Retell = Callable[[PartitionTask], PartitionTask]
 
 
 class Reshaped:
@@ -68,6 +70,22 @@ class Reshaped:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+
+class Retold(Reshaped):
+    """Cuts rounds so, and runs what ``retell`` makes of each task."""
+
+    def __init__(self, runner: Runner, choice: ShapeChoice, retell: Retell) -> None:
+        super().__init__(runner, choice)
+        self._retell = retell
+
+    def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
+        return super().run([self._retell(task) for task in tasks], progressed)
+
+
+def nothing_tells(task: PartitionTask) -> PartitionTask:
+    """No snapshot and no index says that there are transactions."""
+    return replace(task, plan=replace(task.plan, expects_transactions=False))
 
 
 def note_first_dirty(

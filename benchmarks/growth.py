@@ -30,7 +30,7 @@ import numpy as np
 from benchmarks.contestants import MIB, OneCore, measure
 from benchmarks.machine import describe, is_same, machine
 from benchmarks.options import positive
-from benchmarks.pairs import PAIRS_MIN, Pairs, doubt, judge
+from benchmarks.pairs import PAIRS_MIN, Comparison, Pairs
 from benchmarks.peers import Directory, measure_worker
 from benchmarks.run import RESULTS
 from benchmarks.workload import Workload, WrittenLog, write_log
@@ -223,16 +223,22 @@ def _verdicts(name: str, points: Sequence[Point]) -> list[str]:
 def doubted(points: Sequence[Point]) -> str | None:
     """Return why nothing may be said of a series, None where something may.
 
-    Its first point is beside each of the others: by the clock over cores, else by processor time.
+    Its first point is beside each of the others.
     """
-    times = [point.clock if point.series == CORES else point.work for point in points]
-    found = doubt(*(Pairs(times[0], each) for each in times))
-    return None if found is None else found.value
+    for each in points:
+        found = _compared(points[0], each).doubt()
+        if found is not None:
+            return found.value
+    return None
 
 
 def _of_cores(one: Point, two: Point) -> str:
-    pairs = Pairs(two.clock, one.clock)
-    return f"{pairs.ratio:.2f}x, {judge(CORES_RATIO, pairs).value}"
+    both = _compared(two, one)
+    return f"{both.by_clock.ratio:.2f}x, {both.verdict(CORES_RATIO, both.by_clock).value}"
+
+
+def _compared(ours: Point, theirs: Point) -> Comparison:
+    return Comparison(Pairs(ours.clock, theirs.clock), Pairs(ours.work, theirs.work))
 
 
 def main() -> None:

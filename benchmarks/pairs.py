@@ -51,24 +51,6 @@ class Pairs:
         return max(ratios) / min(ratios) - 1
 
 
-def doubt(*clocks: Pairs) -> Verdict | None:
-    """Return why nothing may be said of a goal by these clocks, None where something may."""
-    if min(len(pairs.ours) for pairs in clocks) < PAIRS_MIN:
-        return Verdict.TOO_FEW
-    if max(pairs.spread for pairs in clocks) > SPREAD_MAX:
-        return Verdict.DIFFER
-    return None
-
-
-def judge(goal: float, *clocks: Pairs) -> Verdict:
-    """Return whether our side is ``goal`` times as fast by each of these clocks."""
-    found = doubt(*clocks)
-    if found is not None:
-        return found
-    is_reached = min(pairs.ratio for pairs in clocks) >= goal
-    return Verdict.REACHED if is_reached else Verdict.MISSED
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Two sides by the clock and, where it is known, by processor time."""
@@ -76,11 +58,28 @@ class Comparison:
     by_clock: Pairs
     by_work: Pairs | None = None
 
-    def clocks(self, *, needs_work: bool = True) -> tuple[Pairs, ...]:
-        """Return what a goal is judged by: with ``needs_work`` by processor time as well."""
-        if needs_work and self.by_work is not None:
-            return self.by_clock, self.by_work
-        return (self.by_clock,)
+    def doubt(self) -> Verdict | None:
+        """Return why nothing may be said of a goal, None where something may."""
+        clocks = self._clocks()
+        if min(len(pairs.ours) for pairs in clocks) < PAIRS_MIN:
+            return Verdict.TOO_FEW
+        if max(pairs.spread for pairs in clocks) > SPREAD_MAX:
+            return Verdict.DIFFER
+        return None
+
+    def verdict(self, goal: float, *judged: Pairs) -> Verdict:
+        """Return whether our side is ``goal`` times as fast by what is ``judged``: all, if nothing.
+
+        Pairs must agree by the clock and by processor time, whichever of them is judged.
+        """
+        found = self.doubt()
+        if found is not None:
+            return found
+        is_reached = min(pairs.ratio for pairs in judged or self._clocks()) >= goal
+        return Verdict.REACHED if is_reached else Verdict.MISSED
+
+    def _clocks(self) -> tuple[Pairs, ...]:
+        return (self.by_clock,) if self.by_work is None else (self.by_clock, self.by_work)
 
     @property
     def ratios(self) -> str:

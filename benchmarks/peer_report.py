@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.figure import Bar, Panel, draw
 from benchmarks.machine import describe
-from benchmarks.pairs import Comparison, Verdict, compare, doubt, judge
+from benchmarks.pairs import Comparison, Verdict, compare
 
 MIB = 1 << 20
 OURS = "keeplast"
@@ -191,8 +191,7 @@ def to_keep(taken: Iterable[Taken], contestants: Iterable[str]) -> list[Taken]:
     differing = {
         found[0]
         for goal in GOALS
-        if (found := compared(goal, taken))
-        and doubt(*found[1].clocks(needs_work=goal.by_work)) is Verdict.DIFFER
+        if (found := compared(goal, taken)) and found[1].doubt() is Verdict.DIFFER
     }
     return [
         one
@@ -213,7 +212,8 @@ def _goal_row(goal: Goal, taken: list[Taken]) -> str | None:
     if found is None:
         return None
     name, both = found
-    verdict = judge(goal.ratio, *both.clocks(needs_work=goal.by_work)).value
+    judged = () if goal.by_work else (both.by_clock,)
+    verdict = both.verdict(goal.ratio, *judged).value
     log_bytes = next(one.log_bytes for one in taken if one.directory == name)
     if log_bytes < goal.log_bytes_min:
         verdict += f" (of {log_bytes / MIB:.0f} MiB; the goal begins at 1 GiB)"

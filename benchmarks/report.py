@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.contestants import MIB, Measure
 from benchmarks.machine import describe
-from benchmarks.pairs import Comparison, compare, judge, least
+from benchmarks.pairs import Comparison, compare, least
 from benchmarks.workload import Workload
 from keeplast.engine.request import MEMORY_BYTES_DEFAULT
 from keeplast.format.compression import Codec
@@ -141,4 +141,4 @@ def _side(measures: Sequence[Measure]) -> str:
 def _goal(goal: float | None, both: Comparison | None) -> str:
     if goal is None:
         return ""
-    return f"{goal:.1f}x" + ("" if both is None else f", {judge(goal, *both.clocks()).value}")
+    return f"{goal:.1f}x" + ("" if both is None else f", {both.verdict(goal).value}")

@@ -27,7 +27,7 @@ from benchmarks.contestants import (
 )
 from benchmarks.machine import is_same, machine
 from benchmarks.options import positive
-from benchmarks.pairs import PAIRS_MIN, doubt
+from benchmarks.pairs import PAIRS_MIN
 from benchmarks.report import VERSION, Result, Row, line, results_of, stored, table
 from benchmarks.workload import Workload, WrittenLog, write_log
 from keeplast.format.compression import Codec
@@ -161,8 +161,7 @@ def known(out: Path, conditions: dict[str, Any]) -> dict[Row, Result]:
 
 def is_settled(result: Result) -> bool:
     """Whether a goal is reached or missed by these counts, so that they can stay."""
-    both = result.comparison
-    return both is not None and doubt(*both.clocks()) is None
+    return result.comparison is not None and result.comparison.doubt() is None
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.options import positive
-from benchmarks.pairs import PAIRS_MIN, compare, judge, least
+from benchmarks.pairs import PAIRS_MIN, compare, least
 from keeplast.clock import SystemClock
 from keeplast.engine.coordinator import Coordinator
 from keeplast.engine.events import NoEvents
@@ -148,7 +148,7 @@ def line(row: Row, taken: dict[Strategy, list[tuple[float, float]]]) -> str:
     both = compare(ours=taken[Strategy.HEADER], theirs=taken[Strategy.OFFSET])
     times = " | ".join(least(counts) for counts in taken.values())
     judged = both.by_work or both.by_clock
-    verdict = judge(1 / HEADER_AT_MOST, judged)
+    verdict = both.verdict(1 / HEADER_AT_MOST, judged)
     return (
         f"| {row.value_bytes} B | {row.codec.name.lower()} | {row.clean_share:.0%} | {times} "
         f"| {1 / judged.ratio:.2f} | {both.spreads} | {verdict.value} |"

@@ -71,8 +71,10 @@ def test_turns_that_differ_say_nothing_of_a_line_or_of_cores() -> None:
     assert "not judged: the pairs differ by more than a third" == doubted(busy)
     assert "10 %): not judged: the pairs differ by more than a third." in table(busy, HERE)
     assert "10 %): not judged: fewer than 5 pairs." in table(
-        [replace(point, work=point.work[:3]) for point in straight], HERE
+        [replace(p, clock=p.clock[:3], work=p.work[:3]) for p in straight], HERE
     )
+    held_up = replace(straight[0], clock=(1.0, 1.0, 1.4, 1.0, 1.0))
+    assert "not judged: the pairs differ by more than a third" == doubted([held_up, *straight[1:]])
     assert doubted(straight) is None
 
 

@@ -28,4 +28,6 @@ def test_more_than_half_as_much_again_is_a_miss() -> None:
 
 def test_repetitions_that_differ_are_neither() -> None:
     busy = [(2.0, 1.0), (2.0, 1.4), (2.0, 1.0), (2.0, 1.0), (2.0, 1.0)]
-    assert "| not judged: the pairs differ" in line(ROWS[0], TAKEN | {Strategy.HEADER: busy})
+    held_up = [(3.0, 1.0), *[(2.0, 1.0)] * 4]
+    for counts in (busy, held_up):
+        assert "| not judged: the pairs differ" in line(ROWS[0], TAKEN | {Strategy.HEADER: counts})

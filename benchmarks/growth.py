@@ -34,8 +34,8 @@ from benchmarks.pairs import PAIRS_MIN, Comparison, Pairs
 from benchmarks.peers import Directory, measure_worker
 from benchmarks.run import RESULTS
 from benchmarks.workload import Workload, WrittenLog, write_log
-from keeplast.engine.request import MEMORY_BYTES_DEFAULT
 from keeplast.format.compression import Codec
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 
 BASE = Workload("base", 100, 140, Codec.NONE, 256 * MIB, segment_bytes=64 * MIB, records_per_key=9)
 VERSION = 3

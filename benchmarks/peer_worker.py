@@ -19,16 +19,16 @@ from benchmarks.process_figures import family_seconds
 from benchmarks.workload import FIRST_TIMESTAMP_MS, TOPIC, Workload, write_log
 from keeplast.cleaner.shapes import Shape
 from keeplast.clock import SystemClock
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.events import NoEvents
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.report import Stats
-from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.runner import Runner
 from keeplast.format.compression import Codec
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.stats import Stats
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_runner import LocalRunner
+from keeplast.survey.request import CleanRequest, PartitionRequest
 
 NOW_MS = FIRST_TIMESTAMP_MS + 10**12
 WARM_UP_BYTES = 1 << 20

@@ -37,16 +37,16 @@ from benchmarks.run import RESULTS
 from benchmarks.workload import TOPIC, Workload, WrittenLog, write_log
 from keeplast.cleaner.shapes import Shape
 from keeplast.clock import SystemClock
-from keeplast.engine.kernel_cache import load_kernels
-from keeplast.engine.log_ranges import ALL, plan_splits
-from keeplast.engine.log_view import load_reader_checkpoints, look_at_log
-from keeplast.engine.record_source import read_records
-from keeplast.engine.request import MEMORY_BYTES_DEFAULT
-from keeplast.engine.workspace import Workspace
 from keeplast.format.compression import Codec
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.pipeline.arrow_batches import arrow_schema, record_batch
+from keeplast.read.log_ranges import ALL, plan_splits
+from keeplast.read.log_view import load_reader_checkpoints, look_at_log
+from keeplast.read.record_source import read_records
+from keeplast.rewrite.kernels import load_kernels
+from keeplast.rewrite.workspace import Workspace
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from tests.kafka.oracle.driver import KAFKA_VERSION, LIKE_A_BROKER, Oracle
 
 FIGURE = Path(__file__).resolve().parent.parent / "docs" / "images" / "peers.svg"

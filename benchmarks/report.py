@@ -14,8 +14,8 @@ from benchmarks.contestants import MIB, Measure
 from benchmarks.machine import describe
 from benchmarks.pairs import Comparison, compare, least
 from benchmarks.workload import Workload
-from keeplast.engine.request import MEMORY_BYTES_DEFAULT
 from keeplast.format.compression import Codec
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 
 VERSION = 2
 BYTES_PER_KEY_MAX = 40

@@ -21,16 +21,16 @@ import numpy as np
 from benchmarks.options import positive
 from benchmarks.pairs import PAIRS_MIN, compare, least
 from keeplast.clock import SystemClock
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.events import NoEvents
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.format.compression import Codec
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_runner import LocalRunner
+from keeplast.survey.request import CleanRequest, PartitionRequest
 
 PARTITION = TopicPartition("bench", 0)
 START_MS = 1_700_000_000_000

@@ -19,20 +19,20 @@ from pathlib import Path
 
 from keeplast.cleaner.shapes import Shape
 from keeplast.clock import SystemClock
-from keeplast.engine.kernel_cache import load_kernels
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.tier_round import TierRequest, clean_remote
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.tier.database import open_database
-from keeplast.tier.filters import KEY_BYTES, KEY_FACT
-from keeplast.tier.importing import import_segments, read_lineage, read_topic_id
-from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.objects import ObjectStore, ObjectWriter, StoredObject
-from keeplast.tier.partition_state import PartitionState
-from keeplast.tier.stores import open_objects
+from keeplast.rewrite.kernels import load_kernels
+from keeplast.run.local_runner import LocalRunner
+from keeplast.store.round import TierRequest, clean_remote
+from keeplast.tier.copy.importing import import_segments, read_lineage, read_topic_id
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.objects.filters import KEY_BYTES, KEY_FACT
+from keeplast.tier.objects.object_store import ObjectStore, ObjectWriter, StoredObject
+from keeplast.tier.objects.stores import open_objects
+from keeplast.tier.state.partition_state import PartitionState
 
 PARTITION = TopicPartition("bench", 0)
 START_MS = 1_700_000_000_000

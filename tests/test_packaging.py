@@ -89,7 +89,7 @@ def test_help_imports_nothing_heavy_and_is_quick() -> None:
 
 def test_local_runner_imports_no_spark() -> None:
     loaded = run_python(
-        "import keeplast.engine.coordinator, keeplast.engine.local_runner, sys; print(*sys.modules)"
+        "import keeplast.run.coordinator, keeplast.run.local_runner, sys; print(*sys.modules)"
     ).split()
     assert "pyspark" not in loaded
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from typer.models import ParameterInfo
 
-from keeplast.cli import exit_codes
+from keeplast.cli.frame import exit_codes
 from keeplast.cli.main import app
 from keeplast.config.definition import Definition, Scope
 from keeplast.config.definitions import DEFINITIONS

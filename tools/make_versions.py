@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from keeplast.engine.kernel_cache import load_kernels  # noqa: E402 - after the path is set
+from keeplast.kernel_cache import load_kernels  # noqa: E402 - after the path is set
 from keeplast.log.append import LogAppender, NewRecord  # noqa: E402
 from keeplast.log.files import LocalFiles  # noqa: E402
 from keeplast.model.topic_config import TopicConfig  # noqa: E402

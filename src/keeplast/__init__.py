@@ -9,21 +9,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from keeplast.api.configured_log import open_log
+    from keeplast.api.open_log import OpenLog, Segment, clean, plan
+    from keeplast.api.open_store import open_store
     from keeplast.config.broker_config import broker_settings
-    from keeplast.config.configured_log import open_log
     from keeplast.config.log_source import register
     from keeplast.config.mapping import cleaner_config, topic_config
-    from keeplast.engine.open_log import OpenLog, Segment, clean, plan
-    from keeplast.engine.open_store import open_store
-    from keeplast.engine.report import (
-        CleanReport,
-        Estimate,
-        PartitionReport,
-        RoundReport,
-        Stats,
-    )
-    from keeplast.engine.request import CleanRequest, PartitionRequest
-    from keeplast.engine.tiered_store import TieredStore
     from keeplast.errors import (
         CommitUnknownError,
         CompactionError,
@@ -37,6 +28,10 @@ if TYPE_CHECKING:
     )
     from keeplast.model.partition import TopicPartition
     from keeplast.model.topic_config import CleanerConfig, TopicConfig
+    from keeplast.rewrite.stats import Stats
+    from keeplast.store.tiered_store import TieredStore
+    from keeplast.survey.report import CleanReport, Estimate, PartitionReport, RoundReport
+    from keeplast.survey.request import CleanRequest, PartitionRequest
 
 __version__ = "0.1.0"
 
@@ -76,20 +71,20 @@ __all__ = [
 
 _HOMES = {
     "keeplast.config.broker_config": ("broker_settings",),
-    "keeplast.config.configured_log": ("open_log",),
+    "keeplast.api.configured_log": ("open_log",),
     "keeplast.config.log_source": ("register",),
     "keeplast.config.mapping": ("cleaner_config", "topic_config"),
-    "keeplast.engine.open_log": ("OpenLog", "Segment", "clean", "plan"),
-    "keeplast.engine.open_store": ("open_store",),
-    "keeplast.engine.report": (
+    "keeplast.api.open_log": ("OpenLog", "Segment", "clean", "plan"),
+    "keeplast.api.open_store": ("open_store",),
+    "keeplast.rewrite.stats": ("Stats",),
+    "keeplast.survey.report": (
         "CleanReport",
         "Estimate",
         "PartitionReport",
         "RoundReport",
-        "Stats",
     ),
-    "keeplast.engine.request": ("CleanRequest", "PartitionRequest"),
-    "keeplast.engine.tiered_store": ("TieredStore",),
+    "keeplast.survey.request": ("CleanRequest", "PartitionRequest"),
+    "keeplast.store.tiered_store": ("TieredStore",),
     "keeplast.errors": (
         "CommitUnknownError",
         "CompactionError",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.engine.local_runner import LocalRunner
+from keeplast.run.local_runner import LocalRunner
 from tests.support.archive import names
 from tests.support.cases import load_case
 from tests.support.cleanings import in_process

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from keeplast.clock import SystemClock
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.events import NoEvents
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.report import round_to_json
-from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.log.files import LocalFiles
 from keeplast.model.topic_config import CleanerConfig
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_runner import LocalRunner
+from keeplast.survey.report import round_to_json
+from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.archive import names
 from tests.support.cases import lay_out, load_case, rounds, topic_config
 

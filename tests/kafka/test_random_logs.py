@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.engine.local_runner import LocalRunner
+from keeplast.run.local_runner import LocalRunner
 from tests.kafka.oracle.build_case import build_case
 from tests.kafka.oracle.driver import Oracle
 from tests.kafka.oracle.random_log import random_case

@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from keeplast.engine.delete_records import delete_records
-from keeplast.engine.log_bounds import load_checkpoints
-from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.survey import survey_partition
 from keeplast.errors import RefusedError
 from keeplast.format import leader_epoch
 from keeplast.format.filename import LEADER_EPOCH_CHECKPOINT, LOG_START_CHECKPOINT
 from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
+from keeplast.run.delete_records import delete_records
+from keeplast.survey.log_bounds import load_checkpoints
+from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.survey import survey_partition
 from tests.kafka.oracle.driver import Json, Oracle
 from tests.kafka.oracle.random_log import DAY_MS, START_MS, Features, Script
 from tests.support.cases import topic_config

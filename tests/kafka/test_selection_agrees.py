@@ -16,10 +16,6 @@ from pathlib import Path
 import pytest
 
 from keeplast.cleaner.selection import Order, choose
-from keeplast.engine.log_bounds import load_checkpoints
-from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.rounds import candidate_of
-from keeplast.engine.survey import survey_partition
 from keeplast.format.filename import (
     CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
@@ -28,6 +24,10 @@ from keeplast.format.filename import (
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
+from keeplast.run.rounds import candidate_of
+from keeplast.survey.log_bounds import load_checkpoints
+from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.survey import survey_partition
 from tests.kafka.oracle.driver import Json, Oracle
 from tests.kafka.oracle.random_log import DAY_MS, START_MS, Features, Script
 from tests.support.cases import topic_config

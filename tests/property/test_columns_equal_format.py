@@ -15,17 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keeplast.api.configured_log import open_log
 from keeplast.columns import batch_table as t
-from keeplast.config.configured_log import open_log
-from keeplast.engine import record_columns
-from keeplast.engine.log_ranges import ALL, Wanted
-from keeplast.engine.record_columns import ColumnCollector, RecordColumns
 from keeplast.format.compression import Codec
 from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.log.append import NewRecord
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
+from keeplast.read import record_columns
+from keeplast.read.log_ranges import ALL, Wanted
+from keeplast.read.record_columns import ColumnCollector, RecordColumns
 from tests.support.drawn_batches import Drawn, drawn_batches
 from tests.support.kernel_window import windows_of, workspace
 from tests.support.log_builder import LogBuilder

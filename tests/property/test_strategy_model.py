@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keeplast.config.configured_log import open_log
+from keeplast.api.configured_log import open_log
 from keeplast.format.compression import Codec
 from keeplast.format.rank import Rank, rank_of
 from keeplast.format.record import Record

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from keeplast.cleaner.shapes import Shape
-from keeplast.engine.report import FilterStats
 from keeplast.format.compression import Codec
 from keeplast.log.append import NewRecord
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.rewrite.stats import FilterStats
 from tests.support.log_builder import LogBuilder, text
 from tests.support.partition_maker import DAY_MS, PARTITION
 from tests.support.tiered_log import Tiered

@@ -16,7 +16,7 @@ from keeplast.format.filename import INCOMPLETE
 from keeplast.log.files import FileSystem
 from keeplast.log.object_paths import place_path
 from keeplast.pipeline.session import start_session
-from keeplast.tier.mounted_files import mount
+from keeplast.tier.objects.mounted_files import mount
 from tests.services.conftest import S3
 from tests.support.mixed_log import write_mixed_log
 

@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.api.open_store import open_store
 from keeplast.cleaner.shapes import Shape
 from keeplast.clock import SystemClock
 from keeplast.config.mapping import topic_config
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.events import NoEvents
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.open_store import open_store
-from keeplast.engine.runner import Runner
-from keeplast.engine.tiered_store import TieredStore
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.log.object_paths import place_path
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.pipeline.runner import SparkRunner
-from keeplast.tier.mounted_files import mount
-from keeplast.tier.objects import segment_of_key
-from keeplast.tier.stores import open_objects
+from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_runner import LocalRunner
+from keeplast.store.tiered_store import TieredStore
+from keeplast.tier.objects.mounted_files import mount
+from keeplast.tier.objects.object_store import segment_of_key
+from keeplast.tier.objects.stores import open_objects
 from tests.services.conftest import S3
 from tests.support.cluster_faults import Act, Fault, Moment, Stage, inject
 from tests.support.manual_clock import ManualClock

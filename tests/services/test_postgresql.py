@@ -9,10 +9,10 @@ import pytest
 
 from keeplast.clock import SystemClock
 from keeplast.errors import CompactionError, ConflictError, FencedError, UnavailableError
-from keeplast.tier.database import open_database
-from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.partition_state import PartitionState
-from keeplast.tier.store_time import SKEW_MS_MAX, HostTime, ServerTime
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.metadata.store_time import SKEW_MS_MAX, HostTime, ServerTime
+from keeplast.tier.state.partition_state import PartitionState
 from tests.support.manual_clock import ManualClock
 from tests.support.metadata_contract import (
     GRACE_MS,
@@ -30,7 +30,9 @@ pytestmark = pytest.mark.services
 @pytest.fixture(autouse=True)
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time is moved by hand, unless a store is told another one."""
-    monkeypatch.setattr("keeplast.tier.transactions.time_of", lambda _, clock: HostTime(clock))
+    monkeypatch.setattr(
+        "keeplast.tier.metadata.transactions.time_of", lambda _, clock: HostTime(clock)
+    )
 
 
 class TestPostgreSQL(MetadataContract):

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.api.open_store import open_store
 from keeplast.config.mapping import topic_config
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.open_store import open_store
-from keeplast.engine.runner import Runner
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.log.files import FileSystem
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.tier.stores import PART_BYTES, open_objects
+from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.local_runner import LocalRunner
+from keeplast.tier.objects.stores import PART_BYTES, open_objects
 from tests.services.conftest import S3
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import PARTITION

@@ -35,7 +35,7 @@ def test_segments_that_go_before_the_log_start_is_known_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The examination is worth something: it fails where the order of operations is not kept."""
-    monkeypatch.setattr("keeplast.engine.expiry.raise_log_start", lambda *_, **__: None)
+    monkeypatch.setattr("keeplast.run.expiry.raise_log_start", lambda *_, **__: None)
     with pytest.raises(AssertionError):
         Crashes(SCENARIOS["all of a log, by time"], tmp_path).run(limit=24, nested_every=1000)
 

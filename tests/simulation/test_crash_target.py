@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from keeplast.clock import SystemClock
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.events import NoEvents
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.report import RoundReport
 from keeplast.errors import RefusedError
 from keeplast.format.checkpoint import decode_offsets
 from keeplast.format.filename import CLEANER_CHECKPOINT, INCOMPLETE
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_runner import LocalRunner
+from keeplast.survey.report import RoundReport
 from tests.support.crash_exploration import read_image
 from tests.support.crash_logs import CRASH_LOGS, CrashLog
 from tests.support.crashing_files import CrashingFiles, Image, Mode, digest

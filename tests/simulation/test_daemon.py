@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.api.configured_log import open_log
 from keeplast.cleaner.selection import PASSED_OVER_MAX, Choice, Order
-from keeplast.config.configured_log import open_log
-from keeplast.engine.report import RoundReport
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.format.record import Record
@@ -28,6 +27,7 @@ from keeplast.service import set_aside
 from keeplast.service.gauges import GAUGES, GaugeObserver
 from keeplast.service.receipts import FILE_NAME as RECEIPTS
 from keeplast.service.snapshot import PartitionState, Snapshot
+from keeplast.survey.report import RoundReport
 from tests.support.daemon_world import SETTINGS, Published, Told, World
 from tests.support.log_builder import START_MS
 from tests.support.observed_files import Crash, ObservedFiles, UnsyncedFiles

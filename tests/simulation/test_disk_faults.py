@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cli.exit_codes import CORRUPT, FAILED
-from keeplast.cli.verdict import round_exit_code
-from keeplast.engine.report import RoundReport
-from keeplast.engine.room import RESERVE_BYTES_MIN
+from keeplast.cli.frame.exit_codes import CORRUPT, FAILED
+from keeplast.cli.frame.verdict import round_exit_code
 from keeplast.format.filename import parse_segment_file
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
+from keeplast.run.room import RESERVE_BYTES_MIN
+from keeplast.survey.report import RoundReport
 from tests.support.crash_logs import MERGING
 from tests.support.faulty_files import FaultyFiles, ShortReads, Verb
 from tests.support.mixed_log import write_mixed_log

@@ -23,20 +23,16 @@ from typing import Any
 import pytest
 
 from keeplast.config.selection import Selection, select_partitions
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.events import NoEvents
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.log_bounds import Checkpoints, load_checkpoints
-from keeplast.engine.report import RoundReport
-from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.runner import Progressed
-from keeplast.engine.status import LogStatus, TombstoneReading, find_status
-from keeplast.engine.survey import survey_partition
-from keeplast.engine.task import PartitionTask, TaskResult
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
+from keeplast.inspect.status import LogStatus, TombstoneReading, find_status
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.runner import Progressed
+from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_runner import LocalRunner
 from keeplast.service.daemon import Daemon
 from keeplast.service.directory_work import DirectorySettings, DirectoryWork
 from keeplast.service.snapshot import PartitionState, Snapshot
@@ -47,6 +43,10 @@ from keeplast.service.status import (
     find_timestamp_ahead_max,
     join_status,
 )
+from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
+from keeplast.survey.report import RoundReport
+from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.survey import survey_partition
 from tests.support.daemon_world import Told
 from tests.support.log_builder import LogBuilder, text
 from tests.support.manual_clock import ManualClock

@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from keeplast.engine import tier_directory, tiered_store
-from keeplast.engine.log_bounds import LogBounds
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import SegmentFiles, load_aborted
-from keeplast.tier import importing, transfer
-from keeplast.tier.partition_state import PartitionState
+from keeplast.store import directory as tier_directory
+from keeplast.store import tiered_store
+from keeplast.survey.log_bounds import LogBounds
+from keeplast.tier.copy import importing
+from keeplast.tier.objects import transfer
+from keeplast.tier.state.partition_state import PartitionState
 from tests.support import tier_world_tasks
 from tests.support.owners_mood import OwnersTally
 from tests.support.owners_world import simulate

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.engine.shield import shielded
 from keeplast.errors import StoppedError
+from keeplast.run.shield import shielded
 from tests.support.cleaning_process import Subject, disturb, partitions, sender, staged_names
 from tests.support.mixed_log import write_mixed_log
 from tests.support.observed_files import ObservedFiles

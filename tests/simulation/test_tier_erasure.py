@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.engine.partition_host import PartitionHost
-from keeplast.engine.tier_erasure import TierPace
+from keeplast.host.partition_host import PartitionHost
 from keeplast.log.append import NewRecord
-from keeplast.tier.collection import collect
-from keeplast.tier.objects import partition_prefix
+from keeplast.store.erasure import TierPace
+from keeplast.tier.metadata.collection import collect
+from keeplast.tier.objects.object_store import partition_prefix
 from tests.support.hosts import TOPIC, Cluster
 from tests.support.partition_maker import PARTITION
 

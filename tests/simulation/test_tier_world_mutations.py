@@ -16,21 +16,24 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select, update
 
-from keeplast.engine import partition_host, tier_round
-from keeplast.engine.partition_host import PartitionHost
-from keeplast.engine.request import CleanRequest
-from keeplast.engine.task import TaskResult
-from keeplast.engine.tier_commit import TierCommit
 from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.host import partition_host, replica
+from keeplast.host.partition_host import PartitionHost
+from keeplast.host.replica import Replica
 from keeplast.log.append import LogAppender
 from keeplast.model.partition import TopicPartition
-from keeplast.tier import collection, replica, schema, transactions, transfer, vector
-from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.partition_state import Orphan
-from keeplast.tier.replica import Replica
-from keeplast.tier.rows import segment_of
-from keeplast.tier.segment import SegmentState
-from keeplast.tier.vector import Publication
+from keeplast.rewrite.task import TaskResult
+from keeplast.store import round as tier_round
+from keeplast.store.commit import TierCommit
+from keeplast.survey.request import CleanRequest
+from keeplast.tier.metadata import collection, schema, transactions
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.metadata.rows import segment_of
+from keeplast.tier.objects import transfer
+from keeplast.tier.state import vector
+from keeplast.tier.state.partition_state import Orphan
+from keeplast.tier.state.segment import SegmentState
+from keeplast.tier.state.vector import Publication
 from tests.support import tier_world_cluster
 from tests.support.tier_world import Failure, simulate
 from tests.support.tier_world_cluster import Mood, draw_mood, has_wrong_clocks

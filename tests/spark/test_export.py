@@ -14,13 +14,13 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from keeplast.cli.main import app
-from keeplast.engine.log_state import Winners
-from keeplast.engine.runner import Progressed
-from keeplast.engine.state_parts import StatePart
 from keeplast.errors import UnavailableError
 from keeplast.pipeline import export_plan
 from keeplast.pipeline.jobs import Told
 from keeplast.pipeline.state_job import show_states
+from keeplast.read.log_state import Winners
+from keeplast.read.state_parts import StatePart
+from keeplast.rewrite.runner import Progressed
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import SMALL_SEGMENTS
 from tests.support.state_in_parts import parts_of_log

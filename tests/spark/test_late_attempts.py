@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from keeplast.clock import SystemClock
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.events import NoEvents
-from keeplast.engine.runner import Progressed
-from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.log.files import LocalFiles
 from keeplast.pipeline.runner import SparkRunner
+from keeplast.rewrite.runner import Progressed
+from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import clean_request, last_round
 

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from keeplast.cli.main import app
-from keeplast.engine.kernel_cache import SHIPPED
+from keeplast.kernel_cache import SHIPPED
 from keeplast.pipeline.pack import SITE
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import NOW_MS, SMALL_SEGMENTS, clean, clean_request

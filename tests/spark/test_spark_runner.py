@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.api.configured_log import open_log
 from keeplast.clock import SystemClock
-from keeplast.config.configured_log import open_log
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.events import NoEvents
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.room import RESERVE_BYTES_MIN
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.runner import SparkRunner
 from keeplast.pipeline.stages import own_versions
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_runner import LocalRunner
+from keeplast.run.room import RESERVE_BYTES_MIN
+from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.mixed_log import write_mixed_log
 from tests.support.observed_files import ObservedFiles
 from tests.support.partition_maker import clean_request, last_round

@@ -12,18 +12,18 @@ from pyspark import SparkContext
 
 from keeplast.cleaner.shapes import Shape, ShapeChoice
 from keeplast.clock import SystemClock
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.events import NoEvents
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.report import Stats
-from keeplast.engine.runner import Progressed, Runner
-from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.jobs import packed
 from keeplast.pipeline.runner import SparkRunner
+from keeplast.rewrite.runner import Progressed, Runner
+from keeplast.rewrite.stats import Stats
+from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_runner import LocalRunner
 from tests.support.cleanings import OF_THE_SHAPE, Retell, Retold, nothing_tells
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import SMALL_SEGMENTS, clean_request, last_round

@@ -23,13 +23,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from keeplast.cleaner.shapes import Shape, ShapeChoice
-from keeplast.cli.progress import ProgressEvents
+from keeplast.cli.show.progress import ProgressEvents
 from keeplast.clock import SystemClock
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.events import NoEvents
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.report import RoundReport
-from keeplast.engine.runner import Runner
 from keeplast.log.files import LocalFiles
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
@@ -37,6 +32,11 @@ from keeplast.pipeline import export_plan
 from keeplast.pipeline.export import Workers, export_state
 from keeplast.pipeline.runner import SparkRunner
 from keeplast.pipeline.source_options import read_options
+from keeplast.rewrite.runner import Runner
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_runner import LocalRunner
+from keeplast.survey.report import RoundReport
 from tests.support.cleanings import Reshaped
 from tests.support.cluster_driver import FAULT, KILL, Step
 from tests.support.cluster_faults import (

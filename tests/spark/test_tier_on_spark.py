@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from keeplast.api.open_store import open_store
 from keeplast.cleaner.shapes import Shape
 from keeplast.cli.main import app
 from keeplast.config.mapping import topic_config
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.open_store import open_store
-from keeplast.engine.report import RoundReport
-from keeplast.engine.runner import Runner
-from keeplast.engine.tiered_store import TieredStore
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.pipeline.runner import SparkRunner
+from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.local_runner import LocalRunner
+from keeplast.store.tiered_store import TieredStore
+from keeplast.survey.report import RoundReport
 from tests.support.keyed_history import CLEAN_SEGMENTS, KeyedHistory
 from tests.support.keyed_history import TOPIC as KEYED_TOPIC
 from tests.support.manual_clock import ManualClock

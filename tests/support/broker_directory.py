@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from keeplast.engine.tiered_store import TieredStore
 from keeplast.format.control import ControlType
 from keeplast.format.filename import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
 from keeplast.log.append import LogAppender, NewRecord
@@ -15,10 +14,11 @@ from keeplast.log.files import LocalFiles
 from keeplast.log.log_start import raise_log_start, retire_below
 from keeplast.log.truncation import truncate_log
 from keeplast.model.topic_config import TopicConfig
-from keeplast.tier.database import open_database
-from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.partition_state import PartitionState
-from keeplast.tier.stores import open_objects
+from keeplast.store.tiered_store import TieredStore
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.objects.stores import open_objects
+from keeplast.tier.state.partition_state import PartitionState
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import COMPACT, NOW_MS, PARTITION
 from tests.support.reader import read_partition

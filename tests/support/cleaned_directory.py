@@ -8,19 +8,19 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from keeplast.engine.tiered_store import TieredStore
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.append import NewRecord
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.topic_config import TopicConfig
-from keeplast.tier.continuity import Replacement
-from keeplast.tier.database import open_database
-from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.moving_directory import directory_id
-from keeplast.tier.objects import ObjectStore
-from keeplast.tier.partition_state import PartitionState
-from keeplast.tier.stores import open_objects
+from keeplast.store.tiered_store import TieredStore
+from keeplast.tier.copy.moving_directory import directory_id
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.objects.object_store import ObjectStore
+from keeplast.tier.objects.stores import open_objects
+from keeplast.tier.state.continuity import Replacement
+from keeplast.tier.state.partition_state import PartitionState
 from tests.support.log_builder import NOBODY, LogBuilder, Sender
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import COMPACT, NOW_MS, PARTITION, clean, clean_request
@@ -90,7 +90,7 @@ class CleanedDirectory:
         """Be a store of a version that remembered none."""
         from sqlalchemy import delete
 
-        from keeplast.tier import schema
+        from keeplast.tier.metadata import schema
 
         with self.store._transactions.writing() as connection:
             connection.execute(delete(schema.VISITS))

@@ -16,12 +16,12 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keeplast.engine.report import RoundReport
 from keeplast.format import txn_index
 from keeplast.format.compression import Codec
 from keeplast.format.filename import TXN_INDEX
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.append import NewRecord
+from keeplast.survey.report import RoundReport
 from tests.support.damaged_log import index_anew
 from tests.support.log_builder import START_MS, Sender
 from tests.support.scenario_log import DAY_MS, SMALL, ScenarioLog

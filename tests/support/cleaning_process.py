@@ -18,9 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.format.batch import encode_batch
 from keeplast.format.control import ControlType
 from keeplast.format.filename import LOG, parse_segment_file
@@ -30,6 +27,9 @@ from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import LocalFiles
 from keeplast.log.recovery import recover_swap
 from keeplast.model.partition import TopicPartition
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.coordinator import Coordinator
+from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.partition_maker import (
     COMPACT,
     NOW_MS,

@@ -14,16 +14,16 @@ from pathlib import Path
 
 from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.clock import SystemClock
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.events import NoEvents
-from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.runner import Progressed, Runner
-from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
+from keeplast.rewrite.runner import Progressed, Runner
+from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.cases import KEY_MAP_BYTES, Json, RoundSettings, topic_config
 from tests.support.replay import Cleaning
 

@@ -24,18 +24,22 @@ from pyspark import TaskContext
 
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.columns.winners import KeyMap
-from keeplast.engine.log_state import Winners
-from keeplast.engine.runner import Progressed
-from keeplast.engine.standings import Standings
-from keeplast.engine.state_parts import (
+from keeplast.pipeline import export, jobs, state_job
+from keeplast.pipeline.export_tasks import ExportedFile, export_part
+from keeplast.pipeline.stages import Worker
+from keeplast.read.log_state import Winners
+from keeplast.read.state_parts import (
     BucketRows,
     CutState,
     StatePart,
     send_keys,
     winners_of_bucket,
 )
-from keeplast.engine.task import PartitionTask, TaskResult
-from keeplast.engine.units import (
+from keeplast.rewrite.runner import Progressed
+from keeplast.rewrite.stage_work import resolve
+from keeplast.rewrite.standings import Standings
+from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.rewrite.units import (
     Answer,
     AskUnit,
     FilterUnit,
@@ -49,10 +53,6 @@ from keeplast.engine.units import (
     Unit,
     UnitResult,
 )
-from keeplast.engine.work import resolve
-from keeplast.pipeline import export, jobs, state_job
-from keeplast.pipeline.export_tasks import ExportedFile, export_part
-from keeplast.pipeline.stages import Worker
 
 _Found = TypeVar("_Found")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from keeplast.tier.objects import ObjectStore, ObjectWriter, StoredObject
+from keeplast.tier.objects.object_store import ObjectStore, ObjectWriter, StoredObject
 
 
 class CountingObjects:

@@ -14,21 +14,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keeplast.clock import SystemClock
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.events import NoEvents
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.receipt_book import read_receipts
-from keeplast.engine.runner import Progressed, Runner
-from keeplast.engine.task import PartitionTask, TaskResult
-from keeplast.engine.verdicts import Verdict
-from keeplast.engine.verification import Verifier, VerifySettings
 from keeplast.errors import InvalidError
 from keeplast.format import txn_index
 from keeplast.format.checkpoint import decode_offsets
 from keeplast.format.filename import CLEANER_CHECKPOINT, LOG, TXN_INDEX, parse_segment_file
 from keeplast.format.message_set import Batch, read_batches
+from keeplast.inspect.verdicts import Verdict
+from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.log.files import FileSystem
 from keeplast.log.recovery import recover_swap
+from keeplast.rewrite.runner import Progressed, Runner
+from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_runner import LocalRunner
+from keeplast.survey.receipt_book import read_receipts
 from tests.support.crash_logs import CrashLog
 from tests.support.crashing_files import CrashingFiles, Image, Mode, digest
 from tests.support.observed_files import Crash

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from keeplast.tier.objects import ObjectTree, ObjectWriter, StoredObject
+from keeplast.tier.objects.object_store import ObjectTree, ObjectWriter, StoredObject
 
 
 class Crash(BaseException):

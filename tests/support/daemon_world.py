@@ -11,23 +11,23 @@ from pathlib import Path
 
 from keeplast.cleaner.selection import Choice, Order
 from keeplast.config.selection import Selection, select_partitions
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.events import NoEvents
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.report import ExpiryReport, RoundReport
-from keeplast.engine.request import CleanRequest
-from keeplast.engine.runner import Runner
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.append import NewRecord
 from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_runner import LocalRunner
 from keeplast.service.daemon import Daemon
 from keeplast.service.directory_work import DirectorySettings, DirectoryWork
 from keeplast.service.run_report import RunReport
 from keeplast.service.snapshot import PartitionFacts, Snapshot
+from keeplast.survey.report import ExpiryReport, RoundReport
+from keeplast.survey.request import CleanRequest
 from tests.support.log_builder import START_MS, LogBuilder, text
 from tests.support.manual_clock import ManualClock
 from tests.support.observed_files import UnsyncedFiles

@@ -24,11 +24,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
-from keeplast.cli.log_scan import Sample
-from keeplast.cli.log_view import view_partition
-from keeplast.config.configured_log import open_log
+from keeplast.api.configured_log import open_log
+from keeplast.cli.show.log import view_partition
 from keeplast.config.selection import select_partitions
-from keeplast.engine.report import RoundReport
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format import checkpoint, leader_epoch, meta_properties, partition_metadata
 from keeplast.format.checksum import crc32, crc32c
@@ -41,7 +39,9 @@ from keeplast.format.filename import (
     REPLICATION_CHECKPOINT,
 )
 from keeplast.format.message_set import read_entries
+from keeplast.inspect.log_scan import Sample
 from keeplast.log.files import LocalFiles
+from keeplast.survey.report import RoundReport
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import (
     COMPACT,

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from keeplast.engine.report import ExpiryReport
-from keeplast.engine.request import CleanRequest
 from keeplast.format import leader_epoch
 from keeplast.format.filename import (
     CLEANER_CHECKPOINT,
@@ -18,6 +16,8 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.model.topic_config import TopicConfig
+from keeplast.survey.report import ExpiryReport
+from keeplast.survey.request import CleanRequest
 from tests.support.observed_files import UnsyncedFiles
 from tests.support.partition_maker import (
     NOW_MS,

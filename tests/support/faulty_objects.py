@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from keeplast.errors import UnavailableError
-from keeplast.tier.objects import ObjectStore, ObjectWriter, StoredObject
+from keeplast.tier.objects.object_store import ObjectStore, ObjectWriter, StoredObject
 
 REQUESTS = ("read", "stat", "open", "write", "close")
 

@@ -29,20 +29,21 @@ from sqlalchemy import event
 
 from keeplast.clock import SystemClock
 from keeplast.config.mapping import topic_config
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.runner import Runner
-from keeplast.engine.tiered_store import TieredStore
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import CompactionError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.message_set import read_batches
+from keeplast.host.opening import open_host
 from keeplast.log.append import NewRecord
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.tier.database import open_database
-from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.objects import ObjectStore, ObjectWriter, StoredObject
-from keeplast.tier.stores import open_objects
+from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.local_runner import LocalRunner
+from keeplast.store.tiered_store import TieredStore
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.objects.object_store import ObjectStore, ObjectWriter, StoredObject
+from keeplast.tier.objects.stores import open_objects
 
 ANSWER_SECONDS_MAX = 120
 CHANGES = (
@@ -184,7 +185,9 @@ class Member:
             files=LocalFiles(),
         )  # fmt: skip
         topic = topic_config(place.settings)
-        self.host = self.tiered.host(place.partition, place.root / owner, topic, recovers=True)
+        self.host = open_host(
+            self.tiered, place.partition, place.root / owner, topic, recovers=True
+        )
 
     def close(self) -> None:
         """Leave as a host does that is stopped in good order."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.partition_host import PartitionHost
-from keeplast.engine.runner import Runner
-from keeplast.engine.tier_round import TierRequest, clean_remote
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.format.message_set import read_batches
+from keeplast.host.partition_host import PartitionHost
 from keeplast.log.append import NewRecord
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.tier.database import open_database
-from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.objects import ObjectStore
-from keeplast.tier.stores import open_objects
+from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.local_runner import LocalRunner
+from keeplast.store.round import TierRequest, clean_remote
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.objects.object_store import ObjectStore
+from keeplast.tier.objects.stores import open_objects
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import COMPACT, NOW_MS, PARTITION
 

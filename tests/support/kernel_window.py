@@ -12,9 +12,9 @@ from pathlib import Path
 
 from keeplast.columns import batch_table as t
 from keeplast.columns import verdicts
-from keeplast.engine.kernel_cache import load_kernels
-from keeplast.engine.workspace import MEMORY_BYTES_MIN, DecompressedCache, Workspace
 from keeplast.log.windows import Window, WindowBuffers, read_windows
+from keeplast.rewrite.kernels import load_kernels
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, DecompressedCache, Workspace
 
 PATH = Path("window.log")
 HASH_KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)

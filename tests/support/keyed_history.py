@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from keeplast.cleaner.shapes import Shape
-from keeplast.engine.report import FilterStats, RoundReport
-from keeplast.engine.runner import Runner
 from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.stats import FilterStats
+from keeplast.survey.report import RoundReport
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import NOW_MS, PARTITION
 from tests.support.tiered_log import Tiered

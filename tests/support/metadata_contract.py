@@ -15,14 +15,14 @@ from sqlalchemy import select
 from keeplast.errors import ConflictError, FencedError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
-from keeplast.tier import schema
-from keeplast.tier.continuity import Visits
-from keeplast.tier.database import open_database
-from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.partition_state import PartitionState
-from keeplast.tier.routing import Route
-from keeplast.tier.rows import KEPT_MS, PRUNED_MAX
-from keeplast.tier.segment import RemoteFile, RemoteSegment, SegmentKind, SegmentState
+from keeplast.tier.metadata import schema
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.metadata.rows import KEPT_MS, PRUNED_MAX
+from keeplast.tier.state.continuity import Visits
+from keeplast.tier.state.partition_state import PartitionState
+from keeplast.tier.state.routing import Route
+from keeplast.tier.state.segment import RemoteFile, RemoteSegment, SegmentKind, SegmentState
 from tests.support.manual_clock import ManualClock
 
 PARTITION = TopicPartition("t", 0)

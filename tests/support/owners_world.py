@@ -22,21 +22,21 @@ from unittest.mock import patch
 
 from sqlalchemy import Engine, delete
 
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.runner import Runner
-from keeplast.engine.tiered_store import TieredStore
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import CommitUnknownError, CompactionError, UnavailableError
 from keeplast.format.control import ControlType
 from keeplast.format.filename import CLEANED, DELETED, LOG, LOG_START_CHECKPOINT, SWAP, TXN_INDEX
 from keeplast.format.record import Record
 from keeplast.log.files import FileSystem
 from keeplast.model.topic_config import CleanerConfig
+from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.local_runner import LocalRunner
 from keeplast.service.daemon import Daemon
 from keeplast.service.store_settings import StoreSettings
 from keeplast.service.store_work import StoreWork
-from keeplast.tier import schema
-from keeplast.tier.objects import object_key
+from keeplast.store.tiered_store import TieredStore
+from keeplast.tier.metadata import schema
+from keeplast.tier.objects.object_store import object_key
 from tests.support.daemon_world import Published
 from tests.support.manual_clock import ManualClock
 from tests.support.owners_broker import Broker

@@ -12,12 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from keeplast.clock import Clock, SystemClock
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.events import Events, NoEvents
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.report import CleanReport, RoundReport
-from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.format import leader_epoch, offset_index, producer_snapshot, time_index, txn_index
 from keeplast.format.batch import encode_batch
 from keeplast.format.control import ControlType, EndTransactionMarker, encode_end_transaction
@@ -28,6 +22,12 @@ from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import Events, NoEvents
+from keeplast.run.local_runner import LocalRunner
+from keeplast.survey.report import CleanReport, RoundReport
+from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.observed_files import UnsyncedFiles
 
 NOW_MS = 1_700_000_000_000

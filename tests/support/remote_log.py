@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.report import RoundReport
-from keeplast.engine.runner import Runner
-from keeplast.engine.tiered_store import TieredStore
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.format.filename import LOG
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.format.record import Record
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.tier.database import open_database
-from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.objects import ObjectStore, object_key
-from keeplast.tier.partition_state import PartitionState
-from keeplast.tier.segment import RemoteSegment
-from keeplast.tier.stores import open_objects
+from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.local_runner import LocalRunner
+from keeplast.store.tiered_store import TieredStore
+from keeplast.survey.report import RoundReport
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.objects.object_store import ObjectStore, object_key
+from keeplast.tier.objects.stores import open_objects
+from keeplast.tier.state.partition_state import PartitionState
+from keeplast.tier.state.segment import RemoteSegment
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import NOW_MS, PARTITION
 from tests.support.reader import Readable, read_partition

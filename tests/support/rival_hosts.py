@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from keeplast.model.partition import TopicPartition
-from keeplast.tier.objects import object_key, partition_prefix, segment_of_key
+from keeplast.tier.objects.object_store import object_key, partition_prefix, segment_of_key
 from tests.support.host_process import Entry, Member, Place
 
 TOPIC_ID = "5" * 32

@@ -20,19 +20,6 @@ from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups
 from keeplast.clock import SystemClock
 from keeplast.columns import verdicts, winners
 from keeplast.columns.winners import KeyMap
-from keeplast.engine.commit import commit_in_place
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.events import NoEvents
-from keeplast.engine.index import Indexed, index_partition
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.log_bounds import load_checkpoints
-from keeplast.engine.marked_plan import MarkedPlan
-from keeplast.engine.report import RoundReport
-from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.survey import Survey, survey_partition
-from keeplast.engine.task import Carry, IndexStats, PartitionTask, TaskResult, second_pass_start
-from keeplast.engine.wave import run_wave
-from keeplast.engine.workspace import MEMORY_BYTES_MIN, DecompressedCache, Workspace
 from keeplast.format import txn_index
 from keeplast.format.batch import encode_batch
 from keeplast.format.filename import LOG, TXN_INDEX
@@ -43,6 +30,19 @@ from keeplast.log.files import LocalFiles
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.rewrite.index import Indexed, index_partition
+from keeplast.rewrite.marked_plan import MarkedPlan
+from keeplast.rewrite.task import Carry, IndexStats, PartitionTask, TaskResult, second_pass_start
+from keeplast.rewrite.wave import run_wave
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, DecompressedCache, Workspace
+from keeplast.run.commit import commit_in_place
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_runner import LocalRunner
+from keeplast.survey.log_bounds import load_checkpoints
+from keeplast.survey.report import RoundReport
+from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.survey import Survey, survey_partition
 from tests.support.kernel_window import HASH_KEY, window_of
 from tests.support.log_builder import LogBuilder
 from tests.support.standings import ABSENT, winning_offsets

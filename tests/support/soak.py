@@ -16,8 +16,8 @@ from pathlib import Path
 
 from keeplast.errors import UnavailableError
 from keeplast.model.partition import TopicPartition
-from keeplast.tier.objects import partition_prefix
-from keeplast.tier.stores import open_objects
+from keeplast.tier.objects.object_store import partition_prefix
+from keeplast.tier.objects.stores import open_objects
 from tests.support.host_process import Entry, HostProcess, Member, Outcome, Place
 
 TOPIC_ID = "7" * 32

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.log_state import Winners
-from keeplast.engine.runner import Progressed
-from keeplast.engine.state_parts import (
+from keeplast.model.topic_config import TopicConfig
+from keeplast.read.log_state import Winners
+from keeplast.read.state_parts import (
     NO_WINNERS,
     CutState,
     StatePart,
     send_keys,
     winners_of_bucket,
 )
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
-from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.runner import Progressed
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.local_runner import LocalRunner
 from tests.support.record_rows import LogRow, rows_of
 from tests.support.source_reading import splits_of, view_of
 

@@ -8,24 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from keeplast.api.open_store import open_store
 from keeplast.config.mapping import topic_config
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.open_store import open_store
-from keeplast.engine.runner import Runner
-from keeplast.engine.tiered_store import TieredStore
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import UNLIMITED, CleanerConfig, TopicConfig
+from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.local_runner import LocalRunner
 from keeplast.service.daemon import Daemon
 from keeplast.service.run_report import RunReport
 from keeplast.service.store_settings import StoreSettings
 from keeplast.service.store_work import StoreWork
-from keeplast.tier.database import open_database
-from keeplast.tier.holder import Holder
-from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.stores import open_objects
+from keeplast.store.tiered_store import TieredStore
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.objects.stores import open_objects
+from keeplast.tier.state.holder import Holder
 from tests.support.daemon_world import Published, Told
 from tests.support.log_builder import START_MS, LogBuilder, text
 from tests.support.manual_clock import ManualClock

@@ -18,19 +18,19 @@ from contextlib import contextmanager
 
 from sqlalchemy import Engine
 
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.runner import Runner
-from keeplast.engine.tier_verification import verify_remote
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.format.control import ControlType
 from keeplast.format.record import Record
+from keeplast.host.replica import Role
 from keeplast.log.append import NewRecord
 from keeplast.log.files import FileSystem
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.tier.objects import segment_of_key
-from keeplast.tier.replica import Role
-from keeplast.tier.segment import SegmentState
-from keeplast.tier.store_time import SKEW_MS_MAX
+from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.local_runner import LocalRunner
+from keeplast.store.verification import verify_remote
+from keeplast.tier.metadata.store_time import SKEW_MS_MAX
+from keeplast.tier.objects.object_store import segment_of_key
+from keeplast.tier.state.segment import SegmentState
 from tests.support.partition_maker import NOW_MS, PARTITION
 from tests.support.tier_world_cluster import (
     DATABASE,

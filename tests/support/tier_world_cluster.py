@@ -25,10 +25,10 @@ from keeplast.errors import (
 from keeplast.format.filename import LOG
 from keeplast.format.message_set import read_batches
 from keeplast.model.topic_config import TopicConfig
-from keeplast.tier import schema
-from keeplast.tier.objects import object_key
-from keeplast.tier.segment import SegmentState, is_within_lineage
-from keeplast.tier.store_time import SKEW_MS_MAX, StoreTime
+from keeplast.tier.metadata import schema
+from keeplast.tier.metadata.store_time import SKEW_MS_MAX, StoreTime
+from keeplast.tier.objects.object_store import object_key
+from keeplast.tier.state.segment import SegmentState, is_within_lineage
 from tests.support.crashing_files import Image
 from tests.support.manual_clock import ManualClock, SharedTime, SkewedClock
 from tests.support.partition_maker import NOW_MS, PARTITION

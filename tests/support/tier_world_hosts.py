@@ -9,18 +9,19 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from keeplast.engine.partition_host import PartitionHost
-from keeplast.engine.tiered_store import TieredStore
 from keeplast.format import txn_index
 from keeplast.format.filename import TXN_INDEX
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
+from keeplast.host.opening import open_host
+from keeplast.host.partition_host import PartitionHost
+from keeplast.host.replica import Role
 from keeplast.log.partition_log import load_aborted
 from keeplast.model.topic_config import TopicConfig
-from keeplast.tier.objects import object_key
-from keeplast.tier.replica import Role
-from keeplast.tier.store_time import StoreTime
+from keeplast.store.tiered_store import TieredStore
+from keeplast.tier.metadata.store_time import StoreTime
+from keeplast.tier.objects.object_store import object_key
 from tests.support.crashing_files import Image
 from tests.support.manual_clock import ManualClock, SkewedClock
 from tests.support.partition_maker import PARTITION
@@ -85,7 +86,7 @@ class Process(Life):
 
     def open(self) -> None:
         """Open the partition, and recover what a crash left."""
-        self.opened = self.tiered.host(PARTITION, self.disk, self.around.topic, recovers=True)
+        self.opened = open_host(self.tiered, PARTITION, self.disk, self.around.topic, recovers=True)
 
     def advance_high_watermark(self) -> None:
         """Acknowledge what every replica has that counts, as this leader knows them."""

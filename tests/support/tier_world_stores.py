@@ -26,12 +26,18 @@ from keeplast.clock import Clock
 from keeplast.errors import CommitUnknownError, UnavailableError
 from keeplast.format.checksum import crc32c
 from keeplast.model.partition import TopicPartition
-from keeplast.tier import schema
-from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.objects import FILTER, ObjectWriter, StoredObject, object_key, segment_of_key
-from keeplast.tier.partition_state import PartitionState
-from keeplast.tier.store_time import StoreTime
-from keeplast.tier.transactions import Transactions
+from keeplast.tier.metadata import schema
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.metadata.store_time import StoreTime
+from keeplast.tier.metadata.transactions import Transactions
+from keeplast.tier.objects.object_store import (
+    FILTER,
+    ObjectWriter,
+    StoredObject,
+    object_key,
+    segment_of_key,
+)
+from keeplast.tier.state.partition_state import PartitionState
 from tests.support.crashing_files import CrashingFiles, Image
 from tests.support.partition_maker import PARTITION
 from tests.support.tier_world_tasks import Tasks

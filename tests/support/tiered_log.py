@@ -7,26 +7,26 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from keeplast.cleaner.shapes import Shape
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.report import RoundReport
-from keeplast.engine.runner import Runner
-from keeplast.engine.tier_commit import Committed
-from keeplast.engine.tier_round import TierRequest, clean_remote
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.tier.database import open_database
-from keeplast.tier.filters import KEY_BYTES, KEY_FACT
-from keeplast.tier.importing import (
+from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.local_runner import LocalRunner
+from keeplast.store.commit import Committed
+from keeplast.store.round import TierRequest, clean_remote
+from keeplast.survey.report import RoundReport
+from keeplast.tier.copy.importing import (
     export_partition,
     import_segments,
     read_lineage,
     read_topic_id,
 )
-from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.objects import FILTER, ObjectStore, object_key
-from keeplast.tier.partition_state import PartitionState
-from keeplast.tier.stores import open_objects
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.objects.filters import KEY_BYTES, KEY_FACT
+from keeplast.tier.objects.object_store import FILTER, ObjectStore, object_key
+from keeplast.tier.objects.stores import open_objects
+from keeplast.tier.state.partition_state import PartitionState
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import NOW_MS, PARTITION
 from tests.support.reader import read_partition

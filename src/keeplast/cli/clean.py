@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keeplast.cli import options
-from keeplast.cli.guard import StopSignals, run_guarded
-from keeplast.cli.wiring import CoordinatorPort, RunnerName
+from keeplast.cli.frame import options
+from keeplast.cli.frame.guard import StopSignals, run_guarded
+from keeplast.cli.frame.wiring import CoordinatorPort, RunnerName
 
 if TYPE_CHECKING:
-    from keeplast.engine.report import CleanReport
-    from keeplast.engine.request import CleanRequest
+    from keeplast.survey.report import CleanReport
+    from keeplast.survey.request import CleanRequest
 
 
 def clean(
@@ -88,11 +88,11 @@ def clean(
 
 
 def _cleaned(values: options.RunOptions) -> tuple[int, dict[str, Any]]:
-    from keeplast.cli.call import report_call
-    from keeplast.cli.expiry_view import expiry_table
-    from keeplast.cli.output import print_result, say
-    from keeplast.cli.tables import note_lines, reasons_table, summary_table
-    from keeplast.cli.verdict import is_stopped, report_errors, report_exit_code
+    from keeplast.cli.frame.call import report_call
+    from keeplast.cli.frame.verdict import is_stopped, report_errors, report_exit_code
+    from keeplast.cli.show.expiry import expiry_table
+    from keeplast.cli.show.output import print_result, say
+    from keeplast.cli.show.tables import note_lines, reasons_table, summary_table
 
     stopped_by: list[int] = []
 

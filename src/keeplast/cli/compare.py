@@ -10,24 +10,24 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from keeplast.cli.call import select
-from keeplast.cli.compare_view import render
-from keeplast.cli.exit_codes import DONE, error_exit_code
-from keeplast.cli.guard import JSON_VERSION, error_document
-from keeplast.cli.options import RunOptions
-from keeplast.cli.output import print_result, say
-from keeplast.cli.progress import ProgressEvents
-from keeplast.cli.verdict import report_errors, report_exit_code
+from keeplast.cli.frame.call import select
+from keeplast.cli.frame.exit_codes import DONE, error_exit_code
+from keeplast.cli.frame.guard import error_document
+from keeplast.cli.frame.options import RunOptions
+from keeplast.cli.frame.verdict import report_errors, report_exit_code
+from keeplast.cli.show.compare import render
+from keeplast.cli.show.output import JSON_VERSION, print_result, say
+from keeplast.cli.show.progress import ProgressEvents
 from keeplast.config.sources import read_settings
-from keeplast.engine.preview import READINGS, StrategyPreview, preview_strategy
-from keeplast.engine.report import CleanReport
-from keeplast.engine.request import PartitionRequest
 from keeplast.errors import CompactionError, InvalidError, error_text
 from keeplast.format.filename import LOG_START_CHECKPOINT
+from keeplast.inspect.preview import READINGS, StrategyPreview, preview_strategy
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.size import parse_size
 from keeplast.model.topic_config import TopicConfig
+from keeplast.survey.report import CleanReport
+from keeplast.survey.request import PartitionRequest
 
 STRATEGY_KEYS = (
     "compaction.strategy",

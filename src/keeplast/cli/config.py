@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from keeplast.cli.guard import run_guarded
-from keeplast.cli.options import BrokerConfig, Config, ConfigFile, Json
+from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.frame.options import BrokerConfig, Config, ConfigFile, Json
 
 config = typer.Typer(
     name="config",

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keeplast.cli.config_view import (
+from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
+from keeplast.cli.show.config import (
     broker_text,
     change_lines,
     definition_lines,
@@ -17,10 +18,8 @@ from keeplast.cli.config_view import (
     value_row,
     values_table,
 )
-from keeplast.cli.exit_codes import CHECK_FAILED, DONE
-from keeplast.cli.guard import JSON_VERSION
-from keeplast.cli.output import print_result, say
-from keeplast.cli.sizes import format_counted
+from keeplast.cli.show.output import JSON_VERSION, print_result, say
+from keeplast.cli.show.sizes import format_counted
 from keeplast.config.broker_config import (
     broker_problems,
     read_broker_bytes,

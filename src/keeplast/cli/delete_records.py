@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keeplast.cli import options
-from keeplast.cli.guard import run_guarded
+from keeplast.cli.frame import options
+from keeplast.cli.frame.guard import run_guarded
 
 if TYPE_CHECKING:
-    from keeplast.engine.delete_records import DeleteRecordsReport
+    from keeplast.run.delete_records import DeleteRecordsReport
 
 Topic = Annotated[
     str, typer.Option("--topic", metavar="T", help="The topic.", rich_help_panel=options.SCOPE)
@@ -85,11 +85,11 @@ def _deleted(
     unsafe: bool,
     as_json: bool,
 ) -> tuple[int, dict[str, Any]]:
-    from keeplast.cli.exit_codes import DONE
-    from keeplast.cli.output import print_result, say
+    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.show.output import print_result, say
     from keeplast.config.selection import choose_partition
-    from keeplast.engine.delete_records import delete_records as delete
     from keeplast.log.files import LocalFiles
+    from keeplast.run.delete_records import delete_records as delete
 
     files = LocalFiles()
     request, warnings = choose_partition(
@@ -120,8 +120,8 @@ def _deleted(
 
 def _lines(report: DeleteRecordsReport, *, dry_run: bool, removes: bool) -> list[str]:
     """Return what happened, what it means, and what becomes of the bytes and when."""
-    from keeplast.cli.escapes import printable
-    from keeplast.cli.sizes import format_bytes
+    from keeplast.cli.show.sizes import format_bytes
+    from keeplast.model.escapes import printable
 
     name = printable(f"{report.topic}-{report.partition}")
     would = "would be " if dry_run else ""

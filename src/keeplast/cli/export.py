@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keeplast.cli import options
-from keeplast.cli.escapes import printable
-from keeplast.cli.guard import JSON_VERSION, run_guarded
-from keeplast.cli.places import object_option, place
-from keeplast.cli.wiring import RunnerName, check_runner, open_runner
+from keeplast.cli.frame import options
+from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.frame.places import object_option, place
+from keeplast.cli.frame.wiring import RunnerName, check_runner, open_runner
+from keeplast.cli.show.output import JSON_VERSION
 from keeplast.errors import InvalidError
 from keeplast.log.object_paths import shown
+from keeplast.model.escapes import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -103,9 +104,9 @@ def export(
 
 
 def _exported(values: ExportOptions) -> tuple[int, dict[str, Any]]:
-    from keeplast.cli.exit_codes import DONE
-    from keeplast.cli.output import print_result, say
-    from keeplast.cli.progress import ProgressEvents
+    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.show.output import print_result, say
+    from keeplast.cli.show.progress import ProgressEvents
     from keeplast.config.sources import read_settings
     from keeplast.log.data_directory import open_data_directory
     from keeplast.log.files import LocalFiles
@@ -155,9 +156,9 @@ def _exported(values: ExportOptions) -> tuple[int, dict[str, Any]]:
 
 def _source(values: ExportOptions) -> SourceOptions:
     """Return what is read, in the words of the data source."""
-    from keeplast.engine.workspace import MEMORY_BYTES_MIN
     from keeplast.model.size import parse_size
     from keeplast.pipeline.source_options import OBJECT_PREFIX, read_options
+    from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 
     memory_bytes = parse_size(values.memory, "--memory")
     if memory_bytes < MEMORY_BYTES_MIN:
@@ -180,8 +181,8 @@ def _require_pyarrow() -> None:
 
 
 def _table(done: Export) -> Table:
-    from keeplast.cli.rows import new_table
-    from keeplast.cli.sizes import format_bytes
+    from keeplast.cli.show.rows import new_table
+    from keeplast.cli.show.sizes import format_bytes
 
     table = new_table("partition", ">keys", ">Parquet", ">tasks", ">go on at offset")
     for each in done.partitions:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keeplast.cli.guard import run_guarded
-from keeplast.cli.options import Json, ObjectOptions
-from keeplast.cli.places import place, recipe_for
+from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.frame.options import Json, ObjectOptions
+from keeplast.cli.frame.places import place, recipe_for
 
 if TYPE_CHECKING:
     from keeplast.log.files import FileSystem
@@ -62,12 +62,12 @@ def _inspected(
     *,
     as_json: bool,
 ) -> tuple[int, dict[str, Any]]:
-    from keeplast.cli.exit_codes import CORRUPT, DONE
-    from keeplast.cli.log_scan import Sample
-    from keeplast.cli.log_view import METADATA_SNAPSHOT, view_partition, view_segment
-    from keeplast.cli.output import print_result, screen_width
+    from keeplast.cli.frame.exit_codes import CORRUPT, DONE
+    from keeplast.cli.show.log import METADATA_SNAPSHOT, view_partition, view_segment
+    from keeplast.cli.show.output import print_result, screen_width
     from keeplast.errors import InvalidError
     from keeplast.format.filename import LOG, parse_segment_file
+    from keeplast.inspect.log_scan import Sample
 
     path = path.absolute()
     files = recipe_for((path,), object_options).open()
@@ -89,10 +89,9 @@ def _inspected(
 def _file_inspected(
     path: Path, files: FileSystem, limit: int, *, as_json: bool
 ) -> tuple[int, dict[str, Any]]:
-    from keeplast.cli.exit_codes import CORRUPT, DONE
-    from keeplast.cli.file_view import view_file
-    from keeplast.cli.guard import JSON_VERSION
-    from keeplast.cli.output import print_result, say
+    from keeplast.cli.frame.exit_codes import CORRUPT, DONE
+    from keeplast.cli.show.file import view_file
+    from keeplast.cli.show.output import JSON_VERSION, print_result, say
 
     view = view_file(path, files)
     count = len(view.rows)

@@ -12,18 +12,18 @@ from keeplast import __version__
 from keeplast.cli.clean import clean
 from keeplast.cli.config import config
 from keeplast.cli.delete_records import delete_records
-from keeplast.cli.demo import demo
-from keeplast.cli.exit_codes import INTERRUPTED, TERMINATED
+from keeplast.cli.demo.command import demo
 from keeplast.cli.export import export
-from keeplast.cli.guard import Terminated, terminate_on_signal
+from keeplast.cli.frame.exit_codes import INTERRUPTED, TERMINATED
+from keeplast.cli.frame.guard import Terminated, terminate_on_signal
 from keeplast.cli.inspect import inspect
-from keeplast.cli.output import claim_stdout
 from keeplast.cli.pack import pack
 from keeplast.cli.plan import plan
 from keeplast.cli.receipt import receipt
 from keeplast.cli.run import run
+from keeplast.cli.show.output import claim_stdout
 from keeplast.cli.status import status
-from keeplast.cli.tier import tier
+from keeplast.cli.tier.main import tier
 from keeplast.cli.verify import verify
 
 

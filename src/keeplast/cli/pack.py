@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from keeplast.cli import options
-from keeplast.cli.guard import run_guarded
+from keeplast.cli.frame import options
+from keeplast.cli.frame.guard import run_guarded
 
 EXTRAS_DEFAULT = ("spark", "s3")
 
@@ -62,10 +62,10 @@ def _packed(
 ) -> tuple[int, dict[str, Any]]:
     import sys
 
-    from keeplast.cli.exit_codes import DONE
-    from keeplast.cli.output import print_result, say
-    from keeplast.cli.progress import ProgressEvents
-    from keeplast.cli.sizes import format_bytes
+    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.show.output import print_result, say
+    from keeplast.cli.show.progress import ProgressEvents
+    from keeplast.cli.show.sizes import format_bytes
     from keeplast.pipeline.pack import check_target, installed_extras, pack_environment
 
     check_target(target)

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from keeplast.cli import options
-from keeplast.cli.guard import run_guarded
-from keeplast.cli.wiring import RunnerName
+from keeplast.cli.frame import options
+from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.frame.wiring import RunnerName
 
 Exact = Annotated[
     bool,
@@ -126,17 +126,17 @@ def _compared(values: options.RunOptions, first: int) -> tuple[int, dict[str, An
 
 
 def _planned(values: options.RunOptions, *, exact: bool) -> tuple[int, dict[str, Any]]:
-    from keeplast.cli.call import report_call
-    from keeplast.cli.expiry_view import expiry_table
-    from keeplast.cli.output import print_result, say
-    from keeplast.cli.tables import (
+    from keeplast.cli.frame.call import report_call
+    from keeplast.cli.frame.verdict import report_errors, report_exit_code
+    from keeplast.cli.show.expiry import expiry_table
+    from keeplast.cli.show.output import print_result, say
+    from keeplast.cli.show.tables import (
         bounds_table,
         estimates_tables,
         note_lines,
         reasons_table,
         summary_table,
     )
-    from keeplast.cli.verdict import report_errors, report_exit_code
 
     report = report_call(
         values,

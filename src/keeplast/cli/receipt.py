@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from keeplast.cli.guard import run_guarded
-from keeplast.cli.options import Json
+from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.frame.options import Json
 
 receipt = typer.Typer(
     name="receipt",
@@ -38,13 +38,12 @@ def show(
 
 
 def _shown(file: Path, *, as_json: bool) -> tuple[int, dict[str, Any]]:
-    from keeplast.cli.exit_codes import DONE
-    from keeplast.cli.guard import JSON_VERSION
-    from keeplast.cli.output import print_result
-    from keeplast.cli.receipt_view import receipts_table
-    from keeplast.engine.receipt_book import read_entries
+    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.show.output import JSON_VERSION, print_result
+    from keeplast.cli.show.receipt import receipts_table
     from keeplast.errors import InvalidError
     from keeplast.log.files import LocalFiles
+    from keeplast.survey.receipt_book import read_entries
 
     if not file.exists():
         raise InvalidError(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from keeplast.cli import options
-from keeplast.cli.guard import run_guarded
-from keeplast.cli.wiring import RunnerName
+from keeplast.cli.frame import options
+from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.frame.wiring import RunnerName
 
 
 def run(
@@ -63,11 +63,11 @@ def _ran(
 ) -> tuple[int, dict[str, Any]]:
     from contextlib import ExitStack
 
-    from keeplast.cli import wiring
-    from keeplast.cli.call import make_request, say_assumed, select
-    from keeplast.cli.loop import metrics_served, run_until_signal, say_end
-    from keeplast.cli.output import say
-    from keeplast.cli.run_view import RunLines, run_sentences
+    from keeplast.cli.frame import wiring
+    from keeplast.cli.frame.call import make_request, say_assumed, select
+    from keeplast.cli.frame.loop import metrics_served, run_until_signal, say_end
+    from keeplast.cli.show.output import say
+    from keeplast.cli.show.run import RunLines, run_sentences
     from keeplast.clock import SystemClock
     from keeplast.log.files import LocalFiles
     from keeplast.model.size import parse_size

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keeplast.cli import options
-from keeplast.cli.guard import run_guarded
-from keeplast.cli.places import recipe_for
+from keeplast.cli.frame import options
+from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.frame.places import recipe_for
 from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -157,9 +157,9 @@ def status(
 
 
 def _told(values: StatusOptions, watch: int | None) -> tuple[int, dict[str, Any]]:
-    from keeplast.cli.exit_codes import DONE, error_exit_code
-    from keeplast.cli.output import print_result
-    from keeplast.cli.status_view import status_document
+    from keeplast.cli.frame.exit_codes import DONE, error_exit_code
+    from keeplast.cli.show.output import print_result
+    from keeplast.cli.show.status import status_document
     from keeplast.clock import SystemClock
 
     if watch is not None:
@@ -173,8 +173,8 @@ def _told(values: StatusOptions, watch: int | None) -> tuple[int, dict[str, Any]
 
 def _watched(values: StatusOptions, watch: int) -> tuple[int, dict[str, Any]]:
     """Show the status again and again; Ctrl-C is how that ends, not how it fails."""
-    from keeplast.cli.exit_codes import DONE
-    from keeplast.cli.output import clear_screen, print_result
+    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.show.output import clear_screen, print_result
     from keeplast.clock import SystemClock
 
     if values.as_json or values.now_ms is not None:
@@ -192,8 +192,8 @@ def _watched(values: StatusOptions, watch: int) -> tuple[int, dict[str, Any]]:
 
 
 def _rendered(found: DirectoryStatus, values: StatusOptions) -> list[RenderableType]:
-    from keeplast.cli.output import screen_width
-    from keeplast.cli.status_view import render_status
+    from keeplast.cli.show.output import screen_width
+    from keeplast.cli.show.status import render_status
 
     return render_status(
         found, limit=values.limit, has_details=values.details, width=screen_width()
@@ -201,13 +201,12 @@ def _rendered(found: DirectoryStatus, values: StatusOptions) -> list[RenderableT
 
 
 def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
-    from keeplast.cli.output import say
-    from keeplast.cli.progress import ProgressEvents
+    from keeplast.cli.show.output import say
+    from keeplast.cli.show.progress import ProgressEvents
     from keeplast.config.selection import select_partitions
-    from keeplast.engine.kernel_cache import load_kernels
-    from keeplast.engine.request import CleanRequest
-    from keeplast.engine.status import TombstoneReading, find_statuses
+    from keeplast.inspect.status import TombstoneReading, find_statuses
     from keeplast.log.lock import is_locked
+    from keeplast.rewrite.kernels import load_kernels
     from keeplast.service.set_aside import FAILING_NAME, FILE_NAME
     from keeplast.service.status import (
         daemon_pace,
@@ -216,6 +215,7 @@ def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
         join_status,
         read_round_receipts,
     )
+    from keeplast.survey.request import CleanRequest
 
     files = recipe_for((values.data_dir,), values.object_options).open()
     selection = select_partitions(
@@ -268,7 +268,7 @@ def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
 
 def _marks(files: FileSystem, root: Path, name: str) -> Mapping[TopicPartition, SetAside]:
     """Return which partitions failed by one of the daemon's files; a damaged one is told."""
-    from keeplast.cli.output import say
+    from keeplast.cli.show.output import say
     from keeplast.errors import CorruptError
     from keeplast.service.set_aside import read_set_aside
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keeplast.cli import options
-from keeplast.cli.guard import run_guarded
-from keeplast.cli.places import place, recipe_for
+from keeplast.cli.frame import options
+from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.frame.places import place, recipe_for
 from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
-    from keeplast.engine.verdicts import VerificationReport
+    from keeplast.inspect.verdicts import VerificationReport
 
 Places = Annotated[
     list[Path],
@@ -119,11 +119,10 @@ def verify(
 
 
 def _verified(values: VerifyOptions) -> tuple[int, dict[str, Any]]:
-    from keeplast.cli.exit_codes import CHECK_FAILED, DONE
-    from keeplast.cli.guard import JSON_VERSION
-    from keeplast.cli.output import print_result
-    from keeplast.cli.verify_view import render
-    from keeplast.engine.verdicts import Verdict
+    from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
+    from keeplast.cli.show.output import JSON_VERSION, print_result
+    from keeplast.cli.show.verify import render
+    from keeplast.inspect.verdicts import Verdict
 
     _check_places(values)
     reports = []
@@ -159,9 +158,9 @@ def _reports(values: VerifyOptions) -> Iterator[VerificationReport]:
     """Yield what is found of each partition."""
     from keeplast.cli.verify_pairs import find_pairs
     from keeplast.config.sources import read_settings
-    from keeplast.engine.receipt_book import read_entries, rounds_of
-    from keeplast.engine.verification import Verifier, VerifySettings
+    from keeplast.inspect.verification import Verifier, VerifySettings
     from keeplast.model.size import parse_size
+    from keeplast.survey.receipt_book import read_entries, rounds_of
 
     files = recipe_for(values.places, values.object_options).open()
     entries = () if values.receipt is None else read_entries(values.receipt, files)

@@ -6,7 +6,7 @@ not checked by the compiler, so every kernel checks each length that it reads fr
 it follows it.
 
 Compilation is deferred until :func:`load` so that somebody can be told what is being compiled;
-the compiler's cache folder is set by the engine before this module is imported.
+the compiler's cache folder is set by :mod:`keeplast.columns` before this module is imported.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keeplast.config.layers import Layer
-from keeplast.engine.log_reader import read_segment
 from keeplast.errors import CorruptError
 from keeplast.format.filename import (
     LOG,
@@ -38,6 +37,7 @@ from keeplast.format.metadata_record import (
     decode,
 )
 from keeplast.log.files import FileSystem
+from keeplast.read.log_reader import read_segment
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
 META_PROPERTIES_BYTES_MAX = 1 << 20

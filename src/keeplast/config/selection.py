@@ -24,8 +24,6 @@ from keeplast.config.layers import FLAG_SOURCE
 from keeplast.config.settings import PolicyOrigin, Settings
 from keeplast.config.sources import FILE_NAME, read_settings
 from keeplast.config.values import value_text
-from keeplast.engine.report import PartitionReport, RoundReport, describe_error
-from keeplast.engine.request import PartitionRequest
 from keeplast.errors import CompactionError, InvalidError, RefusedError
 from keeplast.format.filename import parse_partition_directory
 from keeplast.log.data_directory import (
@@ -35,6 +33,8 @@ from keeplast.log.data_directory import (
     open_data_directory,
 )
 from keeplast.log.files import FileSystem
+from keeplast.survey.report import PartitionReport, RoundReport, describe_error
+from keeplast.survey.request import PartitionRequest
 
 NAMES_SHOWN_MAX = 10
 

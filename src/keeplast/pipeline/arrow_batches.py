@@ -13,8 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from keeplast.columns import arrow_columns as a
-from keeplast.engine.record_columns import RecordColumns
 from keeplast.model.partition import TopicPartition
+from keeplast.read.record_columns import RecordColumns
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 ARROW_TYPES: dict[str, pa.DataType] = {

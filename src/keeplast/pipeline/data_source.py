@@ -32,8 +32,6 @@ from pyspark.sql.types import (
 )
 
 from keeplast.cleaner.internal_topics import check_internal
-from keeplast.engine.log_ranges import Split, Wanted, plan_splits, segments_below
-from keeplast.engine.log_view import LogView
 from keeplast.errors import CompactionError, InvalidError, RefusedError
 from keeplast.log.files import FileSystem
 from keeplast.model.strategy import Strategy
@@ -43,6 +41,8 @@ from keeplast.pipeline.log_parts import LogPart, Logs, read_part
 from keeplast.pipeline.source_filters import Pushed, push
 from keeplast.pipeline.source_options import Content, SourceOptions, read_options
 from keeplast.pipeline.stream_reader import LogStreamReader
+from keeplast.read.log_ranges import Split, Wanted, plan_splits, segments_below
+from keeplast.read.log_view import LogView
 
 Session = SparkSession
 """The type of what :func:`register_source` takes, for rooms that do not know pyspark."""

@@ -14,10 +14,10 @@ from pyspark import RDD, Broadcast, SparkContext
 from keeplast.cleaner.shapes import Shape
 from keeplast.columns.ranks import RankedKeyMap
 from keeplast.columns.winners import KeyMap
-from keeplast.engine.ranking import ranking_of
-from keeplast.engine.staged_round import Stage, StagedRound
-from keeplast.engine.task import PartitionTask
-from keeplast.engine.units import AskUnit, FilterUnit, Indexed, RewriteUnit, Unit, UnitResult
+from keeplast.rewrite.ranking import ranking_of
+from keeplast.rewrite.staged_round import Stage, StagedRound
+from keeplast.rewrite.task import PartitionTask
+from keeplast.rewrite.units import AskUnit, FilterUnit, Indexed, RewriteUnit, Unit, UnitResult
 
 
 class Keys:

@@ -32,12 +32,6 @@ from typing import Any, Protocol
 
 from keeplast.cleaner.shapes import Ground, Shape, ShapeChoice
 from keeplast.clock import SystemClock
-from keeplast.engine.log_ranges import Split, Wanted
-from keeplast.engine.log_state import Winners
-from keeplast.engine.log_view import was_made_anew
-from keeplast.engine.request import TASK_MEMORY_BYTES_DEFAULT
-from keeplast.engine.runner import Progressed
-from keeplast.engine.state_parts import StatePart
 from keeplast.errors import ConflictError, InvalidError, RefusedError
 from keeplast.format.filename import META_PROPERTIES
 from keeplast.log.files import FileSystem, LocalFiles
@@ -51,6 +45,12 @@ from keeplast.pipeline.export_plan import PartitionState, choose_cuts, parts_of_
 from keeplast.pipeline.export_tasks import ExportedFile, ExportTask, export_part, export_partition
 from keeplast.pipeline.log_parts import Logs
 from keeplast.pipeline.source_options import SourceOptions
+from keeplast.read.log_ranges import Split, Wanted
+from keeplast.read.log_state import Winners
+from keeplast.read.log_view import was_made_anew
+from keeplast.read.state_parts import StatePart
+from keeplast.rewrite.runner import Progressed
+from keeplast.survey.request import TASK_MEMORY_BYTES_DEFAULT
 
 OFFSETS_FILE = "_offsets.json"
 

@@ -2,7 +2,7 @@
 
 A partition is one task unless it would keep others waiting, or its keys might fit no task. One that
 is cut is read in parts, ranges of its offsets, by whoever is free: threads fill one key map, Spark
-tasks send keys to buckets (:mod:`keeplast.engine.state_parts`). What is written is the same rows
+tasks send keys to buckets (:mod:`keeplast.read.state_parts`). What is written is the same rows
 either way; a part is a file.
 """
 
@@ -21,11 +21,11 @@ from keeplast.cleaner.shapes import (
     in_mib,
     map_bytes,
 )
-from keeplast.engine.log_ranges import Wanted, plan_splits
-from keeplast.engine.log_view import LogView
-from keeplast.engine.state_parts import CutState, StatePart
 from keeplast.log.files import FilesRecipe
 from keeplast.model.topic_config import TopicConfig
+from keeplast.read.log_ranges import Wanted, plan_splits
+from keeplast.read.log_view import LogView
+from keeplast.read.state_parts import CutState, StatePart
 
 PARTS_PER_SLOT = 4
 PART_BYTES_MIN = 16 << 20

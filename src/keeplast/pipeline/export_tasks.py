@@ -13,18 +13,18 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from keeplast.clock import SystemClock
-from keeplast.engine.kernel_cache import load_kernels
-from keeplast.engine.log_ranges import ALL, Split
-from keeplast.engine.log_state import Winners, read_state
-from keeplast.engine.record_columns import RecordColumns
-from keeplast.engine.runner import Progressed
-from keeplast.engine.state_parts import StatePart
-from keeplast.engine.workspace import Workspace
 from keeplast.errors import CompactionError
 from keeplast.log.files import FilesRecipe, LocalFiles, LocalRecipe
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.arrow_batches import COLUMN_NAMES, arrow_schema, record_batch
+from keeplast.read.log_ranges import ALL, Split
+from keeplast.read.log_state import Winners, read_state
+from keeplast.read.record_columns import RecordColumns
+from keeplast.read.state_parts import StatePart
+from keeplast.rewrite.kernels import load_kernels
+from keeplast.rewrite.runner import Progressed
+from keeplast.rewrite.workspace import Workspace
 
 COLUMNS = tuple(name for name in COLUMN_NAMES if name not in ("topic", "partition"))
 """The directories say topic and partition."""

@@ -21,11 +21,15 @@ from py4j.protocol import Py4JNetworkError
 from pyspark import RDD, Broadcast, SparkContext
 
 from keeplast.clock import SystemClock
-from keeplast.engine.runner import Progressed
-from keeplast.engine.staged_round import Stage, StagedRound
-from keeplast.engine.standings import RowStandings, bucket_of, parts_of
-from keeplast.engine.task import PartitionTask, TaskResult
-from keeplast.engine.units import (
+from keeplast.errors import UnavailableError, invariant
+from keeplast.pipeline.driven_round import DrivenRound, Keys, in_one_shuffle
+from keeplast.pipeline.stages import Worker, own_versions
+from keeplast.rewrite.runner import Progressed
+from keeplast.rewrite.stage_work import resolve
+from keeplast.rewrite.staged_round import Stage, StagedRound
+from keeplast.rewrite.standings import RowStandings, bucket_of, parts_of
+from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.rewrite.units import (
     Answer,
     AskUnit,
     FilterUnit,
@@ -35,11 +39,7 @@ from keeplast.engine.units import (
     Unit,
     UnitResult,
 )
-from keeplast.engine.wave import peak_rss_bytes
-from keeplast.engine.work import resolve
-from keeplast.errors import UnavailableError, invariant
-from keeplast.pipeline.driven_round import DrivenRound, Keys, in_one_shuffle
-from keeplast.pipeline.stages import Worker, own_versions
+from keeplast.rewrite.wave import peak_rss_bytes
 
 POLL_SECONDS = 0.2
 CANCEL_SECONDS_MAX = 30

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from keeplast.clock import SystemClock
-from keeplast.engine.kernel_cache import load_kernels
-from keeplast.engine.log_ranges import ALL, Split, Wanted, plan_splits
-from keeplast.engine.log_state import read_state
-from keeplast.engine.log_view import LogView, load_reader_checkpoints, look_at_log
-from keeplast.engine.record_source import read_records
-from keeplast.engine.state_end import require_state_at
-from keeplast.engine.workspace import Workspace
 from keeplast.errors import InvalidError
 from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
 from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.arrow_batches import record_batch
 from keeplast.pipeline.source_options import SourceOptions
+from keeplast.read.log_ranges import ALL, Split, Wanted, plan_splits
+from keeplast.read.log_state import read_state
+from keeplast.read.log_view import LogView, load_reader_checkpoints, look_at_log
+from keeplast.read.record_source import read_records
+from keeplast.read.state_end import require_state_at
+from keeplast.rewrite.kernels import load_kernels
+from keeplast.rewrite.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True)

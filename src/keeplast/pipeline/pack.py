@@ -25,8 +25,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from keeplast.columns import kernel
-from keeplast.engine.kernel_cache import SHIPPED, cache_folder, load_kernels
 from keeplast.errors import InvalidError, RefusedError
+from keeplast.kernel_cache import SHIPPED, cache_folder
+from keeplast.rewrite.kernels import load_kernels
 
 NAME = "keeplast"
 LEFT_OUT = frozenset({"pyspark", "py4j"})

@@ -16,16 +16,16 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from keeplast.engine.log_state import Winners
-from keeplast.engine.runner import Progressed
-from keeplast.engine.state_parts import StatePart
-from keeplast.engine.task import PartitionTask, TaskResult
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.format.filename import parse_segment_file
 from keeplast.pipeline.jobs import DRIVER_GONE, Jobs, Told, job_failed
 from keeplast.pipeline.session import start_session
 from keeplast.pipeline.stages import ATTEMPT_MARK, read_token
 from keeplast.pipeline.state_job import show_states
+from keeplast.read.log_state import Winners
+from keeplast.read.state_parts import StatePart
+from keeplast.rewrite.runner import Progressed
+from keeplast.rewrite.task import PartitionTask, TaskResult
 
 PROBES_PER_SLOT = 4
 STOP_SECONDS = 3.0

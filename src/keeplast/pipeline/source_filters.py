@@ -26,9 +26,9 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from keeplast.engine.log_ranges import ALL, Wanted
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
+from keeplast.read.log_ranges import ALL, Wanted
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _T = TypeVar("_T")

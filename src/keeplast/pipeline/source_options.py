@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from keeplast.engine.log_ranges import Wanted
-from keeplast.engine.places import recipe_of
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import InvalidError
 from keeplast.log.data_directory import DataDirectory, PartitionEntry
 from keeplast.log.files import FilesRecipe
@@ -25,6 +22,9 @@ from keeplast.model.strategy import Strategy
 from keeplast.pipeline.offset_options import EARLIEST, LATEST, Offsets, read_offsets
 from keeplast.pipeline.option_texts import OptionTexts
 from keeplast.pipeline.partition_choice import PartitionChoice, read_choice
+from keeplast.read.log_ranges import Wanted
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.tier.objects.places import recipe_of
 
 OBJECT_PREFIX = "object."
 """Begins options of the object store: ``object.endpoint`` is its ``endpoint``."""

@@ -21,13 +21,26 @@ from pyspark import TaskContext
 
 from keeplast.clock import SystemClock
 from keeplast.columns.winners import KeyMap
-from keeplast.engine.kernel_cache import load_kernels
-from keeplast.engine.marked_plan import MarkersNeededError
-from keeplast.engine.opened_files import OpenedFiles
-from keeplast.engine.staged_round import place_of
-from keeplast.engine.standings import MapStandings, Standings
-from keeplast.engine.task import PartitionTask, TaskResult
-from keeplast.engine.units import (
+from keeplast.errors import CompactionError, RefusedError, invariant
+from keeplast.log.files import FileSystem
+from keeplast.log.throttle import Throttle, ThrottledFiles
+from keeplast.rewrite.kernels import load_kernels
+from keeplast.rewrite.marked_plan import MarkersNeededError
+from keeplast.rewrite.stage_work import (
+    Tools,
+    ask_in_steps,
+    consult,
+    index_to_block,
+    mark,
+    raise_to_block,
+    rewrite,
+    scan,
+    split_hashes,
+)
+from keeplast.rewrite.staged_round import place_of
+from keeplast.rewrite.standings import MapStandings, Standings
+from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.rewrite.units import (
     NO_HASHES,
     AskUnit,
     Failed,
@@ -43,22 +56,9 @@ from keeplast.engine.units import (
     UnitResult,
     Unmarked,
 )
-from keeplast.engine.wave import failed_result, run_wave
-from keeplast.engine.work import (
-    Tools,
-    ask_in_steps,
-    consult,
-    index_to_block,
-    mark,
-    raise_to_block,
-    rewrite,
-    scan,
-    split_hashes,
-)
-from keeplast.engine.workspace import DecompressedCache, Workspace
-from keeplast.errors import CompactionError, RefusedError, invariant
-from keeplast.log.files import FileSystem
-from keeplast.log.throttle import Throttle, ThrottledFiles
+from keeplast.rewrite.wave import failed_result, run_wave
+from keeplast.rewrite.workspace import DecompressedCache, Workspace
+from keeplast.run.opened_files import OpenedFiles
 
 ATTEMPT_MARK = "x"
 """Stands in a staged name between the attempt of a round and that of a Spark task."""

@@ -13,17 +13,17 @@ from typing import Any, TypeVar
 import numpy as np
 from pyspark import RDD, SparkContext
 
-from keeplast.engine.log_state import Winners
-from keeplast.engine.runner import Progressed
-from keeplast.engine.state_parts import (
+from keeplast.errors import CompactionError
+from keeplast.pipeline.jobs import Told, place_number
+from keeplast.read.log_state import Winners
+from keeplast.read.state_parts import (
     NO_WINNERS,
     CutState,
     StatePart,
     send_keys,
     winners_of_bucket,
 )
-from keeplast.errors import CompactionError
-from keeplast.pipeline.jobs import Told, place_number
+from keeplast.rewrite.runner import Progressed
 
 R = TypeVar("R")
 

@@ -29,13 +29,13 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from keeplast.engine.log_ranges import Wanted
-from keeplast.engine.log_view import LogView
 from keeplast.errors import InvalidError
 from keeplast.model.partition import TopicPartition
 from keeplast.pipeline.log_parts import Logs, check_within, read_part
 from keeplast.pipeline.offset_options import parse_offsets
 from keeplast.pipeline.source_options import SourceOptions
+from keeplast.read.log_ranges import Wanted
+from keeplast.read.log_view import LogView
 
 Position = dict[TopicPartition, int]
 

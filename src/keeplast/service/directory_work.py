@@ -18,16 +18,13 @@ from pathlib import Path
 from keeplast.cleaner.selection import Candidate, Choice
 from keeplast.clock import Clock
 from keeplast.config.selection import Selection
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.expiry import failed_expiry
-from keeplast.engine.log_bounds import load_checkpoints
-from keeplast.engine.report import CleanReport, PartitionReport, RoundReport, describe_error
-from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.rounds import candidate_of
 from keeplast.errors import CompactionError, CorruptError
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.expiry import failed_expiry
+from keeplast.run.rounds import candidate_of
 from keeplast.service.daemon import LOOK_MS_MIN
 from keeplast.service.ledger import Ledger
 from keeplast.service.look import (
@@ -50,6 +47,9 @@ from keeplast.service.set_aside import (
     write_set_aside,
 )
 from keeplast.service.snapshot import PartitionFacts, TierTotals
+from keeplast.survey.log_bounds import load_checkpoints
+from keeplast.survey.report import CleanReport, PartitionReport, RoundReport, describe_error
+from keeplast.survey.request import CleanRequest, PartitionRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from keeplast.engine.report import RoundReport, Stats
 from keeplast.model.partition import TopicPartition
+from keeplast.rewrite.stats import Stats
 from keeplast.service.snapshot import PartitionFacts, PartitionState, Snapshot
+from keeplast.survey.report import RoundReport
 
 CLEANER = "LogCleaner"
 MANAGER = "LogCleanerManager"

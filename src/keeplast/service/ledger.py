@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from keeplast.clock import Clock
-from keeplast.engine.report import RoundReport
-from keeplast.engine.request import PartitionRequest
 from keeplast.errors import UnavailableError, error_text
 from keeplast.model.partition import TopicPartition
 from keeplast.service.look import failed_facts
@@ -19,6 +17,8 @@ from keeplast.service.narrator import Narrator
 from keeplast.service.schedule import History, Schedule
 from keeplast.service.set_aside import SetAside
 from keeplast.service.snapshot import PartitionFacts, PartitionState
+from keeplast.survey.report import RoundReport
+from keeplast.survey.request import PartitionRequest
 
 SetsAside = Callable[[PartitionRequest, Exception], SetAside | None]
 

@@ -14,21 +14,21 @@ from pathlib import Path
 
 from keeplast.cleaner.eligibility import delay_ms
 from keeplast.config.selection import Selection
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.log_bounds import Checkpoints, load_checkpoints
-from keeplast.engine.report import PartitionReport
-from keeplast.engine.request import CleanRequest, PartitionRequest
-from keeplast.engine.shield import shielded
-from keeplast.engine.survey import Survey
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.log.format_guard import check_understood
 from keeplast.log.recovery import recover_swap
 from keeplast.model.partition import TopicPartition
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.shield import shielded
 from keeplast.service.schedule import History
 from keeplast.service.set_aside import SetAside
 from keeplast.service.snapshot import PartitionFacts, PartitionState
+from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
+from keeplast.survey.report import PartitionReport
+from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.survey import Survey
 
 
 @dataclass(frozen=True, slots=True)

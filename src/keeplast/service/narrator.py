@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from keeplast.cleaner.selection import Choice
-from keeplast.engine.report import ExpiryReport
 from keeplast.model.partition import TopicPartition
 from keeplast.service.snapshot import Snapshot
+from keeplast.survey.report import ExpiryReport
 
 
 class Narrator(Protocol):

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from keeplast.engine.readiness import prove_receipt
-from keeplast.engine.receipt import append_receipt
 from keeplast.log.files import FileSystem
+from keeplast.run.readiness import prove_receipt
+from keeplast.run.receipt import append_receipt
 
 FILE_NAME = "keeplast-receipts"
 PREVIOUS_NAME = "keeplast-receipts.1"

@@ -17,10 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keeplast.engine.report import RoundReport
 from keeplast.errors import CompactionError, CorruptError, InvariantError, StoppedError
 from keeplast.model.partition import TopicPartition
 from keeplast.service.set_aside import SetAside
+from keeplast.survey.report import RoundReport
 
 RETRY_MS_MAX = 900_000
 RETRY_MS_MIN = 100

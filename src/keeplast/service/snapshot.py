@@ -11,8 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from keeplast.engine.report import RoundReport
 from keeplast.model.partition import TopicPartition
+from keeplast.survey.report import RoundReport
 
 
 class PartitionState(StrEnum):

@@ -1,6 +1,6 @@
 """The status of a data directory: every partition, what needs attention first, and until when.
 
-Joins what each log says (:mod:`keeplast.engine.status`) with what only the directory knows: which
+Joins what each log says (:mod:`keeplast.inspect.status`) with what only the directory knows: which
 partitions are set aside, what the last rounds did, and how many logs share the daemon, which bounds
 how long a log can have to wait for its turn. Reads without the lock and writes nothing.
 """
@@ -18,11 +18,8 @@ from keeplast.cleaner.erasure import Pace, find_wait_ms
 from keeplast.cleaner.explanation import eligible_sentence
 from keeplast.config.definitions import BY_KEY
 from keeplast.config.settings import Settings
-from keeplast.engine.receipt_book import RoundReceipt, read_receipts
-from keeplast.engine.report import PartitionReport, describe_error
-from keeplast.engine.request import PartitionRequest
-from keeplast.engine.status import LogStatus
 from keeplast.format.filename import LOG, parse_segment_file
+from keeplast.inspect.status import LogStatus
 from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory
 from keeplast.log.files import FileSystem
 from keeplast.model.offsets import INT64_MAX
@@ -31,6 +28,9 @@ from keeplast.model.topic_config import CleanerConfig
 from keeplast.service.daemon import LOOK_MS_MIN
 from keeplast.service.receipts import FILE_NAME, PREVIOUS_NAME
 from keeplast.service.set_aside import SetAside, is_about
+from keeplast.survey.receipt_book import RoundReceipt, read_receipts
+from keeplast.survey.report import PartitionReport, describe_error
+from keeplast.survey.request import PartitionRequest
 
 ROUND_BYTES_PER_SECOND = 32 << 20
 """Bytes of a log that a worker gets through in a second, at the least: both passes over compressed

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from keeplast.cleaner.explanation import eligible_sentence
-from keeplast.engine.request import PartitionRequest
-from keeplast.engine.tier_look import RemoteLook
 from keeplast.service.schedule import History
 from keeplast.service.snapshot import PartitionFacts, PartitionState, TierFacts
-from keeplast.tier.partition_state import PartitionState as Stored
+from keeplast.store.look import RemoteLook
+from keeplast.survey.request import PartitionRequest
+from keeplast.tier.state.partition_state import PartitionState as Stored
 
 
 def elsewhere_facts(

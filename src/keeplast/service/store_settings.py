@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast.cleaner.shapes import Shape
-from keeplast.engine.request import MEMORY_BYTES_DEFAULT, TASK_MEMORY_BYTES_DEFAULT
-from keeplast.engine.tiered_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
+from keeplast.store.tiered_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT, TASK_MEMORY_BYTES_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,20 +24,13 @@ from functools import partial
 from keeplast.cleaner.hazards import hazards_of
 from keeplast.cleaner.selection import Candidate, Choice
 from keeplast.clock import Clock
-from keeplast.engine.events import Events
-from keeplast.engine.receipt_book import clock_notes
-from keeplast.engine.report import RoundReport, describe_error
-from keeplast.engine.request import (
-    PartitionRequest,
-)
-from keeplast.engine.runner import Runner
-from keeplast.engine.tier_look import RemoteLook
-from keeplast.engine.tiered_store import TieredStore
 from keeplast.errors import CompactionError, CorruptError, FencedError, RefusedError, StoppedError
 from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.runner import Runner
+from keeplast.run.events import Events
 from keeplast.service.daemon import LOOK_MS_MIN
 from keeplast.service.ledger import Ledger
 from keeplast.service.narrator import TierNarrator
@@ -47,9 +40,16 @@ from keeplast.service.set_aside import REASON_LENGTH_MAX, SetAside
 from keeplast.service.snapshot import PartitionFacts, TierTotals
 from keeplast.service.store_facts import elsewhere_facts, own_facts, with_look
 from keeplast.service.store_settings import StoreSettings
-from keeplast.tier.continuity import Replacement
-from keeplast.tier.partition_state import PartitionState as Stored
-from keeplast.tier.round_files import ROOT
+from keeplast.store.look import RemoteLook
+from keeplast.store.tiered_store import TieredStore
+from keeplast.survey.receipt_book import clock_notes
+from keeplast.survey.report import RoundReport, describe_error
+from keeplast.survey.request import (
+    PartitionRequest,
+)
+from keeplast.tier.objects.round_files import ROOT
+from keeplast.tier.state.continuity import Replacement
+from keeplast.tier.state.partition_state import PartitionState as Stored
 
 COLLECT_MS = 60 * 60 * 1000
 """Objects without a row are looked for this often; replaced segments as soon as they may go."""

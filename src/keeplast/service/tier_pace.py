@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keeplast.engine.tier_erasure import TierPace
-from keeplast.engine.tiered_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.service.status import daemon_pace
+from keeplast.store.erasure import TierPace
+from keeplast.store.tiered_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT
 
 
 def tier_pace(

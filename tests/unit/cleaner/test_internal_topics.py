@@ -13,12 +13,12 @@ from keeplast.cleaner.internal_topics import (
     TRIMMED_TOPICS,
     pinned,
 )
-from keeplast.engine.request import PartitionRequest
 from keeplast.errors import RefusedError
 from keeplast.format import consumer_offsets, transaction_state
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
+from keeplast.survey.request import PartitionRequest
 
 COMPACT = TopicConfig(frozenset({"compact"}))
 BY_TIME = replace(COMPACT, strategy=Strategy.TIMESTAMP)

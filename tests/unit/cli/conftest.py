@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from keeplast.cli import wiring
+from keeplast.cli.frame import wiring
 from keeplast.cli.main import app
-from keeplast.engine.events import Events
-from keeplast.engine.report import CleanReport, PartitionReport, RoundReport
-from keeplast.engine.request import CleanRequest
 from keeplast.log.files import FilesRecipe
+from keeplast.run.events import Events
+from keeplast.survey.report import CleanReport, PartitionReport, RoundReport
+from keeplast.survey.request import CleanRequest
 from tests.support.small_log import write_log
 
 

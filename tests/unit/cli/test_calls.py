@@ -9,15 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cli.guard import Terminated
-from keeplast.engine.report import (
-    Estimate,
-    GroupReport,
-    Reasons,
-    RoundReport,
-    Stats,
-    describe_error,
-)
+from keeplast.cli.frame.guard import Terminated
 from keeplast.errors import (
     CompactionError,
     ConflictError,
@@ -27,6 +19,8 @@ from keeplast.errors import (
     RefusedError,
     UnavailableError,
 )
+from keeplast.rewrite.stats import Reasons, Stats
+from keeplast.survey.report import Estimate, GroupReport, RoundReport, describe_error
 from tests.unit.cli.conftest import FakeCoordinator, Run
 
 Command = Callable[..., Run]

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from keeplast.cli.demo_cleaning import SAMPLE, clean_broker_sample
-from keeplast.cli.demo_history import History
-from keeplast.cli.demo_reading import LogReading, read_log
+from keeplast.cli.demo.cleaning import SAMPLE, clean_broker_sample
+from keeplast.cli.demo.history import History
+from keeplast.cli.demo.reading import LogReading, read_log
 from keeplast.cli.main import app
 from keeplast.clock import SystemClock
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.events import NoEvents
-from keeplast.engine.local_runner import LocalRunner
 from keeplast.format.compression import Codec
 from keeplast.format.control import ControlType
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.topic_config import TopicConfig
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_runner import LocalRunner
 from tests.support.git_repository import GitRepository, long_history
 
 FILES = LocalFiles()
@@ -99,7 +99,7 @@ def test_lost_record_ends_with_one(
         log.state.pop(next(iter(log.state)))
         return log
 
-    monkeypatch.setattr("keeplast.cli.demo_cleaning.read_log", read_all_but_one)
+    monkeypatch.setattr("keeplast.cli.demo.cleaning.read_log", read_all_but_one)
     result = run_demo(repository.path)
     assert result.exit_code == 1
     assert "NOT EQUAL: 1 keys" in result.stdout

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cli.demo_history import History
+from keeplast.cli.demo.history import History
 from keeplast.errors import InvalidError
 from tests.support.git_repository import GitRepository, long_history
 

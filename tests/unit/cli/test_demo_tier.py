@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from keeplast.cli.demo_hosts import Source
+from keeplast.cli.demo.hosts import Source
 from keeplast.cli.main import app
 
 
@@ -37,7 +37,7 @@ def test_a_lost_record_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         source.state[b"never appended"] = b"1"
 
     monkeypatch.setattr(Source, "_apply", forgetful)
-    monkeypatch.setattr("keeplast.cli.demo_tier.RECORDS", 12_000)
+    monkeypatch.setattr("keeplast.cli.demo.tier.RECORDS", 12_000)
     result = run_demo()
     assert 1 == result.exit_code
     assert "NOT EQUAL: 1 keys differ; the store holds" in result.stdout

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cli.expiry_view import expiry_table
-from keeplast.cli.output import print_result
-from keeplast.cli.verdict import report_errors, report_exit_code
-from keeplast.engine.report import (
+from keeplast.cli.frame.verdict import report_errors, report_exit_code
+from keeplast.cli.show.expiry import expiry_table
+from keeplast.cli.show.output import print_result
+from keeplast.errors import CorruptError
+from keeplast.survey.report import (
     CleanReport,
     ExpiredReport,
     ExpiryReport,
@@ -18,7 +19,6 @@ from keeplast.engine.report import (
     RoundReport,
     describe_error,
 )
-from keeplast.errors import CorruptError
 from tests.unit.cli.conftest import FakeCoordinator, Run
 
 Command = Callable[..., Run]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import typer
 
-from keeplast.cli.exit_codes import DONE, INTERRUPTED, TERMINATED
-from keeplast.cli.guard import StopSignals, Terminated, run_guarded, terminate_on_signal
-from keeplast.cli.output import print_document
+from keeplast.cli.frame.exit_codes import DONE, INTERRUPTED, TERMINATED
+from keeplast.cli.frame.guard import StopSignals, Terminated, run_guarded, terminate_on_signal
+from keeplast.cli.show.output import print_document
 
 CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 ENDINGS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
@@ -63,7 +63,7 @@ def test_a_signal_while_the_result_is_printed_cuts_nothing_off(
             pass
         return DONE, {"partitions": []}
 
-    monkeypatch.setattr("keeplast.cli.guard.print_document", disturbed)
+    monkeypatch.setattr("keeplast.cli.frame.guard.print_document", disturbed)
     with pytest.raises(typer.Exit):
         run_guarded(body, as_json=True)
     assert json.loads(capsys.readouterr().out) == {"partitions": []}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from keeplast.cli.output import print_result
-from keeplast.cli.rows import new_table
-from keeplast.cli.table_fit import WORD_WIDTH_MAX, Reach, share_width
+from keeplast.cli.show.output import print_result
+from keeplast.cli.show.rows import new_table
+from keeplast.cli.show.table_fit import WORD_WIDTH_MAX, Reach, share_width
 
 
 @pytest.mark.parametrize("columns", [20, 60, 120])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("numba", "numpy", "pyspark", "pandas", "keeplast.engine")
+HEAVY = ("numba", "numpy", "pyspark", "pandas", "keeplast.run")
 
 
 def start(*arguments: object, code: str | None = None) -> subprocess.Popen[str]:
@@ -54,7 +54,8 @@ def test_the_package_imports_nothing_heavy() -> None:
 def test_what_others_print_to_descriptor_1_does_not_reach_stdout(data_dir: Path) -> None:
     code = (
         "import os, sys\n"
-        "from keeplast.cli import log_view, main\n"
+        "from keeplast.cli import main\n"
+        "from keeplast.cli.show import log as log_view\n"
         "view = log_view.view_partition\n"
         "def noisy(*a):\n"
         "    os.write(1, b'noise of a JVM\\n'); return view(*a)\n"
@@ -83,7 +84,8 @@ def test_a_signal_stops_the_command_with_its_code(
 ) -> None:
     script = (
         "import sys, time\n"
-        "from keeplast.cli import log_view, main\n"
+        "from keeplast.cli import main\n"
+        "from keeplast.cli.show import log as log_view\n"
         "def slow(*a):\n"
         "    sys.stderr.write('ready\\n'); sys.stderr.flush(); time.sleep(60)\n"
         "log_view.view_partition = slow\n"

@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from keeplast.cli.progress import ProgressEvents
-from keeplast.engine.report import RoundReport
+from keeplast.cli.show.progress import ProgressEvents
 from keeplast.model.partition import TopicPartition
+from keeplast.survey.report import RoundReport
 
 PARTITION = TopicPartition("t", 0)
 SKIPPED = RoundReport(skipped=True, reason="clean")

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import typer
 
-from keeplast.cli.guard import run_guarded
-from keeplast.cli.places import OPTION_BYTES_MAX, object_option
-from keeplast.cli.tier_options import store_call
+from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.frame.places import OPTION_BYTES_MAX, object_option
+from keeplast.cli.tier.options import store_call
 from keeplast.errors import InvalidError, UnavailableError
 from keeplast.log.object_paths import place_path
-from keeplast.tier.stores import lasting_url, open_tree, reason_of
+from keeplast.tier.objects.stores import lasting_url, open_tree, reason_of
 
 SECRET = "s3cret"
 URL = f"postgresql://me:{SECRET}@host/db?sslpassword={SECRET}"

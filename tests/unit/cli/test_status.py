@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from keeplast.cli.picture import draw_bar
+from keeplast.cli.show.picture import draw_bar
 from keeplast.clock import SystemClock
-from keeplast.engine import status as engine_status
 from keeplast.errors import CorruptError
 from keeplast.format.checkpoint import encode_offsets
 from keeplast.format.filename import CLEANER_CHECKPOINT
+from keeplast.inspect import status as engine_status
 from keeplast.log.files import LocalFiles
 from keeplast.log.lock import locked
 from keeplast.model.partition import TopicPartition

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keeplast.cli.escapes import printable, shown_bytes
-from keeplast.cli.picture import WIDTH, PicturedSegment, draw_log
-from keeplast.cli.sizes import format_bytes
+from keeplast.cli.show.picture import WIDTH, PicturedSegment, draw_log
+from keeplast.cli.show.sizes import format_bytes
 from keeplast.errors import InvalidError
+from keeplast.model.escapes import printable, shown_bytes
 from keeplast.model.size import parse_size
 
 

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import keeplast
-from keeplast.engine import kernel_cache
+from keeplast import kernel_cache
 
 START = """
-from keeplast.engine.kernel_cache import load_kernels
+from keeplast.rewrite.kernels import load_kernels
 from keeplast.columns import kernel
 load_kernels(print)
 for _, dispatcher, _ in kernel._KERNELS:
@@ -58,7 +58,7 @@ def test_folder_that_cannot_be_written_is_said_and_replaced(tmp_path: Path) -> N
     blocked = tmp_path / "blocked"
     blocked.write_bytes(b"")
     code = (
-        "from keeplast.engine import kernel_cache; import os;"
+        "from keeplast import columns, kernel_cache; import os;"
         "print(kernel_cache._warning); print(os.environ['NUMBA_CACHE_DIR'])"
     )
     done = subprocess.run(

@@ -13,8 +13,6 @@ from keeplast.columns.ledger import new_ledger
 from keeplast.columns.ranks import RankedKeyMap
 from keeplast.columns.versions import HAS_VERSION
 from keeplast.columns.winners import LOSES, SHARDS, UNKNOWN, WINS
-from keeplast.engine.ranking import VersionCounts, ranking_of
-from keeplast.engine.workspace import DecompressedCache
 from keeplast.format.attributes import TimestampType
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
@@ -22,6 +20,8 @@ from keeplast.format.rank import Rank, has_header, header_version, rank_of
 from keeplast.format.record import Header, Record
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.ranking import VersionCounts, ranking_of
+from keeplast.rewrite.workspace import DecompressedCache
 from tests.support.kernel_window import HASH_KEY, load, window_of, workspace
 
 NAME = b"ver"

@@ -14,7 +14,6 @@ import pytest
 
 from keeplast.columns.kernel import BAD_ORDER, BAD_PRODUCER, BAD_TIMESTAMP, PROBLEMS
 from keeplast.columns.rebuild import RUN_BYTES_MIN
-from keeplast.engine.request import MEMORY_BYTES_DEFAULT
 from keeplast.errors import CorruptError
 from keeplast.format.attributes import TimestampType
 from keeplast.format.batch import HEADER_BYTES, RecordBatch, encode_batch
@@ -26,6 +25,7 @@ from keeplast.format.message_set import Batch
 from keeplast.format.record import Record, encode_record
 from keeplast.format.varint import encode_varint
 from keeplast.model.offsets import INT64_MAX
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from tests.support.partition_maker import (
     COMPACT,
     NOW_MS,

@@ -11,13 +11,13 @@ import pytest
 
 from keeplast.columns import skim
 from keeplast.columns.scan import HAS_GAPS, scan_batches
-from keeplast.engine import rewrite
-from keeplast.engine.report import RoundReport
 from keeplast.errors import CorruptError
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
 from keeplast.format.control import ControlType
 from keeplast.format.record import Record
+from keeplast.rewrite import group as rewrite
+from keeplast.survey.report import RoundReport
 from tests.support.partition_maker import clean_at, data_batch, marker, one, write_partition
 
 TIMED = ("index_seconds", "clean_seconds", "total_seconds", "removal_seconds", "peak_rss_bytes")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.engine.report import RoundReport
 from keeplast.errors import CorruptError, RefusedError
 from keeplast.format.filename import is_unknown_kind
 from keeplast.log.files import LocalFiles
 from keeplast.log.format_guard import check_understood
+from keeplast.survey.report import RoundReport
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import SMALL_SEGMENTS, clean_request, coordinator, last_round
 from tests.support.replay import tree

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from keeplast.cleaner.shapes import Ground, Shape
-from keeplast.engine.log_ranges import Wanted
-from keeplast.engine.log_view import LogView, SeenSegment
 from keeplast.log.files import LocalRecipe
 from keeplast.log.partition_log import SegmentFiles, SegmentIndexes
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.export_plan import PartitionState, choose_cuts, parts_of_state
+from keeplast.read.log_ranges import Wanted
+from keeplast.read.log_view import LogView, SeenSegment
 
 MIB = 1 << 20
 SEGMENT = 64 * MIB

@@ -17,9 +17,9 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from keeplast.engine.log_ranges import ALL, Wanted
 from keeplast.model.partition import TopicPartition
 from keeplast.pipeline.source_filters import Pushed, push
+from keeplast.read.log_ranges import ALL, Wanted
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

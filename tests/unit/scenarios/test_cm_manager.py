@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.engine.report import RoundReport
-from keeplast.engine.request import CleanRequest, PartitionRequest
 from keeplast.errors import CorruptError
 from keeplast.format.filename import CLEANER_CHECKPOINT, LOG_START_CHECKPOINT
 from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
+from keeplast.survey.report import RoundReport
+from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.expiring_log import BOTH, expire, set_log_start, write_log
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import (

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.engine.key_bound import key_capacity
-from keeplast.engine.request import PartitionRequest
 from keeplast.format import legacy
 from keeplast.format.record import Record
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.survey.key_bound import key_capacity
+from keeplast.survey.request import PartitionRequest
 from tests.support.log_builder import record_of, text
 from tests.support.scenario_log import PARTITION, ScenarioLog
 from tests.support.versioned_log import (

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from keeplast.cleaner.eligibility import non_active_from, segments_between
-from keeplast.engine.log_bounds import Checkpoints
-from keeplast.engine.survey import survey_partition
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format import txn_index
 from keeplast.format.batch import encode_batch
@@ -18,6 +16,8 @@ from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import LocalFiles
 from keeplast.model.segment import SegmentSummary
+from keeplast.survey.log_bounds import Checkpoints
+from keeplast.survey.survey import survey_partition
 from tests.support.partition_maker import (
     COMPACT,
     NOW_MS,

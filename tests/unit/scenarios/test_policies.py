@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from keeplast.config.selection import Selection, select_partitions
-from keeplast.engine.report import PartitionReport
-from keeplast.engine.request import CleanRequest
 from keeplast.log.files import LocalFiles
+from keeplast.survey.report import PartitionReport
+from keeplast.survey.request import CleanRequest
 from tests.support.expiring_log import cleaner_checkpoint, write_log
 from tests.support.partition_maker import (
     DAY_MS,

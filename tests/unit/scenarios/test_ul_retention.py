@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from keeplast.cleaner.retention import ExpiryRule, plan_expiry
-from keeplast.engine.log_bounds import load_checkpoints
-from keeplast.engine.survey import survey_partition
 from keeplast.format.producer_snapshot import ProducerEntry
 from keeplast.log.files import LocalFiles
 from keeplast.log.partition_log import list_partition
 from keeplast.model.segment import SegmentSummary
+from keeplast.survey.log_bounds import load_checkpoints
+from keeplast.survey.survey import survey_partition
 from tests.support.expiring_log import (
     BOTH,
     RECORD_BYTES,

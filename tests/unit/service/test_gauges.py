@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.engine.report import Reasons, RoundReport, Stats
 from keeplast.errors import CorruptError
 from keeplast.model.partition import TopicPartition
+from keeplast.rewrite.stats import Reasons, Stats
 from keeplast.service.gauges import CLEANER, GAUGES, MANAGER, GaugeObserver
 from keeplast.service.snapshot import PartitionFacts, PartitionState, Snapshot
+from keeplast.survey.report import RoundReport
 
 ROOT = Path("data")
 NOW_MS = 1_700_000_000_000

@@ -12,10 +12,8 @@ from keeplast.cleaner.eligibility import CleanableRange
 from keeplast.cleaner.erasure import Eligibility, Pace, find_wait_ms
 from keeplast.config.layers import flags_layer
 from keeplast.config.settings import Settings
-from keeplast.engine.report import PartitionReport, RoundReport, describe_error
-from keeplast.engine.request import PartitionRequest
-from keeplast.engine.status import LogStatus
 from keeplast.errors import CorruptError, RefusedError
+from keeplast.inspect.status import LogStatus
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles
 from keeplast.model.offsets import INT64_MAX
@@ -34,6 +32,8 @@ from keeplast.service.status import (
     join_status,
     read_round_receipts,
 )
+from keeplast.survey.report import PartitionReport, RoundReport, describe_error
+from keeplast.survey.request import PartitionRequest
 from tests.support.partition_maker import (
     COMPACT,
     NOW_MS,

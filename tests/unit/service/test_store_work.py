@@ -14,21 +14,21 @@ from typing import Any
 import pytest
 
 from keeplast.cleaner.shapes import Shape
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.receipt_book import ExpiryReceipt, read_entries, read_receipts
-from keeplast.engine.tiered_store import TieredStore
-from keeplast.engine.workspace import MEMORY_BYTES_MIN
 from keeplast.errors import UnavailableError
 from keeplast.format.control import ControlType
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.local_runner import LocalRunner
 from keeplast.service.snapshot import PartitionState
-from keeplast.tier.holder import Holder, new_holder
-from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.objects import MARKS
-from keeplast.tier.stores import ObstoreObjects
+from keeplast.store.tiered_store import TieredStore
+from keeplast.survey.receipt_book import ExpiryReceipt, read_entries, read_receipts
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.objects.object_store import MARKS
+from keeplast.tier.objects.stores import ObstoreObjects
+from keeplast.tier.state.holder import Holder, new_holder
 from tests.support.log_builder import START_MS, Sender, text
 from tests.support.partition_maker import DAY_MS, clean_at
 from tests.support.reader import read_partition

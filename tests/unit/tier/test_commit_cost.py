@@ -10,8 +10,8 @@ from sqlite3 import Connection
 import pytest
 from sqlalchemy import event, select, update
 
-from keeplast.tier import schema
-from keeplast.tier.segment import RemoteSegment, SegmentKind
+from keeplast.tier.metadata import schema
+from keeplast.tier.state.segment import RemoteSegment, SegmentKind
 from tests.support.metadata_contract import LINEAGE, PARTITION, Opened, new_id, segment
 
 FEW, MANY = 8, 200

@@ -18,9 +18,9 @@ from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.log.log_start import retire_segments
 from keeplast.model.strategy import Strategy
-from keeplast.tier.continuity import Doubt, Visits
-from keeplast.tier.rows import DIRECTORIES_MAX
-from keeplast.tier.stores import open_objects
+from keeplast.tier.metadata.rows import DIRECTORIES_MAX
+from keeplast.tier.objects.stores import open_objects
+from keeplast.tier.state.continuity import Doubt, Visits
 from tests.support.cleaned_directory import CleanedDirectory
 from tests.support.faulty_objects import FaultyObjects
 from tests.support.partition_maker import COMPACT, DAY_MS, PARTITION

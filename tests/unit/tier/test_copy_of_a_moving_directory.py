@@ -12,7 +12,7 @@ from keeplast.format import offset_index
 from keeplast.format.filename import INDEX
 from keeplast.format.message_set import read_batches
 from keeplast.log.files import FileStat, LocalFiles, ReadHandle
-from keeplast.tier.moving_directory import while_it_moves
+from keeplast.tier.copy.moving_directory import while_it_moves
 from tests.support.cleaned_directory import CleanedDirectory
 from tests.support.partition_maker import PARTITION
 from tests.support.remote_log import RemoteLog

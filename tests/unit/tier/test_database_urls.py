@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import InvalidError, UnavailableError
-from keeplast.tier.database import _make_private, exposed_mode, is_missing, open_database
+from keeplast.tier.metadata.database import _make_private, exposed_mode, is_missing, open_database
 
 SECRET = "s3cret"
 NOBODY = "127.0.0.1:1"

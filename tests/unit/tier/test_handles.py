@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keeplast.errors import CorruptError, UnavailableError
-from keeplast.tier.handles import ObjectReadHandle, ObjectWriteHandle
-from keeplast.tier.stores import open_objects
+from keeplast.tier.objects.handles import ObjectReadHandle, ObjectWriteHandle
+from keeplast.tier.objects.stores import open_objects
 
 KEY = "t-0/" + "0" * 32 + "/" + "1" * 32 + "/00000000000000000000.log"
 

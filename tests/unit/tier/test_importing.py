@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.engine.tier_verification import verify_remote
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.control import ControlType
 from keeplast.format.filename import INDEX, TIME_INDEX, TXN_INDEX
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.append import NewRecord
 from keeplast.model.topic_config import TopicConfig
+from keeplast.store.verification import verify_remote
 from tests.support.kernel_window import load
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import (

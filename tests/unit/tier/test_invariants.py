@@ -17,10 +17,16 @@ from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.offsets import NO_PRODUCER_ID
-from keeplast.tier.objects import FILTER, ObjectStore, ObjectWriter, object_key, segment_of_key
-from keeplast.tier.segment import SEGMENT_BYTES_MAX, SegmentKind
-from keeplast.tier.stores import open_objects
-from keeplast.tier.transfer import EPOCHS
+from keeplast.tier.objects.object_store import (
+    FILTER,
+    ObjectStore,
+    ObjectWriter,
+    object_key,
+    segment_of_key,
+)
+from keeplast.tier.objects.stores import open_objects
+from keeplast.tier.objects.transfer import EPOCHS
+from keeplast.tier.state.segment import SEGMENT_BYTES_MAX, SegmentKind
 from tests.support.counting_objects import CountingObjects
 from tests.support.crash_logs import CRASH_LOGS
 from tests.support.metadata_contract import Opened, new_id, segment

@@ -1,7 +1,7 @@
 """KIP-1272, "Errors/Crashes during log compaction and later file swapping", sentence by sentence.
 
 Crashes of a process at every step are in ``tests/services`` and ``tests/simulation``; the crash
-between the two tiers is in ``tests/unit/engine/test_host_rounds.py``.
+between the two tiers is in ``tests/unit/host/test_host_rounds.py``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import CompactionError, FencedError, UnavailableError
-from keeplast.tier.segment import SegmentState
-from keeplast.tier.stores import open_objects
+from keeplast.tier.objects.stores import open_objects
+from keeplast.tier.state.segment import SegmentState
 from tests.support.crash_logs import CRASH_LOGS
 from tests.support.faulty_objects import REQUESTS, FaultyObjects
 from tests.support.hosts import TOPIC, Cluster, read_all, replicate, write

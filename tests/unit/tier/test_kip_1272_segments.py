@@ -18,13 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.engine.partition_host import PartitionHost
 from keeplast.format.control import ControlType
 from keeplast.format.filename import LOG
 from keeplast.format.message_set import read_batches
+from keeplast.host.partition_host import PartitionHost
 from keeplast.log.append import NewRecord
-from keeplast.tier.objects import object_key, segment_of_key
-from keeplast.tier.segment import SegmentState
+from keeplast.tier.objects.object_store import object_key, segment_of_key
+from keeplast.tier.state.segment import SegmentState
 from tests.support.counting_objects import CountingObjects
 from tests.support.hosts import Cluster, read_all
 from tests.support.partition_maker import COMPACT, NOW_MS, PARTITION

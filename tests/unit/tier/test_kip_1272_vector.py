@@ -14,8 +14,8 @@ import pytest
 
 from keeplast.errors import FencedError
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.tier.segment import SegmentKind
-from keeplast.tier.vector import Publication, find_vector, is_valid
+from keeplast.tier.state.segment import SegmentKind
+from keeplast.tier.state.vector import Publication, find_vector, is_valid
 from tests.support.metadata_contract import LINEAGE, PARTITION, Opened, new_id, segment
 
 B_LINEAGE = (LeaderEpoch(0, 0), LeaderEpoch(1, 120))

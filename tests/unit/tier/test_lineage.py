@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.tier.segment import RemoteFile, RemoteSegment, SegmentKind, is_within_lineage
+from keeplast.tier.state.segment import RemoteFile, RemoteSegment, SegmentKind, is_within_lineage
 
 LINEAGE = (LeaderEpoch(3, 37), LeaderEpoch(5, 60))
 LOG_END = 100

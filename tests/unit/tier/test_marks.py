@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import ConflictError, RefusedError, UnavailableError
-from keeplast.tier.database import open_database
-from keeplast.tier.marks import Marks
-from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.objects import MARKS, ObjectPlace
-from keeplast.tier.stores import open_objects
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.marks import Marks
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.objects.object_store import MARKS, ObjectPlace
+from keeplast.tier.objects.stores import open_objects
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import NOW_MS
 

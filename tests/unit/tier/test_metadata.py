@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
-from keeplast.tier.database import open_database
-from keeplast.tier.metadata import MetadataStore
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.metadata_store import MetadataStore
 from tests.support.manual_clock import ManualClock
 from tests.support.metadata_contract import NOW_MS, PARTITION, MetadataContract, Opened, segment
 

@@ -11,8 +11,8 @@ from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.filename import parse_partition_directory
 from keeplast.model.offsets import INT32_MAX
 from keeplast.model.partition import TopicPartition
-from keeplast.tier import schema
-from keeplast.tier.objects import partition_prefix
+from keeplast.tier.metadata import schema
+from keeplast.tier.objects.object_store import partition_prefix
 from tests.support.metadata_contract import TOPIC_ID
 from tests.support.store_world import COMPACTED, StoreWorld
 

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from keeplast.clock import SystemClock
-from keeplast.engine.coordinator import Coordinator
-from keeplast.engine.events import NoEvents
-from keeplast.engine.local_runner import LocalRunner
-from keeplast.engine.report import CleanReport
-from keeplast.engine.request import CleanRequest
 from keeplast.errors import ConflictError, CorruptError, InvalidError, InvariantError, RefusedError
 from keeplast.format.filename import INCOMPLETE
 from keeplast.log.files import LocalFiles, reading
 from keeplast.log.partition_log import list_partition
-from keeplast.tier.mounted_files import MountedRecipe
-from keeplast.tier.object_files import TIMES, ObjectFiles
-from keeplast.tier.objects import ObjectTree
-from keeplast.tier.stores import open_tree
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_runner import LocalRunner
+from keeplast.survey.report import CleanReport
+from keeplast.survey.request import CleanRequest
+from keeplast.tier.objects.mounted_files import MountedRecipe
+from keeplast.tier.objects.object_files import TIMES, ObjectFiles
+from keeplast.tier.objects.object_store import ObjectTree
+from keeplast.tier.objects.stores import open_tree
 from tests.support.crashing_tree import Crash, CrashingTree
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import (

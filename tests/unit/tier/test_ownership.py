@@ -13,10 +13,10 @@ from alembic import command
 from sqlalchemy import create_engine, text
 
 from keeplast.errors import FencedError, RefusedError
-from keeplast.tier.database import open_database
-from keeplast.tier.holder import Holder, new_holder
-from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.ownership import Ownership
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.metadata.ownership import Ownership
+from keeplast.tier.state.holder import Holder, new_holder
 from tests.support.manual_clock import ManualClock
 from tests.support.metadata_contract import LINEAGE, NOW_MS, PARTITION, Opened
 

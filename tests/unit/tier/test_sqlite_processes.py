@@ -15,8 +15,8 @@ import pytest
 
 from keeplast.clock import SystemClock
 from keeplast.errors import FencedError
-from keeplast.tier.database import open_database
-from keeplast.tier.metadata import MetadataStore
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.metadata_store import MetadataStore
 from tests.support.host_process import HostProcess, Place
 from tests.support.metadata_contract import LINEAGE, PARTITION, Opened, new_id, segment
 from tests.support.rival_hosts import place_of

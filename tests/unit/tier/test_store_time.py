@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from keeplast.config.mapping import topic_config
-from keeplast.engine.tiered_store import TieredStore
 from keeplast.errors import UnavailableError
 from keeplast.log.files import LocalFiles
-from keeplast.tier.database import open_database
-from keeplast.tier.metadata import MetadataStore
-from keeplast.tier.store_time import SKEW_MS_MAX
-from keeplast.tier.stores import open_objects
+from keeplast.store.tiered_store import TieredStore
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.metadata.store_time import SKEW_MS_MAX
+from keeplast.tier.objects.stores import open_objects
 from tests.support.log_builder import START_MS
 from tests.support.manual_clock import ManualClock, SharedTime
 from tests.support.metadata_contract import GRACE_MS, NOW_MS, PARTITION, Opened, new_id, segment
@@ -158,7 +158,7 @@ def test_the_loop_of_a_host_that_is_ahead_removes_nothing_and_says_why(
     world: StoreWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, ahead = world.objects(0), ManualClock(START_MS)
-    monkeypatch.setattr("keeplast.tier.transactions.time_of", lambda *_: SharedTime(ahead))
+    monkeypatch.setattr("keeplast.tier.metadata.transactions.time_of", lambda *_: SharedTime(ahead))
     world.clock.advance(365 * DAY_MS)
     report, told, _ = world.run(expired=True)
     assert before == world.objects(0)

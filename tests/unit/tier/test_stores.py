@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import InvalidError, UnavailableError
-from keeplast.tier.objects import ObjectTree
-from keeplast.tier.stores import check_directory, lasting_url, open_objects, open_tree
+from keeplast.tier.objects.object_store import ObjectTree
+from keeplast.tier.objects.stores import check_directory, lasting_url, open_objects, open_tree
 
 
 @pytest.fixture(params=["memory", "file"])

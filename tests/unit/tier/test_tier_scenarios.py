@@ -10,10 +10,10 @@ import pytest
 
 from keeplast.errors import ConflictError, FencedError
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.tier.collection import is_covered
-from keeplast.tier.objects import object_key
-from keeplast.tier.segment import RemoteSegment, SegmentKind
-from keeplast.tier.vector import Publication, checkpoint, find_vector, is_valid
+from keeplast.tier.metadata.collection import is_covered
+from keeplast.tier.objects.object_store import object_key
+from keeplast.tier.state.segment import RemoteSegment, SegmentKind
+from keeplast.tier.state.vector import Publication, checkpoint, find_vector, is_valid
 from tests.support.metadata_contract import (
     GRACE_MS,
     LINEAGE,

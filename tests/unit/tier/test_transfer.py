@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keeplast.errors import UnavailableError
-from keeplast.tier.stores import open_objects
-from keeplast.tier.transfer import put_small
+from keeplast.tier.objects.stores import open_objects
+from keeplast.tier.objects.transfer import put_small
 
 KEY = "t-0/" + "0" * 32 + "/" + "1" * 32 + "/00000000000000000000.epochs"
 

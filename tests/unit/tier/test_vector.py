@@ -10,7 +10,7 @@ import pytest
 
 from keeplast.errors import InvalidError
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.tier.vector import (
+from keeplast.tier.state.vector import (
     Publication,
     advance,
     checkpoint,

@@ -1,0 +1,1 @@
+"""What programs open: a log, a store."""

@@ -1,0 +1,500 @@
+"""A log as a Python object: look at its segments, batches and records, plan and clean it.
+
+::
+
+    import keeplast
+
+    log = keeplast.open_log("/data/prices-0")
+    for record in log.records(from_offset=1000):
+        print(record.offset, record.key)
+    compacted = keeplast.topic_config({"cleanup.policy": "compact"})
+    print(log.plan(compacted, exact=True).rounds[-1].stats)
+    log.clean(compacted)
+
+Reading takes no lock and changes nothing. ``clean`` takes the lock of the data directory and is
+refused while a broker holds it. The policy is the caller's to state: a log does not carry it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from keeplast.cleaner.internal_topics import pinned
+from keeplast.clock import Clock, SystemClock
+from keeplast.errors import (
+    CorruptError,
+    InvalidError,
+    InvariantError,
+    RefusedError,
+    UnavailableError,
+)
+from keeplast.format.filename import LOG_START_CHECKPOINT, parse_partition_directory
+from keeplast.format.message_set import Batch
+from keeplast.format.record import Record
+from keeplast.inspect.state import read_state
+from keeplast.log.checkpoints import read_checkpoint
+from keeplast.log.files import FileSystem
+from keeplast.log.object_paths import is_object_path, place_path
+from keeplast.log.partition_log import SegmentFiles, list_partition
+from keeplast.log.settled import settled_partition
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.read.log_ranges import SegmentsSeen
+from keeplast.read.log_reader import read_segment
+from keeplast.read.state_end import require_in_front_of_cleaner, was_cleaned_past
+from keeplast.rewrite.runner import Runner
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.delete_records import DeleteRecordsReport, delete_records
+from keeplast.run.events import Events, NoEvents
+from keeplast.run.local_runner import LocalRunner
+from keeplast.survey.report import CleanReport, ExpiryReport, PartitionReport
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
+from keeplast.tier.objects.places import recipe_of
+
+TopicConfigs = Callable[[Path, FileSystem], Callable[[str], TopicConfig]]
+"""Gives what knows the settings of the topics of a data directory."""
+
+STATE_TRIES_MAX = 5
+RELISTS_MAX = 100
+"""A directory that changes so often before one batch is read is not a log that is being cleaned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment as listed: its base offset (inclusive), bytes, time and place.
+
+    ``modified_ms`` is the file's modification time in milliseconds since 1970. The segment with the
+    greatest base offset is active: it is never cleaned, and may end in an unfinished batch.
+    """
+
+    base_offset: int
+    size_bytes: int
+    modified_ms: int
+    path: Path
+    is_active: bool
+
+
+class OpenLog:
+    """One partition directory. Holds no file open; each call sees the directory as it is then."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        files: FileSystem | None = None,
+        options: Mapping[str, str] | None = None,
+        topic_configs: TopicConfigs | None = None,
+    ) -> None:
+        """Take a partition directory; see :func:`keeplast.open_log`.
+
+        ``files`` stands in for what the path's recipe would open; ``topic_configs`` knows the
+        settings of topics.
+        """
+        self.path = path.absolute()
+        self._topic_configs = topic_configs
+        self._options = dict(options or {})
+        recipe = recipe_of((self.path,), self._options if is_object_path(self.path) else {})
+        self._files = recipe.open() if files is None else files
+        parsed = parse_partition_directory(self.path.name)
+        if not self._files.is_directory(self.path):
+            raise InvalidError(f"no such directory; correct the path. path={self.path}")
+        if parsed is None:
+            raise InvalidError(
+                f"not a partition directory; its name must be <topic>-<number>. path={self.path}"
+            )
+        self.partition: TopicPartition = parsed.partition
+        self._mark = parsed.mark
+
+    def __repr__(self) -> str:
+        """Return which log it is."""
+        return f"OpenLog({str(self.path)!r})"
+
+    def segments(self) -> tuple[Segment, ...]:
+        """Return the segments by ascending base offset; RefusedError when there is none."""
+        listed = list_partition(self.path, self._files).segments
+        return tuple(
+            Segment(
+                each.base_offset,
+                each.size_bytes,
+                each.mtime_ms,
+                each.log_path,
+                each is listed[-1],
+            )
+            for each in listed
+        )
+
+    def log_start_offset(self) -> int:
+        """Return the first readable offset, by the data directory or else by the first segment.
+
+        Records below it are deleted, though their batch or segment may still have them.
+        CorruptError when ``log-start-offset-checkpoint`` cannot be read.
+        """
+        offsets = read_checkpoint(self._files, self.path.parent, LOG_START_CHECKPOINT)
+        first = list_partition(self.path, self._files).segments[0].base_offset
+        # A replica that is marked is not the one that the checkpoint is about.
+        return first if self._mark is not None else max(offsets.get(self.partition, 0), first)
+
+    def batches(self, *, from_offset: int = 0) -> Iterator[Batch]:
+        """Yield the batches whose last offset is at or above ``from_offset``, in log order.
+
+        Never those that end below the log start offset. Control batches come too. A wrong CRC is
+        not an error here: ``batch.is_valid`` tells. Raises CorruptError, with path and position,
+        where a closed segment cannot be read on; what is unfinished at the end of the active
+        segment ends the log quietly. At most 4 MiB, or one larger batch, are held at a time; a
+        batch kept by the caller keeps its window.
+        """
+        for _, batch in self._placed_batches(max(from_offset, self.log_start_offset())):
+            yield batch
+
+    def records(self, *, from_offset: int = 0) -> Iterator[Record]:
+        """Yield the records at or above ``from_offset`` and the log start offset, in log order.
+
+        Records of open and aborted transactions come too, control records do not. Raises
+        CorruptError for a batch with a wrong CRC and for records that are not well-formed.
+        """
+        from_offset = max(from_offset, self.log_start_offset())
+        for segment, batch in self._placed_batches(from_offset):
+            _check_crc(segment, batch)
+            if batch.is_control:
+                continue
+            try:
+                for record in batch.records():
+                    if record.offset >= from_offset:
+                        yield record
+            except CorruptError as error:
+                raise _placed(error, segment, batch) from error
+
+    def state(self, topic: TopicConfig | None = None) -> dict[bytes, Record]:
+        """Return the final record of every key that is not deleted, in offset order.
+
+        A read-committed view: nothing aborted, nothing from the first open transaction on. Which
+        record of a key is final follows ``topic``'s strategy, by default the one that the data
+        directory's settings give it (``keeplast.toml``, environment, metadata log): so it is the
+        same before and after cleaning; a broker's own topic ranks by offset. Nothing below the log
+        start offset counts. Holds one record a key in memory, and reads the log twice.
+        Raises CorruptError as :meth:`records` does, RefusedError when an open transaction ends it
+        below what was cleaned, UnavailableError when the log is cleaned faster than it is read.
+        """
+        topic = pinned(self.partition.topic, self._ranks() if topic is None else topic)
+        clock = SystemClock()
+        for _ in range(STATE_TRIES_MAX):
+            log_start = self.log_start_offset()
+            listing = settled_partition(self.path, self._files, clock)
+            batches = partial(self._checked_batches, log_start)
+            found, end = read_state(batches, topic, log_start=log_start)
+            if end < self.log_start_offset():
+                # A transaction counts as open whose marker went with its data while it was read.
+                continue
+            seen = SegmentsSeen(listing.segments[:-1], listing.active.base_offset)
+            # Winners may have gone for records that came after the first pass.
+            if not was_cleaned_past(self.partition, self.path, seen, end, self._files, clock):
+                # Who cleaned past an open transaction has taken what was final in front of it.
+                if self._mark is None:
+                    require_in_front_of_cleaner(self.partition, listing, end, self._files)
+                return found
+        raise UnavailableError(
+            "the log is cleaned faster than its state can be read; read a copy of it, or when the "
+            f"cleaner rests. path={self.path}"
+        )
+
+    def _checked_batches(self, log_start: int) -> Iterator[Batch]:
+        for segment, batch in self._placed_batches(log_start):
+            _check_crc(segment, batch)
+            yield batch
+
+    def _ranks(self) -> TopicConfig:
+        """Return how the topic ranks its records; InvalidError when nobody has said."""
+        if self._topic_configs is None:
+            raise InvalidError(
+                f"how the topic ranks its records is not known; give state() its settings. "
+                f"path={self.path}"
+            )
+        return self._topic_configs(self.path.parent, self._files)(self.partition.topic)
+
+    def plan(
+        self,
+        topic: TopicConfig,
+        *,
+        cleaner: CleanerConfig | None = None,
+        exact: bool = False,
+        now_ms: int | None = None,
+        force: bool = False,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        cores: int | None = None,
+        runner: Runner | None = None,
+        events: Events | None = None,
+        clock: Clock | None = None,
+    ) -> PartitionReport:
+        """Return what :meth:`clean` with the same arguments would do; nothing is written.
+
+        With ``exact`` everything is read and counted; without it the bounds are exact and the rest
+        is estimated from a small sample. Arguments and errors as for :meth:`clean`.
+        """
+        request = self._request(
+            topic, cleaner, now_ms=now_ms, force=force, memory_bytes=memory_bytes
+        )
+        return plan(
+            request, exact=exact, cores=cores, runner=runner, events=events, clock=clock,
+            object_options=self._options,
+        ).partitions[0]  # fmt: skip
+
+    def clean(
+        self,
+        topic: TopicConfig,
+        *,
+        cleaner: CleanerConfig | None = None,
+        to: Path | str | None = None,
+        overwrites: bool = False,
+        now_ms: int | None = None,
+        rounds: int | None = 1,
+        is_unsafe: bool = False,
+        force: bool = False,
+        roll_active: bool = False,
+        rolls_idle: bool = False,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        cores: int | None = None,
+        runner: Runner | None = None,
+        events: Events | None = None,
+        clock: Clock | None = None,
+    ) -> PartitionReport:
+        """Clean the log as Kafka's cleaner would, and return what each round did.
+
+        ``topic`` must have ``compact`` in its policy, else RefusedError. ``to`` is a directory that
+        receives the cleaned log, None cleans in place; ``overwrites`` gives up what lies there.
+        ``rounds`` None means until the end offset reaches the bound. ``now_ms`` is the clock of the
+        run in milliseconds, None the machine's; one ahead is refused unless ``is_unsafe``.
+        ``force`` ignores ``min_cleanable_dirty_ratio`` only. ``roll_active`` starts a new active
+        segment first, ``rolls_idle`` only when the present one is older than ``segment_ms`` or
+        ``max_compaction_lag_ms``, at the target if there is one. ``memory_bytes`` bounds windows
+        and buffers, not the key map.
+        ``runner`` None means threads of this process, ``cores`` of them; a runner that is given
+        stays open.
+
+        A log that cannot be cleaned does not raise: its report has ``error`` and ``failure``, and
+        the log is as it was. Raises RefusedError while a broker holds the data directory.
+        """
+        request = self._request(
+            topic,
+            cleaner,
+            now_ms=now_ms,
+            force=force,
+            is_unsafe=is_unsafe,
+            memory_bytes=memory_bytes,
+            rounds=rounds,
+            roll_active=roll_active,
+            rolls_idle=rolls_idle,
+            to=None if to is None else place_path(str(to)),
+            overwrites=overwrites,
+        )
+        return clean(
+            request, cores=cores, runner=runner, events=events, clock=clock,
+            object_options=self._options,
+        ).partitions[0]  # fmt: skip
+
+    def expire(
+        self,
+        topic: TopicConfig,
+        *,
+        now_ms: int | None = None,
+        high_watermark: int | None = None,
+        is_unsafe: bool = False,
+    ) -> ExpiryReport:
+        """Remove the segments that ``topic``'s retention and the log start offset let go.
+
+        What goes and what stays, and why, is in the report; so is an error, as for :meth:`clean`.
+        A clock ahead and a high watermark above the directory's are refused unless ``is_unsafe``.
+        Raises RefusedError while a broker holds the data directory.
+        """
+        request = CleanRequest(
+            (self._partition_request(topic),), now_ms=now_ms, high_watermark=high_watermark,
+            is_unsafe=is_unsafe,
+        )  # fmt: skip
+        with LocalRunner(1) as runner:
+            (report,) = (
+                _coordinator(request, runner, None, None, self._options).expire(request).partitions
+            )
+        if report.expiry is None:
+            raise InvariantError("an expiry without a report")
+        return report.expiry
+
+    def delete_records(
+        self,
+        topic: TopicConfig,
+        *,
+        before_offset: int,
+        high_watermark: int | None = None,
+        is_unsafe: bool = False,
+        removes: bool = False,
+    ) -> DeleteRecordsReport:
+        """Move the log start to ``before_offset`` as DeleteRecords does; -1 is the high watermark.
+
+        ``removes`` takes the segments that lie wholly below off the disk at once as well. Raises
+        RefusedError without ``delete`` in ``topic``'s policy, above the high watermark, and while a
+        broker holds the data directory.
+        """
+        return delete_records(
+            self._partition_request(topic),
+            self._files,
+            before_offset=before_offset,
+            high_watermark=high_watermark,
+            is_unsafe=is_unsafe,
+            removes=removes,
+            warned=NoEvents().warned,
+        )
+
+    def _partition_request(
+        self, topic: TopicConfig, cleaner: CleanerConfig | None = None
+    ) -> PartitionRequest:
+        if self._mark is not None:
+            raise RefusedError(
+                f"replica is marked {self._mark}, a broker disposes of it. path={self.path}"
+            )
+        return PartitionRequest(self.partition, self.path, topic, cleaner or CleanerConfig())
+
+    def _request(
+        self,
+        topic: TopicConfig,
+        cleaner: CleanerConfig | None,
+        *,
+        now_ms: int | None,
+        force: bool,
+        memory_bytes: int,
+        is_unsafe: bool = False,
+        rounds: int | None = 1,
+        roll_active: bool = False,
+        rolls_idle: bool = False,
+        to: Path | None = None,
+        overwrites: bool = False,
+    ) -> CleanRequest:
+        partition = self._partition_request(topic, cleaner)
+        if not topic.is_compacted:
+            raise RefusedError(
+                f"cleanup.policy without compact: cleaning would lose the topic's history. "
+                f"cleanup_policy={','.join(sorted(topic.cleanup_policy))} path={self.path}"
+            )
+        return CleanRequest(
+            (partition,), now_ms=now_ms, is_unsafe=is_unsafe, memory_bytes=memory_bytes,
+            rounds=rounds, roll_active=roll_active, rolls_idle=rolls_idle, force=force, target=to,
+            overwrites=overwrites,
+        )  # fmt: skip
+
+    def _placed_batches(self, from_offset: int) -> Iterator[tuple[SegmentFiles, Batch]]:
+        """Yield batches once each and in order, also when segments are replaced meanwhile.
+
+        A file that is open stays readable when a swap removes its name. One whose name is gone
+        before it was opened has a successor, found by listing again: offsets never change, so the
+        reader goes on behind the last one it gave.
+        """
+        following = from_offset
+        listed, at = self._listed(following), 0
+        relists = 0
+        while at < len(listed):
+            segment = listed[at]
+            try:
+                for batch in self._segment_batches(segment, is_active=at == len(listed) - 1):
+                    # A file of that name may be a merged one by now, and reach further.
+                    if batch.last_offset >= following:
+                        following = batch.last_offset + 1
+                        relists = 0
+                        yield segment, batch
+                at += 1
+            except FileNotFoundError:
+                relists += 1
+                if relists > RELISTS_MAX:
+                    raise
+                listed, at = self._listed(following), 0
+
+    def _listed(self, from_offset: int) -> tuple[SegmentFiles, ...]:
+        """Return the segments that may hold ``from_offset`` and what follows."""
+        listed = settled_partition(self.path, self._files, SystemClock()).segments
+        first = [i for i, each in enumerate(listed) if each.base_offset <= from_offset]
+        return listed[first[-1] if first else 0 :]
+
+    def _segment_batches(self, segment: SegmentFiles, *, is_active: bool) -> Iterator[Batch]:
+        try:
+            yield from read_segment(self._files, segment.log_path)
+        except CorruptError:
+            if not is_active:
+                raise
+
+
+def _check_crc(segment: SegmentFiles, batch: Batch) -> None:
+    if not batch.is_valid:
+        raise CorruptError(
+            "crc mismatch",
+            path=str(segment.log_path),
+            position=batch.position,
+            expected=f"{batch.crc:#010x}",
+        )
+
+
+def _placed(error: CorruptError, segment: SegmentFiles, batch: Batch) -> CorruptError:
+    """Return ``error`` with the place of the batch in which it was found."""
+    return CorruptError(
+        error.problem,
+        path=str(segment.log_path),
+        position=batch.position,
+        expected=error.expected,
+        found=error.found,
+    )
+
+
+def plan(
+    request: CleanRequest,
+    *,
+    exact: bool = False,
+    cores: int | None = None,
+    runner: Runner | None = None,
+    events: Events | None = None,
+    clock: Clock | None = None,
+    object_options: Mapping[str, str] | None = None,
+) -> CleanReport:
+    """Return what :func:`clean` would do for all partitions of ``request``; nothing is written."""
+    with _running(cores, runner) as chosen:
+        coordinator = _coordinator(request, chosen, events, clock, object_options)
+        return coordinator.plan(request, exact=exact)
+
+
+def clean(
+    request: CleanRequest,
+    *,
+    cores: int | None = None,
+    runner: Runner | None = None,
+    events: Events | None = None,
+    clock: Clock | None = None,
+    object_options: Mapping[str, str] | None = None,
+) -> CleanReport:
+    """Clean all partitions of ``request``; faults of one partition are in its report.
+
+    ``runner`` None means threads of this process, ``cores`` of them (None: all).
+    ``object_options`` are those of the object store that a directory is in. Raises RefusedError
+    when a data directory is in use.
+    """
+    with _running(cores, runner) as chosen:
+        return _coordinator(request, chosen, events, clock, object_options).clean(request)
+
+
+def _running(cores: int | None, runner: Runner | None) -> contextlib.AbstractContextManager[Runner]:
+    return LocalRunner(cores) if runner is None else contextlib.nullcontext(runner)
+
+
+def _coordinator(
+    request: CleanRequest,
+    runner: Runner,
+    events: Events | None,
+    clock: Clock | None,
+    object_options: Mapping[str, str] | None = None,
+) -> Coordinator:
+    places = [request.target, *(partition.path for partition in request.partitions)]
+    recipe = recipe_of(places, object_options or {})
+    return Coordinator(
+        runner,
+        SystemClock() if clock is None else clock,
+        recipe.open(),
+        NoEvents() if events is None else events,
+        recipe,
+    )

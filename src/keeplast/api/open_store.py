@@ -1,0 +1,101 @@
+"""Opens a tiered store by the URL of its metadata; where its objects are is remembered there.
+
+Nothing is remembered that was not tried: a place with a typing mistake can still be corrected. Of
+two stores in one place each would collect the other's objects as garbage, so a place has the name
+of its store written on it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+from keeplast.clock import Clock, SystemClock
+from keeplast.errors import InvalidError, RefusedError
+from keeplast.log.files import LocalFiles
+from keeplast.model.redaction import shown_url
+from keeplast.store.tiered_store import SettingsOf, TieredStore
+from keeplast.tier.metadata.database import is_missing, open_database
+from keeplast.tier.metadata.marks import Marks
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.objects.object_store import ID_CHARS, STORE_NAME, ObjectPlace
+from keeplast.tier.objects.stores import check_directory, lasting_url, open_objects
+
+OBJECTS = "objects"
+NAME = "name"
+
+
+def open_store(
+    store: str,
+    objects: str | None = None,
+    *,
+    owner: str,
+    topic_of: SettingsOf,
+    options: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+) -> TieredStore:
+    """Open the store whose metadata is at the URL ``store``.
+
+    ``owner`` is the name under which this process changes partitions; ``topic_of`` makes settings
+    of Kafka's names, as :func:`keeplast.topic_config` does. ``objects`` is given once and
+    remembered; InvalidError when it is needed and missing, or another one than was remembered.
+    ``options`` are the object store's, such as an endpoint.
+    """
+    clock = SystemClock() if clock is None else clock
+    if objects is None and is_missing(store):
+        raise InvalidError(
+            "there is no such store; correct --store, or make it (keeplast tier init). "
+            f"store={shown_url(store)}"
+        )
+    metadata = MetadataStore(open_database(store), clock)
+    try:
+        found = _open_objects(metadata, store, objects, dict(options or {}))
+    except BaseException:
+        metadata.close()
+        raise
+    return TieredStore(
+        metadata, found, owner=owner, topic_of=topic_of, clock=clock, files=LocalFiles(),
+        marks=Marks(metadata, found),
+    )  # fmt: skip
+
+
+def _open_objects(
+    metadata: MetadataStore, store: str, given: str | None, options: dict[str, str]
+) -> ObjectPlace:
+    """Open the objects of a store; a place that cannot be opened and listed is not remembered."""
+    known = metadata.find_fact(OBJECTS)
+    url = known if given is None else lasting_url(given)
+    if url is None:
+        raise InvalidError(
+            "this store is new; say where its objects are (keeplast tier init). "
+            f"store={shown_url(store)}"
+        )
+    if known in (None, url):
+        if known is None:
+            opened = open_objects(url, options)
+            next(iter(opened.list("")), None)
+            _write_name(metadata, opened, url)
+            known = metadata.fact(OBJECTS, lambda: url)
+        else:
+            check_directory(url)
+            opened = open_objects(url, options)
+        if known == url:
+            return opened
+    raise InvalidError(
+        "the objects of this store are elsewhere; leave --objects out, or make another store. "
+        f"given={url} found={known}"
+    )
+
+
+def _write_name(metadata: MetadataStore, objects: ObjectPlace, url: str) -> None:
+    """Write the store's name on the place of its objects; RefusedError when another's is there."""
+    name = metadata.fact(NAME, lambda: secrets.token_hex(ID_CHARS // 2)).encode()
+    # Who looked first and wrote then would take a place from another who does the same.
+    objects.put_new(STORE_NAME, name)
+    found = bytes(objects.read_range(STORE_NAME, 0, ID_CHARS))
+    if found != name:
+        raise RefusedError(
+            "the objects there belong to another store, and would be collected as garbage; choose "
+            "another place, or, when that store is no more and nothing of it is needed, remove the "
+            f"object {STORE_NAME} first. objects={url}"
+        )

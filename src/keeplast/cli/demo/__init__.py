@@ -1,0 +1,1 @@
+"""The demos; nothing else imports them."""

@@ -1,0 +1,1 @@
+"""What every command runs in: options, guard, exit codes, wiring."""

@@ -1,0 +1,108 @@
+"""Strategies compared, as people read it: what changes, what has no version, what pins keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from keeplast.cli.show.rows import new_table, time_text
+from keeplast.cli.show.sizes import format_count
+from keeplast.inspect.preview import Candidate, StrategyPreview
+from keeplast.model.escapes import printable, shown_bytes
+from keeplast.model.strategy import Strategy
+
+KEY_CHARACTERS = 32
+
+
+def render(preview: StrategyPreview) -> list[RenderableType]:
+    """Return what is printed for one partition."""
+    parts: list[RenderableType] = [*map(printable, _sentences(preview))]
+    if preview.changes:
+        parts += ["", _changes_table(preview)]
+        if preview.keys_changed > len(preview.changes):
+            more = preview.keys_changed - len(preview.changes)
+            parts.append(f"and {format_count(more)} more keys: --first N")
+    if preview.spread.far_ahead_count:
+        parts += ["", *map(printable, _far_ahead_sentence(preview)), _far_ahead_table(preview)]
+    return [*parts, ""]
+
+
+def _sentences(preview: StrategyPreview) -> list[str]:
+    by = preview.then.value if preview.header is None else f"header {preview.header}"
+    lines = [
+        f"{preview.partition}: {format_count(preview.keys_changed)} of "
+        f"{format_count(preview.keys)} keys would keep another record by {by} than by "
+        f"{preview.today.value} today"
+    ]
+    if preview.keys_back or preview.keys_gone:
+        lines.append(
+            f"  {format_count(preview.keys_back)} keys that are deleted today would be there, "
+            f"{format_count(preview.keys_gone)} that are there would be deleted"
+        )
+    if preview.then is Strategy.HEADER:
+        lines.append(
+            f"  of {format_count(preview.records)} records "
+            f"{format_count(preview.versions_missing)} lack the header, "
+            f"{format_count(preview.versions_malformed)} have one that is not eight bytes: they "
+            "lose to any that has a version"
+        )
+        lines.append(
+            f"  {format_count(preview.tombstones_unversioned)} tombstones have no version, and "
+            "delete nothing that has one"
+        )
+    usual = preview.spread.usual
+    if usual is not None:
+        show = _shown(preview)
+        lines.append(
+            f"  {preview.then.value if preview.header is None else 'version'}s from "
+            f"{show(preview.spread.least or 0)} to {show(preview.spread.greatest or 0)}, "
+            f"98 % of them from {show(usual[0])} to {show(usual[1])}"
+        )
+        if preview.spread.limit is not None and not preview.spread.far_ahead_count:
+            lines.append("  none is far ahead of the rest")
+    return lines
+
+
+def _far_ahead_sentence(preview: StrategyPreview) -> list[str]:
+    spread = preview.spread
+    show = _shown(preview)
+    return [
+        f"{format_count(spread.far_ahead_count)} far ahead of the rest: above "
+        f"{show(spread.limit or 0)}, which is ten times as far beyond those 98 % as they reach. "
+        "Each pins its key until a record with a version at least as great comes:"
+    ]
+
+
+def _changes_table(preview: StrategyPreview) -> Table:
+    table = new_table("key", "", ">offset", "=timestamp", ">version", "")
+    for change in preview.changes:
+        for name, each in (("today", change.today), ("then", change.then)):
+            key = shown_bytes(change.key, KEY_CHARACTERS) if name == "today" else ""
+            table.add_row(Text(key), name, *_cells(each))
+    return table
+
+
+def _cells(candidate: Candidate) -> tuple[str, str, str, str]:
+    return (
+        str(candidate.offset),
+        time_text(candidate.timestamp),
+        "" if candidate.version is None else str(candidate.version),
+        "tombstone" if candidate.is_tombstone else "",
+    )
+
+
+def _far_ahead_table(preview: StrategyPreview) -> Table:
+    show = _shown(preview)
+    table = new_table("key", ">offset", ">version" if preview.header else "timestamp")
+    for each in preview.far_ahead:
+        key = Text(shown_bytes(each.key, KEY_CHARACTERS))
+        table.add_row(key, str(each.offset), show(each.version))
+    return table
+
+
+def _shown(preview: StrategyPreview) -> Callable[[int], str]:
+    """Return how a version is written: a number, or a moment."""
+    return str if preview.header is not None else time_text

@@ -1,0 +1,98 @@
+"""Where output goes: the document or the tables to stdout, all that is said meanwhile to stderr.
+
+In a process of its own (:func:`claim_stdout`) file descriptor 1 is stderr: a JVM or any library
+that prints to it cannot spoil the one document on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import IO, Any, cast
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from keeplast.cli.show.table_fit import fit_table
+from keeplast.log.object_paths import shown
+from keeplast.model.escapes import printable
+
+JSON_VERSION = 1
+"""Of every document; it grows when a field goes or changes its meaning."""
+PLAIN_WIDTH = 120
+"""Columns to lay out for when stdout is a file or a pipe and nobody says how wide it is."""
+
+
+def claim_stdout() -> None:
+    """Keep stdout for ourselves and give everybody else stderr in its place."""
+    sys.stdout.flush()
+    own = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(
+        own, "w", encoding=sys.stdout.encoding or "utf-8", errors="backslashreplace"
+    )
+
+
+def print_document(document: dict[str, Any]) -> None:
+    """Print the one JSON document of a command."""
+    sys.stdout.write(shown(json.dumps(document, indent=1)) + "\n")
+    sys.stdout.flush()
+
+
+def print_result(*parts: RenderableType) -> None:
+    """Print what a person asked for; text is taken literally."""
+    console = _console(sys.stdout)
+    for part in parts:
+        if isinstance(part, Table):
+            fitted = fit_table(part, console, console.width)
+            is_narrow = fitted.width > console.width
+            wide = _console(sys.stdout, width=fitted.width) if is_narrow else console
+            wide.print(fitted)
+        else:
+            console.print(part, soft_wrap=isinstance(part, str | Text))
+
+
+def screen_width() -> int:
+    """Return how many columns what is printed is laid out for."""
+    return _console(sys.stdout).width
+
+
+def clear_screen() -> None:
+    """Begin at the top of a terminal; a file or a pipe gets an empty line."""
+    console = _console(sys.stdout)
+    console.clear() if console.is_terminal else console.print()
+
+
+def say(message: str, *, kind: str | None = None) -> None:
+    """Print a line to stderr; ``kind`` is a word such as ``warning`` before it."""
+    prefix = f"{kind}: " if kind else ""
+    sys.stderr.write(f"{prefix}{shown(printable(message))}\n")
+    sys.stderr.flush()
+
+
+def stderr_console() -> Console:
+    """Return a console for progress."""
+    return _console(sys.stderr)
+
+
+class _Shown:
+    """A stream that shows places in object stores as URLs, which are as long: tables stay even."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return int(self._stream.write(shown(text)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _console(stream: Any, *, width: int | None = None) -> Console:
+    if width is None and not (stream.isatty() or "COLUMNS" in os.environ):
+        width = PLAIN_WIDTH
+    return Console(
+        file=cast(IO[str], _Shown(stream)), markup=False, highlight=False, emoji=False, width=width
+    )

@@ -1,0 +1,77 @@
+"""Receipts as a table, a line a round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from keeplast.cli.show.rows import cells, new_table, time_text
+from keeplast.cli.show.sizes import format_bytes, format_count
+from keeplast.model.escapes import printable
+from keeplast.survey.receipt_book import Entry, ExpiryReceipt, RemovalReceipt
+
+REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")
+
+
+def receipts_table(receipts: Sequence[Entry]) -> Table:
+    """Return a row for each round: when, where, how much, and what went by reason.
+
+    And one for each expiry, or removal from a store: the offsets and bytes that went.
+    """
+    table = new_table("partition", "=clock", ">offsets", ">bytes", ">records", "records that went")
+    for each in receipts:
+        if isinstance(each, ExpiryReceipt):
+            _add_expiry(table, each)
+            continue
+        if isinstance(each, RemovalReceipt):
+            _add_removal(table, each)
+            continue
+        stats = each.document["round"]["stats"]
+        reasons = each.document["round"].get("reasons") or {}
+        went = [
+            f"{format_count(reasons[f'{name}_records'])} {name}"
+            for name in REASONS
+            if reasons.get(f"{name}_records")
+        ]
+        if not each.has_ended:
+            went.append("interrupted: more waves were to follow")
+        table.add_row(
+            *cells([each.partition]),
+            time_text(each.now_ms),
+            f"{each.first_dirty}..{each.end_offset}",
+            _change(format_bytes(stats["bytes_read"]), format_bytes(stats["bytes_written"])),
+            _change(format_count(stats["messages_read"]), format_count(each.messages_written)),
+            printable(", ".join(went)) or "none",
+        )
+    return table
+
+
+def _add_expiry(table: Table, expiry: ExpiryReceipt) -> None:
+    found = expiry.document["expiry"]
+    rules = [f"{rule['segments']} by {name}" for name, rule in found["by_rule"].items()]
+    table.add_row(
+        *cells([expiry.partition]),
+        time_text(expiry.now_ms),
+        f"{expiry.log_start_before}..{expiry.log_start}",
+        f"{format_bytes(found['bytes'])} -> 0 B",
+        "",
+        printable(f"expired segments: {', '.join(rules)}"),
+    )
+
+
+def _add_removal(table: Table, removal: RemovalReceipt) -> None:
+    found = removal.document["removal"]
+    records = found["records"]
+    table.add_row(
+        *cells([removal.partition]),
+        time_text(removal.now_ms),
+        f"{removal.start}..{removal.end}",
+        f"{format_bytes(found['bytes'])} -> 0 B",
+        "" if records is None else f"{format_count(records)} -> 0",
+        printable(f"taken out of the store: {found['kind']}"),
+    )
+
+
+def _change(before: str, after: str) -> str:
+    return f"{before} -> {after}"

@@ -1,0 +1,224 @@
+"""What ``keeplast run`` shows: a line for each round while it works, and what was done at the end.
+
+On a terminal a bar shows how far the rounds under way are, and an idle line when the next look is;
+elsewhere becoming idle is said once. All of that goes to stderr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.status import Status
+from rich.table import Table
+
+from keeplast.cleaner.selection import Choice
+from keeplast.cli.show.output import JSON_VERSION, say, stderr_console
+from keeplast.cli.show.progress import ProgressEvents
+from keeplast.cli.show.rows import cells, new_table, time_text
+from keeplast.cli.show.sizes import format_bytes, format_count
+from keeplast.clock import Clock
+from keeplast.model.escapes import printable
+from keeplast.model.partition import TopicPartition
+from keeplast.service.run_report import RunReport
+from keeplast.service.snapshot import PartitionFacts, PartitionState, Snapshot
+from keeplast.survey.report import ExpiryReport, RoundReport, round_to_json
+
+_TOLD_WHEN_IDLE = (
+    PartitionState.RETRYING,
+    PartitionState.SET_ASIDE,
+    PartitionState.REFUSED,
+    PartitionState.ELSEWHERE,
+)
+NAME_WIDTH = 20
+REASON_WIDTH = 22
+
+
+class RunLines(ProgressEvents):
+    """Receiver of everything that happens during a run, for people."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Take the clock that lines are dated with."""
+        super().__init__("cleaning", stderr_console())
+        self._clock = clock
+        self._why: dict[TopicPartition, str] = {}
+        self._is_idle = False
+        self._status: Status | None = None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Clean the terminal up."""
+        self._end_idle()
+        super().__exit__(kind, error, trace)
+
+    def started(self, place: Path | str, slots: int, *, process_id: int) -> None:
+        """Say what has begun, and how to end it."""
+        workers = "1 worker" if slots == 1 else f"{slots} workers"
+        self._line(f"watching {place} with {workers}; SIGTERM or Ctrl-C ends it. pid={process_id}")
+
+    def chosen(self, choices: Sequence[Choice]) -> None:
+        """Remember why, for the line that tells how it went."""
+        self._end_idle()
+        self._empty_bar()
+        self._is_idle = False
+        self._why = {choice.partition: choice.why for choice in choices}
+
+    def finished(self, partition: TopicPartition, report: RoundReport) -> None:
+        """Say how a round went: which, why, where, bytes, seconds."""
+        name = str(partition).ljust(NAME_WIDTH)
+        why = self._why.get(partition, "").ljust(REASON_WIDTH)
+        if report.stats is None:
+            # Failures are told with what follows from them.
+            if report.skipped:
+                self._line(f"{name}  {why}  skipped: {report.reason}")
+            return
+        stats = report.stats
+        self._line(
+            f"{name}  {why}  {report.first_dirty}..{report.end_offset}  "
+            f"{format_bytes(stats.bytes_read)} -> {format_bytes(stats.bytes_written)}"
+            f"{_saved(stats.bytes_read, stats.bytes_written)}  {stats.total_seconds:.1f} s"
+        )
+
+    def idle(self, snapshot: Snapshot, seconds: float) -> None:
+        """Say that nothing is worth a round; once where lines stay."""
+        words = f"{_idle_words(snapshot)}; next look in {seconds:g} s"
+        if self._console.is_terminal:
+            if self._status is None:
+                self._pause_bar()
+                self._status = self._console.status(printable(words))
+                self._status.start()
+            else:
+                self._status.update(printable(words))
+        elif not self._is_idle:
+            self._line(f"{_idle_words(snapshot)}; looking again every {seconds:g} s")
+        self._is_idle = True
+
+    def expired(self, partition: TopicPartition, report: ExpiryReport) -> None:
+        """Say what retention or the log start let go."""
+        count = len(report.segments)
+        self._line(
+            f"{str(partition).ljust(NAME_WIDTH)}  {'expired'.ljust(REASON_WIDTH)}  {count} "
+            f"segment{'' if count == 1 else 's'}, {format_bytes(report.bytes)}; the log starts at "
+            f"{report.log_start}"
+        )
+
+    def set_aside(self, partition: TopicPartition, reason: str) -> None:
+        """Say that a partition will not be cleaned any more, and what helps."""
+        self._line(f"{partition}  set aside until its files change, or --retry: {reason}")
+
+    def retrying(self, partition: TopicPartition, reason: str, seconds: float) -> None:
+        """Say that something failed and will be tried again."""
+        self._line(f"{partition}  failed, again in {seconds:g} s: {reason}")
+
+    def _line(self, text: str) -> None:
+        moment = time_text(self._clock.now_ms()).partition(".")[0].partition(" ")[2]
+        if self._console.is_terminal:
+            self._console.print(f"{moment}  {printable(text)}", soft_wrap=True)
+        else:
+            say(f"{moment}  {text}")
+
+    def _end_idle(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+            self._resume_bar()
+
+
+def _saved(before: int, after: int) -> str:
+    return f" (-{100 * (before - after) / before:.0f} %)" if before else ""
+
+
+def _idle_words(snapshot: Snapshot) -> str:
+    count = len(snapshot.partitions)
+    words = f"idle: {count} partition{'' if count == 1 else 's'}"
+    ratios = [each.ratio for each in snapshot.partitions if each.ratio is not None]
+    if ratios:
+        words += f", at most {100 * max(ratios):.0f} % dirty"
+    for state in _TOLD_WHEN_IDLE:
+        number = sum(each.state is state for each in snapshot.partitions)
+        if number:
+            words += f", {number} {state}"
+    return words
+
+
+def run_sentences(report: RunReport) -> list[str]:
+    """Return what was done, and what was not."""
+    sentences = [
+        f"{format_count(report.rounds)} round{'' if report.rounds == 1 else 's'} in "
+        f"{report.seconds:.1f} s: read {format_bytes(report.bytes_read)}, wrote "
+        f"{format_bytes(report.bytes_written)}"
+    ]
+    if report.left:
+        names = ", ".join(str(partition) for partition in report.left)
+        sentences.append(f"not done, the next run does: {names}")
+    return sentences
+
+
+def run_table(report: RunReport) -> Table:
+    """Return the partitions as the run leaves them."""
+    table = new_table("partition", ">rounds", ">clean to", ">dirty", "state", "why")
+    for each in report.snapshot.partitions:
+        table.add_row(
+            *cells([each.partition]),
+            str(each.rounds),
+            _clean_to(each),
+            "" if each.ratio is None else f"{100 * each.ratio:.0f} %",
+            *cells([each.state, each.reason]),
+        )
+    return table
+
+
+def _clean_to(facts: PartitionFacts) -> str:
+    last = facts.last_round
+    if last is not None and last.end_offset is not None and not last.is_expired_round:
+        return str(last.end_offset)
+    return "" if facts.first_dirty is None else str(facts.first_dirty)
+
+
+def run_document(report: RunReport, *, is_stopped: bool) -> dict[str, Any]:
+    """Return the document of a run."""
+    return {
+        "version": JSON_VERSION,
+        "stopped": is_stopped,
+        "seconds": report.seconds,
+        "turns": report.snapshot.turn,
+        "rounds": report.rounds,
+        "bytes_read": report.bytes_read,
+        "bytes_written": report.bytes_written,
+        "left": [str(partition) for partition in report.left],
+        **({} if report.snapshot.tier is None else {"tier": asdict(report.snapshot.tier)}),
+        "partitions": [_facts_document(each) for each in report.snapshot.partitions],
+    }
+
+
+def _facts_document(facts: PartitionFacts) -> dict[str, Any]:
+    return {
+        "topic": facts.partition.topic,
+        "partition": facts.partition.partition,
+        "state": facts.state.value,
+        "reason": facts.reason,
+        "first_dirty": facts.first_dirty,
+        "bound": facts.bound,
+        "log_start": facts.log_start,
+        "log_end": facts.log_end,
+        "clean_bytes": facts.clean_bytes,
+        "cleanable_bytes": facts.cleanable_bytes,
+        "uncleanable_bytes": facts.uncleanable_bytes,
+        "ratio": facts.ratio,
+        "compaction_delay_ms": facts.compaction_delay_ms,
+        "surveyed_ms": facts.surveyed_ms,
+        "rounds": facts.rounds,
+        "failures": facts.failures,
+        "retry_at_ms": facts.retry_at_ms,
+        "set_aside_since_ms": facts.set_aside_since_ms,
+        "last_round_ms": facts.last_round_ms,
+        "last_round": None if facts.last_round is None else round_to_json(facts.last_round),
+        **({} if facts.tier is None else {"tier": asdict(facts.tier)}),
+    }

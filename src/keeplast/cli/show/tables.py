@@ -1,0 +1,200 @@
+"""The summary of a plan or a run as a table, and one round in a sentence.
+
+A number that is an estimate begins with ``~``, one that the sample did not give is ``?``.
+Reasons are words, not codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from keeplast.cli.show.rows import new_table
+from keeplast.cli.show.sizes import format_bytes, format_count
+from keeplast.model.escapes import printable
+from keeplast.rewrite.stats import Reasons, Stats
+from keeplast.survey.report import CleanReport, PartitionReport, RoundReport
+
+_REASONS = (
+    ("superseded", "superseded by a later record"),
+    ("tombstone", "tombstone past its horizon"),
+    ("aborted", "of an aborted transaction"),
+    ("keyless", "without a key"),
+    ("marker", "transaction marker past its horizon"),
+)
+
+
+def summary_table(report: CleanReport) -> Table:
+    """Return a row per partition: bytes, records and tombstones before and after."""
+    table = new_table("partition", ">bytes", ">records", ">tombstones", ">ratio", ">end")
+    for partition in report.partitions:
+        last = partition.rounds[-1] if partition.rounds else RoundReport()
+        first_stats, last_stats = _first_and_last_stats(partition.rounds)
+        cells = ["", "", ""]
+        if first_stats is not None and last_stats is not None:
+            cells = [
+                _change(format_bytes, first_stats.bytes_read, last_stats.bytes_written),
+                _change(format_count, first_stats.messages_read, last_stats.messages_written),
+                _change(format_count, first_stats.tombstones_read, last_stats.tombstones_written),
+            ]
+        table.add_row(
+            Text(_name(partition)),
+            *cells,
+            "" if last.ratio is None else f"{last.ratio:.3f}",
+            "" if last.end_offset is None else str(last.end_offset),
+        )
+    return table
+
+
+def bounds_table(report: CleanReport) -> Table:
+    """Return a row per partition: what would be read, from where to where; all of it exact."""
+    table = new_table(
+        "partition", ">log", ">first dirty", ">bound", ">clean", ">cleanable", ">ratio",
+        ">groups", "shape",
+    )  # fmt: skip
+    for partition in report.partitions:
+        last = partition.rounds[-1] if partition.rounds else RoundReport()
+        table.add_row(
+            Text(_name(partition)),
+            f"{_offset(last.log_start)}..{_offset(last.log_end)}",
+            _offset(last.first_dirty),
+            _offset(last.bound),
+            "" if last.clean_bytes is None else format_bytes(last.clean_bytes),
+            "" if last.cleanable_bytes is None else format_bytes(last.cleanable_bytes),
+            "" if last.ratio is None else f"{last.ratio:.3f}",
+            "" if last.groups is None else str(len(last.groups)),
+            _shape(last),
+        )
+    return table
+
+
+def estimates_tables(report: CleanReport) -> tuple[Table, ...]:
+    """Return what a plan expects of each partition and what that takes; nothing without estimates.
+
+    The disk space that is needed is no estimate.
+    """
+    changes = new_table("partition", ">bytes", ">records", ">tombstones", ">superseded")
+    needs = new_table("partition", ">dirty keys", ">key map", ">disk", ">seconds")
+    for partition in report.partitions:
+        last = partition.rounds[-1] if partition.rounds else RoundReport()
+        e = last.estimate
+        if e is None:
+            continue
+        changes.add_row(
+            Text(_name(partition)),
+            _estimated_change(format_bytes, e.bytes_read, e.bytes_written),
+            _estimated_change(format_count, e.messages_read, e.messages_written),
+            _estimated_change(format_count, e.tombstones_read, e.tombstones_written),
+            _about(format_count, e.superseded_records),
+        )
+        needs.add_row(
+            Text(_name(partition)),
+            _about(format_count, e.distinct_keys),
+            _about(format_bytes, e.key_map_bytes),
+            "" if last.disk_bytes is None else format_bytes(last.disk_bytes),
+            f"~{e.seconds:.1f}",
+        )
+    return (changes, needs) if changes.row_count else ()
+
+
+def reasons_table(report: CleanReport) -> Table | None:
+    """Return what went or would go by reason, or None when no round says it."""
+    table = new_table("partition", "records that go", ">records", ">bytes, uncompressed")
+    for partition in report.partitions:
+        for name, words in _REASONS:
+            reasons = [each.reasons for each in partition.rounds if each.reasons is not None]
+            records = sum(_count(each, f"{name}_records") for each in reasons)
+            size = sum(_count(each, f"{name}_bytes") for each in reasons)
+            if records:
+                table.add_row(
+                    Text(_name(partition)),
+                    words,
+                    format_count(records),
+                    format_bytes(size),
+                )
+    return table if table.row_count else None
+
+
+def note_lines(report: CleanReport) -> list[str]:
+    """Return a line for each thing to know of a partition: why it goes so far and no further."""
+    return [
+        f"{_name(partition)}: {printable(note)}"
+        for partition in report.partitions
+        for note in _notes(partition)
+    ]
+
+
+def round_sentence(report: RoundReport) -> str:
+    """Return one round in words."""
+    if report.error is not None:
+        return f"failed: {report.error.message}"
+    if report.skipped:
+        return f"skipped: {report.reason or 'nothing to do'}"
+    if report.stats is None:
+        return f"bound {_offset(report.bound)}"
+    stats = report.stats
+    seconds = f" in {stats.total_seconds:.1f} s" if stats.total_seconds else ""
+    return (
+        f"{format_bytes(stats.bytes_read)} -> {format_bytes(stats.bytes_written)}, "
+        f"{format_count(stats.messages_read)} -> {format_count(stats.messages_written)} records, "
+        f"end offset {_offset(report.end_offset)}{seconds}"
+    )
+
+
+def _first_and_last_stats(rounds: Sequence[RoundReport]) -> tuple[Stats | None, Stats | None]:
+    stats = [each.stats for each in rounds if each.stats is not None]
+    return (stats[0], stats[-1]) if stats else (None, None)
+
+
+def _change(words: Callable[[int], str], before: int, after: int) -> str:
+    return f"{words(before)} -> {words(after)}"
+
+
+def _estimated_change(words: Callable[[int], str], before: int, after: int | None) -> str:
+    return f"{_about(words, before)} -> {_about(words, after)}"
+
+
+def _about(words: Callable[[int], str], count: int | None) -> str:
+    return "?" if count is None else f"~{words(count)}"
+
+
+def _name(partition: PartitionReport) -> str:
+    return printable(f"{partition.topic}-{partition.partition}")
+
+
+def _shape(last: RoundReport) -> str:
+    """Return how the work is cut, and why."""
+    if last.shape is None:
+        return ""
+    buckets = f", {last.buckets} buckets" if last.buckets else ""
+    return f"{last.shape}{buckets}" + (f": {last.shape_reason}" if last.shape_reason else "")
+
+
+def _offset(offset: int | None) -> str:
+    return "?" if offset is None else str(offset)
+
+
+def _notes(partition: PartitionReport) -> list[str]:
+    if not partition.rounds:
+        return []
+    last = partition.rounds[-1]
+    if last.skipped:
+        skipped = f"skipped: {last.reason or 'nothing to do'}"
+        # Where there is nothing to clean, the bound's note says the same again.
+        has_nothing = not last.cleanable_bytes
+        return [
+            skipped,
+            *(n for n in last.notes if not (has_nothing and n.startswith("not cleaned past"))),
+        ]
+    rounds = len(partition.rounds)
+    words = [f"{rounds} rounds"] if rounds > 1 else []
+    if last.error is not None:
+        words = [f"{last.error.error_class}, see below"]
+    return [*words, *last.notes]
+
+
+def _count(reasons: Reasons, name: str) -> int:
+    value = getattr(reasons, name)
+    return value if isinstance(value, int) else 0

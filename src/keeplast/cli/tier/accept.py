@@ -1,0 +1,104 @@
+"""``keeplast tier accept``: go on with metadata that was restored from a backup."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keeplast.cli.frame import options
+from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.show.output import JSON_VERSION
+from keeplast.cli.tier import options as shared
+from keeplast.cli.tier.options import Result, check_packages, store_call
+
+if TYPE_CHECKING:
+    from keeplast.store.restored import Gap, Restored
+
+
+def accept(
+    store: shared.Store,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes", help="Do it. Without, only say what the metadata lacks, and exit with 4."
+        ),
+    ] = False,
+    object_option: shared.ObjectOptions = None,
+    as_json: options.Json = False,
+) -> None:  # fmt: skip
+    """Let metadata count from here on that was restored from a backup, and say what it lacks.
+
+    What was committed since the backup is lost to it: objects that it does not know are collected
+    as garbage from then on, when they are a day old. Nothing is removed by this command. Restore
+    newer metadata instead where there is any.
+    """
+
+    def body() -> Result:
+        check_packages()
+        from keeplast.cli.frame.exit_codes import DONE, REFUSED
+        from keeplast.cli.show.output import print_result
+
+        with store_call(store, object_option=object_option).opened() as opened:
+            found = opened.restoration.accept() if yes else opened.restoration.plan()
+        if not as_json:
+            print_result(*_lines(found))
+        code = REFUSED if found.is_refused and not found.is_accepted else DONE
+        return code, _document(found)
+
+    run_guarded(body, as_json=as_json)
+
+
+def _document(found: Restored) -> dict[str, Any]:
+    return {
+        "version": JSON_VERSION, "is_older": found.is_refused, "done": found.is_accepted,
+        "partitions": [
+            {
+                "topic": gap.partition.topic, "partition": gap.partition.partition,
+                "is_known": gap.is_known, "missing_segments": gap.missing_segments,
+                "missing_bytes": gap.missing_bytes, "missing_start": gap.missing_start,
+                "missing_end": gap.missing_end, "unknown_segments": gap.unknown_segments,
+                "unknown_objects": gap.unknown_objects, "unknown_bytes": gap.unknown_bytes,
+            }
+            for gap in found.gaps
+        ],
+    }  # fmt: skip
+
+
+def _lines(found: Restored) -> list[str]:
+    lines = [line for gap in found.gaps for line in _gap_lines(gap)]
+    if not found.is_refused:
+        verdict = "the metadata is the newest that its objects have seen: nothing to accept"
+    elif found.is_accepted:
+        verdict = "accepted: this metadata counts from here on, and any other copy is refused"
+    else:
+        verdict = "the metadata is older than its objects; nothing was changed: add --yes to go on"
+    return [*lines, verdict]
+
+
+def _gap_lines(gap: Gap) -> list[str]:
+    from keeplast.cli.show.sizes import format_bytes, format_counted
+    from keeplast.model.escapes import printable
+
+    name = printable(str(gap.partition))
+    lines = []
+    if gap.missing_segments:
+        lines.append(
+            f"{name}: lost: {format_counted(gap.missing_segments, 'live segment')} "
+            f"({format_bytes(gap.missing_bytes)}, at offsets {gap.missing_start}.."
+            f"{gap.missing_end}) without all of its objects, which were replaced since and are "
+            "gone; give the partition up (keeplast tier forget) and import it anew"
+        )
+    if gap.unknown_segments:
+        what = (
+            f"{format_counted(gap.unknown_objects, 'object')} of "
+            f"{format_counted(gap.unknown_segments, 'segment')} "
+            f"({format_bytes(gap.unknown_bytes)}) "
+        )
+        after = (
+            "written since, or garbage: collected when they are old enough"
+            if gap.is_known
+            else "of a partition that it does not know: left alone; import it to have it again"
+        )
+        lines.append(f"{name}: not in the metadata: {what}{after}")
+    return lines

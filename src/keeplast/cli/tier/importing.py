@@ -1,0 +1,178 @@
+"""``keeplast tier import`` and ``copy``: from a data directory to partitions of a store.
+
+A fault of one partition is told and stops no other; the greatest exit code counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from keeplast.cli.frame.exit_codes import DONE, error_exit_code
+from keeplast.cli.frame.guard import error_document
+from keeplast.cli.show.output import JSON_VERSION, print_result, say
+from keeplast.cli.show.progress import ProgressEvents
+from keeplast.cli.show.sizes import format_bytes, format_counted
+from keeplast.clock import SystemClock
+from keeplast.config.selection import select_directory
+from keeplast.config.sources import read_settings
+from keeplast.errors import CompactionError, InvalidError, error_text
+from keeplast.log.data_directory import open_data_directory
+from keeplast.log.files import LocalFiles
+from keeplast.log.partition_log import find_tail, list_partition
+from keeplast.model.partition import TopicPartition
+from keeplast.store.directory import directory_bounds
+from keeplast.store.tiered_store import Progressed, TieredStore
+from keeplast.tier.copy.importing import Replaced
+from keeplast.tier.state.continuity import Replacement
+from keeplast.tier.state.partition_state import PartitionState
+
+Act = Callable[[Progressed, Replaced], PartitionState]
+
+IMPORTING = "importing"
+
+
+def import_directory(
+    store: TieredStore,
+    data_dir: Path,
+    *,
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
+    flags: tuple[str, ...],
+    config_file: Path | None,
+    broker_config: Path | None,
+    takes_over: bool,
+    as_json: bool,
+) -> tuple[int, dict[str, Any]]:
+    """Import the chosen partitions, one after another, and say what each has now."""
+    chosen, warnings = select_directory(
+        data_dir, LocalFiles(), topics=topics, partitions=partitions, flags=flags,
+        config_file=config_file, broker_config=broker_config,
+    )  # fmt: skip
+    for warning in warnings:
+        say(warning, kind="warning")
+
+    def act_on(partition: TopicPartition, path: Path, settings: dict[str, str]) -> Act:
+        return lambda progressed, replaced: store.import_directory(
+            partition, path, settings, progressed=progressed, takes_over=takes_over,
+            replaced=replaced,
+        )  # fmt: skip
+
+    acts = [
+        (entry.partition, entry.path, act_on(entry.partition, entry.path, settings))
+        for entry, settings in chosen
+    ]
+    return _taken_over(store, acts, IMPORTING, as_json=as_json)
+
+
+def copy_directory(
+    store: TieredStore,
+    data_dir: Path,
+    partitions: Sequence[TopicPartition],
+    *,
+    broker_config: Path | None,
+    takes_over: bool,
+    as_json: bool,
+) -> tuple[int, dict[str, Any]]:
+    """Copy what those of ``partitions`` have gained that lie in ``data_dir``.
+
+    How long its broker keeps tombstones decides what a copy can have missed; ``broker_config`` is
+    where the broker says so.
+    """
+    directory = open_data_directory(data_dir, LocalFiles())
+    settings = read_settings(directory.root, LocalFiles(), broker_config=broker_config)
+    for warning in settings.warnings_of_broker:
+        say(warning, kind="warning")
+    found = [(each, directory.find(each)) for each in partitions]
+    here = [(each, entry.path) for each, entry in found if entry is not None]
+    if not here and partitions:
+        raise InvalidError(
+            "none of the store's partitions is in the directory; keeplast tier import takes new "
+            f"ones in. path={data_dir}"
+        )
+
+    def act_on(partition: TopicPartition, path: Path) -> Act:
+        return lambda progressed, replaced: store.copy_directory(
+            partition, path, progressed=progressed, takes_over=takes_over,
+            retention_ms=settings.topic_config(partition.topic).delete_retention_ms,
+            replaced=replaced,
+        )  # fmt: skip
+
+    acts = [(each, path, act_on(each, path)) for each, path in here]
+    return _taken_over(store, acts, "copying", as_json=as_json)
+
+
+def _taken_over(
+    store: TieredStore,
+    acts: Iterable[tuple[TopicPartition, Path, Act]],
+    what: str,
+    *,
+    as_json: bool,
+) -> tuple[int, dict[str, Any]]:
+    documents, code = [], DONE
+    known = set(store.partitions())
+    for partition, path, act in acts:
+        before = store.state(partition) if partition in known else None
+        replaced: list[Replacement] = []
+        place = {"topic": partition.topic, "partition": partition.partition}
+        try:
+            with ProgressEvents(f"{what} {partition}") as events:
+                events.planned(_bytes_to_copy(path, before))
+                state = act(events.progressed, replaced.append)
+        except (CompactionError, OSError) as error:
+            say(f"{partition}: {error_text(error)}", kind="error")
+            code = max(code, error_exit_code(error))
+            documents.append(place | {"error": error_document(error)["error"]})
+            continue
+        known_ids = set() if before is None else set(before.segments)
+        added = len(set(state.segments) - known_ids)
+        documents.append(
+            place
+            | {
+                "segments": len(state.routes),
+                "added": added,
+                "bytes": state.remote_bytes,
+                "log_start": state.log_start,
+                "remote_end": state.remote_end,
+                "first_dirty": state.first_dirty(),
+                "replaced": [done.to_json() for done in replaced],
+            }
+        )
+        left_out = _left_out(path, partition, state) if what == IMPORTING else None
+        if left_out is not None:
+            say(f"{partition}: {left_out}", kind="warning")
+        for done in replaced:
+            say(f"{partition}: {done.sentence()}", kind="warning")
+        if not as_json:
+            print_result(
+                f"{partition}: {format_counted(added, 'segment')} copied, "
+                f"{len(state.routes)} in the store, {format_bytes(state.remote_bytes)}, offsets "
+                f"{state.log_start}..{state.remote_end}"
+            )
+    return code, {"version": JSON_VERSION, "partitions": documents}
+
+
+def _left_out(path: Path, partition: TopicPartition, state: PartitionState) -> str | None:
+    """Return what of a directory an import has not taken, None when it has all of it."""
+    files = LocalFiles()
+    log_end = find_tail(list_partition(path, files), files).log_end
+    if state.remote_end >= log_end:
+        return None
+    high_watermark = directory_bounds(files, partition, path, SystemClock()).high_watermark
+    return (
+        f"offsets {state.remote_end}..{log_end} are left out: they are above the high watermark "
+        f"that the directory notes, {high_watermark}, and could be truncated yet. Start the broker "
+        "once and stop it in order, or let a later import or copy take them"
+    )
+
+
+def _bytes_to_copy(path: Path, before: PartitionState | None) -> int:
+    """Return about how much a copy moves: the segments that begin behind what the store has."""
+    start = 0 if before is None else before.remote_end
+    files = LocalFiles()
+    return sum(
+        files.stat(path / name).size_bytes
+        for name in files.listdir(path)
+        if name.endswith(".log") and name[:20].isdigit() and int(name[:20]) >= start
+    )

@@ -1,0 +1,239 @@
+"""What ``keeplast tier expire``, ``collect``, ``export`` and ``configure`` do to each partition.
+
+A fault of one partition is told and stops no other; the greatest exit code counts. Imported only
+when it is known that the packages of the tier are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from keeplast.cli.frame import wiring
+from keeplast.cli.frame.exit_codes import DONE, error_exit_code
+from keeplast.cli.frame.guard import error_document
+from keeplast.cli.frame.wiring import RunnerName
+from keeplast.cli.show.expiry import expiry_table
+from keeplast.cli.show.output import JSON_VERSION, print_result, say
+from keeplast.cli.show.progress import ProgressEvents
+from keeplast.cli.show.rows import new_table
+from keeplast.cli.show.sizes import format_bytes, format_count, format_counted
+from keeplast.clock import SystemClock
+from keeplast.errors import CompactionError, error_text
+from keeplast.log.files import LocalFiles
+from keeplast.model.escapes import printable
+from keeplast.model.partition import TopicPartition
+from keeplast.service.receipts import receipt_to
+from keeplast.store.migration import Migration
+from keeplast.store.tiered_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT, TieredStore
+from keeplast.survey.receipt_book import clock_notes
+from keeplast.survey.report import CleanReport, ExpiryReport, PartitionReport
+from keeplast.tier.metadata.collection import Collected
+from keeplast.tier.state.partition_state import PartitionState
+
+Done = TypeVar("Done")
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[Done]):
+    """What is done to a partition, and how what came of it is said: for programs, for people."""
+
+    act: Callable[[TieredStore, TopicPartition], Done]
+    document: Callable[[Done], dict[str, Any]]
+    shown: Callable[[Mapping[TopicPartition, Done]], Sequence[RenderableType]]
+
+
+def do_each(
+    store: TieredStore, partitions: Sequence[TopicPartition], step: Step[Done], *, as_json: bool
+) -> tuple[int, dict[str, Any]]:
+    """Do a step for each partition, and show what came of all of them."""
+    done: dict[TopicPartition, Done] = {}
+    documents, code = [], DONE
+    for each in partitions:
+        try:
+            done[each] = step.act(store, each)
+            facts = step.document(done[each])
+        except (CompactionError, OSError) as error:
+            say(f"{each}: {error_text(error)}", kind="error")
+            code = max(code, error_exit_code(error))
+            facts = {"error": error_document(error)["error"]}
+        documents.append({"topic": each.topic, "partition": each.partition, **facts})
+    if done and not as_json:
+        print_result(*step.shown(done))
+    return code, {"version": JSON_VERSION, "partitions": documents}
+
+
+def receipt_writer(path: Path | None) -> Callable[[bytes], None] | None:
+    """Return what appends receipts; warns when the clock is behind the last one there."""
+    for note in clock_notes(LocalFiles(), path, SystemClock().now_ms()):
+        say(note, kind="warning")
+    return receipt_to(LocalFiles(), path)
+
+
+def expiry_step(
+    *,
+    grace_ms: int | None,
+    takes_over: bool,
+    receipt: Path | None,
+    log_start: int | None = None,
+) -> Step[ExpiryReport]:
+    """Let go what retention and the log start offset let go."""
+    grace = GRACE_MS_DEFAULT if grace_ms is None else grace_ms
+    write_line = receipt_writer(receipt)
+
+    def act(store: TieredStore, each: TopicPartition) -> ExpiryReport:
+        return store.expire(
+            each, takes_over=takes_over, grace_ms=grace, receipt=write_line, log_start=log_start
+        )
+
+    def document(done: ExpiryReport) -> dict[str, Any]:
+        return {
+            "log_start": done.log_start, "segments": len(done.segments), "bytes": done.bytes,
+            "notes": list(done.notes),
+        }  # fmt: skip
+
+    return Step(act, document, _expired_parts)
+
+
+def _expired_parts(done: Mapping[TopicPartition, ExpiryReport]) -> list[RenderableType]:
+    """Return what went and why, and a line for each partition that nothing limits."""
+    reports = [PartitionReport(each.topic, each.partition, (), done[each]) for each in done]
+    table = expiry_table(CleanReport(tuple(reports)), "expired", explains=True)
+    lines = [
+        f"{printable(str(each))}: nothing expires: no limit of its policy applies, and nothing "
+        f"lies below the log start {found.log_start}"
+        for each, found in done.items()
+        if not found.segments and not found.notes
+    ]
+    return [*([] if table is None else [table]), *([""] if table and lines else []), *lines]
+
+
+def collection_step(*, garbage_age_ms: int | None, takes_over: bool) -> Step[Collected]:
+    """Remove replaced segments whose grace has passed, and objects that nobody names."""
+    age = GARBAGE_AGE_MS_DEFAULT if garbage_age_ms is None else garbage_age_ms
+
+    def act(store: TieredStore, each: TopicPartition) -> Collected:
+        return store.collect(each, takes_over=takes_over, garbage_age_ms=age)
+
+    return Step(act, asdict, _collected_parts)
+
+
+def _collected_parts(done: Mapping[TopicPartition, Collected]) -> list[RenderableType]:
+    table = new_table("partition", ">segments", ">objects", ">removed", ">waiting")
+    for each, found in done.items():
+        table.add_row(
+            Text(printable(str(each))), format_count(found.segments), format_count(found.objects),
+            format_bytes(found.bytes), format_count(found.waiting),
+        )  # fmt: skip
+    waiting = sum(found.waiting for found in done.values())
+    if not waiting:
+        return [table]
+    words = format_counted(waiting, "replaced segment")
+    return [table, "", f"{words} waiting: removed by a later call, when their grace has passed"]
+
+
+def export_step(to: Path) -> Step[tuple[Path, PartitionState]]:
+    """Write a partition as a directory below ``to``, and say what of its state that holds."""
+
+    def act(store: TieredStore, each: TopicPartition) -> tuple[Path, PartitionState]:
+        state = store.state(each)
+        with ProgressEvents(f"writing {each}") as events:
+            events.planned(state.effective_bytes())
+            store.export(each, to / str(each), events.progressed)
+        return to / str(each), state
+
+    def document(done: tuple[Path, PartitionState]) -> dict[str, Any]:
+        path, state = done
+        return {
+            "path": str(path), "segments": len(state.routes), "bytes": state.effective_bytes(),
+            "log_end": state.remote_end,
+        }  # fmt: skip
+
+    return Step(act, document, _exported_parts)
+
+
+def _exported_parts(
+    done: Mapping[TopicPartition, tuple[Path, PartitionState]],
+) -> list[RenderableType]:
+    table = new_table("partition", ">segments", ">bytes", ">log", "written to")
+    for each, (path, state) in done.items():
+        table.add_row(
+            Text(printable(str(each))), format_count(len(state.routes)),
+            format_bytes(state.effective_bytes()), f"{state.log_start}..{state.remote_end}",
+            Text(printable(str(path))),
+        )  # fmt: skip
+    return [table]
+
+
+def settings_step(
+    changes: Mapping[str, str | None],
+    *,
+    plans: bool,
+    drops_keyless: bool,
+    takes_over: bool,
+    cores: int | None,
+    memory_bytes: int,
+) -> Step[Migration]:
+    """Change settings, or with ``plans`` say what would follow."""
+    told: set[str] = set()
+
+    def act(store: TieredStore, each: TopicPartition) -> Migration:
+        found = migrated(store, each)
+        for hazard in found.hazards:
+            if hazard not in told:
+                say(hazard, kind="warning")
+        told.update(found.hazards)
+        return found
+
+    def migrated(store: TieredStore, each: TopicPartition) -> Migration:
+        with (
+            ProgressEvents(f"reading {each}") as events,
+            wiring.open_runner(RunnerName.LOCAL, master=None, cores=cores) as runner,
+        ):
+            if plans:
+                return store.plan_settings(
+                    each, changes, lambda files: nullcontext(runner),
+                    memory_bytes=memory_bytes, progressed=events.progressed,
+                )  # fmt: skip
+            return store.configure(
+                each, changes, lambda files: nullcontext(runner),
+                drops_keyless=drops_keyless, takes_over=takes_over,
+                memory_bytes=memory_bytes, progressed=events.progressed,
+            )  # fmt: skip
+
+    def document(found: Migration) -> dict[str, Any]:
+        facts: dict[str, Any] = {
+            "changed": not plans,
+            "settings": dict(found.settings),
+            "warnings": list(found.hazards),
+        }
+        if found.becomes_compacted:
+            facts.update(
+                becomes_compacted=True, records=found.records,
+                keyless_records=found.keyless_records, keyless_bytes=found.keyless_bytes,
+            )  # fmt: skip
+        return facts
+
+    def shown(done: Mapping[TopicPartition, Migration]) -> list[RenderableType]:
+        return [line for each in done for line in _settings_lines(each, done[each], plans=plans)]
+
+    return Step(act, document, shown)
+
+
+def _settings_lines(partition: TopicPartition, found: Migration, *, plans: bool) -> list[str]:
+    name = printable(str(partition))
+    words = " ".join(f"{key}={value}" for key, value in sorted(found.settings.items()))
+    lines = [f"{name}: the settings {'would be' if plans else 'are now'} {printable(words)}"]
+    if found.becomes_compacted and found.records:
+        lines.append(
+            f"{name}: becomes compacted: of {format_counted(found.records, 'record')} "
+            f"{format_count(found.keyless_records)} without a key "
+            f"{'would go' if plans else 'go'} ({format_bytes(found.keyless_bytes)})"
+        )
+    return lines

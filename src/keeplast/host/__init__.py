@@ -1,0 +1,1 @@
+"""A partition's leader or follower: its local log, and the same log in object storage."""

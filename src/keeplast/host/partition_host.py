@@ -1,0 +1,511 @@
+"""A partition on one host: leader or follower, its local log and the same log in object storage.
+
+A library object without a network: who embeds it carries batches from leader to follower and says
+who leads at which epoch. What it must never do is decided by the metadata store: whatever an old
+leader does late, it is fenced there. A leader appends, copies closed segments, and is the only one
+that cleans, expires or collects in object storage; a follower replicates and cleans what is local.
+
+Reads below the first dirty offset go to object storage, unless the local copy is known to be the
+same (:mod:`~keeplast.host.overlap`). KIP-405, KIP-1272; tiering.md section 9.7.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from keeplast.clock import Clock
+from keeplast.errors import ConflictError, FencedError, InvalidError, RefusedError
+from keeplast.format.filename import CLEANER_CHECKPOINT, SNAPSHOT
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.host.divergence import find_divergent_batch
+from keeplast.host.local_retention import LocalRetention, plan_local_retention
+from keeplast.host.overlap import Overlap
+from keeplast.host.replica import Replica, Role
+from keeplast.log.checkpoints import update_checkpoint
+from keeplast.log.fetch import FETCH_BYTES_DEFAULT, Fetched, fetch, find_offset_for_time
+from keeplast.log.files import FileSystem
+from keeplast.log.partition_log import Tail, list_partition, load_indexes, summarize
+from keeplast.log.transactions import aborted_by_segment
+from keeplast.log.windows import WindowBuffers
+from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import TopicPartition
+from keeplast.model.segment import SegmentSummary
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.store.erasure import TierErasure, TierPace, find_tier_erasure
+from keeplast.store.expiry import expire_remote
+from keeplast.store.horizons import RemoteHorizons
+from keeplast.store.round import Receipt, RunnerFor, TierRequest, clean_remote
+from keeplast.store.tiered_store import GRACE_MS_DEFAULT
+from keeplast.survey.report import ExpiryReport, RoundReport
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
+from keeplast.survey.rolling import idle_reason
+from keeplast.tier.metadata.absence import explained
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore, object_key
+from keeplast.tier.objects.round_files import RoundFiles
+from keeplast.tier.objects.transfer import copy_segment
+from keeplast.tier.state.partition_state import PartitionState, check_not_forgotten
+
+WINDOW_BYTES = 1 << 20
+CLAIMS_MAX = 5
+"""How often it is compared anew with what another leader has changed meanwhile."""
+READS_MAX = 5
+"""A reader that is overtaken by swap, grace and collection so often has a grace of next to none."""
+_Read = TypeVar("_Read")
+
+
+def _silent(count: int) -> None:
+    """Hear of progress and say nothing."""
+
+
+class PartitionHost(Replica):
+    """One partition on this host, in both tiers. Not safe for concurrent calls."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        objects: ObjectStore,
+        partition: TopicPartition,
+        root: Path,
+        *,
+        topic: TopicConfig,
+        owner: str,
+        files: FileSystem,
+        clock: Clock,
+        recovers: bool = False,
+    ) -> None:
+        """Open the local log below ``root``; see :class:`~keeplast.host.replica.Replica`."""
+        super().__init__(partition, root, topic=topic, files=files, clock=clock, recovers=recovers)
+        self._store = store
+        self._objects = objects
+        self._owner = owner
+        self._overlap = Overlap(self, objects, files)
+        self._horizons = RemoteHorizons(objects)
+
+    def state(self) -> PartitionState:
+        """Return what the metadata store says now."""
+        return self._store.load(self.partition)
+
+    def _own_state(self) -> PartitionState:
+        """Return the state as its leader; FencedError when a newer one has taken over."""
+        self.check_leader()
+        state = self.state()
+        if state.leader_epoch != self.epoch or not self._store.holds(state):
+            raise FencedError(
+                "a newer leader owns the partition; step down. "
+                f"partition={self.partition} epoch={self.epoch} current={state.leader_epoch}"
+            )
+        return state
+
+    # Leadership.
+
+    def become_leader(self, epoch: int) -> PartitionState:
+        """Take the partition over: fence older leaders, then make the local log agree.
+
+        FencedError when a newer leader has. ConflictError, and nobody is fenced, when object
+        storage has more of the log than this host (see :meth:`catch_up`), or another log than this
+        host: what it would lead with is then not what was copied, and is to be cut first.
+        Local segments that lie wholly below the first dirty offset go, because object storage has
+        them cleaned; they stay when it does not have all of them. The local checkpoint becomes the
+        store's, also downwards.
+        """
+        for left in reversed(range(CLAIMS_MAX)):
+            known = self.state()
+            check_not_forgotten(known)
+            if epoch >= known.leader_epoch:  # Else it is fenced, whatever its log is.
+                self._check_same_log(known)
+            written = known.joined_lineage(self.lineage)
+            lineage = written
+            if not written or written[-1].epoch != epoch:
+                lineage = (*written, LeaderEpoch(epoch, self.log_end_offset))
+            try:
+                state = self._store.take_over(
+                    self.partition, epoch=epoch, owner=self._owner, lineage=lineage,
+                    log_end=self.log_end_offset, instead_of=known, is_unchanged=True,
+                )  # fmt: skip
+                break
+            except ConflictError:
+                # What was compared is not what is there any more.
+                if not left:
+                    raise
+        # Not earlier: who was fenced goes on as a follower, with the epochs of what it replicates.
+        self._log.restore_epochs(written)
+        self._log.set_leader_epoch(epoch)
+        self.role, self.epoch = Role.LEADER, epoch
+        self._high_watermark = max(self._high_watermark, state.remote_end)
+        self._overlap.forget()
+        self.follow_log_start(state.log_start)
+        first_dirty = state.first_dirty(self.log_end_offset)
+        self.drop_below(min(first_dirty, state.covered_to()))
+        self._save_checkpoint(first_dirty)
+        return state
+
+    def become_follower(self, epoch: int) -> None:
+        """Step down: appends are refused from here on."""
+        super().become_follower(epoch)
+        self._overlap.forget()
+
+    def catch_up(self, start: int | None = None) -> int:
+        """Replicate from object storage what this host lacks of it; returns the log end offset.
+
+        For a replica that starts anew, or was left behind when it has to lead. With ``start``,
+        where a segment of object storage ends, as the leader's local start, the local log begins
+        there unless it reaches as far: what lies below stays in object storage alone (KIP-405).
+        """
+        state = self.state()
+        self.follow_log_start(state.log_start)
+        if start is not None and self.log_end_offset < start:
+            self.begin_at(start, state.lineage, self._producers_at(state, start))
+        files = self._remote_files(state)
+        listing = list_partition(files.path, files)
+        while self.log_end_offset < state.remote_end:
+            before = self.log_end_offset
+            found = fetch(files, listing, before, end=state.remote_end)
+            if self.replicate(found.data, high_watermark=state.remote_end) == before:
+                raise ConflictError(
+                    "object storage changed meanwhile; catch up again. "
+                    f"partition={self.partition} at={before} remote_end={state.remote_end}"
+                )
+        return self.log_end_offset
+
+    def _producers_at(self, state: PartitionState, offset: int) -> bytes:
+        """Return the producers at the end of a segment; InvalidError where none ends."""
+        for route in state.routes:
+            segment = state.segments[route.segment_id]
+            if route.last_offset + 1 == segment.next_offset == offset and SNAPSHOT in segment.files:
+                key = object_key(
+                    state.partition, state.topic_id, segment.segment_id, segment.base_offset,
+                    SNAPSHOT,
+                )  # fmt: skip
+                return bytes(self._objects.read_range(key, 0, segment.files[SNAPSHOT].size_bytes))
+        raise InvalidError(
+            "no segment with its producers ends there; begin where one does. "
+            f"partition={self.partition} start={offset} remote_end={state.remote_end}"
+        )
+
+    def _check_same_log(self, state: PartitionState) -> None:
+        """ConflictError unless the local log holds, or goes on from, what object storage has."""
+        if self.log_end_offset < state.remote_end:
+            raise ConflictError(
+                "the local log ends below what object storage has; catch up first. "
+                f"partition={self.partition} log_end={self.log_end_offset} "
+                f"remote_end={state.remote_end}"
+            )
+        if self.local_start > state.remote_end:
+            raise ConflictError(
+                "the local log begins behind what object storage has, and what lies between is "
+                "nowhere; elect a replica that has it. "
+                f"partition={self.partition} local_start={self.local_start} "
+                f"remote_end={state.remote_end}"
+            )
+        found = find_divergent_batch(
+            self._files, self.listing(), self.lineage, state.lineage, state.remote_end
+        )
+        if found is not None:
+            raise ConflictError(
+                "the local log has other records than object storage, of another leader; truncate "
+                "it there and catch up, or elect a replica that has the same log. "
+                f"partition={self.partition} offset={found.offset} epoch={found.epoch} "
+                f"stored_epoch={found.expected}"
+            )
+
+    # Into object storage.
+
+    def roll_idle(self) -> str | None:
+        """Leave the active segment when its age asks for it; returns why, None when it does not.
+
+        A broker does that only when it appends. Followers may too: where segments begin is each
+        replica's own.
+        """
+        listing = self.listing()
+        tail = Tail(self.log_end_offset, listing.active.size_bytes)
+        reason = idle_reason(listing, tail, self.topic, self._files, self._clock.now_ms())
+        if reason is not None:
+            self.roll()
+        return reason
+
+    def copy(self) -> int:
+        """Copy every closed segment that object storage lacks; returns how many.
+
+        Only what is decided: segments that end at or below the last stable offset.
+        """
+        self.check_leader()
+        self.flush()
+        state = self._own_state()
+        copied = 0
+        listing = self.listing()
+        tail = Tail(self.log_end_offset, listing.active.size_bytes)
+        aborted = aborted_by_segment(
+            listing, tail, self._files, WindowBuffers(WINDOW_BYTES),
+            start=max(state.remote_end, state.first_dirty(), state.log_start),
+        )  # fmt: skip
+        for segment, end in self.closed_segments():
+            if end > self.last_stable_offset:
+                break
+            if end <= max(state.remote_end, state.first_dirty(), state.log_start):
+                continue
+            made = copy_segment(
+                self._objects, self._files, segment,
+                partition=self.partition, topic_id=state.topic_id,
+                segment_id=secrets.token_hex(ID_CHARS // 2), next_offset=end,
+                lineage=self.lineage, leader_epoch_of_owner=self.epoch, number=0,
+                cleaner_offsets=dict(state.publications[-1].offsets),
+                index_interval_bytes=self.topic.index_interval_bytes,
+                aborted=next(its for s, its in aborted if s.base_offset == segment.base_offset),
+                from_offset=max(segment.base_offset, state.remote_end) if state.routes else None,
+            )  # fmt: skip
+            state = self._store.commit_copy(
+                self.partition, secrets.token_hex(ID_CHARS // 2), epoch=self.epoch,
+                segment=made, lineage=self.lineage, known=state,
+            )  # fmt: skip
+            copied += 1
+        return copied
+
+    # Rounds.
+
+    def clean(
+        self,
+        runner_for: RunnerFor,
+        *,
+        cleaner: CleanerConfig | None = None,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        progressed: Callable[[int], None] = _silent,
+        force: bool = False,
+        grace_ms: int = GRACE_MS_DEFAULT,
+        expired: bool = False,
+        receipt: Receipt | None = None,
+    ) -> RoundReport:
+        """Do one round: a leader's in both tiers, a follower's on what is local.
+
+        ``expired`` asks a leader for one also where only what has expired is left to go: a
+        follower never removes that. ``receipt`` takes a line of each wave of a leader's round,
+        before it is live.
+
+        The report says what it did, or why it did nothing. RefusedError for a topic that is not
+        compacted; FencedError when a newer leader owns the partition. OSError behind the commit
+        means that the local copy is not replaced yet: it is read no more, and the next call does.
+        A follower's pass holds the lock of the data directory: one at a time below a root.
+        """
+        if not self.topic.is_compacted:
+            policy = ",".join(sorted(self.topic.cleanup_policy))
+            raise RefusedError(
+                "the topic is not compacted: its segments are never rewritten. "
+                f"partition={self.partition} cleanup.policy={policy}"
+            )
+        self.flush()
+        cleaner = CleanerConfig() if cleaner is None else cleaner
+        if self.role is Role.FOLLOWER:
+            return self._clean_local(runner_for, cleaner, memory_bytes, force=force)
+        state = self._own_state()
+        if not state.routes:
+            return RoundReport(skipped=True, reason="nothing was copied to object storage yet")
+        self._agree(state)
+        request = TierRequest(
+            self.topic, cleaner, grace_ms, memory_bytes,
+            bound=min(state.remote_end, self.last_stable_offset), force=force,
+            horizons=self._horizons if expired else None, receipt=receipt,
+        )  # fmt: skip
+        report = clean_remote(
+            self._store, self._objects, state, request, runner_for, self._store.clock, progressed,
+            local=self.directory,
+        )  # fmt: skip
+        if not report.skipped:
+            self._agree(self.state())
+        return report
+
+    def _agree(self, state: PartitionState) -> None:
+        """Give the local copy of what is clean the bytes of object storage."""
+        self._overlap.replace(state)
+        self._save_checkpoint(state.first_dirty(self.log_end_offset))
+
+    def _clean_local(
+        self, runner_for: RunnerFor, cleaner: CleanerConfig, memory_bytes: int, *, force: bool
+    ) -> RoundReport:
+        """Clean this disk as a follower; no tombstone or marker goes.
+
+        What it deletes may lie in object storage, where only the leader cleans: were it gone here
+        and this host the next leader, the deleted key would come back (ST-23). The same holds of an
+        aborted transaction: its data here is what the next leader knows it by.
+        """
+        first_dirty = self.state().first_dirty()
+        partition = PartitionRequest(self.partition, self.directory, self.topic, cleaner)
+        request = CleanRequest(
+            (partition,), high_watermark=self.last_stable_offset, memory_bytes=memory_bytes,
+            force=force, clean_elsewhere_to=first_dirty,
+            # The host itself knows what is replicated, and a checkpoint of it is older.
+            is_unsafe=True,
+        )  # fmt: skip
+        with runner_for(self._files) as runner:
+            found = Coordinator(runner, self._store.clock, self._files, NoEvents()).clean(request)
+        (report,) = found.partitions[0].rounds
+        if report.failure is not None:
+            raise report.failure
+        return report
+
+    def _save_checkpoint(self, first_dirty: int) -> None:
+        change = {self.partition: max(first_dirty, 0)}
+        update_checkpoint(self._files, self.directory.parent, CLEANER_CHECKPOINT, change)
+
+    # Retention.
+
+    def retain_local(self) -> LocalRetention:
+        """Let local segments go that object storage has, by ``local.retention.*``.
+
+        For leaders and followers; what was not copied, and the active segment, always stay.
+        """
+        state = self.state()
+        listing = self.listing()
+        interval = self.topic.index_interval_bytes
+        buffers = WindowBuffers(WINDOW_BYTES)
+        closed = [
+            summarize(segment, load_indexes(segment, self._files, interval, buffers), None)
+            for segment in listing.segments[:-1]
+        ]
+        active = listing.active
+        plan = plan_local_retention(
+            self.topic,
+            [
+                *closed,
+                SegmentSummary(active.base_offset, active.size_bytes, active.mtime_ms, -1, 0, 0),
+            ],
+            log_end=self.log_end_offset,
+            high_watermark=self.high_watermark,
+            remote_end=min(state.remote_end, state.covered_to()),
+            first_dirty=state.first_dirty(self.log_end_offset),
+            now_ms=self._store.clock.now_ms(),
+        )
+        if plan.segments:
+            self.drop_below(plan.to)
+        return plan
+
+    def expire(
+        self, *, grace_ms: int = GRACE_MS_DEFAULT, receipt: Receipt | None = None
+    ) -> ExpiryReport:
+        """Let go in both tiers what retention and the log start let go, as the leader.
+
+        The metadata first: from there on nobody reads below the log start. What is only local
+        counts towards ``retention.bytes`` and goes when it was copied. ``receipt`` takes a line of
+        what went in object storage.
+        """
+        return self._expire(0, grace_ms, receipt)
+
+    def delete_records(
+        self, before: int, *, grace_ms: int = GRACE_MS_DEFAULT, receipt: Receipt | None = None
+    ) -> int:
+        """Let the log start at ``before``, at most the high watermark; returns the log start.
+
+        For a topic whose policy has ``delete``, as ``DeleteRecords``. Followers hear of it through
+        :meth:`replicate`. ``receipt`` as of :meth:`expire`.
+        """
+        self.check_leader()
+        if not self.topic.expires:
+            raise RefusedError(
+                "cleanup.policy without delete: records go by key alone, write a tombstone. "
+                f"partition={self.partition}"
+            )
+        if not 0 <= before <= self.high_watermark:
+            raise RefusedError(
+                "only what every replica has can be deleted. "
+                f"before={before} high_watermark={self.high_watermark}"
+            )
+        return self._expire(before, grace_ms, receipt).log_start or 0
+
+    def _expire(self, before: int, grace_ms: int, receipt: Receipt | None) -> ExpiryReport:
+        state = self._own_state()
+        only_local = sum(
+            segment.size_bytes
+            for segment in self.listing().segments
+            if segment.base_offset >= state.remote_end
+        )
+        report = expire_remote(
+            self._store, state, self.topic, self._store.clock.now_ms(), grace_ms=grace_ms,
+            log_start=max(state.log_start, before), local_only_bytes=only_local, receipt=receipt,
+        )  # fmt: skip
+        # Also where an earlier call ended between the two tiers.
+        self.follow_log_start(report.log_start or 0)
+        return report
+
+    def erased_by(self, pace: TierPace, *, timestamp_ahead_max_ms: int = INT64_MAX) -> TierErasure:
+        """Say by when what is overwritten or deleted now is gone from both tiers."""
+        return find_tier_erasure(
+            self._own_state(), self._objects, self._files, self.directory, self.topic, pace,
+            self._clock.now_ms(), timestamp_ahead_max_ms=timestamp_ahead_max_ms,
+            high_watermark=self.high_watermark,
+        )  # fmt: skip
+
+    # Reading both tiers.
+
+    def fetch(
+        self, offset: int, bytes_max: int = FETCH_BYTES_DEFAULT, *, end: int | None = None
+    ) -> Fetched:
+        """Return whole batches from ``offset`` on and below ``end``, from whichever tier has it.
+
+        ``end`` is the log end by default, as replicas read; consumers are given the high watermark
+        or the last stable offset. InvalidError below the log start and above the log end. Below the
+        first dirty offset what is read is the cleaned log, also where a local segment straddles it.
+        """
+        return self._fresh(lambda state: self._fetch(state, offset, bytes_max, end))
+
+    def _fetch(
+        self, state: PartitionState, offset: int, bytes_max: int, end: int | None
+    ) -> Fetched:
+        if not state.log_start <= offset <= self.log_end_offset:
+            raise InvalidError(
+                f"offset out of range. partition={self.partition} offset={offset} "
+                f"log_start={state.log_start} log_end={self.log_end_offset}"
+            )
+        limit = self.log_end_offset if end is None else min(end, self.log_end_offset)
+        remote_to = min(self._remote_to(state), limit)
+        if offset < remote_to:
+            files = self._remote_files(state)
+            listing = list_partition(files.path, files)
+            found = fetch(files, listing, offset, end=remote_to, bytes_max=bytes_max)
+            if found.data:
+                return found
+            offset = remote_to
+        return fetch(self._files, self.listing(), offset, end=limit, bytes_max=bytes_max)
+
+    def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Return offset and timestamp of the first record at or after a time, None without one."""
+        return self._fresh(lambda state: self._offset_for_time(state, timestamp_ms))
+
+    def _offset_for_time(self, state: PartitionState, timestamp_ms: int) -> tuple[int, int] | None:
+        remote_to = self._remote_to(state)
+        if remote_to > state.log_start:
+            files = self._remote_files(state)
+            found = find_offset_for_time(
+                files, list_partition(files.path, files), timestamp_ms,
+                start=state.log_start, end=remote_to,
+            )  # fmt: skip
+            if found is not None:
+                return found
+        return find_offset_for_time(
+            self._files, self.listing(), timestamp_ms,
+            start=max(remote_to, state.log_start), end=self.log_end_offset,
+        )  # fmt: skip
+
+    def _fresh(self, read: Callable[[PartitionState], _Read]) -> _Read:
+        """Read by what the store says now, and again where that was replaced and removed meanwhile.
+
+        ConflictError when it is so every time; CorruptError when object storage lost an object.
+        """
+        for _ in range(READS_MAX - 1):
+            with contextlib.suppress(ConflictError), explained(self._store, self.partition):
+                return read(self.state())
+        with explained(self._store, self.partition):
+            return read(self.state())
+
+    def _remote_to(self, state: PartitionState) -> int:
+        """Return up to where object storage is read: to where the local log begins, or agrees."""
+        floor = max(self._overlap.agreed_from(state), self.local_start)
+        return min(floor, state.remote_end)
+
+    def _remote_files(self, state: PartitionState) -> RoundFiles:
+        segments = tuple(state.segments[route.segment_id] for route in state.routes)
+        return RoundFiles(self._objects, self.partition, state.topic_id, segments)

@@ -1,0 +1,404 @@
+"""Two logs side by side: the right one is held against the left one, part by part, in one pass.
+
+Left is a log before cleaning and right the same log after it, or both are replicas. What can be
+said of a batch or a record on the spot becomes a finding; what takes all records of a key is a row
+for :mod:`keeplast.inspect.final_records`. Memory does not grow with the logs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keeplast.columns import batch_table as t
+from keeplast.columns.rows import HAS_KEY, HAS_VALUE
+from keeplast.columns.versions import HAS_VERSION
+from keeplast.errors import InvariantError
+from keeplast.format.record import Record
+from keeplast.inspect.batch_fields import FieldComparison
+from keeplast.inspect.final_records import IS_OLD_FORMAT, IS_TOMBSTONE, ON_LEFT, ON_RIGHT
+from keeplast.inspect.hidden_records import HiddenRecords
+from keeplast.inspect.log_facts import ENDS_TRANSACTION, LogFacts, control_type
+from keeplast.inspect.sorted_runs import (
+    COLUMNS,
+    FLAGS,
+    HORIZON,
+    KEY_HIGH,
+    KEY_LOW,
+    KEY_SHIFT,
+    OFFSET,
+    VERSION,
+    SortedRuns,
+)
+from keeplast.inspect.verdicts import Findings
+from keeplast.inspect.verified_log import Part, VerifiedLog
+from keeplast.model.offsets import INT64_MAX
+from keeplast.model.topic_config import TopicConfig
+from keeplast.read.transaction_outcomes import Outcome, is_transactional_data
+
+DECODED_MAX = 10_000
+"""Records that are decoded one by one to see in what they differ; after that they count as
+changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Horizons:
+    """What is known of time: the clock of each round and the horizon that it stamped.
+
+    Empty when nobody said what time it was.
+    """
+
+    rounds: tuple[tuple[int, int], ...] = ()
+
+    def problem(self, horizon: int) -> str | None:
+        """Say why what had this horizon (-1: none) may not be gone, or None."""
+        last = self.rounds[-1][0]
+        if horizon >= 0:
+            return None if horizon <= last else f"its delete horizon is {horizon}, now {last}"
+        for i, (_, stamped) in enumerate(self.rounds):
+            if stamped >= 0 and any(stamped <= now for now, _ in self.rounds[i + 1 :]):
+                return None
+        return "it had no delete horizon yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What the comparison goes by.
+
+    Below ``bound`` the right log may have been cleaned, from it on it must equal the left one;
+    None says that they are replicas, of which ``[start, end)`` is common. Below ``start`` the right
+    log has nothing any more, by retention or ``DeleteRecords``. From ``indexed_to`` on
+    records that are not aborted must still be there. ``last_offsets`` are those of batches that
+    must be, ``marker_epochs`` the epoch of each producer whose markers must be.
+    """
+
+    bound: int | None
+    start: int = 0
+    end: int = INT64_MAX
+    indexed_to: int = INT64_MAX
+    horizons: Horizons = Horizons()
+    last_offsets: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    marker_epochs: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Compared:
+    """What the comparison has found, by check."""
+
+    records: Findings = field(default_factory=Findings)
+    transactions: Findings = field(default_factory=Findings)
+    untouched: Findings = field(default_factory=Findings)
+    horizons: Findings = field(default_factory=Findings)
+    producers: Findings = field(default_factory=Findings)
+
+
+class Comparison:
+    """One comparison; :meth:`run` fills :attr:`found` and the runs that it was given."""
+
+    def __init__(
+        self,
+        left: tuple[VerifiedLog, LogFacts],
+        right: tuple[VerifiedLog, LogFacts],
+        ground: Ground,
+        runs: SortedRuns,
+        seeds: NDArray[np.uint64],
+        topic: TopicConfig,
+    ) -> None:
+        """Take both logs with their facts; records of a key rank as ``topic`` says."""
+        self._topic = topic
+        self._left, self._left_facts = left
+        self._right, self._right_facts = right
+        self._ground = ground
+        self._runs = runs
+        self._seeds = seeds
+        self._bound = INT64_MAX if ground.bound is None else ground.bound
+        self._are_replicas = ground.bound is None
+        self.found = Compared()
+        self._fields = FieldComparison(self.found.records, are_replicas=self._are_replicas)
+        truth = self._right_facts if self._are_replicas else self._left_facts
+        self._hidden = HiddenRecords(self._right, truth.transactions, self.found.transactions)
+        self._left_hidden = (
+            HiddenRecords(self._left, self._left_facts.transactions, self.found.transactions)
+            if self._are_replicas
+            else None
+        )
+        self._finished = -1
+        self._decoded = 0
+
+    def run(self) -> Compared:
+        """Compare everything; returns what was found."""
+        rights = self._right.parts(self._seeds, self._topic)
+        right = next(rights, None)
+        taken = 0
+        for left in self._left.parts(self._seeds, self._topic):
+            state = _Matched(left)
+            if self._left_hidden is not None:
+                self._left_hidden.add(left, 0, len(left.table))
+            last_offset = left.last_offset
+            while right is not None:
+                beyond = np.flatnonzero(right.table[taken:, t.LAST_OFFSET] > last_offset)
+                stop = taken + int(beyond[0]) if len(beyond) else len(right.table)
+                self._match(left, state, right, taken, stop)
+                taken = stop
+                if stop < len(right.table):
+                    break
+                right, taken = next(rights, None), 0
+            self._finish(left, state)
+            self._finished = last_offset
+        while right is not None:
+            self._add_unknown(right, np.arange(taken, len(right.table)))
+            right, taken = next(rights, None), 0
+        return self.found
+
+    def _match(self, left: Part, state: _Matched, right: Part, first: int, last: int) -> None:
+        """Find the counterparts of right's batches ``[first, last)`` in left's part."""
+        numbers = np.arange(first, last)
+        if not len(numbers):
+            return
+        self._hidden.add(right, first, last)
+        bases = right.table[first:last, t.BASE_OFFSET]
+        found = np.searchsorted(left.table[:, t.LAST_OFFSET], bases)
+        inside = found < len(left.table)
+        inside[inside] = left.table[found[inside], t.BASE_OFFSET] <= bases[inside]
+        self._add_unknown_batches(right, numbers[~inside])
+        numbers, found = numbers[inside], found[inside]
+        state.batches[found] = True
+        self._fields.add(left, found, right, numbers)
+        self._check_untouched(left, found, right, numbers)
+        self._match_records(left, state, right, first, last)
+
+    def _check_untouched(
+        self, left: Part, found: NDArray[np.int64], right: Part, numbers: NDArray[np.int64]
+    ) -> None:
+        above = left.table[found, t.BASE_OFFSET] >= self._bound
+        found, numbers = found[above], numbers[above]
+        differs = (left.digests(found, self._seeds) != right.digests(numbers, self._seeds)).any(
+            axis=1
+        )
+        for i in found[differs].tolist():
+            self.found.untouched.add(
+                f"the batch lies at or above the bound {self._bound} and has other bytes",
+                offset=int(left.table[i, t.BASE_OFFSET]),
+            )
+
+    def _match_records(
+        self, left: Part, state: _Matched, right: Part, first: int, last: int
+    ) -> None:
+        rows = np.flatnonzero((right.batch_of >= first) & (right.batch_of < last))
+        if not len(rows):
+            return
+        found = np.searchsorted(left.offsets, right.offsets[rows])
+        known = found < len(left.offsets)
+        known[known] = left.offsets[found[known]] == right.offsets[rows[known]]
+        self._add_unknown_rows(right, rows[~known])
+        rows, found = rows[known], found[known]
+        differs = (left.contents[found] != right.contents[rows]).any(axis=1)
+        state.records[found[~differs]] = True
+        for i, row in zip(found[differs].tolist(), rows[differs].tolist(), strict=True):
+            state.records[i] = self._is_same_value(left, i, right, row)
+        self._compare_outcomes(left, found, right, rows)
+
+    def _is_same_value(self, left: Part, i: int, right: Part, row: int) -> bool:
+        """Say in what two records differ; True when key and value are the same."""
+        offset = int(left.offsets[i])
+        if self._decoded >= DECODED_MAX:
+            self.found.records.add("the record is another", offset=offset)
+            return False
+        self._decoded += 1
+        ours = left.record(int(left.batch_of[i]), offset)
+        theirs = right.record(int(right.batch_of[row]), offset)
+        if ours is None or theirs is None:
+            raise InvariantError(f"a record is gone between two readings. offset={offset}")
+        is_control = bool(left.table[left.batch_of[i], t.ATTRIBUTES] & t.CONTROL)
+        names = [
+            name
+            for name in ("key", "value", "headers", "timestamp")
+            if getattr(ours, name) != getattr(theirs, name)
+        ]
+        if names and is_control:
+            self.found.records.add("the control record is another", offset=offset)
+        elif names:
+            self.found.records.add(f"{' and '.join(names)} changed", offset=offset, key=ours.key)
+        return "key" not in names and "value" not in names
+
+    def _compare_outcomes(
+        self, left: Part, found: NDArray[np.int64], right: Part, rows: NDArray[np.int64]
+    ) -> None:
+        """Data whose transaction ended otherwise by the markers of the right log."""
+        pairs = np.unique(np.stack([left.batch_of[found], right.batch_of[rows]]), axis=1)
+        if not is_transactional_data(left.table[pairs[0]]).any():
+            return
+        ours = self._left_facts.transactions.of_batches(left.table[pairs[0]])
+        theirs = self._right_facts.transactions.of_batches(right.table[pairs[1]])
+        differs = ours != theirs
+        if self._are_replicas:
+            differs &= (ours != Outcome.OPEN) & (theirs != Outcome.OPEN)
+        for k in np.flatnonzero(differs).tolist():
+            row = left.table[pairs[0][k]]
+            self.found.transactions.add(
+                f"the transaction of producer {row[t.PRODUCER_ID]} was "
+                f"{Outcome(int(ours[k])).name.lower()} and reads as "
+                f"{Outcome(int(theirs[k])).name.lower()} now",
+                offset=int(row[t.BASE_OFFSET]),
+            )
+
+    def _add_unknown(self, right: Part, numbers: NDArray[np.int64]) -> None:
+        """Batches of the right log beyond the end of the left one."""
+        if not len(numbers):
+            return
+        self._hidden.add(right, int(numbers[0]), int(numbers[-1]) + 1)
+        rows = np.flatnonzero(np.isin(right.batch_of, numbers))
+        self._add_unknown_rows(right, rows)
+        self._add_unknown_batches(right, numbers)
+
+    def _add_unknown_batches(self, right: Part, numbers: NDArray[np.int64]) -> None:
+        """Empty batches that the left log has not; of others the records tell."""
+        if self._are_replicas:
+            return
+        for i in numbers[right.table[numbers, t.COUNT] == 0].tolist():
+            base = int(right.table[i, t.BASE_OFFSET])
+            self.found.records.add("there was no such batch", offset=base)
+
+    def _add_unknown_rows(self, right: Part, rows: NDArray[np.int64]) -> None:
+        """Records of the right log that the left one has not at this place."""
+        if not len(rows):
+            return
+        late = right.offsets[rows] <= self._finished
+        if self._are_replicas or late.any():
+            self._emit(right, rows if self._are_replicas else rows[late], ON_RIGHT)
+        if self._are_replicas:
+            return
+        # A batch out of order is a finding already; its records may well have been there.
+        is_stray = late & (self._right_facts.order.count > 0)
+        for row in rows[~is_stray][:DECODED_MAX].tolist():
+            offset = int(right.offsets[row])
+            record = right.record(int(right.batch_of[row]), offset)
+            key = None if record is None else record.key
+            self.found.records.add("there was no such record", offset=offset, key=key)
+
+    def _finish(self, left: Part, state: _Matched) -> None:
+        """Judge what of a part is missing, now that nothing of it can follow."""
+        missing = np.flatnonzero(~state.records)
+        self._emit(left, np.flatnonzero(state.records), ON_LEFT | ON_RIGHT)
+        self._emit(left, missing, ON_LEFT)
+        if self._are_replicas:
+            return
+        self._check_batches(left, state)
+        self._check_missing(left, missing)
+
+    def _check_batches(self, left: Part, state: _Matched) -> None:
+        has_expired = left.table[:, t.LAST_OFFSET] < self._ground.start
+        lost = np.flatnonzero(~state.batches & ~has_expired)
+        if not len(lost):
+            return
+        table = left.table[lost]
+        ground = self._ground
+        for base in table[table[:, t.BASE_OFFSET] >= self._bound, t.BASE_OFFSET].tolist():
+            self.found.untouched.add(
+                f"the batch lies at or above the bound {self._bound} and is missing", offset=base
+            )
+        for row in table[table[:, t.LAST_OFFSET] + 1 == self._bound]:
+            self.found.producers.add(
+                f"the last batch below the bound {self._bound} is missing",
+                offset=int(row[t.BASE_OFFSET]),
+            )
+        is_last = np.isin(table[:, t.LAST_OFFSET], ground.last_offsets)
+        is_marker = np.zeros(len(table), np.bool_)
+        for i in np.flatnonzero(table[:, t.ATTRIBUTES] & t.CONTROL).tolist():
+            epoch = ground.marker_epochs.get(int(table[i, t.PRODUCER_ID]))
+            is_marker[i] = epoch is not None and epoch == table[i, t.PRODUCER_EPOCH]
+        for row in table[(is_last | is_marker) & (table[:, t.PRODUCER_ID] >= 0)]:
+            if not ground.horizons.rounds:
+                self.found.producers.cannot_judge(
+                    "last batches of producers are gone; they may have expired, but nobody said "
+                    "what time it was: --now-ms"
+                )
+                break
+            self.found.producers.add(
+                f"the last batch of producer {row[t.PRODUCER_ID]} is missing",
+                offset=int(row[t.BASE_OFFSET]),
+            )
+
+    def _check_missing(self, left: Part, missing: NDArray[np.int64]) -> None:
+        """Markers before their horizon, and records that no round had looked for."""
+        missing = missing[left.offsets[missing] >= self._ground.start]
+        if not len(missing):
+            return
+        table = left.table[left.batch_of[missing]]
+        is_control = table[:, t.ATTRIBUTES] & t.CONTROL != 0
+        is_below = left.offsets[missing] < self._bound
+        for i in missing[is_control & is_below].tolist():
+            self._judge_marker(left, i)
+        beyond = ~is_control & is_below & (left.offsets[missing] >= self._ground.indexed_to)
+        if beyond.any():
+            outcomes = self._left_facts.transactions.of_batches(table)
+            for i in missing[beyond & (outcomes == Outcome.COMMITTED)].tolist():
+                record = _record(left, i)
+                self.found.untouched.add(
+                    f"the round ended at offset {self._ground.indexed_to}, the record behind that "
+                    "is missing",
+                    offset=record.offset, key=record.key,
+                )  # fmt: skip
+
+    def _judge_marker(self, left: Part, i: int) -> None:
+        batch = int(left.batch_of[i])
+        offset = int(left.offsets[i])
+        if control_type(left.window, left.first + batch) not in ENDS_TRANSACTION:
+            self.found.records.add("a control record that never goes is missing", offset=offset)
+            return
+        if not self._ground.horizons.rounds:
+            self.found.horizons.cannot_judge(
+                "transaction markers are gone, and nobody said what time it was: --now-ms"
+            )
+            return
+        problem = self._ground.horizons.problem(int(_horizons(left.table)[batch]))
+        if problem is not None:
+            self.found.horizons.add(f"the transaction marker is gone and {problem}", offset=offset)
+
+    def _emit(self, part: Part, chosen: NDArray[np.int64], sides: int) -> None:
+        """Hand over what has a key and is committed: it can be the final record of its key."""
+        if not len(chosen):
+            return
+        facts = self._left_facts if sides & ON_LEFT else self._right_facts
+        batches = part.table
+        outcomes = facts.transactions.of_batches(batches)
+        can_win = (outcomes == Outcome.COMMITTED) & (batches[:, t.ATTRIBUTES] & t.CONTROL == 0)
+        wanted = can_win[part.batch_of[chosen]] & (part.flags[chosen] & HAS_KEY != 0)
+        wanted &= part.offsets[chosen] < self._bound
+        chosen = chosen[wanted]
+        rows = np.empty((len(chosen), COLUMNS), np.int64)
+        rows[:, KEY_HIGH] = part.keys[chosen, 0]
+        has_version = part.flags[chosen] & HAS_VERSION != 0
+        rows[:, KEY_LOW] = (part.keys[chosen, 1] << KEY_SHIFT) | has_version
+        rows[:, VERSION] = part.versions[chosen]
+        rows[:, OFFSET] = part.offsets[chosen]
+        rows[:, HORIZON] = _horizons(batches)[part.batch_of[chosen]]
+        is_tombstone = part.flags[chosen] & HAS_VALUE == 0
+        is_old = batches[part.batch_of[chosen], t.MAGIC] < 2
+        rows[:, FLAGS] = sides | is_tombstone * IS_TOMBSTONE | is_old * IS_OLD_FORMAT
+        outside = (rows[:, OFFSET] < self._ground.start) | (rows[:, OFFSET] >= self._ground.end)
+        rows[outside, FLAGS] |= ON_LEFT | ON_RIGHT
+        self._runs.add(rows)
+
+
+class _Matched:
+    """Which batches and records of a left part the right log has."""
+
+    def __init__(self, part: Part) -> None:
+        self.batches = np.zeros(len(part.table), np.bool_)
+        self.records = np.zeros(len(part.offsets), np.bool_)
+
+
+def _horizons(table: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the delete horizon of each batch, -1 without."""
+    has = table[:, t.ATTRIBUTES] & t.DELETE_HORIZON != 0
+    return np.where(has, table[:, t.BASE_TIMESTAMP], -1)
+
+
+def _record(part: Part, i: int) -> Record:
+    record = part.record(int(part.batch_of[i]), int(part.offsets[i]))
+    if record is None:
+        raise InvariantError(f"a record is gone between two readings. offset={part.offsets[i]}")
+    return record

@@ -1,0 +1,453 @@
+"""Reads the segments of a log for ``inspect``: what is in them, and what is wrong with them.
+
+Nothing is changed, and memory is bounded: a window of the file, the indexes of one segment, and the
+batches or records that were asked for. Three kinds of finding, by what follows from them:
+
+* ``corrupt``: bytes are not what the format says; a cleaner stops at them, or Kafka rebuilds the
+  file.
+* ``torn``: the active segment ends in a batch that was never finished; the log ends before it.
+* ``note``: unusual and harmless.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from keeplast.errors import CompactionError, CorruptError
+from keeplast.format import offset_index, time_index, txn_index
+from keeplast.format.checksum import crc32, crc32c
+from keeplast.format.filename import INDEX, TIME_INDEX, TXN_INDEX, Kind, segment_file
+from keeplast.format.index_bounds import ENTRY_BYTES, index_bytes_max
+from keeplast.format.message_set import Batch
+from keeplast.format.txn_index import AbortedTransaction
+from keeplast.inspect.aborted_scan import AbortedScan
+from keeplast.inspect.log_rows import Row, batch_row, record_row
+from keeplast.log.files import FileSystem, reading
+from keeplast.model.offsets import NO_TIMESTAMP, RELATIVE_OFFSET_MAX
+from keeplast.read.log_reader import read_segment
+
+PROBLEMS_MAX = 1000
+"""Findings kept of one path; the rest is counted."""
+_CRC_START = {0: 16, 1: 16, 2: 21}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something to know about a file; ``severity`` is corrupt, torn or note."""
+
+    severity: str
+    path: str
+    problem: str
+    position: int | None = None
+    expected: str | None = None
+    found: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for the document."""
+        return {
+            "severity": self.severity,
+            "path": self.path,
+            "position": self.position,
+            "problem": self.problem,
+            "expected": self.expected,
+            "found": self.found,
+        }
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was found, the first of each path in full."""
+
+    items: list[Finding] = field(default_factory=list)
+    left_out: int = 0
+
+    def add(
+        self,
+        severity: str,
+        path: Path,
+        problem: str,
+        *,
+        position: int | None = None,
+        expected: object = None,
+        found: object = None,
+    ) -> None:
+        """Add a finding, or count it when there are enough."""
+        if len(self.items) >= PROBLEMS_MAX:
+            self.left_out += 1
+            return
+        self.items.append(
+            Finding(
+                severity,
+                str(path),
+                problem,
+                position,
+                None if expected is None else str(expected),
+                None if found is None else str(found),
+            )
+        )
+
+    def add_error(self, severity: str, path: Path, error: CompactionError) -> None:
+        """Add what an error says."""
+        if isinstance(error, CorruptError):
+            self.add(
+                severity,
+                path,
+                error.problem,
+                position=error.position,
+                expected=error.expected,
+                found=error.found,
+            )
+        else:
+            self.add(severity, path, str(error))
+
+    @property
+    def is_corrupt(self) -> bool:
+        """True when something is damaged."""
+        return self.left_out > 0 or any(item.severity == "corrupt" for item in self.items)
+
+
+@dataclass(slots=True)
+class SegmentView:
+    """What one segment holds; ``end_offset`` is exclusive, ``valid_bytes`` what could be read."""
+
+    base_offset: int
+    path: Path
+    size_bytes: int
+    modified_ms: int
+    is_active: bool
+    batches: int = 0
+    records: int = 0
+    end_offset: int = 0
+    valid_bytes: int = 0
+    max_timestamp: int = NO_TIMESTAMP
+    magics: Counter[int] = field(default_factory=Counter)
+    codecs: Counter[str] = field(default_factory=Counter)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for the document."""
+        return {
+            "base_offset": self.base_offset,
+            "end_offset": self.end_offset,
+            "path": str(self.path),
+            "size_bytes": self.size_bytes,
+            "valid_bytes": self.valid_bytes,
+            "modified_ms": self.modified_ms,
+            "is_active": self.is_active,
+            "batches": self.batches,
+            "records": self.records,
+            "max_timestamp": self.max_timestamp,
+            "magics": {str(magic): count for magic, count in sorted(self.magics.items())},
+            "codecs": dict(sorted(self.codecs.items())),
+        }
+
+
+@dataclass(slots=True)
+class Sample:
+    """Rows of the batches or records to show: the first ``limit`` at or above ``from_offset``.
+
+    ``topic`` is set once it is known whose records they are.
+    """
+
+    wants_records: bool
+    from_offset: int
+    limit: int
+    topic: str | None = None
+    rows: list[Row] = field(default_factory=list)
+    is_cut: bool = False
+
+    def offer(self, batch: Batch) -> None:
+        """Take what is wanted of ``batch``; CorruptError when its records cannot be read."""
+        if batch.last_offset < self.from_offset or self.is_cut:
+            return
+        if not self.wants_records:
+            if not self._is_full():
+                self.rows.append(batch_row(batch))
+            return
+        for record in batch.records():
+            if record.offset >= self.from_offset:
+                if self._is_full():
+                    return
+                self.rows.append(record_row(batch, record, self.topic))
+
+    def _is_full(self) -> bool:
+        self.is_cut = len(self.rows) >= self.limit
+        return self.is_cut
+
+
+def scan_segment(
+    view: SegmentView,
+    files: FileSystem,
+    findings: Findings,
+    sample: Sample,
+    aborted: AbortedScan,
+    progressed: Callable[[int], None],
+) -> None:
+    """Fill ``view`` by reading its file to the end, or to where it cannot be read.
+
+    ``aborted`` has seen the segments before, if any are read.
+    """
+    checker = _IndexChecker.load(view, files, findings)
+    view.end_offset = view.base_offset
+    previous_last: int | None = None
+    try:
+        for batch in read_segment(files, view.path):
+            _check_batch(batch, view, previous_last, findings)
+            checker.take(batch)
+            aborted.take(batch)
+            _count(batch, view, findings)
+            try:
+                sample.offer(batch)
+            except CorruptError as error:
+                findings.add_error("corrupt", view.path, error)
+            previous_last = batch.last_offset
+            progressed(batch.size_bytes)
+    except CorruptError as error:
+        _end_early(view, error, findings)
+    checker.finish()
+    problems = aborted.compare(checker.aborted)
+    if view.valid_bytes == view.size_bytes:
+        path = view.path.with_name(segment_file(view.base_offset, TXN_INDEX))
+        for problem, offset in problems:
+            findings.add("corrupt", path, f"{problem} (log offset {offset})")
+
+
+def _end_early(view: SegmentView, error: CorruptError, findings: Findings) -> None:
+    left = view.size_bytes - view.valid_bytes
+    if view.is_active:
+        findings.add(
+            "torn",
+            view.path,
+            f"torn tail of {left} bytes: {error.problem}",
+            position=view.valid_bytes,
+            expected=error.expected,
+            found=error.found,
+        )
+    else:
+        findings.add_error("corrupt", view.path, error)
+
+
+def _count(batch: Batch, view: SegmentView, findings: Findings) -> None:
+    view.batches += 1
+    view.valid_bytes = batch.position + batch.size_bytes
+    view.end_offset = max(view.end_offset, batch.last_offset + 1)
+    view.max_timestamp = max(view.max_timestamp, batch.max_timestamp)
+    view.magics[batch.magic] += 1
+    try:
+        view.codecs[batch.codec.name.lower()] += 1
+        view.records += max(batch.count, 0)
+    except CorruptError as error:
+        findings.add(
+            "corrupt",
+            view.path,
+            error.problem,
+            position=batch.position,
+            expected=error.expected,
+            found=error.found,
+        )
+
+
+def _check_batch(
+    batch: Batch, view: SegmentView, previous_last: int | None, findings: Findings
+) -> None:
+    if not batch.is_valid:
+        body = batch.data[_CRC_START[batch.magic] :]
+        found = crc32c(body) if batch.magic == 2 else crc32(body)
+        findings.add(
+            "corrupt",
+            view.path,
+            "crc mismatch",
+            position=batch.position,
+            expected=f"{batch.crc:#010x}",
+            found=f"{found:#010x}",
+        )
+        return
+    first = view.base_offset if previous_last is None else previous_last + 1
+    if batch.last_offset < first:
+        findings.add(
+            "corrupt",
+            view.path,
+            "offsets do not ascend",
+            position=batch.position,
+            expected=f"at least {first}",
+            found=batch.last_offset,
+        )
+    elif batch.last_offset - view.base_offset > RELATIVE_OFFSET_MAX:
+        findings.add(
+            "corrupt",
+            view.path,
+            "offset too far from the segment's base",
+            position=batch.position,
+            expected=f"at most {view.base_offset + RELATIVE_OFFSET_MAX}",
+            found=batch.last_offset,
+        )
+
+
+class _IndexChecker:
+    """Walks the offset index beside the batches, so that each entry is seen against its batch."""
+
+    def __init__(
+        self,
+        view: SegmentView,
+        findings: Findings,
+        offsets: list[tuple[int, int]],
+        last_time: int,
+        aborted: Sequence[AbortedTransaction] | None,
+    ) -> None:
+        self.aborted = aborted
+        self._view = view
+        self._findings = findings
+        self._offsets = offsets
+        self._last_time = last_time
+        self._next = 0
+
+    @classmethod
+    def load(cls, view: SegmentView, files: FileSystem, findings: Findings) -> _IndexChecker:
+        """Read and check the index files of a segment."""
+        offsets: list[tuple[int, int]] = []
+        last_time = NO_TIMESTAMP
+        kinds: tuple[tuple[Kind, ModuleType], ...] = (
+            (INDEX, offset_index),
+            (TIME_INDEX, time_index),
+        )
+        for kind, codec in kinds:
+            path = view.path.with_name(segment_file(view.base_offset, kind))
+            if not files.exists(path):
+                findings.add("note", path, "no index: it is rebuilt when it is needed")
+                continue
+            if not view.is_active and _is_too_large(view, path, kind, files, findings):
+                continue
+            try:
+                entries = codec.decode(_read_start(view, path, kind, files))
+            except CompactionError as error:
+                findings.add_error("corrupt", path, error)
+                continue
+            used = len(entries)
+            if view.is_active:
+                # A broker creates an index at full size; zeros at its end are unused slots.
+                filled = entries.any(axis=1).nonzero()[0]
+                used = int(filled[-1]) + 1 if len(filled) else 0
+            problem = codec.find_problem(entries[:used], view.size_bytes)
+            if problem is not None:
+                findings.add("corrupt", path, f"wrong index: {problem}")
+            elif used < files.stat(path).size_bytes // codec.ENTRY_BYTES:
+                findings.add("note", path, "index is not trimmed, as a running broker has it")
+            if problem is None and codec is offset_index:
+                offsets = [(int(a), int(b)) for a, b in entries[:used]]
+            elif problem is None and used:
+                last_time = int(entries[used - 1, 0])
+        return cls(view, findings, offsets, last_time, _load_aborted(view, files, findings))
+
+    def take(self, batch: Batch) -> None:
+        """Compare ``batch`` with the entry that is next."""
+        while self._next < len(self._offsets):
+            relative, position = self._offsets[self._next]
+            if batch.position < position:
+                return
+            self._next += 1
+            offset = self._view.base_offset + relative
+            if batch.position > position:
+                self._wrong(f"entry {self._next - 1} points inside a batch", position)
+            elif offset < self._view.end_offset:
+                # Not above the batch's own last offset: an entry may carry that of a whole append.
+                self._wrong(
+                    f"entry {self._next - 1} has an earlier batch's offset",
+                    position,
+                    expected=f"at least {self._view.end_offset}",
+                    found=offset,
+                )
+
+    def finish(self) -> None:
+        """Compare the ends of both indexes with the segment."""
+        view = self._view
+        if self._offsets and view.valid_bytes == view.size_bytes:
+            relative, position = self._offsets[-1]
+            if view.base_offset + relative >= view.end_offset:
+                self._wrong(
+                    "offset beyond the segment's end",
+                    position,
+                    expected=f"below {view.end_offset}",
+                    found=view.base_offset + relative,
+                )
+        if self._last_time > view.max_timestamp and view.valid_bytes == view.size_bytes:
+            self._findings.add(
+                "corrupt",
+                view.path.with_name(segment_file(view.base_offset, TIME_INDEX)),
+                "wrong index: time beyond the segment's greatest",
+                expected=f"at most {view.max_timestamp}",
+                found=self._last_time,
+            )
+
+    def _wrong(
+        self, problem: str, position: int, *, expected: object = None, found: object = None
+    ) -> None:
+        self._findings.add(
+            "corrupt",
+            self._view.path.with_name(segment_file(self._view.base_offset, INDEX)),
+            f"wrong index: {problem} (log position {position})",
+            expected=expected,
+            found=found,
+        )
+
+
+def _read_start(view: SegmentView, path: Path, kind: Kind, files: FileSystem) -> bytes:
+    """Return what of an index can be entries of its segment, and a piece too much if it has one."""
+    with reading(files, path) as handle:
+        limit = index_bytes_max(view.size_bytes, kind)
+        piece = handle.size_bytes % ENTRY_BYTES[kind]
+        data = bytearray(min(handle.size_bytes, limit + piece))
+        return bytes(data[: handle.pread_into(memoryview(data), 0)])
+
+
+def _is_too_large(
+    view: SegmentView, path: Path, kind: Kind, files: FileSystem, findings: Findings
+) -> bool:
+    """Say whether an index has more entries than its segment has batches, and note it."""
+    limit = index_bytes_max(view.size_bytes, kind)
+    size_bytes = files.stat(path).size_bytes
+    if size_bytes <= limit:
+        return False
+    findings.add(
+        "corrupt",
+        path,
+        "index has more entries than its segment has batches",
+        position=limit,
+        expected=f"at most {limit} bytes",
+        found=size_bytes,
+    )
+    return True
+
+
+def _load_aborted(
+    view: SegmentView, files: FileSystem, findings: Findings
+) -> Sequence[AbortedTransaction] | None:
+    """Return the entries of the transaction index, None where there is nothing to compare.
+
+    Without an offset index nobody expects one: all are rebuilt when they are needed.
+    """
+    path = view.path.with_name(segment_file(view.base_offset, TXN_INDEX))
+    if not files.exists(path):
+        return () if files.exists(path.with_suffix(INDEX)) else None
+    if _is_too_large(view, path, TXN_INDEX, files, findings):
+        return None
+    try:
+        entries = txn_index.decode(_read_start(view, path, TXN_INDEX, files))
+    except CompactionError as error:
+        findings.add_error("corrupt", path, error)
+        return None
+    for index, entry in enumerate(entries):
+        if entry.last_offset < view.base_offset:
+            findings.add(
+                "corrupt",
+                path,
+                "aborted transaction ends before its segment begins",
+                position=index * txn_index.ENTRY_BYTES,
+                expected=f"at least {view.base_offset}",
+                found=entry.last_offset,
+            )
+    # An entry of another segment is told of above, and once.
+    return [entry for entry in entries if entry.last_offset >= view.base_offset]

@@ -1,0 +1,132 @@
+"""Holds the groups of a receipt against a log: which are in place, and which were never put there.
+
+A line is written before its wave is put in place, and groups become live from the lowest up. So
+what an interrupted round leaves is the first groups of its lines in place and the others as they
+were found. Anything else is no state of that round, and nobody may take it for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from keeplast.survey.receipt_book import RoundReceipt, SegmentEntry
+
+
+class Print(NamedTuple):
+    """The bytes of a segment: how many, and their CRC-32C."""
+
+    size_bytes: int
+    crc32c: int
+
+
+Prints = Mapping[int, Print]
+"""The segments of a log by base offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptGroup:
+    """What one group was made of, and what of it: it is in place, or as found, or either."""
+
+    inputs: tuple[SegmentEntry, ...]
+    outputs: tuple[SegmentEntry, ...]
+
+    def is_in_place(self, log: Prints, expired: frozenset[int]) -> bool:
+        """Say whether the outputs are there and nothing else of the inputs is."""
+        return _stand(self.outputs, log, expired) and not _others(self.inputs, self.outputs, log)
+
+    def is_as_found(self, log: Prints, expired: frozenset[int]) -> bool:
+        """Say whether the inputs are there and nothing else of the outputs is."""
+        return _stand(self.inputs, log, expired) and not _others(self.outputs, self.inputs, log)
+
+
+def groups_of(receipt: RoundReceipt) -> tuple[ReceiptGroup, ...]:
+    """Return the groups of all waves that the receipt tells of, ascending."""
+    inputs = {segment.base_offset: segment for segment in receipt.inputs}
+    outputs: list[list[SegmentEntry]] = []
+    for output in receipt.outputs:
+        # Of a group's outputs only the first has sources.
+        if output.sources or not outputs:
+            outputs.append([])
+        outputs[-1].append(output)
+    return tuple(
+        ReceiptGroup(
+            tuple(inputs[base] for base in group[0].sources if base in inputs), tuple(group)
+        )
+        for group in outputs
+    )
+
+
+def count_in_place(receipt: RoundReceipt, log: Prints) -> int | None:
+    """Return how many groups are in place, when all others are as they were found; else None."""
+    groups = groups_of(receipt)
+    count = 0
+    while count < len(groups) and groups[count].is_in_place(log, receipt.expired):
+        count += 1
+    rest = groups[count:]
+    return count if all(group.is_as_found(log, receipt.expired) for group in rest) else None
+
+
+def choose_rounds(
+    receipts: Sequence[RoundReceipt], *, before: Prints | None, after: Prints
+) -> tuple[RoundReceipt, ...]:
+    """Return the rounds that lead from one log to another.
+
+    They end with the newest that explains ``after``, and begin with the newest that found
+    ``before``. Where none fits wholly the nearest is taken: check receipt then says what differs.
+    A round of which nothing was put in place leads nowhere; empty when there is no other.
+    """
+    receipts = [each for each in receipts if _has_happened(each, after)]
+    if not receipts:
+        return ()
+    last = max(range(len(receipts)), key=lambda i: (_explained(receipts[i], after), i))
+    if before is None:
+        return (receipts[last],)
+    first = max(range(last + 1), key=lambda i: (_share(receipts[i].inputs, before), i))
+    return tuple(receipts[first : last + 1])
+
+
+def _has_happened(receipt: RoundReceipt, after: Prints) -> bool:
+    """Say whether anything of a round was put in place.
+
+    Otherwise all that it found is there still, and something is not as it would have left it. The
+    last segment that it found is active, and may have grown.
+    """
+    found = receipt.inputs[:-1]
+    is_as_found = _share(found, after) == 1.0 if found else False
+    return not is_as_found or _share(receipt.outputs, after) == 1.0
+
+
+def _explained(receipt: RoundReceipt, after: Prints) -> float:
+    """Return which part of its outputs a round explains: in place, or rightly not."""
+    if count_in_place(receipt, after) is not None:
+        return 1.0
+    return _share(receipt.outputs, after)
+
+
+def _stand(segments: Sequence[SegmentEntry], log: Prints, expired: frozenset[int]) -> bool:
+    return all(
+        s.base_offset in expired if s.base_offset not in log else _fits(s, log) for s in segments
+    )
+
+
+def _others(
+    segments: Sequence[SegmentEntry], present: Sequence[SegmentEntry], log: Prints
+) -> set[int]:
+    kept = {segment.base_offset for segment in present}
+    return {s.base_offset for s in segments if s.base_offset in log} - kept
+
+
+def _fits(segment: SegmentEntry, log: Prints) -> bool:
+    found = log.get(segment.base_offset)
+    return (
+        found is not None
+        and found.size_bytes == segment.size_bytes
+        and segment.crc32c in (None, found.crc32c)
+    )
+
+
+def _share(segments: Sequence[SegmentEntry], log: Prints) -> float:
+    """Return which part of ``segments`` is there with the bytes they have."""
+    return sum(_fits(segment, log) for segment in segments) / max(len(segments), 1)

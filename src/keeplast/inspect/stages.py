@@ -1,0 +1,122 @@
+"""Where the tombstones and markers of a log stand on their way out.
+
+    no horizon yet --a round stamps it--> waiting for its time --now >= horizon--> removable
+
+and removable ones go in the next round that rewrites their batch (cleaning.md section 3.6). Batch
+headers tell the horizons, and which batches are markers; how many tombstones a batch holds, and
+whether one without a horizon holds any, only its records tell. So there are two counts, and
+:attr:`Stages.counts_records` says which one it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from keeplast.columns import batch_table as t
+from keeplast.columns.rows import HAS_KEY, HAS_VALUE
+from keeplast.inspect.verified_log import VerifiedLog
+from keeplast.log.files import FileSystem
+from keeplast.log.partition_log import PartitionFiles, SegmentFiles, Tail
+from keeplast.model.topic_config import TopicConfig
+from keeplast.survey.horizons import read_horizons
+
+Progressed = Callable[[int], None]
+"""Hears how many bytes of the log have been gone through since the last call."""
+SEEDS = np.array((3, 5), np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class StageCounts:
+    """How many have no horizon yet (None: not known), wait for theirs, and are removable.
+
+    ``first_ms`` and ``last_ms`` are the horizons that end the first and the last wait.
+    """
+
+    unstamped: int | None
+    waiting: int
+    removable: int
+    first_ms: int | None = None
+    last_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Tombstones and markers by stage: as records, or as the batches that hold them.
+
+    A batch keeps its horizon when its last tombstone is superseded, so that batches may be more
+    than there are tombstones left.
+    """
+
+    tombstones: StageCounts
+    markers: StageCounts
+    counts_records: bool
+
+
+def stages_by_headers(
+    listing: PartitionFiles, tail: Tail, files: FileSystem, now_ms: int, progressed: Progressed
+) -> Stages:
+    """Count batches; reads headers alone. CorruptError where a batch's size cannot be right."""
+    tombstones: dict[int, int] = {}
+    markers: dict[int, int] = {}
+    unstamped = 0
+    for segment in _whole_segments(listing, tail):
+        found = read_horizons(segment, files)
+        _merge(tombstones, found.tombstones)
+        _merge(markers, found.markers)
+        unstamped += found.unstamped_markers
+        progressed(segment.size_bytes)
+    return Stages(
+        _counts(None, tombstones, now_ms), _counts(unstamped, markers, now_ms), counts_records=False
+    )
+
+
+def stages_by_records(log: VerifiedLog, now_ms: int, progressed: Progressed) -> Stages:
+    """Count records; reads and checks the whole log. CorruptError where that is not possible."""
+    tombstones: dict[int, int] = {}
+    markers: dict[int, int] = {}
+    unstamped = [0, 0]
+    for part in log.parts(SEEDS, TopicConfig(), checks_crc=True):
+        is_tombstone = part.flags & (HAS_KEY | HAS_VALUE) == HAS_KEY
+        is_control = part.table[:, t.ATTRIBUTES] & t.CONTROL != 0
+        counts = np.bincount(part.batch_of[is_tombstone], minlength=len(part.table))
+        counts[is_control] = part.table[is_control, t.COUNT]
+        for i in np.flatnonzero(counts).tolist():
+            horizons = markers if is_control[i] else tombstones
+            if part.table[i, t.ATTRIBUTES] & t.DELETE_HORIZON and part.table[i, t.MAGIC] == 2:
+                _merge(horizons, {int(part.table[i, t.BASE_TIMESTAMP]): int(counts[i])})
+            else:
+                unstamped[int(is_control[i])] += int(counts[i])
+        progressed(int(part.table[:, t.SIZE].sum()))
+    return Stages(
+        _counts(unstamped[0], tombstones, now_ms),
+        _counts(unstamped[1], markers, now_ms),
+        counts_records=True,
+    )
+
+
+def _whole_segments(listing: PartitionFiles, tail: Tail) -> list[SegmentFiles]:
+    """Return all segments; the active one ends where its last sound batch does."""
+    closed, active = listing.segments[:-1], listing.active
+    return (
+        [*closed, replace(active, size_bytes=tail.valid_bytes)] if tail.valid_bytes else [*closed]
+    )
+
+
+def _merge(horizons: dict[int, int], more: Mapping[int, int]) -> None:
+    for horizon, count in more.items():
+        horizons[horizon] = horizons.get(horizon, 0) + count
+
+
+def _counts(unstamped: int | None, horizons: Mapping[int, int], now_ms: int) -> StageCounts:
+    later = [horizon for horizon in horizons if horizon > now_ms]
+    waiting = sum(horizons[horizon] for horizon in later)
+    return StageCounts(
+        unstamped,
+        waiting,
+        sum(horizons.values()) - waiting,
+        min(later, default=None),
+        max(later, default=None),
+    )

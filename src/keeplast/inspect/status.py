@@ -1,0 +1,224 @@
+"""What can be said of one log without cleaning it: where it stands, and what it waits for.
+
+Looks at a log as the daemon will find it: an active segment that is due to be left counts as left.
+Reads what a survey reads; headers or records of the whole log only where tombstones are to be
+counted. Takes no lock and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from keeplast.cleaner.eligibility import CleanableRange
+from keeplast.cleaner.erasure import DirtyLog, Eligibility, find_deadline, find_eligibility
+from keeplast.cleaner.explanation import transaction_limit, watermark_limit
+from keeplast.columns import batch_table as t
+from keeplast.errors import CompactionError
+from keeplast.inspect.stages import (
+    Progressed,
+    Stages,
+    stages_by_headers,
+    stages_by_records,
+)
+from keeplast.inspect.verified_log import VerifiedLog
+from keeplast.log.files import FileSystem, reading
+from keeplast.log.partition_log import PartitionFiles, Tail, read_first_batch_timestamp
+from keeplast.log.windows import WindowBuffers, read_windows
+from keeplast.model.partition import TopicPartition
+from keeplast.model.segment import SegmentSummary
+from keeplast.survey.key_bound import key_capacity
+from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
+from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.survey import Survey, survey_partition
+
+WINDOW_BYTES = 1 << 20
+LOOKS_MAX = 3
+"""A log whose files vanish while it is looked at is looked at so many times."""
+
+
+class TombstoneReading(StrEnum):
+    """What is read to count tombstones and markers by stage."""
+
+    HEADERS = "headers"
+    RECORDS = "records"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatus:
+    """One log as of the clock it was asked with.
+
+    ``reason`` is why a round is not worth it, None when one is; ``why`` says then why it is.
+    ``notes`` are the survey's other sentences. ``uncleanable_bytes`` lie at and above the bound.
+    ``deadline_ms`` is when ``max.compaction.lag.ms`` ends for the log: after it, it is overdue.
+    ``leftover_bytes`` are those of replaced or unfinished files that a crash left.
+    """
+
+    partition: TopicPartition
+    path: Path
+    segments: tuple[SegmentSummary, ...]
+    log_start: int
+    log_end: int
+    first_dirty: int
+    cleanable: CleanableRange
+    uncleanable_bytes: int
+    compaction_delay_ms: int
+    deadline_ms: int | None
+    reason: str | None
+    notes: tuple[str, ...]
+    is_expired_round: bool
+    eligibility: Eligibility
+    stages: Stages | None
+    leftover_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all segments."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+
+def find_statuses(
+    request: CleanRequest,
+    root: Path,
+    files: FileSystem,
+    now_ms: int,
+    *,
+    timestamp_ahead_max_ms: Callable[[str], int],
+    tombstones: TombstoneReading,
+    progressed: Progressed,
+) -> list[tuple[PartitionRequest, LogStatus | Exception]]:
+    """Return the status of each log that is asked for, or why it has none; see ``find_status``.
+
+    A round that ends meanwhile takes files away, and its checkpoint is new: such a log is looked at
+    again, a few times. ``timestamp_ahead_max_ms`` is asked for each topic.
+    """
+    checkpoints = load_checkpoints(files, root)
+    found: list[tuple[PartitionRequest, LogStatus | Exception]] = []
+    for each in request.partitions:
+        for look in range(LOOKS_MAX):
+            if look:
+                checkpoints = load_checkpoints(files, root)
+            try:
+                log: LogStatus | Exception = find_status(
+                    each, request, checkpoints, files, now_ms,
+                    timestamp_ahead_max_ms=timestamp_ahead_max_ms(each.partition.topic),
+                    tombstones=tombstones, progressed=progressed,
+                )  # fmt: skip
+                break
+            except FileNotFoundError as error:
+                log = error
+            except (CompactionError, OSError) as error:
+                log = error
+                break
+        found.append((each, log))
+    return found
+
+
+def find_status(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    checkpoints: Checkpoints,
+    files: FileSystem,
+    now_ms: int,
+    *,
+    timestamp_ahead_max_ms: int,
+    tombstones: TombstoneReading = TombstoneReading.HEADERS,
+    progressed: Progressed = lambda _: None,
+) -> LogStatus:
+    """Return the status of one log; CorruptError, RefusedError or OSError when it has none.
+
+    ``timestamp_ahead_max_ms`` is how far ahead of the clock a record may be dated that is appended
+    from now on, INT64_MAX when nobody checks. ``progressed`` hears of the bytes that were gone
+    through to count tombstones.
+    """
+    survey = survey_partition(partition, request, checkpoints, files, now_ms, foresees_roll=True)
+    log = _dirty_log(partition, survey, checkpoints, files)
+    plan = survey.plan
+    return LogStatus(
+        partition=partition.partition,
+        path=partition.path,
+        segments=survey.segments,
+        log_start=survey.log_start,
+        log_end=survey.tail.log_end,
+        first_dirty=survey.first_dirty.offset,
+        cleanable=survey.cleanable,
+        uncleanable_bytes=sum(
+            each.size_bytes
+            for each in survey.segments
+            if each.base_offset >= survey.cleanable.bound
+        ),
+        compaction_delay_ms=survey.compaction_delay_ms,
+        deadline_ms=find_deadline(log, partition.topic),
+        reason=survey.reason,
+        notes=survey.notes,
+        is_expired_round=plan is not None and plan.is_expired_round,
+        eligibility=find_eligibility(
+            log,
+            partition.topic,
+            timestamp_ahead_max_ms=timestamp_ahead_max_ms,
+            key_capacity=key_capacity(partition),
+            now_ms=now_ms,
+        ),
+        stages=_stages(partition.path, survey, files, now_ms, tombstones, progressed),
+        leftover_bytes=sum(
+            files.stat(partition.path / name).size_bytes for name in survey.listing.leftovers
+        ),
+    )
+
+
+def _stages(
+    path: Path,
+    survey: Survey,
+    files: FileSystem,
+    now_ms: int,
+    tombstones: TombstoneReading,
+    progressed: Progressed,
+) -> Stages | None:
+    if tombstones is TombstoneReading.SKIP:
+        return None
+    if tombstones is TombstoneReading.RECORDS:
+        return stages_by_records(VerifiedLog(path, files), now_ms, progressed)
+    return stages_by_headers(survey.listing, survey.tail, files, now_ms, progressed)
+
+
+def _dirty_log(
+    partition: PartitionRequest, survey: Survey, checkpoints: Checkpoints, files: FileSystem
+) -> DirtyLog:
+    """Return what the bound of an erasure needs to know of the log."""
+    topic, log_end = partition.topic, survey.tail.log_end
+    limit = None
+    if survey.last_stable < log_end:
+        watermark = checkpoints.high_watermark.get(partition.partition, log_end)
+        is_watermark = survey.last_stable == min(max(watermark, survey.log_start), log_end)
+        words = watermark_limit if is_watermark else transaction_limit
+        limit = words(survey.last_stable)
+    needs_largest = topic.min_compaction_lag_ms > 0 or key_capacity(partition) is not None
+    return DirtyLog(
+        survey.segments,
+        survey.first_dirty.offset,
+        log_end,
+        survey.cleanable.bound,
+        is_eligible=survey.plan is not None and not survey.plan.is_expired_round,
+        limit=limit,
+        active_first_ms=read_first_batch_timestamp(survey.listing.active, files),
+        active_largest_ms=largest_timestamp(survey.listing, survey.tail, files)
+        if needs_largest
+        else None,
+    )
+
+
+def largest_timestamp(listing: PartitionFiles, tail: Tail, files: FileSystem) -> int | None:
+    """Return the greatest timestamp in the active segment, whose time index may not be written."""
+    if not tail.valid_bytes:
+        return None
+    path = listing.active.log_path
+    largest = -1
+    with reading(files, path) as handle:
+        for window in read_windows(
+            handle, path, WindowBuffers(WINDOW_BYTES), end=tail.valid_bytes, checks_crc=False
+        ):
+            largest = max(largest, int(window.table[: window.batches, t.MAX_TIMESTAMP].max()))
+    return None if largest < 0 else largest

@@ -1,0 +1,1 @@
+"""Records, states and ranges of a log as columns."""

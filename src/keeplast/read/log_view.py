@@ -1,0 +1,234 @@
+"""A partition as a reader sees it: where it begins and ends, and what of it is decided.
+
+Looking takes no lock and changes nothing, so the log may be written, rolled and cleaned meanwhile.
+The rule that follows: a directory in which segments are being swapped is not looked at, since some
+are missing from it for a moment; :mod:`keeplast.log.settled` waits until that is over.
+
+Answers to ``UnifiedLog.fetchOffsetSnapshot`` and ``LocalLog.read``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keeplast.clock import Clock
+from keeplast.errors import CorruptError, InvalidError
+from keeplast.format import offset_index, partition_metadata, time_index
+from keeplast.format.filename import (
+    INDEX,
+    LOG_START_CHECKPOINT,
+    PARTITION_METADATA,
+    REPLICATION_CHECKPOINT,
+    TIME_INDEX,
+    Kind,
+)
+from keeplast.format.index_bounds import index_bytes_max
+from keeplast.log.checkpoints import read_checkpoint
+from keeplast.log.files import FileSystem, reading
+from keeplast.log.partition_log import (
+    SegmentFiles,
+    SegmentIndexes,
+    find_tail,
+)
+from keeplast.log.settled import settled_partition
+from keeplast.log.windows import WindowBuffers
+from keeplast.model.partition import TopicPartition
+from keeplast.survey.producer_replay import find_undecided, replay_producers
+
+METADATA_BYTES_MAX = 1 << 16
+VIEW_WINDOW_BYTES = 1 << 20
+TRIES_MAX = 5
+"""A directory that changes under every one of so many looks is not a log that is being read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenSegment:
+    """A segment: offsets [base, end), the bytes that can be read, and its indexes."""
+
+    files: SegmentFiles
+    end_offset: int
+    valid_bytes: int
+    indexes: SegmentIndexes
+    is_active: bool
+
+    @property
+    def base_offset(self) -> int:
+        """Return the segment's base offset."""
+        return self.files.base_offset
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """What readers may see of a partition.
+
+    ``log_start`` is inclusive. ``log_end``, ``high_watermark`` (None: no checkpoint has one) and
+    ``last_stable`` (where the first open transaction begins, else the log end) are exclusive.
+    ``topic_id`` tells the topic from one of the same name that was made later; None: not known.
+    """
+
+    partition: TopicPartition
+    path: Path
+    log_start: int
+    log_end: int
+    high_watermark: int | None
+    last_stable: int
+    segments: tuple[SeenSegment, ...]
+    topic_id: bytes | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes that can be read."""
+        return sum(segment.valid_bytes for segment in self.segments)
+
+    def end_for(self, *, committed: bool, replicated: bool) -> int:
+        """Return the exclusive end for a reader: of what is committed, of what is replicated."""
+        end = self.last_stable if committed else self.log_end
+        if replicated and self.high_watermark is not None:
+            end = min(end, self.high_watermark)
+        return max(end, self.log_start)
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderCheckpoints:
+    """What the data directory's checkpoint files say to readers."""
+
+    log_start: Mapping[TopicPartition, int]
+    high_watermark: Mapping[TopicPartition, int]
+
+
+def load_reader_checkpoints(files: FileSystem, root: Path) -> ReaderCheckpoints:
+    """Read both; CorruptError when one is malformed."""
+    return ReaderCheckpoints(
+        read_checkpoint(files, root, LOG_START_CHECKPOINT),
+        read_checkpoint(files, root, REPLICATION_CHECKPOINT),
+    )
+
+
+def look_at_log(
+    partition: TopicPartition,
+    path: Path,
+    checkpoints: ReaderCheckpoints,
+    files: FileSystem,
+    clock: Clock,
+) -> LogView:
+    """Return what readers may see of a partition now.
+
+    Raises CorruptError and RefusedError as the survey of a round does, UnavailableError when the
+    directory does not hold still.
+    """
+    for _ in range(TRIES_MAX - 1):
+        try:
+            return _look(partition, path, checkpoints, files, clock)
+        except FileNotFoundError:
+            continue
+    return _look(partition, path, checkpoints, files, clock)
+
+
+def _look(
+    partition: TopicPartition,
+    path: Path,
+    checkpoints: ReaderCheckpoints,
+    files: FileSystem,
+    clock: Clock,
+) -> LogView:
+    # Before the segments are listed: those of a topic that is made anew meanwhile then count as a
+    # change, and never as the old topic's.
+    topic_id = read_topic_id(path, files)
+    listing = settled_partition(path, files, clock)
+    tail = find_tail(listing, files)
+    log_start = max(checkpoints.log_start.get(partition, 0), listing.segments[0].base_offset)
+    log_end = max(tail.log_end, log_start)
+    segments = tuple(
+        see_segment(segment, end, segment.size_bytes, files, is_active=False)
+        for segment, end in zip(
+            listing.segments[:-1], (s.base_offset for s in listing.segments[1:]), strict=True
+        )
+    )
+    active = see_segment(listing.active, tail.log_end, tail.valid_bytes, files, is_active=True)
+    indexes = {segment.base_offset: segment.indexes for segment in segments}
+    buffers = WindowBuffers(VIEW_WINDOW_BYTES)
+    producers = replay_producers(listing, tail, log_start, indexes, files, buffers)
+    watermark = checkpoints.high_watermark.get(partition)
+    open_from = find_undecided(
+        producers, log_end if watermark is None else watermark, listing, tail, log_start, indexes,
+        files, buffers,
+    )  # fmt: skip
+    return LogView(
+        partition,
+        path,
+        log_start,
+        log_end,
+        None if watermark is None else min(max(watermark, log_start), log_end),
+        # A transaction that the log start has cut into begins there.
+        log_end if open_from is None else min(max(open_from, log_start), log_end),
+        (*segments, active),
+        topic_id,
+    )
+
+
+def read_topic_id(path: Path, files: FileSystem) -> bytes | None:
+    """Return the topic id that a partition directory says; None when it says none that is one."""
+    try:
+        data = files.read_bytes(path / PARTITION_METADATA, METADATA_BYTES_MAX)
+        return partition_metadata.decode(data).topic_id
+    except (FileNotFoundError, CorruptError, InvalidError):
+        return None
+
+
+def was_made_anew(topic_id: bytes | None, path: Path, files: FileSystem) -> bool:
+    """Say whether a directory is of another topic by now than the one of ``topic_id``."""
+    now = read_topic_id(path, files)
+    return topic_id is not None and now is not None and now != topic_id
+
+
+def see_segment(
+    segment: SegmentFiles, end_offset: int, valid_bytes: int, files: FileSystem, *, is_active: bool
+) -> SeenSegment:
+    """Return a segment with such indexes as can be used; a missing one costs time only."""
+    indexes = _indexes(segment, valid_bytes, files, is_active=is_active)
+    return SeenSegment(segment, end_offset, valid_bytes, indexes, is_active)
+
+
+_NOTHING = np.empty((0, 2), np.int64)
+
+
+def _indexes(
+    segment: SegmentFiles, valid_bytes: int, files: FileSystem, *, is_active: bool
+) -> SegmentIndexes:
+    """Return the indexes if they are good for finding a place, else empty ones."""
+    try:
+        offsets = offset_index.decode(_read_index(segment, INDEX, files))
+        times = time_index.decode(_read_index(segment, TIME_INDEX, files))
+    except (CorruptError, FileNotFoundError):
+        return SegmentIndexes(_NOTHING, _NOTHING, True)
+    if is_active:
+        offsets, times = _filled(offsets), _filled(times)
+        offsets = offsets[offsets[:, 1] < valid_bytes]
+    problem = offset_index.find_problem(offsets, valid_bytes)
+    if problem is None:
+        problem = time_index.find_problem(times, valid_bytes)
+    if problem is not None:
+        return SegmentIndexes(_NOTHING, _NOTHING, True)
+    return SegmentIndexes(offsets, times, False)
+
+
+def _read_index(segment: SegmentFiles, kind: Kind, files: FileSystem) -> memoryview:
+    """Return the first bytes of an index, as many as its segment can need."""
+    with reading(files, segment.path(kind)) as handle:
+        limit = index_bytes_max(segment.size_bytes, kind)
+        data = memoryview(bytearray(min(handle.size_bytes, limit)))
+        return data[: handle.pread_into(data, 0)]
+
+
+def _filled(entries: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the entries before the first empty slot: a running broker keeps indexes at full size.
+
+    The very first slot may be all zeros and an entry; as one it says nothing.
+    """
+    empty = np.flatnonzero((entries == 0).all(axis=1))
+    return entries[: int(empty[0])] if len(empty) else entries

@@ -1,0 +1,245 @@
+"""Reads the records of a split as columns, while the log may be written, rolled and cleaned.
+
+The rules that make every record come exactly once, in offset order:
+
+1. What has been read is an offset. Segments are looked up anew, from that offset on, whenever one
+   that was listed is no longer there; a file that is open stays readable whatever happens to its
+   name.
+2. A batch is read by the first look that finds it whole: what follows the tail is never read.
+3. An index may belong to the segment's successor for a moment, or for good where a directory was
+   copied or restored in pieces. Bytes chosen by it that turn out not to be batches, or to begin or
+   end elsewhere than it says, are read again without it, once.
+4. Where all of a split must be there, each look compares where the log starts and ends with it.
+   The log start is asked for after the names were listed: whoever removes records raises it first,
+   so a listing that lacks them never goes with a log start from before.
+5. Data is judged by markers that are looked for later. They are sure to be there only as long as
+   the data is, so a window counts if its segment still lies where it was read; else it is looked up
+   anew (1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keeplast.clock import Clock
+from keeplast.columns import batch_table as t
+from keeplast.errors import ConflictError, CorruptError, UnavailableError
+from keeplast.format.filename import LOG_START_CHECKPOINT
+from keeplast.log.checkpoints import read_checkpoint
+from keeplast.log.files import FileSystem, ReadHandle, reading
+from keeplast.log.partition_log import PartitionFiles, SegmentFiles, find_tail
+from keeplast.log.settled import settled_partition
+from keeplast.log.windows import Window, WindowBuffers, read_windows
+from keeplast.model.offsets import INT64_MAX
+from keeplast.read.aborted_data import AbortedData
+from keeplast.read.log_ranges import Split, Wanted, byte_range
+from keeplast.read.log_view import (
+    TRIES_MAX,
+    SeenSegment,
+    see_segment,
+    was_made_anew,
+)
+from keeplast.read.record_columns import ColumnCollector, RecordColumns
+from keeplast.rewrite.workspace import Workspace
+
+AHEAD_WINDOW_BYTES = 1 << 20
+
+Hidden = NDArray[np.bool_] | None
+"""Which batches of a window are data of aborted transactions; None: none of them is."""
+
+
+def read_records(
+    split: Split, files: FileSystem, clock: Clock, workspace: Workspace
+) -> Iterator[RecordColumns]:
+    """Yield the records of ``split`` in offset order, without control records.
+
+    Data of aborted transactions is left out where ``split.hides_aborted``. CorruptError where a
+    batch cannot be read or has a wrong CRC, UnavailableError when the directory does not hold
+    still, ConflictError when the split must be whole and the log no longer is.
+    """
+    collector = ColumnCollector()
+    aborted = aborted_data(split, files, clock)
+    for _, window, wanted, hidden in read_wanted(
+        split, files, clock, workspace.buffers, aborted=aborted
+    ):
+        select_batches(window, wanted, hidden)
+        for first, last in workspace.uncovered(window):
+            yield from collector.add(window, workspace.scratch, first, last, wanted.bounds())
+    yield from collector.finish()
+
+
+def aborted_data(split: Split, files: FileSystem, clock: Clock) -> AbortedData | None:
+    """Return what judges the windows of ``split``, None where nothing is to be hidden."""
+    if not split.hides_aborted:
+        return None
+
+    def ahead(offset: int) -> Iterator[Window]:
+        # What is missing is for the reader itself to say, by the range that it was given.
+        rest = replace(split, wanted=Wanted(offset), must_be_whole=False, segments=None)
+        buffers = WindowBuffers(AHEAD_WINDOW_BYTES)
+        for _, window, _, _ in read_wanted(rest, files, clock, buffers, checks_crc=False):
+            yield window
+
+    return AbortedData(ahead)
+
+
+def select_batches(window: Window, wanted: Wanted, hidden: Hidden) -> int:
+    """Set the VERDICT of every batch: DELETE when it is hidden or none of its records is wanted.
+
+    Returns how many batches are left.
+    """
+    table = window.table[: window.batches]
+    selected = (
+        (table[:, t.LAST_OFFSET] >= wanted.first_offset)
+        & (table[:, t.COUNT] > 0)
+        & (table[:, t.MAX_TIMESTAMP] >= wanted.first_ms)
+        & ((table[:, t.ATTRIBUTES] & t.CONTROL == 0) | (table[:, t.MAGIC] < 2))
+    )
+    # The wrapper of an old format says only where it ends.
+    selected &= (table[:, t.BASE_OFFSET] < wanted.end_offset) | (table[:, t.MAGIC] < 2)
+    if hidden is not None:
+        selected &= ~hidden
+    table[:, t.VERDICT] = np.where(selected, t.RETAIN_EMPTY, t.DELETE)
+    return int(selected.sum())
+
+
+def read_wanted(
+    split: Split,
+    files: FileSystem,
+    clock: Clock,
+    buffers: WindowBuffers,
+    *,
+    checks_crc: bool = True,
+    aborted: AbortedData | None = None,
+) -> Iterator[tuple[int, Window, Wanted, Hidden]]:
+    """Yield base offset of the segment, window, what is wanted of it, and what ``aborted`` says of
+    it, in log order.
+
+    No record is wanted of two windows. Without ``checks_crc`` nothing but headers is for use.
+    """
+    at, end = split.wanted.first_offset, split.wanted.end_offset
+    tries = 0
+    while at < end:
+        try:
+            for listed, is_active in _listed(split, files, clock, at):
+                with reading(files, listed.log_path) as handle:
+                    segment = _seen(listed, split, handle, files, is_active=is_active)
+                    for window in _windows(segment, at, end, handle, buffers, checks_crc):
+                        last = int(window.table[: window.batches, t.LAST_OFFSET].max())
+                        hidden = None if aborted is None else aborted.among(window)
+                        if hidden is not None:
+                            _require_there(listed, files, is_active=is_active)
+                        yield segment.base_offset, window, split.wanted.between(at, end), hidden
+                        at = max(at, last + 1)
+                        tries = 0
+            return
+        except FileNotFoundError as error:
+            tries += 1
+            if tries >= TRIES_MAX:
+                raise UnavailableError(
+                    f"segments vanish faster than they can be read. path={split.path} offset={at}"
+                ) from error
+
+
+def _listed(
+    split: Split, files: FileSystem, clock: Clock, at: int
+) -> Iterator[tuple[SegmentFiles, bool]]:
+    """Yield the segments that may hold offsets of the split from ``at`` on, as they are now."""
+    listing = settled_partition(split.path, files, clock)
+    if split.must_be_whole:
+        _require_start(split, listing, files, at)
+    following = [*(each.base_offset for each in listing.segments[1:]), INT64_MAX]
+    for segment, next_base in zip(listing.segments, following, strict=True):
+        if next_base > at and segment.base_offset < split.wanted.end_offset:
+            yield segment, segment is listing.active
+
+
+def _require_start(split: Split, listing: PartitionFiles, files: FileSystem, at: int) -> None:
+    """Raise ConflictError when the log starts behind ``at``, still to be read, or is another's."""
+    if was_made_anew(split.topic_id, split.path, files):
+        raise ConflictError(
+            "the topic was deleted and made anew since reading was planned; read again. "
+            f"path={split.path}"
+        )
+    starts = read_checkpoint(files, split.path.parent, LOG_START_CHECKPOINT)
+    log_start = max(starts.get(split.partition, 0), listing.segments[0].base_offset)
+    if log_start > at:
+        raise _lost(split, f"offset={at} log_start={log_start}")
+
+
+def _lost(split: Split, found: str) -> ConflictError:
+    return ConflictError(
+        "the log no longer has records that were there when reading was planned; retention or a "
+        "truncation took them. Read again from what there is, or set failOnDataLoss=false to go "
+        f"on without them. path={split.path} first_offset={split.wanted.first_offset} "
+        f"end_offset={split.wanted.end_offset} {found}"
+    )
+
+
+def _seen(
+    listed: SegmentFiles, split: Split, handle: ReadHandle, files: FileSystem, *, is_active: bool
+) -> SeenSegment:
+    """Return an open segment with its indexes; FileNotFoundError when it is another one by now."""
+    end = split.wanted.end_offset
+    if is_active:
+        tail = find_tail(PartitionFiles(split.path, (listed,), (), (), ()), files)
+        if split.must_be_whole and tail.log_end < end:
+            raise _lost(split, f"log_end={tail.log_end}")
+        return see_segment(listed, end, tail.valid_bytes, files, is_active=True)
+    segment = see_segment(listed, end, handle.size_bytes, files, is_active=False)
+    # Both stats must say what the listing said: then neither the open file nor the indexes, which
+    # were read in between, are those of a segment that took this one's name.
+    _require_there(listed, files, is_active=False)
+    if handle.size_bytes != listed.size_bytes:
+        raise FileNotFoundError(f"{listed.log_path} was replaced")
+    return segment
+
+
+def _require_there(listed: SegmentFiles, files: FileSystem, *, is_active: bool) -> None:
+    """Raise FileNotFoundError when a segment has been removed or replaced since it was listed."""
+    status = files.stat(listed.log_path)
+    # One that was active may have grown.
+    is_same = status.inode == listed.inode and status.size_bytes >= listed.size_bytes
+    if not is_active:
+        is_same = (status.size_bytes, status.mtime_ns) == (listed.size_bytes, listed.mtime_ns)
+    if not is_same:
+        raise FileNotFoundError(f"{listed.log_path} was replaced")
+
+
+def _windows(
+    segment: SeenSegment,
+    at: int,
+    end: int,
+    handle: ReadHandle,
+    buffers: WindowBuffers,
+    checks_crc: bool,
+) -> Iterator[Window]:
+    """Yield the windows of one segment that hold offsets of [at, end).
+
+    An index says from which byte to which; that they hold all of them is for the offsets to say.
+    """
+    path, whole = segment.files.log_path, (0, segment.valid_bytes)
+    start, stop = byte_range(segment, at, end)
+    done, reached = start, -1
+    try:
+        for window in read_windows(
+            handle, path, buffers, start=start, end=stop, checks_crc=checks_crc
+        ):
+            if done == start > 0 and int(window.table[0, t.LAST_OFFSET]) > at:
+                break  # what is wanted may lie in front of it
+            done = window.position + window.length
+            reached = int(window.table[: window.batches, t.LAST_OFFSET].max())
+            yield window
+    except CorruptError:
+        if (start, stop) == whole:
+            raise
+    if reached >= end - 1 or (done == stop == whole[1]):
+        return
+    yield from read_windows(
+        handle, path, buffers, start=0 if done == start else done, end=whole[1],
+        checks_crc=checks_crc,
+    )  # fmt: skip

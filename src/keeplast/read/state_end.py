@@ -1,0 +1,158 @@
+"""Whether the state of a log at an offset can be told, and whether it still could after reading.
+
+A cleaner removes a record because of another one below the end of its round. So a log that was
+cleaned to C still has its state as of C and of every later offset, and of no earlier one: there the
+records that were final then may be gone, while what replaced them lies behind the end.
+
+How far a log was cleaned is said by the cleaner's checkpoint, which is written at a round's end.
+A crash, a copy without the file or a round that is under way leave a log that was cleaned further
+than it says. Then offsets are missing behind the checkpoint: brokers assign every one, and nobody
+but a cleaner takes one away. The rule: unless the end is where a reader may read to, which no
+cleaner passes, nothing may be missing from the checkpoint on and no round may be half done.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from keeplast.clock import Clock
+from keeplast.columns import batch_table as t
+from keeplast.errors import ConflictError, RefusedError
+from keeplast.format.filename import CLEANED, CLEANER_CHECKPOINT, parse_segment_file
+from keeplast.log.checkpoints import read_checkpoint
+from keeplast.log.files import FileSystem
+from keeplast.log.partition_log import PartitionFiles
+from keeplast.log.settled import settled_partition
+from keeplast.log.windows import WindowBuffers
+from keeplast.model.partition import TopicPartition
+from keeplast.read.log_ranges import SegmentsSeen, Split, Wanted
+from keeplast.read.log_view import LogView
+from keeplast.read.record_source import read_wanted
+
+
+def require_state_at(
+    view: LogView, end_offset: int, *, latest: int, files: FileSystem, clock: Clock
+) -> None:
+    """Raise RefusedError when the state of [log start, ``end_offset``) cannot be told (any more).
+
+    ``latest`` is the end of what the reader may read. The headers of all batches behind the
+    cleaner's checkpoint are read where ``end_offset`` lies below ``latest``.
+    """
+    listing = settled_partition(view.path, files, clock)
+    cleaned_to = require_in_front_of_cleaner(view.partition, listing, end_offset, files)
+    where = f"end_offset={end_offset} partition={view.partition} path={view.path}"
+    if end_offset >= latest:
+        return
+    if any(_is_half_done(name) for name in listing.leftovers):
+        raise RefusedError(
+            "the state as of an earlier offset cannot be told while the log is cleaned, or after "
+            "a round that was interrupted. Read it to the latest offset, or when the round is "
+            f"over. {where}"
+        )
+    first = max(view.log_start, cleaned_to or 0)
+    missing = first_missing(view.partition, view.path, first, view.log_end, files, clock)
+    if missing is not None:
+        raise RefusedError(
+            "the state as of this offset cannot be told: offsets are missing, so the log was "
+            "cleaned, and no checkpoint says that it was not cleaned behind this one. Read it to "
+            f"the latest offset. missing_offset={missing} {where}"
+        )
+
+
+def require_in_front_of_cleaner(
+    partition: TopicPartition, listing: PartitionFiles, end_offset: int, files: FileSystem
+) -> int | None:
+    """Raise RefusedError when the log was cleaned beyond ``end_offset``; returns how far it was.
+
+    None when no checkpoint says so.
+    """
+    cleaned_to = read_checkpoint(files, listing.path.parent, CLEANER_CHECKPOINT).get(partition)
+    if cleaned_to is None or cleaned_to > listing.active.base_offset:
+        # No cleaner touches the active segment: the line is that of another log.
+        return None
+    if end_offset < cleaned_to:
+        raise RefusedError(
+            "the state as of this offset is gone: the log was cleaned further, and of the records "
+            "that were final then some were removed for later ones. Read it to the latest offset, "
+            f"or to one from where it was cleaned to on. cleaned_to={cleaned_to} "
+            f"end_offset={end_offset} partition={partition} path={listing.path}"
+        )
+    return cleaned_to
+
+
+def require_uncleaned(split: Split, files: FileSystem, clock: Clock) -> None:
+    """Raise ConflictError when a round may have passed the end of a state while it was read."""
+    end = split.wanted.end_offset
+    seen = split.segments
+    if seen is not None and was_cleaned_past(split.partition, split.path, seen, end, files, clock):
+        raise ConflictError(
+            "the log was cleaned past the end of this state while it was read, so that keys may "
+            "be missing from it. Read it again, or set failOnDataLoss=false where later records "
+            f"are read anyway. end_offset={end} partition={split.partition} path={split.path}"
+        )
+
+
+def was_cleaned_past(
+    partition: TopicPartition,
+    path: Path,
+    seen: SegmentsSeen,
+    end_offset: int,
+    files: FileSystem,
+    clock: Clock,
+) -> bool:
+    """Say whether records below ``end_offset`` may have gone for others behind it since ``seen``.
+
+    Not while ``end_offset`` lies in the active segment. Segments that retention removed are no
+    sign of it.
+    """
+    listing = settled_partition(path, files, clock)
+    if listing.active.base_offset <= end_offset:
+        return False
+    first = listing.segments[0].base_offset
+    now = {segment.base_offset: segment for segment in listing.segments}
+    for segment in seen.closed:
+        base = segment.base_offset
+        if first <= base < end_offset and now.get(base) != segment:
+            return True
+    # What was active grew until it was closed, so that its size tells nothing.
+    grown = max(seen.active_base, first)
+    return first_missing(partition, path, grown, end_offset, files, clock) is not None
+
+
+def first_missing(
+    partition: TopicPartition,
+    path: Path,
+    first_offset: int,
+    end_offset: int,
+    files: FileSystem,
+    clock: Clock,
+) -> int | None:
+    """Return an offset of [first, end) from which on no record, or not each one, is there.
+
+    None when there is none. A compressed message of an old format counts as one that lacks some:
+    its header does not say how many it has.
+    """
+    split = Split(partition, path, Wanted(first_offset, end_offset), 0)
+    expected = first_offset
+    for _, window, _, _ in read_wanted(split, files, clock, WindowBuffers()):
+        table = window.table[: window.batches]
+        table = table[table[:, t.LAST_OFFSET] >= expected]
+        if not len(table):
+            continue
+        bases, lasts = table[:, t.BASE_OFFSET], table[:, t.LAST_OFFSET]
+        follows = np.concatenate([[expected], lasts[:-1] + 1])
+        is_hiding = (table[:, t.MAGIC] < 2) & (table[:, t.ATTRIBUTES] & t.CODEC_MASK != 0)
+        lacks = (bases > follows) | (table[:, t.COUNT] != lasts - bases + 1) | is_hiding
+        lacking = np.flatnonzero(lacks & (follows < end_offset))
+        if len(lacking):
+            return int(follows[lacking[0]])
+        expected = int(lasts[-1]) + 1
+    return expected if expected < end_offset else None
+
+
+def _is_half_done(name: str) -> bool:
+    """Say whether a file is what a round that is not over has written."""
+    parsed = parse_segment_file(name)
+    return parsed is not None and (parsed.stage == CLEANED or parsed.attempt is not None)

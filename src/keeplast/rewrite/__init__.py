@@ -1,0 +1,1 @@
+"""What one task does: index, resolve, rewrite, check. Decides nothing, commits nothing."""

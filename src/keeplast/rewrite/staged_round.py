@@ -1,0 +1,445 @@
+"""One round in stages, seen from whoever drives it: which units come next, and what they gave.
+
+    [mark, scan] -> index -> [filter] -> [raise, or ask and resolve] -> [mark, scan] -> rewrite
+
+With filters (on the tier) only the dirty section is indexed before they are asked, and what no
+dirty key is in has no part in the stages behind that; without, buckets are asked about everything
+at once. What the filters of a segment let stay has no transactions either, so that it needs no
+scan.
+
+The markers of a log are asked who was aborted, and a scan is made, only where that is needed. Where
+a snapshot or an index tells of transactions the markers come first; elsewhere a unit that meets one
+gives up, they are asked, and its stage begins anew, without what it had: a map that takes a record
+twice would note it as superseded by itself. Transactions that aborted decide what the first pass
+indexes, so they are followed before it. Without any, the first pass lists the events that it
+meets; the clean section is then scanned only if a group turns out to have transactions. A log
+without transactions is never read a third time.
+
+Runs nothing itself and is not thread-safe. The first error in the order of the log ends the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from enum import Enum
+
+import numpy as np
+
+from keeplast.cleaner.plan import GroupPlan, plan_groups
+from keeplast.cleaner.shapes import Shape
+from keeplast.cleaner.transactions import TransactionState, no_events
+from keeplast.clock import Clock
+from keeplast.columns import verdicts
+from keeplast.errors import invariant
+from keeplast.rewrite.filter_spec import NO_SKIPS, Asked
+from keeplast.rewrite.index import first_pass_position
+from keeplast.rewrite.payloads import NO_PAYLOADS
+from keeplast.rewrite.skipping import ranks_apart, segments_to_ask, skips_of
+from keeplast.rewrite.standings import bucket_of
+from keeplast.rewrite.task import (
+    IndexStats,
+    PartitionTask,
+    TaskResult,
+    first_pass_start,
+    second_pass_start,
+)
+from keeplast.rewrite.units import (
+    NO_HASHES,
+    Answer,
+    AskUnit,
+    Events,
+    Extent,
+    Failed,
+    Filtered,
+    FilterUnit,
+    Indexed,
+    IndexUnit,
+    KeyChunk,
+    Marked,
+    MarkUnit,
+    RaiseUnit,
+    Resolved,
+    ResolveUnit,
+    RewriteUnit,
+    Rewritten,
+    Scanned,
+    ScanUnit,
+    Unit,
+    UnitResult,
+    Unmarked,
+)
+from keeplast.rewrite.wave import failed_result
+
+FILTERS_OF_A_UNIT = 32
+
+
+class Stage(Enum):
+    """Where a round is."""
+
+    MARK = "mark"
+    SCAN = "scan"
+    INDEX = "index"
+    FILTER = "filter"
+    ASK = "ask about the clean section"
+    RAISE = "raise"
+    RESOLVE = "resolve"
+    SCAN_CLEAN = "scan the clean section"
+    REWRITE = "rewrite"
+    DONE = "done"
+
+
+class StagedRound:
+    """The progress of one task through the stages."""
+
+    def __init__(self, task: PartitionTask, clock: Clock) -> None:
+        """Begin; ``task`` has a shape other than ``partition``."""
+        self.task = task
+        plan = task.plan
+        self._clock = clock
+        self._started = clock.seconds()
+        self._index_seconds = 0.0
+        dirty = plan.dirty_segments()
+        dirty_bases = {s.base_offset for s in dirty}
+        self._extents: list[Extent] = []
+        self._dirty: list[Extent] = []
+        for s in plan.segments:
+            if s.base_offset >= plan.bound:
+                break
+            start = first_pass_position(plan) if s.base_offset == dirty[0].base_offset else 0
+            if start:
+                self._extents.append(Extent(s.base_offset, 0, start))
+            extent = Extent(s.base_offset, start, s.size_bytes)
+            self._extents.append(extent)
+            if s.base_offset in dirty_bases:
+                self._dirty.append(extent)
+        self._groups = plan_groups(plan, plan.bound)
+        self._skips = NO_SKIPS
+        self._asked: dict[int, Asked] = {}
+        self.dirty_hashes = NO_HASHES
+        self._events: dict[Extent, Events] = {}
+        self._indexed: list[Indexed] = []
+        self._answers: list[Answer] = []
+        self._distinct_keys = 0
+        self._rewritten: dict[int, Rewritten] = {}
+        self._needs_entry: set[int] = set()
+        self._failures: list[Failed] = []
+        self._peak_rss_bytes = 0
+        self._is_unmarked = False
+        self._kept = 0
+        self._interrupted = Stage.INDEX
+        self.stage = Stage.MARK
+        if plan.aborted is not None or not plan.expects_transactions:
+            self.stage = self._marked_stage()
+
+    @property
+    def is_done(self) -> bool:
+        """Say whether there is a result."""
+        return self.stage is Stage.DONE
+
+    @property
+    def answers(self) -> Sequence[Answer]:
+        """Return what buckets have answered to units of this process."""
+        return self._answers
+
+    def units(self) -> Iterator[Unit]:
+        """Yield the units of the stage, made one by one: each may hold a state of its own."""
+        number = self.task.number
+        if self.stage is Stage.MARK:
+            yield MarkUnit(number, self.task.cost_bytes // 8)
+        elif self.stage in (Stage.SCAN, Stage.SCAN_CLEAN):
+            for extent in self._extents:
+                if extent not in self._events:
+                    yield ScanUnit(number, extent)
+        elif self.stage is Stage.INDEX:
+            yield from self._ask_units() if self._is_bucket else self._index_units()
+        elif self.stage is Stage.FILTER:
+            bases = self.filtered_bases
+            for first in range(0, len(bases), FILTERS_OF_A_UNIT):
+                yield FilterUnit(number, bases[first : first + FILTERS_OF_A_UNIT])
+        elif self.stage is Stage.ASK:
+            yield from self._ask_units()
+        elif self.stage is Stage.RAISE:
+            yield from self._raise_units()
+        elif self.stage is Stage.RESOLVE:
+            yield from self._resolve_units()
+        elif self.stage is Stage.REWRITE:
+            yield from self._rewrite_units()
+
+    def take(self, result: UnitResult) -> None:
+        """Take what one unit of the stage gave."""
+        if isinstance(result, Failed):
+            self._failures.append(result)
+            return
+        if isinstance(result, Marked):
+            plan = replace(self.task.plan, aborted=result.aborted)
+            self.task = replace(self.task, plan=plan)
+            return
+        if isinstance(result, Unmarked):
+            self._is_unmarked = True
+            return
+        if isinstance(result, Scanned):
+            self._events[result.extent] = result.events
+            return
+        self._peak_rss_bytes = max(self._peak_rss_bytes, result.peak_rss_bytes)
+        if isinstance(result, Indexed):
+            self._indexed.append(result)
+            if result.events is not None:
+                self._events[result.extent] = result.events
+        elif isinstance(result, Filtered):
+            for each in result.answers:
+                known = self._asked.get(each.base_offset)
+                self._asked[each.base_offset] = each if known is None else known & each
+        elif isinstance(result, Resolved):
+            self._answers.extend(result.answers)
+            self._distinct_keys += result.distinct_keys
+        elif result.groups:
+            self._rewritten[result.base_offset] = result
+            self._needs_entry.discard(result.base_offset)
+        else:
+            self._needs_entry.add(result.base_offset)
+
+    def fail(self, error: Exception) -> None:
+        """End the round with an error that no unit reported."""
+        self._failures.append(Failed((0, 0), error))
+        self.stage = Stage.DONE
+
+    def advance(self, distinct_keys: int | None = None) -> None:
+        """Go to the next stage; everything that the present one yielded has been taken.
+
+        ``distinct_keys`` is the size of a key map that was filled outside of the round.
+        """
+        if distinct_keys is not None:
+            self._distinct_keys = distinct_keys
+        if self._failures:
+            self.stage = Stage.DONE
+        elif self._is_unmarked:
+            self._interrupt(self.stage)
+        elif self.stage is Stage.MARK:
+            self.stage = self._marked_stage()
+        elif self.stage is Stage.SCAN:
+            self.stage = self._interrupted
+        elif self.stage is Stage.INDEX and self.task.filters is not None:
+            self._gather_hashes()
+            self.stage = Stage.FILTER
+        elif self.stage is Stage.FILTER and self._is_bucket:
+            self._leave_out()
+            self.stage = Stage.ASK
+        elif self.stage in (Stage.INDEX, Stage.ASK) and self._is_bucket:
+            self.stage = Stage.RESOLVE
+        elif self.stage in (Stage.INDEX, Stage.FILTER) and self._raises:
+            self._leave_out()
+            self.stage = Stage.RAISE
+        elif self.stage in (Stage.INDEX, Stage.FILTER, Stage.RAISE, Stage.RESOLVE):
+            self._leave_out()
+            # Where the dirty section has transactions the clean one most likely has some too.
+            has_some = any(len(events) for events in self._events.values())
+            self.stage = Stage.SCAN_CLEAN if has_some and not self._knows_all else Stage.REWRITE
+        elif self.stage is Stage.SCAN_CLEAN:
+            self.stage = Stage.REWRITE
+        elif self._needs_entry:
+            invariant(not self._knows_all, "a group asks for a state that it was given")
+            if self.task.plan.aborted is None:
+                self._interrupt(Stage.SCAN_CLEAN)
+            else:
+                self.stage = Stage.SCAN_CLEAN
+        else:
+            self.stage = Stage.DONE
+        if self.stage not in (Stage.MARK, Stage.SCAN):
+            self._kept = len(self._indexed)
+        if self.stage is Stage.REWRITE and not self._index_seconds:
+            self._index_seconds = self._clock.seconds() - self._started
+        is_optional = self.stage in (Stage.FILTER, Stage.ASK, Stage.RAISE, Stage.RESOLVE)
+        if is_optional and next(self.units(), None) is None:
+            self.advance()
+
+    @property
+    def is_unmarked(self) -> bool:
+        """Say whether a unit of the stage met a transaction, so that the stage begins anew."""
+        return self._is_unmarked
+
+    def _interrupt(self, stage: Stage) -> None:
+        """Have the markers asked, and ``stage`` done from its beginning after that."""
+        invariant(self.task.plan.aborted is None, "a round asks the markers twice")
+        del self._indexed[self._kept :]
+        self._is_unmarked = False
+        self._interrupted = stage
+        self.stage = Stage.MARK
+
+    def _marked_stage(self) -> Stage:
+        """Return what follows when the markers have been asked, or need not be yet."""
+        has_aborted = bool(second_pass_start(self.task.plan).aborted)
+        return Stage.SCAN if has_aborted else self._interrupted
+
+    @property
+    def filtered_bases(self) -> tuple[int, ...]:
+        """Return the clean segments whose filters are asked; none where keys were too many."""
+        if any(each.hashes is None for each in self._indexed):
+            return ()
+        return segments_to_ask(self.task.plan, self._groups, has_versions=ranks_apart(self.task))
+
+    def _gather_hashes(self) -> None:
+        """Put together what index units of this process know of the dirty keys."""
+        hashes = [each.hashes for each in self._indexed if each.hashes is not None]
+        self.dirty_hashes = np.unique(np.concatenate([NO_HASHES, *hashes]))
+        self._indexed = [
+            replace(each, hashes=each.hashes if each.hashes is None else NO_HASHES)
+            for each in self._indexed
+        ]
+
+    def _leave_out(self) -> None:
+        """Forget the groups that filters let stay, and whose transactions need not be followed."""
+        if self.stage is not Stage.FILTER:
+            return
+        self._skips = skips_of(self.task.plan, self._groups, self._asked.values())
+        self._groups = self._skips.rest(self._groups)
+        self.dirty_hashes = NO_HASHES
+        for extent in self._extents:
+            if extent.base_offset in self._skips.staying | self._skips.unranked:
+                self._events[extent] = no_events()
+
+    @property
+    def _is_bucket(self) -> bool:
+        return self.task.shape.shape is Shape.BUCKET
+
+    @property
+    def _raises(self) -> bool:
+        return ranks_apart(self.task) and self._distinct_keys > 0
+
+    @property
+    def _knows_all(self) -> bool:
+        return all(extent in self._events for extent in self._extents)
+
+    def _index_units(self) -> Iterator[Unit]:
+        for extent, entry in self._first_pass():
+            lists = extent not in self._events
+            yield IndexUnit(self.task.number, extent, entry, lists)
+
+    def _raise_units(self) -> Iterator[Unit]:
+        for extent, entry in self._second_pass(self._extents):
+            is_known = extent.base_offset in self._skips.unranked
+            if extent.base_offset < self.task.plan.first_dirty and not is_known:
+                yield RaiseUnit(self.task.number, extent, entry)
+
+    def _ask_units(self) -> Iterator[Unit]:
+        """Yield what the buckets are asked for: where filters are asked between, in two stages."""
+        number, buckets = self.task.number, self.task.shape.buckets
+        first = dict(self._first_pass())
+        for extent, entry in self._second_pass(self._extents):
+            lists = extent not in self._events
+            own = first.get(extent)
+            if self.task.filters is not None and (own is None) == (self.stage is Stage.INDEX):
+                continue
+            if extent.base_offset in self._skips.staying:
+                continue
+            agree = own is not None and self._agree(extent, own, entry)
+            yield AskUnit(number, extent, entry, buckets, agree, True, lists)
+            if own is not None and not agree:
+                yield AskUnit(number, extent, own, buckets, True, False, False)
+
+    def _agree(self, extent: Extent, first: TransactionState, second: TransactionState) -> bool:
+        """Say whether both passes take the same data of a dirty extent for aborted.
+
+        The first one does not when it starts inside a segment and transactions aborted before that
+        (finding F5): it takes them for open.
+        """
+        at = self.task.plan.first_dirty + 1 if extent.start else extent.base_offset
+        return first.at_entry(at).aborted_open() == second.at_entry(at).aborted_open()
+
+    def _first_pass(self) -> Iterator[tuple[Extent, TransactionState]]:
+        """Yield each dirty extent with the transactions of the first pass at its entry."""
+        state = first_pass_start(self.task.plan)
+        for extent in self._dirty:
+            yield extent, state.at_entry(extent.base_offset)
+            if extent in self._events:
+                state.replay(self._events[extent])
+
+    def _second_pass(self, extents: Sequence[Extent]) -> Iterator[tuple[Extent, TransactionState]]:
+        """Yield each extent with the transactions of the second pass at its entry."""
+        state = second_pass_start(self.task.plan)
+        for extent in extents:
+            yield extent, state.at_entry(extent.base_offset)
+            if extent in self._events:
+                state.replay(self._events[extent])
+
+    def _resolve_units(self) -> Iterator[Unit]:
+        buckets = self.task.shape.buckets
+        chunks: dict[int, list[KeyChunk]] = {}
+        for indexed in self._indexed:
+            for chunk in indexed.chunks:
+                chunks.setdefault(bucket_of(chunk.cell, buckets), []).append(chunk)
+        for bucket, its in sorted(chunks.items()):
+            yield ResolveUnit(self.task.number, bucket, tuple(its))
+
+    def _rewrite_units(self) -> Iterator[Unit]:
+        waiting: dict[int, GroupPlan] = {
+            group.base_offset: group
+            for group in self._groups
+            if group.base_offset not in self._rewritten
+        }
+        if not self._knows_all:
+            for group in waiting.values():
+                yield self._rewrite_unit(group, None)
+            return
+        for extent, entry in self._second_pass(self._extents):
+            if extent.start == 0 and extent.base_offset in waiting:
+                yield self._rewrite_unit(waiting[extent.base_offset], entry)
+
+    def _rewrite_unit(self, group: GroupPlan, entry: TransactionState | None) -> RewriteUnit:
+        known = self._skips.known.intersection(source.base_offset for source in group.sources)
+        return RewriteUnit(self.task.number, group, entry, known)
+
+    def result(self) -> TaskResult:
+        """Return what the round gave, or its first error in the order of the log."""
+        if self._failures:
+            return failed_result(self.task, min(self._failures, key=lambda each: each.at).error)
+        parts = [self._rewritten[group.base_offset] for group in self._groups]
+        counters = np.zeros(verdicts.COUNTERS, np.int64)
+        source_crcs: dict[int, int] = {}
+        output_crcs: dict[int, int] = {}
+        payloads = sum((each.payloads for each in self._indexed), NO_PAYLOADS)
+        # Buckets are told what ranks of clean records before anybody knows whether a key is dirty.
+        ranked = self._indexed if self._distinct_keys else []
+        filters = self._skips.stats
+        for part in parts:
+            counters += part.counters
+            payloads += part.payloads
+            filters += part.filters
+            source_crcs.update(part.source_crcs)
+            output_crcs.update(part.output_crcs)
+        return TaskResult(
+            number=self.task.number,
+            staged=tuple(staged for part in parts for staged in part.staged),
+            end_offset=self.task.plan.bound,
+            groups=tuple(group for part in parts for group in part.groups),
+            counters=counters,
+            index=IndexStats(
+                sum(each.stats.messages_read for each in self._indexed),
+                sum(each.stats.bytes_read for each in self._indexed),
+                self._distinct_keys,
+                self._index_seconds,
+                sum(each.stats.versions_missing for each in ranked),
+                sum(each.stats.versions_malformed for each in ranked),
+            ),
+            segments_left_alone=sum(part.left_alone for part in parts),
+            copied_bytes=sum(part.copied_bytes for part in parts),
+            clean_seconds=self._clock.seconds() - self._started - self._index_seconds,
+            peak_rss_bytes=self._peak_rss_bytes,
+            source_crcs=source_crcs,
+            output_crcs=output_crcs,
+            payloads=payloads,
+            filters=filters,
+        )
+
+
+def place_of(unit: Unit) -> tuple[int, int]:
+    """Return where in the log a unit works, for failures to be ordered by."""
+    if isinstance(unit, MarkUnit):
+        return (0, 0)
+    if isinstance(unit, ResolveUnit):
+        return (0, unit.bucket)
+    if isinstance(unit, RewriteUnit):
+        return (unit.group.base_offset, 0)
+    if isinstance(unit, FilterUnit):
+        return (unit.bases[0], 0)
+    return (unit.extent.base_offset, unit.extent.start)

@@ -1,0 +1,138 @@
+"""Where the second pass learns how a record stands: from a key map, or from answers kept by row.
+
+The hash space has *cells*: a shard of the key map, cut into as many parts as it takes for a cell to
+fit one task. Rows of one cell keep the order of the log on their way to a bucket and back, so an
+answer needs no key, only its turn. :class:`RowStandings` is right for the very rows asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keeplast.columns.winners import LOSES, SHARDS, UNKNOWN, WINS, KeyMap
+from keeplast.errors import invariant
+from keeplast.rewrite.units import Answer
+
+
+class Finder(Protocol):
+    """Answers for the rows of one segment that the second pass looks up, in their order."""
+
+    def find(
+        self,
+        block: NDArray[np.uint64],
+        starts: NDArray[np.int64],
+        rows: NDArray[np.int32],
+        standings: NDArray[np.uint8],
+    ) -> None:
+        """Write the standing of every block row's record to ``standings[row]``."""
+        ...
+
+
+class Standings(Protocol):
+    """Says how records stand, segment by segment."""
+
+    def of_segment(self, base_offset: int) -> Finder:
+        """Return what answers for a segment from its first row on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MapStandings:
+    """Standings from a key map, which answers in any order."""
+
+    key_map: KeyMap
+
+    def of_segment(self, base_offset: int) -> Finder:
+        """Return the map."""
+        return self.key_map
+
+
+def parts_of(buckets: int) -> int:
+    """Return how many cells a shard has when there are so many buckets."""
+    return -(-buckets // SHARDS)
+
+
+def bucket_of(cell: int, buckets: int) -> int:
+    """Return the bucket that answers for a cell."""
+    return cell * buckets // (SHARDS * parts_of(buckets))
+
+
+def cells_of(
+    block: NDArray[np.uint64], starts: NDArray[np.int64], parts: int
+) -> Iterator[tuple[int, NDArray[np.intp] | slice]]:
+    """Yield each cell with rows in ``block`` and which rows these are, in their order."""
+    for shard in range(SHARDS):
+        first, last = int(starts[shard]), int(starts[shard + 1])
+        if first == last:
+            continue
+        if parts == 1:
+            yield shard, slice(first, last)
+            continue
+        # The shard and the place in a table follow from the first half of the hash.
+        part = ((block[first:last, 1] >> np.uint64(32)) * np.uint64(parts)) >> np.uint64(32)
+        for number in np.unique(part).tolist():
+            yield shard * parts + int(number), first + np.flatnonzero(part == np.uint64(number))
+
+
+class RowStandings:
+    """Standings that hash buckets gave for the rows of some segments."""
+
+    def __init__(self, buckets: int, answers: Iterable[Answer]) -> None:
+        """Take the answers, in any order."""
+        self._parts = parts_of(buckets)
+        self._answers: dict[int, dict[int, list[Answer]]] = {}
+        for answer in sorted(answers, key=lambda a: (a.extent.start, a.part)):
+            cells = self._answers.setdefault(answer.extent.base_offset, {})
+            cells.setdefault(answer.cell, []).append(answer)
+
+    def of_segment(self, base_offset: int) -> Finder:
+        """Return a reader at the first row of a segment."""
+        return _RowFinder(self._parts, self._answers.get(base_offset, {}))
+
+
+class _RowFinder:
+    """Reads the answers of one segment in turn."""
+
+    def __init__(self, parts: int, cells: dict[int, list[Answer]]) -> None:
+        self._parts = parts
+        self._cells = {
+            cell: np.concatenate([unpack_answer(each) for each in answers])
+            for cell, answers in cells.items()
+        }
+        self._at = dict.fromkeys(cells, 0)
+
+    def find(
+        self,
+        block: NDArray[np.uint64],
+        starts: NDArray[np.int64],
+        rows: NDArray[np.int32],
+        standings: NDArray[np.uint8],
+    ) -> None:
+        """Write the standing of every block row's record to ``standings[row]``."""
+        for cell, chosen in cells_of(block, starts, self._parts):
+            turn = rows[chosen]
+            at = self._at.get(cell, 0)
+            found = self._cells.get(cell, standings[:0])[at : at + len(turn)]
+            invariant(len(found) == len(turn), f"a bucket did not answer for a row. cell={cell}")
+            standings[turn] = found
+            self._at[cell] = at + len(turn)
+
+
+def unpack_answer(answer: Answer) -> NDArray[np.uint8]:
+    """Return the standing of each row of an answer."""
+    loses = np.unpackbits(np.frombuffer(answer.loses, np.uint8), count=answer.count)
+    wins = np.unpackbits(np.frombuffer(answer.wins, np.uint8), count=answer.count)
+    standings: NDArray[np.uint8] = np.where(
+        loses != 0, np.uint8(LOSES), np.where(wins != 0, np.uint8(WINS), np.uint8(UNKNOWN))
+    )
+    return standings
+
+
+def pack_bits(is_set: NDArray[np.bool_] | NDArray[np.uint8]) -> bytes:
+    """Return one bit a row."""
+    return np.packbits(is_set).tobytes()

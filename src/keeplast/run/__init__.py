@@ -1,0 +1,1 @@
+"""Rounds on directories: who decides, who executes, who commits."""

@@ -1,0 +1,199 @@
+"""Makes the result of a wave part of the log: the only place where a live file changes.
+
+In place: nothing is renamed before the partition has been found as it was surveyed, and a group
+that was left alone never lies between two outputs of one swap. To a new place: what is not
+replaced is copied beside the staged files, and the checkpoint is written last. An earlier log goes
+when nothing is left to be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from keeplast.errors import ConflictError
+from keeplast.format.filename import DELETED, INDEX, SNAPSHOT, TIME_INDEX, parse_segment_file
+from keeplast.log.files import FileSystem, reading
+from keeplast.log.partition_log import PartitionFiles, list_partition
+from keeplast.log.swap import KINDS, Replacement, commit_wave
+from keeplast.rewrite.task import PartitionTask, StagedGroup, TaskResult
+
+GiveUp = Callable[[Collection[str]], None]
+"""Removes the earlier log at a target, all but what is staged there under these names."""
+
+
+def check_unchanged(
+    files: FileSystem, surveyed: PartitionFiles, committed: Sequence[StagedGroup]
+) -> None:
+    """Raise ConflictError unless the directory is as surveyed, but for what we committed since."""
+    found = {s.base_offset: s for s in list_partition(surveyed.path, files).segments}
+    ours = {base for group in committed for base in group.sources}
+    for segment in surveyed.segments:
+        base = segment.base_offset
+        if base in ours:
+            continue
+        now = found.get(base)
+        if now is None or (now.size_bytes, now.mtime_ns) != (segment.size_bytes, segment.mtime_ns):
+            raise ConflictError(
+                "the partition changed while it was being cleaned and is left alone; "
+                f"stop what writes to it and run again. path={segment.log_path}"
+            )
+
+
+def commit_in_place(
+    files: FileSystem,
+    task: PartitionTask,
+    result: TaskResult,
+    surveyed: PartitionFiles,
+    committed: Sequence[StagedGroup],
+) -> list[Path]:
+    """Swap a wave in; returns the replaced files, which are for the caller to remove.
+
+    ConflictError before anything is renamed when the partition has changed.
+    """
+    check_unchanged(files, surveyed, committed)
+    removed: list[Path] = []
+    for run in _neighbours(result.staged):
+        removed += commit_wave(files, task.path, run)
+    return removed
+
+
+def commit_to_target(
+    files: FileSystem,
+    task: PartitionTask,
+    result: TaskResult,
+    surveyed: PartitionFiles,
+    give_up: GiveUp | None = None,
+) -> None:
+    """Complete ``task.target``: outputs under their final names, everything else copied.
+
+    With ``give_up`` an earlier log lies there: all that is copied is staged first.
+    """
+    check_unchanged(files, surveyed, ())
+    groups = [group for group in result.staged if group.files]
+    replaced = {base for group in groups for base in group.sources}
+    outputs = {group.base_offset for group in result.staged}
+    names = [
+        name
+        for name in _files_in(files, task.path)
+        if not _is_replaced(name, replaced=replaced, outputs=outputs)
+    ]
+    copies: dict[str, str] = {}
+    if give_up is not None:
+        copies = _copy_beside(files, task.path, task.target, names, task.attempt)
+        give_up([*copies.values(), *(file.name for group in groups for file in group.files)])
+    times = {segment.base_offset: segment.mtime_ms * 1_000_000 for segment in surveyed.segments}
+    mtime_ns = 0
+    for group in result.staged:
+        if group.sources:
+            mtime_ns = times[group.sources[-1]]
+        for file in group.files:
+            final = task.target / f"{group.base_offset:020d}{file.kind}"
+            files.rename(task.target / file.name, final)
+            # The worker has set it, but on a file that another name's object does not follow.
+            files.set_mtime(final, mtime_ns)
+    _bring(files, task.path, task.target, names, copies)
+    files.fsync_directory(task.target)
+    files.fsync_directory(task.target.parent)
+
+
+def complete_active(files: FileSystem, listing: PartitionFiles) -> None:
+    """Give an empty active segment the empty indexes that a broker gives it at start-up.
+
+    Only that: an index of a segment with batches is left to the broker's own recovery.
+    """
+    active = listing.active
+    if active.size_bytes:
+        return
+    for kind in (INDEX, TIME_INDEX):
+        if not files.exists(active.path(kind)):
+            files.open_write(active.path(kind)).close()
+            files.set_mtime(active.path(kind), active.mtime_ns)
+
+
+def copy_partition(
+    files: FileSystem, source: Path, target: Path, attempt: str, give_up: GiveUp | None = None
+) -> None:
+    """Copy every file of a partition that no round has changed; see :func:`commit_to_target`."""
+    names = _files_in(files, source)
+    copies: dict[str, str] = {}
+    if give_up is not None:
+        copies = _copy_beside(files, source, target, names, attempt)
+        give_up(list(copies.values()))
+    _bring(files, source, target, names, copies)
+    files.fsync_directory(target)
+
+
+def _files_in(files: FileSystem, source: Path) -> list[str]:
+    return [name for name in files.listdir(source) if not files.is_directory(source / name)]
+
+
+def _is_replaced(name: str, *, replaced: set[int], outputs: set[int]) -> bool:
+    """Say whether a file of the source is not of the log that a round has made of it."""
+    parsed = parse_segment_file(name)
+    if parsed is None:
+        return False
+    if parsed.stage or (parsed.kind in KINDS and parsed.base_offset in replaced):
+        return True
+    is_gone = parsed.base_offset in replaced and parsed.base_offset not in outputs
+    return parsed.kind == SNAPSHOT and is_gone
+
+
+def _copy_beside(
+    files: FileSystem, source: Path, target: Path, names: Sequence[str], attempt: str
+) -> dict[str, str]:
+    """Copy files under names that no log has, and return those; all or none of them."""
+    copies = {name: f"{name}.{attempt}{DELETED}" for name in names}
+    try:
+        for name, staged in copies.items():
+            copy_file(files, source / name, target / staged)
+    except BaseException:
+        for staged in copies.values():
+            with contextlib.suppress(OSError):
+                files.unlink(target / staged)
+        raise
+    return copies
+
+
+def _bring(
+    files: FileSystem, source: Path, target: Path, names: Sequence[str], copies: Mapping[str, str]
+) -> None:
+    """Give copies that were made beside an earlier log their names, and make the others."""
+    for name in names:
+        if name not in copies:
+            copy_file(files, source / name, target / name)
+            continue
+        files.rename(target / copies[name], target / name)
+        files.set_mtime(target / name, files.stat(source / name).mtime_ns)
+
+
+def copy_file(files: FileSystem, source: Path, target: Path) -> None:
+    """Copy a regular file durably, with mode, owner and modification time."""
+    with reading(files, source) as handle:
+        out = files.open_write(target)
+        try:
+            out.copy_from(handle, 0, handle.size_bytes)
+            out.fsync()
+        finally:
+            out.close()
+    files.copy_owner_and_mode(source, target)
+    files.set_mtime(target, files.stat(source).mtime_ns)
+
+
+def _neighbours(staged: Sequence[StagedGroup]) -> Iterator[list[Replacement]]:
+    """Yield the outputs run by run, split where a group was left alone.
+
+    A start-up that finds completed ``.swap`` files takes everything between the first and the last
+    of them for superseded and removes it: a segment that stays as it is would go with it.
+    """
+    run: list[Replacement] = []
+    for group in staged:
+        if group.files:
+            names = {file.kind: file.name for file in group.files}
+            run.append(Replacement(group.base_offset, names, group.sources))
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run

@@ -1,0 +1,72 @@
+"""Commits of several partitions side by side: each waits for the disk, and disks take many at once.
+
+A commit is some ten flushes that must follow one another; a journal that is asked by several at
+once writes them together. Partitions share nothing but the checkpoint file, which is not written
+here. Waves of one partition never meet: the next one is not run before this one has ended.
+
+Leaving waits for every commit that has begun, whatever the reason: nothing that belongs to one may
+be removed under its hands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from keeplast.errors import CompactionError
+from keeplast.rewrite.task import TaskResult
+
+COMMITS_MAX = 8
+"""How many commits run at once; more gained nothing on the disks that were measured."""
+
+Ended = tuple[TaskResult, CompactionError | OSError | None]
+"""A wave, and why it is not in place, if it is not."""
+
+
+class Commits:
+    """Runs ``commit`` for waves, in threads; its errors are results, any other ends the call."""
+
+    def __init__(self, commit: Callable[[TaskResult], None]) -> None:
+        """Take what commits one wave; no thread is there before it is needed."""
+        self._commit = commit
+        self._pool = ThreadPoolExecutor(COMMITS_MAX, "keeplast-commit")
+        self._running: set[Future[Ended]] = set()
+
+    def __enter__(self) -> Commits:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for what has begun."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def do(self, result: TaskResult) -> Ended:
+        """Commit in the calling thread."""
+        try:
+            self._commit(result)
+        except (CompactionError, OSError) as error:
+            return result, error
+        return result, None
+
+    def begin(self, result: TaskResult) -> None:
+        """Commit in another thread."""
+        self._running.add(self._pool.submit(self.do, result))
+
+    def ended(self) -> list[Ended]:
+        """Return what has ended; waits only while as many run as may run at once."""
+        return self._take(_wait(self._running, 0 if len(self._running) < COMMITS_MAX else None))
+
+    def rest(self) -> Iterator[list[Ended]]:
+        """Yield everything else as it ends, what ended together together."""
+        while self._running:
+            yield self._take(_wait(self._running))
+
+    def _take(self, done: set[Future[Ended]]) -> list[Ended]:
+        self._running -= done
+        return [future.result() for future in done]
+
+
+def _wait(running: set[Future[Ended]], seconds: float | None = None) -> set[Future[Ended]]:
+    """Return what has ended, at least one of them unless ``seconds`` have passed."""
+    return futures.wait(running, seconds, futures.FIRST_COMPLETED).done

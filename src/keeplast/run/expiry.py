@@ -1,0 +1,255 @@
+"""Carries out what :mod:`keeplast.cleaner.retention` decides about one partition.
+
+Nothing is changed before everything has been read. Then, in the order that
+:mod:`keeplast.log.log_start` asks for: a new active segment when all of the log goes, the log start
+offset, the receipt, the renames, the removal. Who calls this holds the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from keeplast.cleaner.retention import ExpiryPlan, ExpiryRule, plan_expiry
+from keeplast.columns import batch_table as t
+from keeplast.errors import CompactionError, RefusedError
+from keeplast.log.files import FileSystem, reading
+from keeplast.log.format_guard import check_magic, check_understood
+from keeplast.log.log_start import follow_log_start, raise_log_start, retire_below, settle_log_start
+from keeplast.log.partition_log import (
+    PartitionFiles,
+    SegmentFiles,
+    Tail,
+    find_tail,
+    list_partition,
+    load_indexes,
+    rebuild_indexes,
+    summarize,
+)
+from keeplast.log.windows import WindowBuffers, read_windows
+from keeplast.model.offsets import NO_TIMESTAMP
+from keeplast.model.segment import SegmentSummary
+from keeplast.run.commit import complete_active
+from keeplast.run.receipt import append_receipt, expiry_line
+from keeplast.run.removal import remove_files
+from keeplast.run.shield import shielded
+from keeplast.survey.given import check_lifts, clock_lifts, lift_notes
+from keeplast.survey.log_bounds import LogBounds, find_bounds, load_checkpoints
+from keeplast.survey.report import ExpiredReport, ExpiryReport, describe_error
+from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.rolling import roll_active
+
+WINDOW_BYTES = 1 << 20
+ALL_RULES = frozenset(ExpiryRule)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpirySurvey:
+    """A partition as found, and what of it goes at ``now_ms``."""
+
+    listing: PartitionFiles
+    bounds: LogBounds
+    plan: ExpiryPlan
+    now_ms: int
+
+
+def expire_partition(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    files: FileSystem,
+    now_ms: int,
+    *,
+    clock_ms: int,
+    writes: bool,
+    warned: Callable[[str], None],
+) -> ExpiryReport:
+    """Expire a partition, or say what would go; errors are in the report.
+
+    ``clock_ms`` is the machine's clock: a given ``now_ms`` ahead of it is refused as a lift.
+    """
+    survey: ExpirySurvey | None = None
+    try:
+        survey = survey_expiry(partition, request, files, now_ms)
+        lifts = (*clock_lifts(request.now_ms, clock_ms), *survey.bounds.lifts)
+        report = expiry_report(survey)
+        report = replace(
+            report,
+            notes=(*lift_notes(lifts, writes=writes or request.is_unsafe), *report.notes),
+        )
+        if writes:
+            check_lifts(lifts, request, partition.path)
+            with shielded():
+                note = partial(_note, partition, request, files, now_ms, report, lifts)
+                remove_files(files, expire(files, partition, survey, note), warned)
+                settle(files, partition)
+    except (CompactionError, OSError) as error:
+        return failed_expiry(survey, error)
+    return report
+
+
+def _note(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    files: FileSystem,
+    now_ms: int,
+    report: ExpiryReport,
+    lifts: tuple[str, ...],
+) -> None:
+    if request.receipt is not None:
+        line = expiry_line(
+            partition.partition, partition.topic, now_ms, report,
+            is_unsafe=request.is_unsafe, lifts=lifts,
+        )  # fmt: skip
+        append_receipt(files, request.receipt, line)
+
+
+def survey_expiry(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    files: FileSystem,
+    now_ms: int,
+    rules: frozenset[ExpiryRule] = ALL_RULES,
+) -> ExpirySurvey:
+    """Say what of a partition goes; reads indexes, and of the active segment what lacks one.
+
+    CorruptError, OSError, or RefusedError when the log start offset is beyond the log end: a broker
+    would drop the whole log, which is not for us to do.
+    """
+    check_understood(partition.path, files)
+    listing = list_partition(partition.path, files)
+    tail = find_tail(listing, files)
+    if tail.torn_at is not None:
+        check_magic(listing.active.log_path, tail.torn_at, files)
+    checkpoints = load_checkpoints(files, partition.path.parent)
+    bounds = find_bounds(partition.partition, request, checkpoints, listing, tail)
+    if bounds.log_start > tail.log_end:
+        raise RefusedError(
+            "the log start offset is beyond the log end, and a broker would drop all of the log; "
+            f"correct log-start-offset-checkpoint. path={partition.path} "
+            f"log_start={bounds.log_start} log_end={tail.log_end}"
+        )
+    plan = plan_expiry(
+        partition.topic,
+        _summaries(partition, listing, tail, files),
+        log_start=bounds.log_start,
+        log_end=tail.log_end,
+        high_watermark=bounds.high_watermark,
+        now_ms=now_ms,
+        rules=rules,
+        is_torn=tail.torn_at is not None,
+    )
+    return ExpirySurvey(listing, bounds, plan, now_ms)
+
+
+def expire(
+    files: FileSystem,
+    partition: PartitionRequest,
+    survey: ExpirySurvey,
+    note_receipt: Callable[[], None],
+) -> list[Path]:
+    """Let go what was decided; returns the files that nobody needs any more, for removal.
+
+    Where nothing is to go, what a crash has left of an earlier expiry still does.
+
+    ``note_receipt`` is called when the log start has moved and no file has yet.
+    """
+    plan = survey.plan
+    if plan.rolls_active:
+        roll_active(files, partition)
+    move = raise_log_start if plan.expired else follow_log_start
+    move(
+        files,
+        partition.path,
+        partition.partition,
+        plan.log_start,
+        is_compacted=partition.topic.is_compacted,
+    )
+    if plan.expired:
+        note_receipt()
+    return retire_below(files, partition.path, plan.first_base)
+
+
+def settle(files: FileSystem, partition: PartitionRequest) -> None:
+    """Drop a log start offset that the first segment's name tells, when all is removed.
+
+    An active segment that was rolled gets its empty indexes, should a crash have kept them.
+    """
+    listing = list_partition(partition.path, files)
+    complete_active(files, listing)
+    first_base = listing.segments[0].base_offset
+    settle_log_start(files, partition.path, partition.partition, first_base)
+
+
+def expiry_report(survey: ExpirySurvey) -> ExpiryReport:
+    """Return the report of what goes or has gone."""
+    plan = survey.plan
+    return ExpiryReport(
+        log_start_before=plan.log_start_before,
+        log_start=plan.log_start,
+        high_watermark=survey.bounds.high_watermark,
+        rolled_active=plan.rolls_active,
+        segments=expired_reports(plan),
+        notes=plan.notes,
+    )
+
+
+def failed_expiry(survey: ExpirySurvey | None, error: Exception) -> ExpiryReport:
+    """Return the report of an expiry that ended with ``error``; what was to go is in it."""
+    report = ExpiryReport() if survey is None else expiry_report(survey)
+    return replace(report, error=describe_error(error), failure=error)
+
+
+def _summaries(
+    partition: PartitionRequest, listing: PartitionFiles, tail: Tail, files: FileSystem
+) -> list[SegmentSummary]:
+    """Summarize all segments; only a policy that looks at times has their indexes read."""
+    if not partition.topic.expires:
+        return [
+            SegmentSummary(s.base_offset, s.size_bytes, s.mtime_ms, NO_TIMESTAMP, 0, 0)
+            for s in listing.segments
+        ]
+    buffers = WindowBuffers(WINDOW_BYTES)
+    interval = partition.topic.index_interval_bytes
+    closed = [
+        summarize(segment, load_indexes(segment, files, interval, buffers), None)
+        for segment in listing.segments[:-1]
+    ]
+    return [*closed, _summarize_active(listing.active, tail, files, interval, buffers)]
+
+
+def _summarize_active(
+    active: SegmentFiles, tail: Tail, files: FileSystem, interval: int, buffers: WindowBuffers
+) -> SegmentSummary:
+    """Summarize the sound part of the active segment.
+
+    Indexes that are sound may still be of an earlier time: what lies behind them is read.
+    """
+    whole = replace(active, size_bytes=tail.valid_bytes)
+    if tail.torn_at is None:
+        indexes = load_indexes(whole, files, interval, buffers)
+    else:
+        indexes = rebuild_indexes(whole, files, interval, buffers)
+    largest = indexes.largest_timestamp_ms
+    start = int(indexes.offsets[-1, 1]) if len(indexes.offsets) else 0
+    with reading(files, active.log_path) as handle:
+        windows = read_windows(handle, active.log_path, buffers, start=start, end=tail.valid_bytes)
+        for window in windows:
+            stamps = window.table[: window.batches, t.MAX_TIMESTAMP]
+            largest = max(largest, int(stamps.max()))
+    return replace(summarize(whole, indexes, None), largest_timestamp_ms=largest)
+
+
+def expired_reports(plan: ExpiryPlan) -> tuple[ExpiredReport, ...]:
+    """Return what a plan lets go, as it is reported."""
+    return tuple(
+        ExpiredReport(
+            each.segment.base_offset,
+            each.segment.size_bytes,
+            each.segment.age_timestamp_ms if each.rule is ExpiryRule.TIME else None,
+            each.rule.value,
+            each.why,
+        )
+        for each in plan.expired
+    )

@@ -1,0 +1,201 @@
+"""A task of LocalRunner as calls for threads: one for a wave, one a unit for a round in stages.
+
+``next``, ``result`` and the properties are for the one thread that hands the calls out; the calls
+themselves run anywhere and touch nothing of the job but what is made for several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from keeplast.cleaner.shapes import Shape
+from keeplast.clock import Clock
+from keeplast.columns.ledger import new_ledger
+from keeplast.errors import CompactionError, InvariantError
+from keeplast.rewrite.marked_plan import MarkersNeededError
+from keeplast.rewrite.ranking import ranking_of
+from keeplast.rewrite.runner import Progressed
+from keeplast.rewrite.stage_work import (
+    SharedKeyMap,
+    Tools,
+    ask_to_chunks,
+    consult,
+    index,
+    mark,
+    raise_clean,
+    resolve_bucket,
+    rewrite,
+    scan,
+)
+from keeplast.rewrite.staged_round import Stage, StagedRound, place_of
+from keeplast.rewrite.standings import MapStandings, RowStandings, Standings
+from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.rewrite.units import (
+    AskUnit,
+    Failed,
+    FilterUnit,
+    IndexUnit,
+    MarkUnit,
+    RaiseUnit,
+    ResolveUnit,
+    ScanUnit,
+    Unit,
+    UnitResult,
+    Unmarked,
+)
+from keeplast.rewrite.workspace import LEDGER_SHARE, DecompressedCache, cache_bytes_of
+
+Work = Callable[[], None]
+RunWave = Callable[[PartitionTask, Progressed], TaskResult]
+MakeTools = Callable[[PartitionTask, DecompressedCache, Progressed], Tools]
+
+
+class Job(Protocol):
+    """What is left to do of a task."""
+
+    def next(self) -> Work | None:
+        """Return a call that may run now, None while there is none."""
+        ...
+
+    def result(self) -> TaskResult:
+        """Return what the task gave."""
+        ...
+
+
+class WaveJob:
+    """A wave: one call."""
+
+    def __init__(self, task: PartitionTask, run_wave: RunWave, progressed: Progressed) -> None:
+        """Wait to be started."""
+        self._task = task
+        self._run_wave = run_wave
+        self._progressed = progressed
+        self._is_started = False
+        self._result: TaskResult | None = None
+
+    def next(self) -> Work | None:
+        """Return the wave, once."""
+        if self._is_started:
+            return None
+        self._is_started = True
+        return self._work
+
+    def _work(self) -> None:
+        self._result = self._run_wave(self._task, self._progressed)
+
+    def result(self) -> TaskResult:
+        """Return what the wave gave; it has ended."""
+        result = self._result
+        if result is None:
+            raise InvariantError(f"the wave has not ended. path={self._task.path}")
+        return result
+
+
+class StagedJob:
+    """A round in stages: one call a unit, and nothing to hand out while a stage ends."""
+
+    def __init__(
+        self,
+        task: PartitionTask,
+        make_tools: MakeTools,
+        progressed: Progressed,
+        clock: Clock,
+        cache_share: float,
+    ) -> None:
+        """Wait to be started; ``cache_share`` is in threads' shares of memory."""
+        self.bytes_left = task.cost_bytes
+        """About how much is still to be read."""
+        self._make_tools = make_tools
+        self._progressed = progressed
+        self._round = StagedRound(task, clock)
+        self._units: Iterator[Unit] = self._round.units()
+        self._ahead = next(self._units, None)
+        self._running = 0
+        self._lock = threading.Lock()
+        self._results: list[UnitResult] = []
+        memory = int(cache_share * cache_bytes_of(task.memory_bytes))
+        self._ledger_bytes_max = memory // LEDGER_SHARE
+        self._begin_map()
+        self._cache = DecompressedCache(memory - self._shared.key_map.ledger.standings.nbytes)
+
+    @property
+    def is_done(self) -> bool:
+        """Say whether every stage has ended."""
+        self._settle()
+        return self._round.is_done
+
+    def next(self) -> Work | None:
+        """Return the next unit of the stage."""
+        self._settle()
+        unit = self._ahead
+        if unit is None:
+            return None
+        self._ahead = next(self._units, None)
+        self._running += 1
+        self.bytes_left -= unit.cost_bytes
+        return lambda: self._work(unit)
+
+    def result(self) -> TaskResult:
+        """Return what the round gave; every stage has ended."""
+        self._settle()
+        return self._round.result()
+
+    def _settle(self) -> None:
+        """Take what has come back, and go on to the next stage when the present one is through."""
+        with self._lock:
+            results, self._results = self._results, []
+        for result in results:
+            self._running -= 1
+            self._round.take(result)
+            if isinstance(result, Failed | Unmarked):
+                self._units, self._ahead = iter(()), None
+        while self._ahead is None and self._running == 0 and not self._round.is_done:
+            self._advance()
+
+    def _begin_map(self) -> None:
+        plan = self._round.task.plan
+        ledger = new_ledger(plan.first_dirty, plan.bound, self._ledger_bytes_max)
+        self._shared = SharedKeyMap(ranking_of(plan.topic).new_map(ledger))
+        self._standings: Standings = MapStandings(self._shared.key_map)
+
+    def _advance(self) -> None:
+        is_bucket = self._round.task.shape.shape is Shape.BUCKET
+        ends_index = self._round.stage is Stage.INDEX and not is_bucket
+        if ends_index and self._round.is_unmarked:
+            self._begin_map()
+        self._round.advance(len(self._shared.key_map) if ends_index else None)
+        if is_bucket and self._round.stage is Stage.REWRITE:
+            self._standings = RowStandings(self._round.task.shape.buckets, self._round.answers)
+        self._units = self._round.units()
+        self._ahead = next(self._units, None)
+
+    def _work(self, unit: Unit) -> None:
+        try:
+            result = self._execute(unit)
+        except MarkersNeededError:
+            result = Unmarked()
+        except (CompactionError, OSError, MemoryError) as error:
+            result = Failed(place_of(unit), error)
+        with self._lock:
+            self._results.append(result)
+
+    def _execute(self, unit: Unit) -> UnitResult:
+        task = self._round.task
+        if isinstance(unit, ResolveUnit):
+            return resolve_bucket(unit, task, task.shape.buckets)
+        tools = self._make_tools(task, self._cache, self._progressed)
+        if isinstance(unit, MarkUnit):
+            return mark(tools)
+        if isinstance(unit, ScanUnit):
+            return scan(unit, tools)
+        if isinstance(unit, IndexUnit):
+            return index(unit, tools, self._shared, self._shared.key_map.forget_notes)
+        if isinstance(unit, FilterUnit):
+            return consult(unit, tools, self._round.dirty_hashes)
+        if isinstance(unit, RaiseUnit):
+            return raise_clean(unit, tools, self._shared.raise_known)
+        if isinstance(unit, AskUnit):
+            return ask_to_chunks(unit, tools)
+        return rewrite(unit, tools, self._standings, self._shared.key_map.ledger)

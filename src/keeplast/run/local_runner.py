@@ -1,0 +1,208 @@
+"""Runs rounds in threads of this process; kernels release the interpreter lock.
+
+The only threads below ``service`` but for those that commit (:mod:`keeplast.run.commits`). One
+workspace a thread, made once. The threads of a round in stages share its key map. Units of such
+rounds go before whole partitions, the longest round first, so that a giant one starts at once and
+small ones fill the gaps that its stages leave; whole partitions are begun in the order in which
+they came.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
+from pathlib import Path
+from typing import TypeVar
+
+from keeplast.clock import Clock, SystemClock
+from keeplast.errors import InvalidError, invariant
+from keeplast.log.files import FileSystem
+from keeplast.log.throttle import Throttle, ThrottledFiles
+from keeplast.read.log_state import Winners
+from keeplast.read.state_parts import NO_WINNERS, StatePart, shared_winners
+from keeplast.rewrite.runner import Progressed
+from keeplast.rewrite.stage_work import Tools
+from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.rewrite.wave import run_wave
+from keeplast.rewrite.workspace import DecompressedCache, Workspace
+from keeplast.run.local_jobs import Job, StagedJob, WaveJob, Work
+from keeplast.run.opened_files import OpenedFiles
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class LocalRunner:
+    """A pool of ``cores`` threads (None: one for each processor this process may use)."""
+
+    def __init__(
+        self,
+        cores: int | None = None,
+        *,
+        files: FileSystem | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Prepare; InvalidError when ``cores`` is less than one.
+
+        ``files`` stands in for what the recipes of tasks would open.
+        """
+        self._slots = len(os.sched_getaffinity(0)) if cores is None else cores
+        if self._slots < 1:
+            raise InvalidError(f"at least one core is needed. cores={cores}")
+        self._files = files
+        self._opened = OpenedFiles()
+        self._clock = SystemClock() if clock is None else clock
+        self._throttle = Throttle(self._clock)
+        self._pool: ThreadPoolExecutor | None = None
+        self._local = threading.local()
+
+    @property
+    def slots(self) -> int:
+        """Return the number of threads."""
+        return self._slots
+
+    @property
+    def shares_memory(self) -> bool:
+        """Return True: a key map is made once for all threads."""
+        return True
+
+    def __enter__(self) -> LocalRunner:
+        """Start the threads."""
+        self._pool = ThreadPoolExecutor(self._slots, "keeplast")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let running tasks end; drop what has not started."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
+        """Yield results as tasks end; all threads share one limit on their bytes, the least."""
+        limits = [x.io_bytes_per_second for x in tasks if x.io_bytes_per_second is not None]
+        self._throttle.limit(min(limits, default=None))
+        staged, whole = self._jobs(tasks, progressed)
+        if self._pool is None or (len(tasks) == 1 and not staged):
+            jobs: list[Job] = [*staged, *whole]
+            for job in jobs:
+                while (work := job.next()) is not None:
+                    work()
+                yield job.result()
+            return
+        running: dict[Future[None], Job] = {}
+        try:
+            while staged or whole or running:
+                while len(running) < self._slots and (begun := _begin(staged, whole)) is not None:
+                    work, job = begun
+                    running[self._pool.submit(work)] = job
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    job = running.pop(future)
+                    future.result()
+                    if isinstance(job, WaveJob):
+                        yield job.result()
+                ended = [job for job in staged if job.is_done]
+                invariant(bool(running or done or ended or whole), "no round can go on")
+                for each in ended:
+                    staged.remove(each)
+                    yield each.result()
+        finally:
+            for future in running:
+                future.cancel()
+
+    def each(
+        self,
+        work: Callable[[_Item, Progressed], _Result],
+        items: Sequence[_Item],
+        progressed: Progressed,
+        roots: Iterable[Path] = (),
+    ) -> Iterator[_Result]:
+        """Yield ``work`` of every item as it ends; for what is not a round.
+
+        ``roots`` are what every host must see, which this one does.
+        """
+        if self._pool is None:
+            for item in items:
+                yield work(item, progressed)
+            return
+        futures = [self._pool.submit(work, item, progressed) for item in items]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+            # Whoever removes what was begun must not meet a thread that still writes.
+            wait(futures)
+
+    def latest(
+        self,
+        parts: Sequence[StatePart],
+        show: Callable[[StatePart, Winners, Progressed], _Result],
+        progressed: Progressed,
+        roots: Iterable[Path] = (),
+    ) -> Iterator[_Result]:
+        """Yield ``show`` of every part of some states with its winners, as they end.
+
+        Raises the error of a part whose keys cannot be read.
+        """
+        winners = shared_winners(self.each, parts, progressed)
+
+        def show_one(part: StatePart, progressed: Progressed) -> _Result:
+            its = winners.get((part.state.number, part.number), NO_WINNERS)
+            return show(part, its, progressed)
+
+        yield from self.each(show_one, parts, progressed, roots)
+
+    def _jobs(
+        self, tasks: Sequence[PartitionTask], progressed: Progressed
+    ) -> tuple[list[StagedJob], deque[WaveJob]]:
+        # A round by itself has the memory of all threads for what it decompresses; beside whole
+        # partitions, which keep their own, it has none to spare.
+        cut = [task for task in tasks if task.is_staged]
+        share = self._slots / len(cut) if cut and len(cut) == len(tasks) else 0.0
+        staged = [StagedJob(task, self._tools, progressed, self._clock, share) for task in cut]
+        whole = (WaveJob(x, self._run_wave, progressed) for x in tasks if not x.is_staged)
+        return staged, deque(whole)
+
+    def _run_wave(self, task: PartitionTask, progressed: Progressed) -> TaskResult:
+        files = self._files_of(task, progressed)
+        return run_wave(task, files, self._clock, self._workspace(task), progressed)
+
+    def _tools(
+        self, task: PartitionTask, cache: DecompressedCache, progressed: Progressed
+    ) -> Tools:
+        files = self._files_of(task, progressed)
+        return Tools(task, files, self._workspace(task), cache, progressed)
+
+    def _files_of(self, task: PartitionTask, progressed: Progressed) -> FileSystem:
+        files = self._opened.of(task) if self._files is None else self._files
+        if task.io_bytes_per_second is None:
+            return files
+        # A wait tells that nothing has moved, so that a stop ends it.
+        return ThrottledFiles(files, self._throttle, lambda: progressed(0))
+
+    def _workspace(self, task: PartitionTask) -> Workspace:
+        """Return the calling thread's workspace."""
+        workspace: Workspace | None = getattr(self._local, "workspace", None)
+        if workspace is None or self._local.memory_bytes != task.memory_bytes:
+            workspace = Workspace(task.memory_bytes)
+            self._local.workspace = workspace
+            self._local.memory_bytes = task.memory_bytes
+        return workspace
+
+
+def _begin(staged: list[StagedJob], whole: deque[WaveJob]) -> tuple[Work, Job] | None:
+    """Return what a free thread does next, and of which job; None while there is nothing."""
+    staged.sort(key=lambda job: -job.bytes_left)
+    for job in staged:
+        if (work := job.next()) is not None:
+            return work, job
+    while whole:
+        wave = whole.popleft()
+        if (work := wave.next()) is not None:
+            return work, wave
+    return None

@@ -1,0 +1,164 @@
+"""A line of JSON for every wave of a round: what was decided, on what, and what becomes of it.
+
+Appended and made durable before the wave is put in place, in a directory as in a store: what cannot
+be written down is not done, and nothing is in place that no line tells of. So a line is an intent.
+A crash behind it leaves all of its groups in place, none, or the first of them, and which of it the
+files (a store's metadata) tell: :mod:`keeplast.inspect.receipt_groups`. The first line of a round
+has all that the round found and decided; the others, with the same ``attempt`` and the next
+``wave``, what they add. ``is_last`` says that no wave follows. ``clean_to`` is the cleaner
+checkpoint, or what counts for it, that the round found; it moves behind the last wave. The
+hash key of the round is not in it: nobody may learn it. Checksums are CRC-32C of whole ``.log``
+files: of what the second pass read and of what the check read again; null where nothing was read.
+``unsafe`` says that given values were taken as they are, and ``lifts`` which limits that moved.
+``producers`` are (id, last data offset or -1, epoch) of those whose last batch had to stay.
+Source: architecture, rule 7.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from keeplast.log.files import FileSystem, reading
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import TopicConfig
+from keeplast.run.rounds import Round, group_reports
+from keeplast.survey.receipt_book import BYTES_MAX
+from keeplast.survey.report import ExpiryReport, expiry_to_json, round_to_json
+
+RECEIPT_VERSION = 2
+
+
+def append_receipt(files: FileSystem, path: Path, line: bytes) -> None:
+    """Append ``line`` durably. A last line that a crash cut off is replaced by it.
+
+    Nothing it tells of was put in place; left where it is, it would run into this one
+    and make the file unreadable.
+    """
+    if files.exists(path) and not _ends_whole(files, path):
+        data = files.read_bytes(path, BYTES_MAX)
+        files.write_durable(path, data[: data.rfind(b"\n") + 1])
+    files.append_durable(path, line)
+
+
+def withdraw_receipt(files: FileSystem, path: Path, line: bytes) -> None:
+    """Take ``line`` back, if it is the last one: what it tells of did not happen."""
+    data = files.read_bytes(path, BYTES_MAX)
+    if data == line:
+        files.unlink(path)
+    elif data.endswith(line):
+        files.write_durable(path, data[: -len(line)])
+
+
+def _ends_whole(files: FileSystem, path: Path) -> bool:
+    with reading(files, path) as handle:
+        last = bytearray(b"\n")
+        handle.pread_into(memoryview(last), max(handle.size_bytes - 1, 0))
+        return last == b"\n"
+
+
+def receipt_line(round_: Round, *, clean_to: int, is_unsafe: bool = False) -> bytes:
+    """Return the line of the newest wave of a round, newline included; counts are of all so far."""
+    plan, results, last = round_.plan, round_.results, round_.results[-1]
+    is_first = len(results) == 1
+    read, written = last.source_crcs, last.output_crcs
+    added = {base for group in last.staged for base in group.sources}
+    document = {
+        "version": RECEIPT_VERSION,
+        "topic": plan.partition.topic,
+        "partition": plan.partition.partition,
+        "now_ms": plan.now_ms,
+        "attempt": round_.task.attempt,
+        "wave": len(results),
+        "is_last": last.carry is None,
+        "clean_to": clean_to,
+        "unsafe": is_unsafe,
+        "lifts": list(round_.survey.lifts) if is_unsafe else [],
+        "versions": {
+            name: importlib.metadata.version(name)
+            for name in ("keeplast", "cramjam", "zstandard", "numpy")
+        },
+        "config": {
+            "compaction.strategy": plan.topic.strategy,
+            "compaction.strategy.header": plan.topic.strategy_header,
+            "keep.versioned.tombstones": plan.topic.keep_versioned_tombstones,
+            "delete.retention.ms": plan.topic.delete_retention_ms,
+            "min.compaction.lag.ms": plan.topic.min_compaction_lag_ms,
+            "segment.bytes": plan.topic.segment_bytes,
+            "segment.index.bytes": plan.topic.segment_index_bytes,
+            "index.interval.bytes": plan.topic.index_interval_bytes,
+        },
+        "key_capacity": plan.key_capacity,
+        "inputs": [
+            {
+                "base": s.base_offset,
+                "bytes": s.size_bytes,
+                "mtime_ms": s.mtime_ms,
+                "crc32c": read.get(s.base_offset),
+            }
+            for s in plan.segments
+            if is_first or s.base_offset in added
+        ],
+        "outputs": [
+            {
+                "base": group.base_offset,
+                "sources": list(group.sources),
+                "bytes": group.size_bytes,
+                "batches": group.batches,
+                "left_alone": not group.files,
+                "crc32c": (written if group.files else read).get(group.base_offset),
+            }
+            for group in last.staged
+        ],
+        "round": round_to_json(replace(round_.report(), groups=group_reports(last.groups))),
+    }
+    if is_first:
+        document["producers"] = plan.last_records.tolist()
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def removal_line(partition: TopicPartition, now_ms: int, removal: Mapping[str, object]) -> bytes:
+    """Return the line of what a user took out of a store, newline included."""
+    document = {
+        "version": RECEIPT_VERSION,
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "now_ms": now_ms,
+        "versions": {"keeplast": importlib.metadata.version("keeplast")},
+        "removal": dict(removal),
+    }
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def expiry_line(
+    partition: TopicPartition,
+    topic: TopicConfig,
+    now_ms: int,
+    report: ExpiryReport,
+    *,
+    is_unsafe: bool = False,
+    lifts: Sequence[str] = (),
+) -> bytes:
+    """Return the line of an expiry, newline included.
+
+    Appended when the log start has moved and no file has: what a crash leaves goes the next time.
+    """
+    document = {
+        "version": RECEIPT_VERSION,
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "now_ms": now_ms,
+        "unsafe": is_unsafe,
+        "lifts": list(lifts),
+        "versions": {"keeplast": importlib.metadata.version("keeplast")},
+        "config": {
+            "cleanup.policy": ",".join(sorted(topic.cleanup_policy)),
+            "retention.ms": topic.retention_ms,
+            "retention.bytes": topic.retention_bytes,
+        },
+        "expiry": expiry_to_json(report),
+    }
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,254 @@
+"""One partition's way through a call: its rounds so far, and the round under way.
+
+The state that the coordinator keeps between surveying, running and committing; it decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from keeplast.cleaner.hazards import hazards_of
+from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups
+from keeplast.cleaner.selection import Candidate, Order, choose
+from keeplast.cleaner.shapes import Shape, ShapeChoice
+from keeplast.columns import verdicts
+from keeplast.model.partition import TopicPartition
+from keeplast.model.strategy import Strategy
+from keeplast.rewrite.payloads import NO_PAYLOADS
+from keeplast.rewrite.stats import Stats
+from keeplast.rewrite.task import PartitionTask, StagedGroup, TaskResult, reasons_of
+from keeplast.survey.report import (
+    CleanReport,
+    Estimate,
+    ExpiryReport,
+    GroupReport,
+    PartitionReport,
+    RoundReport,
+    describe_error,
+)
+from keeplast.survey.request import PartitionRequest
+from keeplast.survey.survey import Survey
+
+
+@dataclass(slots=True)
+class Round:
+    """A round that has a plan: its task of the moment, and what its waves gave so far.
+
+    ``driver_seconds`` is what survey and commits took; what its workers took is in ``results``. A
+    round's time is their sum: it does not wait for its turn at its own expense.
+    """
+
+    survey: Survey
+    plan: RoundPlan
+    task: PartitionTask
+    driver_seconds: float
+    committed: list[StagedGroup] = field(default_factory=list)
+    results: list[TaskResult] = field(default_factory=list)
+    removal_seconds: float = 0.0
+
+    def bytes_to_read(self) -> int:
+        """Return what both passes will read."""
+        dirty = sum(segment.size_bytes for segment in self.plan.dirty_segments())
+        below = [s for s in self.plan.segments if s.base_offset < self.plan.bound]
+        rewritten = sum(segment.size_bytes for segment in below)
+        if self.plan.topic.strategy is Strategy.OFFSET:
+            return dirty - self.plan.start_position + rewritten
+        clean = [s for s in below if s.base_offset < self.plan.first_dirty]
+        return dirty + rewritten + sum(segment.size_bytes for segment in clean)
+
+    def bytes_to_stage(self) -> int:
+        """Return the most that the rest of the round can stage at once."""
+        carry = self.task.carry
+        groups = plan_groups(self.plan, self.plan.bound) if carry is None else carry.groups
+        return sum(group.size_bytes for group in groups)
+
+    def with_shape(self, report: RoundReport) -> RoundReport:
+        """Return the report with how the round's work is cut, and why."""
+        choice = self.task.shape
+        if choice.shape is not Shape.PARTITION and not self.task.is_staged:
+            choice = ShapeChoice(Shape.PARTITION, why="the disk has room for waves only")
+        return replace(
+            report,
+            shape=choice.shape.value,
+            buckets=choice.buckets or None,
+            shape_reason=choice.why or None,
+        )
+
+    def report(self) -> RoundReport:
+        """Return the report of a round whose last wave is committed."""
+        last = self.results[-1]
+        counters, index, slots = last.counters, last.index, self.plan.key_slots
+        clean_seconds = sum(result.clean_seconds for result in self.results)
+        payloads = sum((result.payloads for result in self.results), NO_PAYLOADS)
+        stats = Stats(
+            map_messages_read=index.messages_read,
+            map_bytes_read=index.bytes_read,
+            messages_read=int(counters[verdicts.MESSAGES_READ]),
+            bytes_read=int(counters[verdicts.BYTES_READ]),
+            messages_written=int(counters[verdicts.MESSAGES_WRITTEN]),
+            bytes_written=int(counters[verdicts.BYTES_WRITTEN]),
+            invalid_messages_read=int(counters[verdicts.INVALID]),
+            tombstones_read=int(counters[verdicts.TOMBSTONES_READ]),
+            tombstones_written=int(counters[verdicts.TOMBSTONES_WRITTEN]),
+            batches_passed_through=int(counters[verdicts.PASSED_THROUGH]),
+            batches_rebuilt=int(counters[verdicts.REBUILT]),
+            batches_dropped=int(counters[verdicts.DROPPED]),
+            batches_emptied=int(counters[verdicts.EMPTIED]),
+            segments_left_alone=sum(result.segments_left_alone for result in self.results),
+            copied_bytes=sum(result.copied_bytes for result in self.results),
+            distinct_keys=index.distinct_keys,
+            buffer_utilization=None if slots is None else index.distinct_keys / slots,
+            index_seconds=index.seconds,
+            clean_seconds=clean_seconds,
+            total_seconds=self.driver_seconds + index.seconds + clean_seconds,
+            removal_seconds=self.removal_seconds,
+            peak_rss_bytes=max(result.peak_rss_bytes for result in self.results),
+            versions_missing=index.versions_missing,
+            versions_malformed=index.versions_malformed,
+            batches_decompressed=payloads.decompressed,
+            decompressed_bytes=payloads.decompressed_bytes,
+            batches_reused=payloads.reused,
+            reused_bytes=payloads.reused_bytes,
+        )
+        base = base_report(self.survey)
+        groups = tuple(group for result in self.results for group in result.groups)
+        report = replace(
+            base,
+            notes=(*base.notes, *_version_notes(stats, self.plan.topic.strategy_header)),
+            end_offset=last.end_offset,
+            stats=stats,
+            reasons=reasons_of(counters),
+            groups=group_reports(groups),
+        )
+        return self.with_shape(report)
+
+
+@dataclass(slots=True)
+class PartitionRun:
+    """One partition during a call."""
+
+    request: PartitionRequest
+    rounds: list[RoundReport] = field(default_factory=list)
+    is_done: bool = False
+    notes: tuple[str, ...] = ()
+    expiry: ExpiryReport | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """True when the last round ended with an error."""
+        return bool(self.rounds) and self.rounds[-1].error is not None
+
+    def report(self) -> PartitionReport:
+        """Return all rounds of the partition, and what expired after them."""
+        partition = self.request.partition
+        return PartitionReport(
+            partition.topic, partition.partition, tuple(self.rounds), self.expiry
+        )
+
+
+def in_order(
+    works: list[tuple[PartitionRun, Round]], order: Order
+) -> list[tuple[PartitionRun, Round]]:
+    """Return the rounds of a call, the most urgent first."""
+    by_partition = {run.request.partition: (run, round_) for run, round_ in works}
+    candidates = [candidate_of(round_.survey, run.request.partition) for run, round_ in works]
+    return [by_partition[each.partition] for each in choose(candidates, len(works), order)]
+
+
+def candidate_of(survey: Survey, partition: TopicPartition, *, passed_over: int = 0) -> Candidate:
+    """Return what decides when an eligible partition's turn comes."""
+    return Candidate(
+        partition,
+        survey.cleanable.ratio,
+        survey.compaction_delay_ms if survey.cleanable.cleanable_bytes else 0,
+        is_expired_round=survey.plan is not None and survey.plan.is_expired_round,
+        passed_over=passed_over,
+    )
+
+
+def base_report(survey: Survey) -> RoundReport:
+    """Return what a survey alone says of a round."""
+    return RoundReport(
+        first_dirty=survey.first_dirty.offset,
+        uncleanable=survey.uncleanable.offset,
+        bound=survey.cleanable.bound,
+        log_start=survey.log_start,
+        log_end=survey.tail.log_end,
+        last_stable=survey.last_stable,
+        clean_bytes=survey.cleanable.clean_bytes,
+        cleanable_bytes=survey.cleanable.cleanable_bytes,
+        ratio=survey.cleanable.ratio,
+        compaction_delay_ms=survey.compaction_delay_ms,
+        dating=survey.dating,
+        reason=survey.reason,
+        is_expired_round=survey.plan is not None and survey.plan.is_expired_round,
+        notes=survey.notes,
+    )
+
+
+def _version_notes(stats: Stats, header: str | None) -> tuple[str, ...]:
+    """Say how many records had no version, where the strategy asks for one."""
+    if not stats.versions_missing and not stats.versions_malformed:
+        return ()
+    return (
+        f"without a version: {stats.versions_missing} records lack the header {header}, "
+        f"{stats.versions_malformed} have one that is not eight bytes; they lose to any that has",
+    )
+
+
+def planned_report(
+    survey: Survey,
+    plan: RoundPlan,
+    disk_bytes: int,
+    estimate: Estimate | None,
+    damage: Exception | None,
+) -> RoundReport:
+    """Return the report of a plan that nobody has run; groups unless a bounded map decides them.
+
+    ``damage`` is why there is no estimate.
+    """
+    groups = None if plan.key_capacity is not None else plan_groups(plan, plan.bound)
+    report = replace(
+        base_report(survey),
+        groups=group_reports(groups),
+        disk_bytes=disk_bytes,
+        estimate=estimate,
+    )
+    if damage is None:
+        return report
+    return replace(report, notes=(*report.notes, f"no estimate: {damage}"))
+
+
+def disk_needed_bytes(survey: Survey, plan: RoundPlan, *, is_in_place: bool) -> int:
+    """Return the free space a round cannot do without: its largest group, else the whole log."""
+    if is_in_place:
+        return max((group.size_bytes for group in plan_groups(plan, plan.bound)), default=0)
+    return sum(segment.size_bytes for segment in survey.listing.segments)
+
+
+def failed_report(survey: Survey | None, committed: int, error: Exception) -> RoundReport:
+    """Return the report of a round that ended with ``error`` after ``committed`` groups."""
+    report = RoundReport() if survey is None else base_report(survey)
+    notes = report.notes
+    if committed:
+        notes += (
+            f"{committed} groups of this round are in place and complete; the rest and the "
+            "checkpoint are as before",
+        )
+    return replace(report, notes=notes, error=describe_error(error), failure=error)
+
+
+def group_reports(groups: tuple[GroupPlan, ...] | None) -> tuple[GroupReport, ...] | None:
+    """Return groups as a report shows them."""
+    if groups is None:
+        return None
+    return tuple(
+        GroupReport(tuple(s.base_offset for s in group.sources), group.size_bytes)
+        for group in groups
+    )
+
+
+def clean_report(runs: list[PartitionRun]) -> CleanReport:
+    """Return the report of a call."""
+    topics = ((run.request.partition.topic, run.request.topic) for run in runs)
+    return CleanReport(tuple(run.report() for run in runs), hazards_of(topics))

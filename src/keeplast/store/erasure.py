@@ -1,0 +1,158 @@
+"""By when a value that was overwritten or deleted is gone from both tiers, or why nobody can say.
+
+For everything that lies in the log now. The leader's log is due by the rules of a local one
+(:mod:`keeplast.cleaner.erasure`): what is only local must be left and copied first, and both are
+done in the pass that cleans. From there:
+
+1. each round begins within ``every_ms`` and ends within ``round_ms``; the leader's local copy is
+   replaced in it;
+2. replaced segments wait out the grace, and what a failed or late attempt wrote its least age;
+   the collection that follows begins and ends within the same two times;
+3. a follower has segments of its own. Its last one begins with any record of the log, so that it
+   is due at the latest ``max.compaction.lag.ms`` after the newest of them; nothing waits there.
+
+It rests on hosts that run, rounds that succeed, transactions that end, replicas that keep up, and
+an object store that keeps no versions of what was deleted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from keeplast.cleaner.erasure import Eligibility
+from keeplast.cleaner.explanation import MAX_LAG
+from keeplast.inspect.status import TombstoneReading, find_status, largest_timestamp
+from keeplast.log.files import FileSystem
+from keeplast.log.partition_log import (
+    PartitionFiles,
+    Tail,
+    find_tail,
+    list_partition,
+    load_indexes,
+)
+from keeplast.log.windows import WindowBuffers
+from keeplast.model.offsets import INT64_MAX
+from keeplast.model.topic_config import TopicConfig
+from keeplast.survey.log_bounds import Checkpoints
+from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.tier.objects.object_store import ObjectStore
+from keeplast.tier.objects.round_files import RoundFiles
+from keeplast.tier.state.partition_state import PartitionState
+
+WINDOW_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TierPace:
+    """How often every host goes through its partitions, and how long that takes at most.
+
+    A pass leaves idle segments, copies, cleans and collects, in this order; ``round_ms`` is all of
+    it, queueing included.
+    """
+
+    every_ms: int
+    round_ms: int
+    grace_ms: int
+    garbage_age_ms: int
+    has_followers: bool = True
+
+    @property
+    def pass_ms(self) -> int:
+        """Return the time from any moment to the end of the next whole pass."""
+        return self.every_ms + self.round_ms
+
+
+@dataclass(frozen=True, slots=True)
+class TierErasure:
+    """``by_ms`` None means that there is no bound, and ``why`` says what is missing.
+
+    ``eligible_by_ms`` is when the leader's last round is due; the rest is what it may have to wait
+    and take, and what waits behind it.
+    """
+
+    by_ms: int | None
+    eligible_by_ms: int | None
+    why: str
+
+
+def find_tier_erasure(
+    state: PartitionState,
+    objects: ObjectStore,
+    files: FileSystem,
+    directory: Path | None,
+    topic: TopicConfig,
+    pace: TierPace,
+    now_ms: int,
+    *,
+    timestamp_ahead_max_ms: int,
+    high_watermark: int | None = None,
+) -> TierErasure:
+    """Return the bound for a leader's log with its local part in ``directory``; None has none.
+
+    ``high_watermark`` None is where the local log ends.
+    """
+
+    if state.uncleanable_reason is not None:
+        return TierErasure(None, None, "not bounded because it is set aside")
+    due = partial(_due, state, topic, now_ms, timestamp_ahead_max_ms)
+    segments = tuple(state.segments[route.segment_id] for route in state.routes)
+    parts: list[Eligibility] = []
+    local: tuple[PartitionFiles, Tail] | None = None
+    if segments:
+        remote = RoundFiles(objects, state.partition, state.topic_id, segments)
+        parts.append(due(remote, remote.path, remote.end))
+    if directory is not None:
+        listing = list_partition(directory, files)
+        tail = find_tail(listing, files)
+        local = listing, tail
+        if tail.log_end > state.remote_end:
+            watermark = tail.log_end if high_watermark is None else high_watermark
+            parts.append(due(files, directory, watermark))
+    missing = next((part for part in parts if part.by_ms is None), None)
+    if missing is not None:
+        return TierErasure(None, None, missing.why)
+    last = max(parts, key=lambda part: part.by_ms or 0, default=Eligibility(now_ms, "it is empty"))
+    eligible = max(last.by_ms or 0, now_ms)
+    rounds_ms = max((part.rounds_max for part in parts), default=1) * pace.pass_ms
+    leader = eligible + rounds_ms + max(pace.grace_ms, pace.garbage_age_ms) + pace.pass_ms
+    if not pace.has_followers:
+        return TierErasure(leader, eligible, last.why)
+    if topic.max_compaction_lag_ms >= INT64_MAX:
+        return TierErasure(None, eligible, f"no bound for followers: {MAX_LAG} is not set")
+    stamps = [segment.max_timestamp_ms for segment in segments]
+    if local is not None:
+        stamps += _local_stamps(*local, files, topic)
+    lag = max(topic.max_compaction_lag_ms, topic.min_compaction_lag_ms, topic.segment_age_max_ms)
+    follower = max(now_ms, *stamps) + lag + 1 + rounds_ms
+    return TierErasure(max(leader, follower), eligible, last.why)
+
+
+def _due(
+    state: PartitionState, topic: TopicConfig, now_ms: int, timestamp_ahead_max_ms: int,
+    files: FileSystem, path: Path, watermark: int,
+) -> Eligibility:  # fmt: skip
+    """Return by when a round for what lies in ``path``, of either tier, is due."""
+    partition = PartitionRequest(state.partition, path, topic)
+    request = CleanRequest(
+        (partition,), first_dirty_offset=state.first_dirty(), log_start_offset=state.log_start,
+        high_watermark=watermark,
+    )  # fmt: skip
+    found = find_status(
+        partition, request, Checkpoints({}, {}, {state.partition: watermark}), files, now_ms,
+        timestamp_ahead_max_ms=timestamp_ahead_max_ms, tombstones=TombstoneReading.SKIP,
+    )  # fmt: skip
+    return found.eligibility
+
+
+def _local_stamps(
+    listing: PartitionFiles, tail: Tail, files: FileSystem, topic: TopicConfig
+) -> list[int]:
+    """Return the largest timestamp of each local segment."""
+    buffers = WindowBuffers(WINDOW_BYTES)
+    stamps = [
+        load_indexes(closed, files, topic.index_interval_bytes, buffers).largest_timestamp_ms
+        for closed in listing.segments[:-1]
+    ]
+    return [*stamps, largest_timestamp(listing, tail, files) or -1]

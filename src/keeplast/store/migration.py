@@ -1,0 +1,167 @@
+"""Changes of a tiered topic's policy, and what the first round behind one would drop.
+
+A topic that becomes compacted is dirty from its log start on, or from where it was compacted last.
+Records without a key belong to no key: rounds drop them. Somebody who turns compaction on by
+accident must not lose them, so they are counted first and dropped only when that was confirmed.
+KIP-1272, "Compatibility, Deprecation, and Migration Plan".
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from keeplast.clock import Clock
+from keeplast.errors import InvalidError, RefusedError
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.task import PartitionTask
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.rounds import Round
+from keeplast.store.round import ATTEMPT_BYTES, RunnerFor
+from keeplast.survey.log_bounds import Checkpoints
+from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.survey import survey_partition
+from keeplast.tier.objects.object_store import ObjectStore
+from keeplast.tier.objects.round_files import RoundRecipe
+from keeplast.tier.state.partition_state import PartitionState
+
+TIERED = "remote.storage.enable"
+POLICY = "cleanup.policy"
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """What follows from new settings.
+
+    ``hazards`` are what is to be known of them, a sentence each.
+    ``becomes_compacted`` says that rounds begin; then ``records`` and ``bytes`` are what is in
+    object storage, and of them ``keyless_records`` (``keyless_bytes``) have no key and would go.
+    """
+
+    settings: Mapping[str, str]
+    before: TopicConfig
+    after: TopicConfig
+    records: int = 0
+    bytes: int = 0
+    keyless_records: int = 0
+    keyless_bytes: int = 0
+    hazards: tuple[str, ...] = ()
+
+    @property
+    def becomes_compacted(self) -> bool:
+        """Say whether rounds begin that did not happen before."""
+        return self.after.is_compacted and not self.before.is_compacted
+
+    def check(self, *, drops_keyless: bool) -> None:
+        """RefusedError when records without a key would go and nobody has confirmed it."""
+        if self.keyless_records and not drops_keyless:
+            raise RefusedError(
+                "records without a key belong to no key and would be dropped; confirm that they "
+                f"may go. keyless_records={self.keyless_records} "
+                f"keyless_bytes={self.keyless_bytes} records={self.records}"
+            )
+
+
+def check_same_settings(
+    partition: TopicPartition,
+    kept: Mapping[str, str],
+    given: Mapping[str, str],
+    topic_of: Callable[[Mapping[str, str]], TopicConfig],
+) -> None:
+    """RefusedError when ``given`` says something else than the settings that are kept.
+
+    What is not given stays, and so does what means the same.
+    """
+    if topic_of({**kept, **given}) == topic_of(kept):
+        return
+    others = ", ".join(
+        f"{name}={given[name]} (kept: {kept.get(name, 'none')})"
+        for name in sorted(given)
+        if kept.get(name) != given[name]
+    )
+    raise RefusedError(
+        "the partition is kept with other settings, which an import does not change: change them "
+        "with keeplast tier configure, or give those that are kept (--config KEY=VALUE); "
+        f"keeplast tier copy asks for none. partition={partition} {others}"
+    )
+
+
+def new_settings(
+    settings: Mapping[str, str], changes: Mapping[str, str | None]
+) -> Mapping[str, str]:
+    """Return ``settings`` with ``changes``; None takes a key out.
+
+    RefusedError for a change that would take the log out of object storage: export it instead.
+    InvalidError for one that takes out the policy.
+    """
+    if str(changes.get(TIERED, "true")).lower() == "false":
+        raise RefusedError(
+            "what is in this store is tiered; export the partition to have it on a disk. "
+            f"{TIERED}=false"
+        )
+    if POLICY in changes and changes[POLICY] is None:
+        raise InvalidError(
+            f"without a policy a log would expire by default; say compact, delete or both. {POLICY}"
+        )
+    for key, value in changes.items():
+        if value is None and key not in settings:
+            raise InvalidError(
+                "this setting is not kept with the partition, and cannot be taken out. "
+                f"key={key} kept={', '.join(sorted(settings)) or 'none'}"
+            )
+    merged: dict[str, str | None] = {**settings, **changes}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def count_records(
+    objects: ObjectStore,
+    state: PartitionState,
+    migration: Migration,
+    runner_for: RunnerFor,
+    clock: Clock,
+    *,
+    memory_bytes: int,
+    progressed: Callable[[int], None],
+) -> Migration:
+    """Return ``migration`` with what the first round would read and drop; writes nothing."""
+    if not state.routes:
+        return migration
+    segments = tuple(state.segments[route.segment_id] for route in state.routes)
+    recipe = RoundRecipe(objects, state.partition, state.topic_id, segments)
+    files = recipe.open()
+    topic = replace(migration.after, min_compaction_lag_ms=0)
+    partition = PartitionRequest(state.partition, files.path, topic)
+    survey = survey_partition(
+        partition,
+        CleanRequest(
+            (partition,), first_dirty_offset=state.log_start, log_start_offset=state.log_start,
+            high_watermark=files.end, force=True,
+        ),
+        Checkpoints({}, {}, {}), files, clock.now_ms(),
+    )  # fmt: skip
+    if survey.plan is None:
+        return migration
+    started = clock.seconds()
+    with runner_for(files) as runner:
+        task = PartitionTask(
+            number=0, plan=survey.plan, path=files.path, target=files.path,
+            attempt=secrets.token_hex(ATTEMPT_BYTES),
+            hash_key=(secrets.randbits(64), secrets.randbits(64)),
+            memory_bytes=max(memory_bytes // runner.slots, MEMORY_BYTES_MIN),
+            wave_bytes_max=None, writes=False, files=recipe,
+        )  # fmt: skip
+        (result,) = runner.run([task], progressed)
+    if result.error is not None:
+        raise result.error
+    round_ = Round(survey, survey.plan, task, clock.seconds() - started)
+    round_.results.append(result)
+    report = round_.report()
+    if report.stats is None or report.reasons is None:
+        return migration
+    return replace(
+        migration, records=report.stats.messages_read, bytes=report.stats.bytes_read,
+        keyless_records=report.reasons.keyless_records,
+        keyless_bytes=report.reasons.keyless_bytes,
+    )  # fmt: skip

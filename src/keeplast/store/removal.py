@@ -1,0 +1,268 @@
+"""Takes the end of a log, or all of it, out of object storage because its user says so.
+
+Two cases ask for it. A broker has truncated what was copied, an unreplicated tail, and the store
+holds records that nobody else has; and a partition shall not be kept any more. Both say first what
+is lost. The order is that of an expiry: one transaction, then the receipt, and the objects go with
+a collection when their grace has passed. A crash between the first two leaves no line.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from keeplast.clock import Clock
+from keeplast.columns import batch_table as t
+from keeplast.errors import InvalidError
+from keeplast.log.files import FileSystem, reading
+from keeplast.log.partition_log import SegmentFiles, find_tail, list_partition, load_aborted
+from keeplast.log.truncation import find_divergence
+from keeplast.log.windows import WindowBuffers, read_windows
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import TopicConfig
+from keeplast.run.receipt import removal_line
+from keeplast.store.round import Receipt
+from keeplast.tier.copy.importing import check_same_topic, find_other_epoch, read_lineage
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.metadata.ownership import Ownership
+from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore
+from keeplast.tier.objects.round_files import RoundFiles
+from keeplast.tier.objects.transfer import copy_segment, find_cut
+from keeplast.tier.state.partition_state import PartitionState, check_not_forgotten
+from keeplast.tier.state.routing import Route
+from keeplast.tier.state.segment import RemoteSegment
+
+WINDOW_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What goes of a partition: the records at ``[start, end)``.
+
+    ``segments`` are those of which something goes, ``bytes`` and ``records`` what goes of them;
+    records are not counted where all of a partition goes. ``cut_base`` is the base offset of a
+    segment of which a part stays. ``asked`` is where the log was to end: above ``start`` where a
+    batch reaches across, which goes whole; None where all of a partition goes. ``done`` says that
+    it happened.
+    """
+
+    partition: TopicPartition
+    kind: str
+    start: int
+    end: int
+    segments: int
+    bytes: int
+    records: int | None
+    cut_base: int | None = None
+    asked: int | None = None
+    done: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Say whether there is nothing to remove."""
+        return self.kind == "truncate" and self.start >= self.end
+
+
+class Removals:
+    """The removals of one opened store; see :attr:`.tiered_store.TieredStore.removals`."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        objects: ObjectStore,
+        files: FileSystem,
+        clock: Clock,
+        topic_of: Callable[[Mapping[str, str]], TopicConfig],
+        ownership: Ownership,
+    ) -> None:
+        """Take the parts of the store."""
+        self._store = store
+        self._objects = objects
+        self._files = files
+        self._clock = clock
+        self._topic_of = topic_of
+        self._ownership = ownership
+
+    def plan_truncation(
+        self, partition: TopicPartition, offset: int | None = None, *, directory: Path | None = None
+    ) -> Removal:
+        """Say what is lost when the log ends at ``offset``, exclusive; changes nothing.
+
+        Instead of one, a ``directory`` of the partition: the log then ends where that is another
+        log, or ends itself. InvalidError unless one of both is given.
+        """
+        return self._plan(self._store.load(partition), offset, directory)
+
+    def truncate(
+        self,
+        partition: TopicPartition,
+        offset: int | None = None,
+        *,
+        directory: Path | None = None,
+        takes_over: bool = False,
+        grace_ms: int,
+        receipt: Receipt | None = None,
+    ) -> Removal:
+        """End the log as :meth:`plan_truncation` says: what lies behind is read by nobody any more.
+
+        As its holder, and at a new leader epoch. ``receipt`` takes a line of what went.
+        ConflictError when the partition changed meanwhile.
+        """
+        state = self._ownership.own(partition, takes_over=takes_over)
+        removal = self._plan(state, offset, directory)
+        if removal.is_empty:
+            return removal
+        cut = removal.start
+        across = next((r for r in state.routes if r.base_offset < cut <= r.last_offset), None)
+        made = None
+        if across is not None and removal.cut_base is not None:
+            made = _shortened(self._objects, state, across, cut, self._interval(state))
+        self._store.removals.truncate(
+            state, secrets.token_hex(ID_CHARS // 2), cut=cut,
+            replaced=None if across is None else across.segment_id, made=made, grace_ms=grace_ms,
+        )  # fmt: skip
+        return self._noted(removal, receipt)
+
+    def plan_forgetting(self, partition: TopicPartition) -> Removal:
+        """Say what is lost when the partition is given up; changes nothing."""
+        return _plan_forgetting(self._store.load(partition))
+
+    def forget(
+        self,
+        partition: TopicPartition,
+        *,
+        takes_over: bool = False,
+        grace_ms: int,
+        receipt: Receipt | None = None,
+    ) -> Removal:
+        """Give a partition up: it is in the store no more, and its objects go with collections.
+
+        As its holder. An import begins it anew. ``receipt`` takes a line of what went.
+        """
+        state = self._ownership.own(partition, takes_over=takes_over)
+        removal = _plan_forgetting(state)
+        self._store.removals.forget(state, secrets.token_hex(ID_CHARS // 2), grace_ms=grace_ms)
+        return self._noted(removal, receipt)
+
+    def _plan(self, state: PartitionState, offset: int | None, directory: Path | None) -> Removal:
+        if directory is not None and offset is None:
+            offset = find_directory_end(self._files, directory, state)
+        elif offset is None or directory is not None:
+            raise InvalidError("give an offset to end at, or a directory to compare with")
+        return _plan_truncation(self._objects, state, offset, self._interval(state))
+
+    def _interval(self, state: PartitionState) -> int:
+        return self._topic_of(state.settings).index_interval_bytes
+
+    def _noted(self, removal: Removal, receipt: Receipt | None) -> Removal:
+        if receipt is not None:
+            facts = {
+                "kind": removal.kind, "start": removal.start, "end": removal.end,
+                "segments": removal.segments, "bytes": removal.bytes, "records": removal.records,
+            }  # fmt: skip
+            receipt(removal_line(removal.partition, self._clock.now_ms(), facts))
+        return replace(removal, done=True)
+
+
+def find_directory_end(files: FileSystem, directory: Path, state: PartitionState) -> int:
+    """Return up to which offset the directory has the log that is stored, by both leader epochs.
+
+    A directory that ends earlier has less, whether it was truncated or is behind.
+    """
+    check_same_topic(files, directory, state)
+    lineage = read_lineage(files, directory)
+    listing = list_partition(directory, files)
+    log_end = find_tail(listing, files).log_end
+    known = [entry for entry in state.lineage if entry.start_offset < state.remote_end]
+    found = find_divergence(known, state.remote_end, lineage, log_end) if lineage else log_end
+    other = find_other_epoch(state, lineage) if lineage else None
+    found = min(found, state.remote_end)
+    return found if other is None else min(found, other.start_offset)
+
+
+def _plan_truncation(
+    objects: ObjectStore, state: PartitionState, offset: int, index_interval_bytes: int
+) -> Removal:
+    """Return what goes when the log of ``state`` ends at ``offset``, exclusive.
+
+    Where a batch reaches across it goes whole, and ``start`` is where it begins. InvalidError when
+    the log begins above ``offset``.
+    """
+    if offset < state.log_start:
+        raise InvalidError(
+            "the log begins above that offset; keeplast tier forget gives all of it up. "
+            f"partition={state.partition} offset={offset} log_start={state.log_start}"
+        )
+    start = asked = min(offset, state.remote_end)
+    cut_base, segments, size, records = None, 0, 0, 0
+    for route in state.routes:
+        if route.last_offset < start:
+            continue
+        segment = state.segments[route.segment_id]
+        files, found = _opened(objects, state, segment)
+        if route.base_offset < start:
+            start = find_cut(files, found, start, index_interval_bytes)
+            start = max(start, route.base_offset, state.log_start)
+            if start > max(route.base_offset, state.log_start):
+                cut_base = segment.base_offset
+        gone_bytes, gone_records = _count(files, found, start)
+        segments, size, records = segments + 1, size + gone_bytes, records + gone_records
+    return Removal(
+        state.partition, "truncate", start, state.remote_end, segments, size, records, cut_base,
+        asked,
+    )  # fmt: skip
+
+
+def _plan_forgetting(state: PartitionState) -> Removal:
+    check_not_forgotten(state)
+    start = min([state.log_start, *(route.base_offset for route in state.routes)])
+    return Removal(
+        state.partition, "forget", start, state.remote_end, len(state.routes),
+        state.effective_bytes(), None,
+    )  # fmt: skip
+
+
+def _opened(
+    objects: ObjectStore, state: PartitionState, segment: RemoteSegment
+) -> tuple[RoundFiles, SegmentFiles]:
+    """Return a segment in object storage as a file of a directory."""
+    files = RoundFiles(objects, state.partition, state.topic_id, (segment,))
+    return files, list_partition(files.path, files).segments[0]
+
+
+def _count(files: FileSystem, segment: SegmentFiles, start: int) -> tuple[int, int]:
+    """Return bytes and records of the batches that end at ``start`` or above it."""
+    size = records = 0
+    with reading(files, segment.log_path) as handle:
+        for window in read_windows(
+            handle, segment.log_path, WindowBuffers(WINDOW_BYTES), end=segment.size_bytes
+        ):
+            rows = window.table[: window.batches]
+            gone = rows[rows[:, t.LAST_OFFSET] >= start]
+            size += int(gone[:, t.SIZE].sum())
+            records += int(gone[:, t.COUNT].sum())
+    return size, records
+
+
+def _shortened(
+    objects: ObjectStore,
+    state: PartitionState,
+    route: Route,
+    cut: int,
+    index_interval_bytes: int,
+) -> RemoteSegment:
+    """Upload what a segment serves below ``cut`` as a segment of its own."""
+    source = state.segments[route.segment_id]
+    files, found = _opened(objects, state, source)
+    made = copy_segment(
+        objects, files, found,
+        partition=state.partition, topic_id=state.topic_id,
+        segment_id=secrets.token_hex(ID_CHARS // 2), next_offset=cut,
+        lineage=[entry for entry in state.lineage if entry.start_offset < cut],
+        leader_epoch_of_owner=state.leader_epoch + 1, number=source.number,
+        cleaner_offsets=dict(source.cleaner_offsets), index_interval_bytes=index_interval_bytes,
+        aborted=load_aborted(found, files), from_offset=route.base_offset, is_cut=True,
+    )  # fmt: skip
+    return replace(made, kind=source.kind)

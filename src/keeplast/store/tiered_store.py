@@ -1,0 +1,507 @@
+"""A tiered store as an object: what ``keeplast tier`` and programs work with.
+
+    orders = keeplast.TopicPartition("orders", 0)
+    with keeplast.open_store(
+        "sqlite:///meta.db", "s3://bucket/logs", owner="me", topic_of=keeplast.topic_config
+    ) as store:
+        store.import_directory(orders, Path("data/orders-0"), {"cleanup.policy": "compact"})
+        print(store.clean(orders, force=True).stats)
+
+Rounds are done by threads of this process unless a ``runner_for`` gives another runner.
+
+Whoever changes a partition owns it, and of an owner's processes one holds it until its store is
+closed: nobody who may still run is fenced without being asked to (``takes_over``).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from keeplast.cleaner.hazards import hazards_of
+from keeplast.cleaner.internal_topics import check_internal, pinned
+from keeplast.cleaner.shapes import Shape
+from keeplast.clock import Clock
+from keeplast.errors import InvalidError, RefusedError
+from keeplast.log.files import FileSystem
+from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.rewrite.runner import Runner
+from keeplast.run.local_runner import LocalRunner
+from keeplast.run.place import begin_target, complete_target
+from keeplast.store.directory import begin_partition, directory_bounds, follow_log_start
+from keeplast.store.erasure import (
+    TierErasure,
+    TierPace,
+    find_tier_erasure,
+)
+from keeplast.store.expiry import expire_remote
+from keeplast.store.horizons import RemoteHorizons
+from keeplast.store.intake import Intake, unheard
+from keeplast.store.look import FirstTimestamps, RemoteLook, look_at_remote
+from keeplast.store.migration import Migration, count_records, new_settings
+from keeplast.store.removal import Removals
+from keeplast.store.restored import Restoration
+from keeplast.store.round import Receipt, RunnerFor, TierRequest, clean_remote
+from keeplast.store.status import TierStatus, local_log, tier_status
+from keeplast.store.verification import TierFinding, verify_remote
+from keeplast.survey.report import ExpiryReport, RoundReport
+from keeplast.survey.request import (
+    MEMORY_BYTES_DEFAULT,
+    TASK_MEMORY_BYTES_DEFAULT,
+)
+from keeplast.tier.copy.importing import (
+    Replaced,
+    continued_lineage,
+    export_partition,
+)
+from keeplast.tier.copy.moving_directory import while_it_moves
+from keeplast.tier.metadata.absence import explained
+from keeplast.tier.metadata.collection import Collected, collect
+from keeplast.tier.metadata.marks import Marks
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.metadata.ownership import Ownership
+from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore
+from keeplast.tier.state.partition_state import PartitionState, check_not_forgotten
+
+CLEANER_DEFAULT = CleanerConfig()
+GRACE_MS_DEFAULT = 60 * 60 * 1000
+"""Readers that began before a swap have an hour to end."""
+GARBAGE_AGE_MS_DEFAULT = 24 * 60 * 60 * 1000
+
+Progressed = Callable[[int], None]
+SettingsOf = Callable[[Mapping[str, str]], TopicConfig]
+
+
+def _silent(count: int) -> None:
+    """Hear of progress and say nothing."""
+
+
+def _threads(files: FileSystem) -> AbstractContextManager[Runner]:
+    """Give a runner of this process's threads for a round."""
+    return LocalRunner()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParts:
+    """What a store is made of, for who works on a partition beside its rounds."""
+
+    metadata: MetadataStore
+    objects: ObjectStore
+    owner: str
+    files: FileSystem
+    clock: Clock
+
+
+class TieredStore:
+    """Partitions in object storage and the metadata that says what of them is live."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        objects: ObjectStore,
+        *,
+        owner: str,
+        topic_of: SettingsOf,
+        clock: Clock,
+        files: FileSystem,
+        marks: Marks | None = None,
+    ) -> None:
+        """Take the parts; use :func:`~keeplast.api.open_store.open_store`."""
+        self._store = store
+        self._objects = objects
+        self._owner = owner
+        self._topic_of = topic_of
+        self._clock = clock
+        self._files = files
+        self._timestamps = FirstTimestamps(objects)
+        self._horizons = RemoteHorizons(objects)
+        self._ownership = Ownership(store, owner, None if marks is None else marks.beginning)
+        self.removals = Removals(store, objects, files, clock, topic_of, self._ownership)
+        self.restoration = Restoration(store, objects, marks)
+
+    def __repr__(self) -> str:
+        """Return where the objects are, and who works on them."""
+        return f"TieredStore({self._objects!r}, owner={self._owner!r})"
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give back what is held, and close the metadata store."""
+        self._ownership.give_back()
+        self._store.close()
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Return every partition, ascending."""
+        return self._store.partitions()
+
+    def begin_turn(self) -> None:
+        """Mark anew how far the metadata has been: for who works on for long, now and then."""
+        self.restoration.begin_turn()
+
+    def forgotten(self) -> tuple[TopicPartition, ...]:
+        """Return the partitions that were given up, and of which objects are left to collect."""
+        return self._store.partitions(is_forgotten=True)
+
+    def state(self, partition: TopicPartition) -> PartitionState:
+        """Return what is known of a partition."""
+        return self._store.load(partition)
+
+    def erased_by(
+        self, partition: TopicPartition, pace: TierPace, local: Path | None = None
+    ) -> TierErasure:
+        """Say by when what is overwritten or deleted now is gone from object storage.
+
+        With ``local``, the partition's directory on the leader, also from there, and what has not
+        been copied yet counts. Reads what segments say of their tombstones.
+        """
+        state = self._store.load(partition)
+        found = None if local is None or not self._files.exists(local) else local
+        return find_tier_erasure(
+            state, self._objects, self._files, found, self._topic(state), pace,
+            self._clock.now_ms(), timestamp_ahead_max_ms=INT64_MAX,
+        )  # fmt: skip
+
+    def status(self, partition: TopicPartition, local: Path | None = None) -> TierStatus:
+        """Return regions, ratio and what waits.
+
+        ``local`` is the partition's directory on a host: what is there is shown beside what is in
+        object storage. It is only read.
+        """
+        state = self._store.load(partition)
+        orphans = self._store.orphans(partition)
+        topic = self._topic(state)
+        now_ms = self._clock.now_ms()
+        found = None
+        if local is not None:
+            found = local_log(
+                partition, local, topic, self._files, now_ms, remote_end=state.remote_end
+            )
+        return tier_status(state, orphans, topic, now_ms, found)
+
+    def look(self, partition: TopicPartition, *, expired: bool = False) -> RemoteLook:
+        """Say whether a round is worth it, and what waits to be removed.
+
+        With ``expired`` a round is worth it also where only what has expired is left to go.
+        """
+        state = self._store.load(partition)
+        return look_at_remote(
+            state, self._store.orphans(partition), self._topic(state),
+            self._timestamps, self._clock.now_ms(), self._horizons if expired else None,
+        )  # fmt: skip
+
+    def set_aside(self, partition: TopicPartition, reason: str | None) -> None:
+        """Keep a partition from being cleaned for a reason, or take it up again (None)."""
+        state = self.own(partition, takes_over=False)
+        if state.uncleanable_reason != reason:
+            self._store.set_uncleanable(partition, epoch=state.leader_epoch, reason=reason)
+
+    def own(
+        self,
+        partition: TopicPartition,
+        *,
+        takes_over: bool,
+        succeeds: bool = False,
+        known: PartitionState | None = None,
+    ) -> PartitionState:
+        """Hold the partition as its owner, until this store is closed, and return its state.
+
+        RefusedError when somebody else has it and ``takes_over`` is False; ``succeeds`` takes it
+        from a process of this owner whose end nobody knows. ``known`` is a state that was just
+        read. See :meth:`~keeplast.tier.metadata.ownership.Ownership.own`.
+        """
+        return self._ownership.own(partition, takes_over=takes_over, succeeds=succeeds, known=known)
+
+    def create(
+        self,
+        partition: TopicPartition,
+        settings: Mapping[str, str],
+        *,
+        topic_id: str = "0" * ID_CHARS,
+    ) -> None:
+        """Add an empty partition that nobody owns, for a host that will append to it.
+
+        ``settings`` are kept with it. ConflictError when it is there.
+        """
+        check_internal(partition.topic, self._topic_of(settings))
+        self._store.create(partition, topic_id, log_start=0, settings=settings)
+
+    def import_directory(
+        self,
+        partition: TopicPartition,
+        directory: Path,
+        settings: Mapping[str, str],
+        *,
+        progressed: Progressed = _silent,
+        takes_over: bool = False,
+        grace_ms: int = GRACE_MS_DEFAULT,
+        replaced: Replaced = unheard,
+    ) -> PartitionState:
+        """Take a partition directory in, or what it has gained since the last time.
+
+        What lies below the directory's high watermark, from its log start on; without checkpoints
+        all of it. What a broker's cleaner has cleaned counts as clean. The directory is only read.
+        A partition that was given up begins anew. Where the directory could have lost a delete that
+        was not copied, what is in the store is replaced, and ``replaced`` hears of it: see
+        :mod:`keeplast.tier.state.continuity`. RefusedError for other ``settings`` than it has.
+        """
+        topic = self._topic_of(settings)
+        check_internal(partition.topic, topic)
+        bounds = directory_bounds(self._files, partition, directory, self._clock)
+        begin_partition(
+            self._store, self._files, partition, directory, settings, self._topic_of,
+            log_start=bounds.log_start, own=lambda: self.own(partition, takes_over=takes_over),
+        )  # fmt: skip
+        self._own_directory(partition, directory, takes_over=takes_over)
+        return Intake(
+            self._store, self._objects, self._files, self._clock, partition, directory, topic,
+            grace_ms, progressed, replaced,
+        ).whole(bounds.high_watermark)  # fmt: skip
+
+    def copy_directory(
+        self,
+        partition: TopicPartition,
+        directory: Path,
+        *,
+        progressed: Progressed = _silent,
+        takes_over: bool = False,
+        receipt: Receipt | None = None,
+        retention_ms: int | None = None,
+        grace_ms: int = GRACE_MS_DEFAULT,
+        replaced: Replaced = unheard,
+    ) -> PartitionState:
+        """Copy what a directory whose partition is known has gained: closed segments below its high
+        watermark and its last stable offset.
+
+        What was deleted there goes here too; ``receipt`` takes a line of it. The directory is only
+        read, and a broker may be working on it: see :mod:`keeplast.tier.state.continuity` for what
+        is refused, and when ``replaced`` hears that what is in the store was replaced.
+        ``retention_ms`` is the broker's ``delete.retention.ms``, the store's by default; the least
+        of both counts.
+        """
+        state = self._own_directory(partition, directory, takes_over=takes_over, receipt=receipt)
+        return Intake(
+            self._store, self._objects, self._files, self._clock, partition, directory,
+            self._topic(state), grace_ms, progressed, replaced,
+        ).closed(retention_ms)  # fmt: skip
+
+    def _own_directory(
+        self, partition: TopicPartition, directory: Path, *, takes_over: bool,
+        receipt: Receipt | None = None,
+    ) -> PartitionState:  # fmt: skip
+        """Hold a partition at the newest leader epoch of its directory, whose log it is.
+
+        What was deleted there (``DeleteRecords``) goes here too; ``receipt`` takes a line of it.
+        """
+
+        def act() -> PartitionState:
+            known = self._store.load(partition)
+            check_not_forgotten(known)
+            lineage = continued_lineage(self._files, directory, known)
+            state = self._ownership.own(partition, takes_over=takes_over, lineage=lineage)
+            return follow_log_start(
+                self._store, state, self._topic_of(state.settings), self._files, directory,
+                lineage, clock=self._clock, grace_ms=GRACE_MS_DEFAULT, receipt=receipt,
+            )  # fmt: skip
+
+        return while_it_moves(directory, self._files, act)
+
+    def export(
+        self, partition: TopicPartition, directory: Path, progressed: Progressed = _silent
+    ) -> None:
+        """Write a directory that a broker serves; it is marked as incomplete until it is one.
+
+        RefusedError when something is there, unless an export left it unfinished.
+        """
+        run = secrets.token_hex(ID_CHARS // 2)
+        begin_target(self._files, directory, run=run)
+        with explained(self._store, partition):
+            export_partition(
+                self._objects, self._files, self._store.load(partition), directory, progressed
+            )
+        complete_target(self._files, directory, run=run)
+
+    def clean(
+        self,
+        partition: TopicPartition,
+        runner_for: RunnerFor = _threads,
+        *,
+        cleaner: CleanerConfig = CLEANER_DEFAULT,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        progressed: Progressed = _silent,
+        force: bool = False,
+        takes_over: bool = False,
+        grace_ms: int = GRACE_MS_DEFAULT,
+        shape: Shape | None = None,
+        task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT,
+        expired: bool = False,
+        receipt: Receipt | None = None,
+    ) -> RoundReport:
+        """Do one round; the report says what it did, or why it did nothing.
+
+        ``expired`` asks for one also where only what has expired is left to go. ``receipt`` takes a
+        line of each chunk, before it counts as clean.
+        """
+        state = self.own(partition, takes_over=takes_over)
+        if not state.routes:
+            raise InvalidError(f"nothing was copied yet. partition={partition}")
+        topic = self._topic(state)
+        if not topic.is_compacted:
+            policy = ",".join(sorted(topic.cleanup_policy))
+            raise RefusedError(
+                "the topic is not compacted: its objects are never rewritten. "
+                f"partition={partition} cleanup.policy={policy}"
+            )
+        request = TierRequest(
+            topic, cleaner, grace_ms, memory_bytes,
+            force=force, shape=shape, task_memory_bytes=task_memory_bytes,
+            horizons=self._horizons if expired else None, receipt=receipt,
+        )  # fmt: skip
+        report = clean_remote(
+            self._store, self._objects, state, request, runner_for, self._store.clock, progressed
+        )
+        if not report.skipped:
+            self.set_aside(partition, None)  # Whatever kept it from being cleaned is over.
+        return report
+
+    def expire(
+        self,
+        partition: TopicPartition,
+        *,
+        takes_over: bool = False,
+        grace_ms: int = GRACE_MS_DEFAULT,
+        receipt: Receipt | None = None,
+        log_start: int | None = None,
+    ) -> ExpiryReport:
+        """Let go what retention and the log start offset let go; ``receipt`` takes a line of it.
+
+        ``log_start`` is where the log is to start, at most where it ends. It is one transaction: a
+        process of this owner that holds the partition goes on with it.
+        """
+        state = self._ownership.join(partition, takes_over=takes_over)
+        moved = None if log_start is None else max(log_start, state.log_start)
+        if moved is not None and moved > state.remote_end:
+            raise InvalidError(
+                "nothing is stored there yet; a log starts at most where it ends. "
+                f"partition={partition} log_start={log_start} remote_end={state.remote_end}"
+            )
+        return expire_remote(
+            self._store, state, self._topic(state), self._store.clock.now_ms(),
+            grace_ms=grace_ms, receipt=receipt, log_start=moved,
+        )  # fmt: skip
+
+    def collect(
+        self,
+        partition: TopicPartition,
+        *,
+        takes_over: bool = False,
+        garbage_age_ms: int = GARBAGE_AGE_MS_DEFAULT,
+    ) -> Collected:
+        """Remove replaced segments whose grace has passed, and objects that nobody names."""
+        state = self.own(partition, takes_over=takes_over)
+        return collect(
+            self._store, self._objects, partition, epoch=state.leader_epoch,
+            garbage_age_ms=garbage_age_ms, clock=self._store.clock, marks=self.restoration.marks,
+        )  # fmt: skip
+
+    def plan_settings(
+        self,
+        partition: TopicPartition,
+        changes: Mapping[str, str | None],
+        runner_for: RunnerFor = _threads,
+        *,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        progressed: Progressed = _silent,
+    ) -> Migration:
+        """Say what follows from other settings (None takes one out); changes nothing.
+
+        A topic that becomes compacted is read once, for the records without a key that would go.
+        InvalidError for settings that contradict.
+        """
+        state = self._store.load(partition)
+        found = self._migration(state, changes)
+        if not found.becomes_compacted:
+            return found
+        return count_records(
+            self._objects, state, found, runner_for, self._clock, memory_bytes=memory_bytes,
+            progressed=progressed,
+        )  # fmt: skip
+
+    def configure(
+        self,
+        partition: TopicPartition,
+        changes: Mapping[str, str | None],
+        runner_for: RunnerFor = _threads,
+        *,
+        drops_keyless: bool = False,
+        takes_over: bool = False,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        progressed: Progressed = _silent,
+    ) -> Migration:
+        """Change settings of a partition as its owner; None takes one out.
+
+        A process of this owner that holds the partition goes on with it.
+
+        A topic that becomes compacted loses its records without a key in the next rounds: they are
+        counted by ``runner_for``, and RefusedError names their number unless ``drops_keyless``.
+        """
+        found = self._migration(self._store.load(partition), changes)
+        if found.becomes_compacted and not drops_keyless:
+            found = self.plan_settings(
+                partition, changes, runner_for, memory_bytes=memory_bytes, progressed=progressed
+            )
+        found.check(drops_keyless=drops_keyless)
+        state = self._ownership.join(partition, takes_over=takes_over)
+        self._store.configure(
+            partition, epoch=state.leader_epoch, settings=found.settings, holder=state.holder
+        )
+        return found
+
+    def _migration(self, state: PartitionState, changes: Mapping[str, str | None]) -> Migration:
+        settings = new_settings(state.settings, changes)
+        after = self._topic_of(settings)
+        check_internal(state.partition.topic, after)
+        return Migration(
+            settings, self._topic(state), after,
+            hazards=hazards_of([(state.partition.topic, after)]),
+        )  # fmt: skip
+
+    def _topic(self, state: PartitionState) -> TopicConfig:
+        """Return the settings that count for a partition, a broker's own topic as brokers read it.
+
+        An older version may have kept others with it.
+        """
+        return pinned(state.partition.topic, self._topic_of(state.settings))
+
+    def hazards(self, partitions: Iterable[TopicPartition]) -> tuple[str, ...]:
+        """Return what is to be known of the settings of partitions, each thing once."""
+        states = (self._store.load(each) for each in partitions)
+        return hazards_of((state.partition.topic, self._topic(state)) for state in states)
+
+    def verify(
+        self, partition: TopicPartition, progressed: Progressed = _silent
+    ) -> tuple[TierFinding, ...]:
+        """Check the invariants of what is live, by reading all of it; changes nothing."""
+        found = verify_remote(self._objects, self._store.load(partition), progressed)
+        if not found:
+            return ()
+        # What was replaced while it was read may be gone by now, and is nobody's.
+        live = self._store.load(partition).segments
+        return tuple(each for each in found if each.segment_id is None or each.segment_id in live)
+
+    def parts(self) -> StoreParts:
+        """Return what a host of a partition works with; it is closed with this store."""
+        return StoreParts(self._store, self._objects, self._owner, self._files, self._clock)

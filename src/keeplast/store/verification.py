@@ -1,0 +1,369 @@
+"""Checks a live store against its invariants, by reading every live object once; changes nothing.
+
+Each finding names the invariant (tiering.md section 10), so that an operator can tell a lost object
+from a wrong row, and the object's key, the offset, what was expected and what was found. What lies
+beside a segment is read before it and compared with its batches as they pass; what is open of
+transactions goes from one segment to the next. So memory is that of a window, of one segment's
+small objects, and of the producers of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keeplast.columns import batch_table as t
+from keeplast.columns.scan import HAS_EVENTS
+from keeplast.errors import CorruptError
+from keeplast.format import leader_epoch, offset_index, producer_snapshot, time_index, txn_index
+from keeplast.format.checksum import crc32c
+from keeplast.format.control import ControlType
+from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
+from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.index_check import IndexCheck
+from keeplast.log.transactions import TransactionFold, markers_of
+from keeplast.log.windows import Window, WindowBuffers, read_windows
+from keeplast.tier.objects.filters import SegmentBytes, decode_head
+from keeplast.tier.objects.object_store import FILTER, ObjectStore, object_key
+from keeplast.tier.objects.transfer import EPOCHS, PART_BYTES
+from keeplast.tier.state.partition_state import PartitionState
+from keeplast.tier.state.routing import Route
+from keeplast.tier.state.segment import RemoteFile, RemoteSegment, is_within_lineage
+
+_T = TypeVar("_T")
+_NO_ENTRIES = np.empty((0, 2), np.int64)
+_NO_TRANSACTIONS: tuple[AbortedTransaction, ...] = ()
+_NO_PRODUCERS: tuple[producer_snapshot.ProducerEntry, ...] = ()
+Progressed = Callable[[int], None]
+WINDOW_BYTES = 4 << 20
+
+
+KEPT_BYTES_MAX = 64 << 20
+"""What is kept of an object beside a segment, to be understood; of a filter this is its head."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierFinding:
+    """Something that is not as it must be."""
+
+    invariant: str
+    segment_id: str | None
+    problem: str
+
+
+def verify_remote(
+    objects: ObjectStore, state: PartitionState, progressed: Progressed
+) -> tuple[TierFinding, ...]:
+    """Return everything that is wrong with the live log of ``state``; nothing when all holds."""
+    found = [*_check_rows(state)]
+    transactions = _Transactions()
+    for route in state.routes:
+        segment = state.segments.get(route.segment_id)
+        if segment is not None:
+            found += _SegmentCheck(objects, state, route, segment, transactions).run()
+            progressed(segment.size_bytes)
+    return tuple(found)
+
+
+def _check_rows(state: PartitionState) -> Iterator[TierFinding]:
+    at = state.routes[0].base_offset if state.routes else state.log_start
+    if at > state.log_start:
+        yield TierFinding("I-14", None, f"offsets {state.log_start}..{at} are served by nobody")
+    for route in state.routes:
+        segment = state.segments.get(route.segment_id)
+        if route.base_offset != at:
+            yield TierFinding("I-14", route.segment_id, f"a hole or overlap at offset {at}")
+        at = route.last_offset + 1
+        if segment is None:
+            yield TierFinding("I-14", route.segment_id, "a route without a segment")
+        elif not is_within_lineage(segment, state.lineage, state.remote_end):
+            yield TierFinding("I-23", route.segment_id, "outside of the leader epochs' lineage")
+        elif segment.base_offset > route.base_offset or segment.last_offset < route.last_offset:
+            yield TierFinding("I-1", route.segment_id, "a route reaches beyond its segment")
+        elif segment.files.get(LOG) is None or segment.files[LOG].size_bytes != segment.size_bytes:
+            yield TierFinding("I-21", route.segment_id, "its row and its log differ in size")
+    if state.log_start > state.remote_end:
+        yield TierFinding("I-14", None, f"the log start {state.log_start} lies beyond the end")
+    if state.remote_bytes != state.effective_bytes():
+        yield TierFinding(
+            "I-21", None,
+            f"the cached size is {state.remote_bytes}, the sum {state.effective_bytes()}",
+        )  # fmt: skip
+    if state.routes and state.first_dirty() > state.remote_end:
+        yield TierFinding("I-18", None, f"the first dirty offset is {state.first_dirty()}")
+
+
+class _Transactions:
+    """What the markers say, carried through the log: what is open, and each producer's last one."""
+
+    def __init__(self) -> None:
+        self._fold = TransactionFold()
+        self._last: dict[int, int] = {}
+        self._aborted: dict[tuple[int, int], int] = {}
+        self._aborts: dict[tuple[int, int], int] = {}
+
+    def add(self, window: Window, first: int, last: int) -> None:
+        """Account for the batches of a window that end in [first, last]."""
+        if not window.marks & HAS_EVENTS:
+            return
+        rows = window.table[: window.batches]
+        is_live = (rows[:, t.LAST_OFFSET] >= first) & (rows[:, t.LAST_OFFSET] <= last)
+        # A header without records has nothing that an index could hide.
+        is_live &= rows[:, t.COUNT] > 0
+        table = np.ascontiguousarray(rows[is_live])
+        live = replace(window, table=table, batches=len(table))
+        for producer_id, offset, kind in markers_of(live).tolist():
+            if kind == ControlType.ABORT:
+                self._aborts[producer_id, offset] = self._last.get(producer_id, -1)
+            self._last[producer_id] = offset
+        for entry in self._fold.add(live):
+            self._aborted[entry.producer_id, entry.last_offset] = entry.first_offset
+
+    def compare(self, entries: Sequence[AbortedTransaction]) -> Iterator[tuple[int, str, int, int]]:
+        """Yield what is wrong with the index of the segment that was read: offset, problem,
+        expected and found; and begin the next segment.
+        """
+        aborted, aborts = self._aborted, self._aborts
+        self._aborted, self._aborts = {}, {}
+        named = {(entry.producer_id, entry.last_offset): entry.first_offset for entry in entries}
+        for (producer_id, last), first in aborted.items():
+            found = named.get((producer_id, last))
+            if found is None or found > first:
+                problem = f"aborted records of producer {producer_id} are not indexed"
+                yield last, problem, first, -1 if found is None else found
+        for (producer_id, last), first in named.items():
+            before = aborts.get((producer_id, last))
+            if before is None:
+                yield last, f"no abort marker of producer {producer_id} ends an entry", last, -1
+            elif first <= before:
+                problem = f"an entry of producer {producer_id} hides an earlier transaction"
+                yield last, problem, before + 1, first
+
+
+class _SegmentCheck:
+    """One live segment: its objects, each read once, against its row and each other."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        state: PartitionState,
+        route: Route,
+        segment: RemoteSegment,
+        transactions: _Transactions,
+    ) -> None:
+        self._objects = objects
+        self._state = state
+        self._route = route
+        self._segment = segment
+        self._transactions = transactions
+        self._found: list[TierFinding] = []
+
+    def run(self) -> list[TierFinding]:
+        """Return what is wrong."""
+        segment = self._segment
+        beside = {
+            suffix: self._read(suffix, expected)
+            for suffix, expected in segment.files.items()
+            if suffix != LOG
+        }
+        self._understand(beside)
+        offsets = self._decoded(beside, INDEX, offset_index.decode, _NO_ENTRIES)
+        times = self._decoded(beside, TIME_INDEX, time_index.decode, _NO_ENTRIES)
+        entries = self._decoded(beside, TXN_INDEX, txn_index.decode, _NO_TRANSACTIONS)
+        if LOG in segment.files:
+            self._check_log(offsets, times)
+        live = self._route
+        for entry in entries:
+            if not segment.base_offset <= entry.last_offset <= segment.last_offset:
+                self._tell(
+                    "I-8", TXN_INDEX, "an entry ends in another segment", entry.last_offset,
+                    f"[{segment.base_offset}, {segment.last_offset}]", entry.last_offset,
+                )  # fmt: skip
+        for offset, problem, expected, found in self._transactions.compare(
+            [e for e in entries if live.base_offset <= e.last_offset <= live.last_offset]
+        ):
+            self._tell("I-8", TXN_INDEX, problem, offset, expected, found)
+        return self._found
+
+    def _key(self, suffix: str) -> str:
+        segment = self._segment
+        return object_key(
+            self._state.partition, self._state.topic_id, segment.segment_id, segment.base_offset,
+            suffix,
+        )  # fmt: skip
+
+    def _tell(
+        self,
+        invariant: str,
+        suffix: str,
+        problem: str,
+        offset: int,
+        expected: object,
+        found: object,
+    ) -> None:
+        self._found.append(
+            TierFinding(
+                invariant, self._segment.segment_id,
+                f"{problem}. key={self._key(suffix)} offset={offset} expected={expected} "
+                f"found={found}",
+            )
+        )  # fmt: skip
+
+    def _read(self, suffix: str, expected: RemoteFile) -> bytes | None:
+        """Return an object that is what was written, as far as it is kept, else None."""
+        kept = bytearray()
+        try:
+            handle = _Summed(self._objects, self._key(suffix))
+        except FileNotFoundError:
+            self._compare(suffix, expected, None)
+            return None
+        buffer = memoryview(bytearray(min(max(handle.size_bytes, 1), PART_BYTES)))
+        position = 0
+        while count := handle.pread_into(buffer, position):
+            if len(kept) < KEPT_BYTES_MAX:
+                kept += buffer[:count]
+            position += count
+        found = handle.finished()
+        self._compare(suffix, expected, found)
+        return bytes(kept) if found == expected else None
+
+    def _compare(self, suffix: str, expected: RemoteFile, found: RemoteFile | None) -> None:
+        base = self._segment.base_offset
+        if found is None:
+            self._tell("I-14", suffix, "the object is gone", base, expected.size_bytes, None)
+        elif found != expected:
+            self._tell(
+                "I-9", suffix, "the object is not what was written", base,
+                f"{expected.size_bytes} bytes, crc32c {expected.crc32c:#010x}",
+                f"{found.size_bytes} bytes, crc32c {found.crc32c:#010x}",
+            )  # fmt: skip
+
+    def _decoded(
+        self,
+        beside: Mapping[str, bytes | None],
+        suffix: str,
+        decode: Callable[[bytes], _T],
+        nothing: _T,
+    ) -> _T:
+        data = beside.get(suffix)
+        if data is None:
+            return nothing
+        try:
+            return decode(data)
+        except CorruptError as error:
+            self._tell(
+                "I-9", suffix, error.problem, self._segment.base_offset, error.expected, error.found
+            )
+            return nothing
+
+    def _understand(self, beside: Mapping[str, bytes | None]) -> None:
+        """Check what no batch is needed for: producers, leader epochs, and whose filter it is."""
+        segment = self._segment
+        self._decoded(beside, SNAPSHOT, producer_snapshot.decode, _NO_PRODUCERS)
+        epochs = self._decoded(beside, EPOCHS, leader_epoch.decode, segment.epochs)
+        starts = {each.epoch: each.start_offset for each in self._state.lineage}
+        # What a broker wrote before its first epoch counts as that one's, and no list has it yet.
+        begun = {e.epoch for e in segment.epochs if starts.get(e.epoch, 0) <= segment.last_offset}
+        if begun - {each.epoch for each in epochs}:
+            self._tell(
+                "I-23", EPOCHS, "leader epochs of the segment are missing", segment.base_offset,
+                sorted(each.epoch for each in segment.epochs), [each.epoch for each in epochs],
+            )  # fmt: skip
+        log = segment.files.get(LOG)
+        data = beside.get(FILTER)
+        if data is None or log is None:
+            return
+        head = self._decoded(beside, FILTER, lambda d: decode_head(d, self._key(FILTER)), None)
+        speaks_for = SegmentBytes(segment.segment_id, log.size_bytes, log.crc32c)
+        if head is not None and head.segment != speaks_for:
+            self._tell(
+                "I-9", FILTER, "the filter is another segment's", segment.base_offset, speaks_for,
+                head.segment,
+            )  # fmt: skip
+
+    def _check_log(self, offsets: NDArray[np.int64], times: NDArray[np.int64]) -> None:
+        """Read the log: its batches against the row, the indexes against the batches."""
+        segment, route = self._segment, self._route
+        try:
+            handle = _Summed(self._objects, self._key(LOG))
+        except FileNotFoundError:
+            self._compare(LOG, segment.files[LOG], None)
+            return
+        path = Path(self._key(LOG))
+        indexes = IndexCheck(
+            offsets, times, base_offset=segment.base_offset, last_offset=segment.last_offset,
+            size_bytes=segment.size_bytes,
+        )  # fmt: skip
+        at = segment.base_offset
+        try:
+            for window in read_windows(handle, path, WindowBuffers(WINDOW_BYTES)):
+                rows = window.table[: window.batches]
+                lasts = rows[:, t.LAST_OFFSET]
+                starts = np.where(rows[:, t.MAGIC] < 2, lasts, rows[:, t.BASE_OFFSET])
+                floors = np.concatenate([[at], lasts[:-1] + 1])
+                bad = np.flatnonzero((starts < floors) | (lasts < starts))
+                if len(bad):
+                    self._tell(
+                        "I-1", LOG, "a batch begins below the end of what lies before it",
+                        int(starts[bad[0]]), f">= {floors[bad[0]]}", int(starts[bad[0]]),
+                    )  # fmt: skip
+                indexes.add(window)
+                self._transactions.add(window, route.base_offset, route.last_offset)
+                at = int(lasts.max()) + 1
+        except CorruptError as error:
+            self._found.append(TierFinding("I-5", segment.segment_id, str(error)))
+        else:
+            if at != segment.next_offset:
+                self._tell(
+                    "I-6", LOG, "its last batch ends elsewhere than the segment", at - 1,
+                    segment.last_offset, at - 1,
+                )  # fmt: skip
+            indexes.finish()
+            if segment.max_timestamp_ms != indexes.latest_ms:
+                self._tell(
+                    "I-21", LOG, "the row has another greatest timestamp", segment.last_offset,
+                    indexes.latest_ms, segment.max_timestamp_ms,
+                )  # fmt: skip
+        for each in indexes.problems:
+            self._tell("I-9", each.kind, each.problem, each.offset, each.expected, each.found)
+        self._compare(LOG, segment.files[LOG], handle.finished())
+
+
+class _Summed:
+    """An object that is read ahead, window by window, and summed on the way."""
+
+    def __init__(self, objects: ObjectStore, key: str) -> None:
+        self._objects = objects
+        self._key = key
+        self.size_bytes = objects.stat(key).size_bytes
+        self._crc = 0
+        self._summed_to = 0
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        end = min(position + len(buffer), self.size_bytes)
+        data = self._objects.read_range(self._key, position, end)
+        buffer[: len(data)] = data
+        # Windows overlap by the batch that was cut off at the end of the one before.
+        if position <= self._summed_to < position + len(data):
+            self._crc = crc32c(data[self._summed_to - position :], self._crc)
+            self._summed_to = position + len(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Do nothing: a range is one request."""
+
+    def finished(self) -> RemoteFile:
+        """Read what damage kept from being read; return what the whole object is."""
+        while self._summed_to < self.size_bytes:
+            end = min(self._summed_to + WINDOW_BYTES, self.size_bytes)
+            data = self._objects.read_range(self._key, self._summed_to, end)
+            if not data:
+                break
+            self._crc = crc32c(data, self._crc)
+            self._summed_to += len(data)
+        return RemoteFile(self._summed_to, self._crc)

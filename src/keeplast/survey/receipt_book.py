@@ -1,0 +1,275 @@
+"""Reads receipts again: what rounds said of themselves, one JSON line a wave.
+
+A last line that a crash cut off is of a wave that was not begun; it is left out. What
+is not a receipt is refused: a verdict must not rest on half of one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from keeplast.errors import CompactionError, InvalidError
+from keeplast.log.files import FileSystem, reading
+from keeplast.model.partition import TopicPartition
+from keeplast.model.strategy import Strategy
+
+BYTES_MAX = 1 << 30
+"""A receipt file that is larger is not read again; start another one."""
+VERSIONS = (1, 2)
+LINE_BYTES, LINE_BYTES_MAX = 1 << 16, 1 << 24
+"""How much of a file's end is read for its last line, at first and at most."""
+CLOCK_MS_MIN = 1000
+"""Clocks are corrected by less all the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEntry:
+    """A segment that a round found (``batches`` None) or left; ``crc32c`` None when not taken."""
+
+    base_offset: int
+    size_bytes: int
+    mtime_ms: int | None = None
+    batches: int | None = None
+    crc32c: int | None = None
+    sources: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReceipt:
+    """The lines of one round as one, which is ``document``.
+
+    ``attempt`` is the round's name in all of its lines, None in old ones, which had one line a
+    round. ``has_ended`` is False where more waves were to follow the last line. ``clean_to`` is the
+    cleaner checkpoint before the round, None where the line does not tell.
+    """
+
+    partition: TopicPartition
+    now_ms: int
+    delete_retention_ms: int
+    min_compaction_lag_ms: int
+    first_dirty: int
+    bound: int
+    end_offset: int
+    inputs: tuple[SegmentEntry, ...]
+    outputs: tuple[SegmentEntry, ...]
+    producers: tuple[tuple[int, int, int], ...] | None
+    messages_written: int
+    document: dict[str, Any]
+    strategy: Strategy = Strategy.OFFSET
+    strategy_header: str | None = None
+    attempt: str | None = None
+    has_ended: bool = True
+    clean_to: int | None = None
+    expired: frozenset[int] = frozenset()
+    """Base offsets of what retention or the log start offset let go since."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryReceipt:
+    """A line about segments that expired; ``bases`` are theirs."""
+
+    partition: TopicPartition
+    now_ms: int
+    log_start_before: int
+    log_start: int
+    bases: tuple[int, ...]
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalReceipt:
+    """A line about what a user took out of a store; of no directory, and no round's."""
+
+    partition: TopicPartition
+    now_ms: int
+    start: int
+    end: int
+    document: dict[str, Any]
+
+
+Entry = RoundReceipt | ExpiryReceipt | RemovalReceipt
+
+
+def read_receipts(path: Path, files: FileSystem) -> tuple[RoundReceipt, ...]:
+    """Return the rounds in a receipt file, in order; InvalidError when it is no receipt file."""
+    return rounds_of(read_entries(path, files))
+
+
+def rounds_of(entries: Sequence[Entry]) -> tuple[RoundReceipt, ...]:
+    """Return the rounds, in order, each with what expired after it.
+
+    What expired before any round is nobody's.
+    """
+    rounds: list[RoundReceipt] = []
+    newest: dict[TopicPartition, int] = {}
+    for entry in entries:
+        if isinstance(entry, RoundReceipt):
+            newest[entry.partition] = len(rounds)
+            rounds.append(entry)
+        elif isinstance(entry, ExpiryReceipt) and entry.partition in newest:
+            at = newest[entry.partition]
+            rounds[at] = replace(rounds[at], expired=rounds[at].expired.union(entry.bases))
+    return tuple(rounds)
+
+
+def clock_notes(files: FileSystem, path: Path | None, now_ms: int) -> tuple[str, ...]:
+    """Return what to tell when ``now_ms`` lies before the last receipt, nothing when it does not.
+
+    A host's clock was ahead then or is behind now: what time removes went too early, or goes late.
+    A file that is no receipt, or cannot be read, is its reader's and its writer's business.
+    """
+    if path is None:
+        return ()
+    try:
+        last_ms = _last_ms(files, path.resolve())
+    except (CompactionError, OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ()
+    behind_ms = last_ms - now_ms
+    if behind_ms < CLOCK_MS_MIN:
+        return ()
+    note = (
+        f"the clock is {behind_ms / 1000:.0f} s behind the last receipt: it was ahead then, and "
+        "what goes by time went early, or it is behind now, and that goes late; set it right. "
+        f"receipt={path} last_ms={last_ms} now_ms={now_ms}"
+    )
+    return (note,)
+
+
+def _last_ms(files: FileSystem, path: Path) -> int:
+    """Return the time of the last whole line; ValueError without one that is short enough."""
+    with reading(files, path) as handle:
+        size, length = handle.size_bytes, LINE_BYTES
+        while True:
+            data = bytearray(min(length, size))
+            del data[handle.pread_into(memoryview(data), size - len(data)) :]
+            lines = bytes(data).split(b"\n")
+            # What stands behind the last newline was cut off by a crash, and what stands before the
+            # first one may lack its beginning.
+            whole = lines[:-1] if len(data) == size else lines[1:-1]
+            if whole:
+                return int(json.loads(whole[-1])["now_ms"])
+            if length >= min(size, LINE_BYTES_MAX):
+                raise ValueError("no whole line")
+            length *= 4
+
+
+def read_entries(path: Path, files: FileSystem) -> tuple[Entry, ...]:
+    """Return what a receipt file tells, in order, a round once, however many waves it had.
+
+    InvalidError when it is no receipt file.
+    """
+    # A file that the user names may be a link.
+    data = files.read_bytes(path.resolve(), BYTES_MAX)
+    whole, _, _ = data.rpartition(b"\n")
+    receipts: dict[object, Entry] = {}
+    for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
+        try:
+            entry = _entry(json.loads(line))
+            name: object = number
+            if isinstance(entry, RoundReceipt) and entry.attempt is not None:
+                name = (entry.partition, entry.attempt)
+                # A round stands where its newest wave does.
+                earlier = receipts.pop(name, None)
+                if isinstance(earlier, RoundReceipt):
+                    entry = _receipt(_joined(earlier.document, entry.document))
+            receipts[name] = entry
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise InvalidError(
+                f"not a receipt; give the file that clean --receipt wrote. path={path} "
+                f"line={number} problem={type(error).__name__}: {error}"
+            ) from error
+    if not receipts:
+        raise InvalidError(f"no whole receipt in the file. path={path}")
+    return tuple(receipts.values())
+
+
+def _joined(earlier: dict[str, Any], wave: dict[str, Any]) -> dict[str, Any]:
+    """Return the lines of a round so far and its next one as one."""
+    seen = {segment["base"]: segment for segment in wave["inputs"]}
+    round_ = dict(wave["round"])
+    round_["groups"] = [*(earlier["round"].get("groups") or ()), *(round_.get("groups") or ())]
+    return {
+        **earlier,
+        **wave,
+        "inputs": [seen.get(segment["base"], segment) for segment in earlier["inputs"]],
+        "outputs": [*earlier["outputs"], *wave["outputs"]],
+        "round": round_,
+    }
+
+
+def _entry(document: dict[str, Any]) -> Entry:
+    if "removal" in document:
+        return _removal(document)
+    return _expiry(document) if "expiry" in document else _receipt(document)
+
+
+def _removal(document: dict[str, Any]) -> RemovalReceipt:
+    if document["version"] not in VERSIONS:
+        raise ValueError(f"version {document['version']}")
+    found = document["removal"]
+    return RemovalReceipt(
+        partition=TopicPartition(str(document["topic"]), int(document["partition"])),
+        now_ms=int(document["now_ms"]),
+        start=int(found["start"]),
+        end=int(found["end"]),
+        document=document,
+    )
+
+
+def _expiry(document: dict[str, Any]) -> ExpiryReceipt:
+    if document["version"] not in VERSIONS:
+        raise ValueError(f"version {document['version']}")
+    found = document["expiry"]
+    return ExpiryReceipt(
+        partition=TopicPartition(str(document["topic"]), int(document["partition"])),
+        now_ms=int(document["now_ms"]),
+        log_start_before=int(found["log_start_before"]),
+        log_start=int(found["log_start"]),
+        bases=tuple(int(segment["base"]) for segment in found["segments"]),
+        document=document,
+    )
+
+
+def _receipt(document: dict[str, Any]) -> RoundReceipt:
+    if document["version"] not in VERSIONS:
+        raise ValueError(f"version {document['version']}")
+    config, found = document["config"], document["round"]
+    producers = document.get("producers")
+    return RoundReceipt(
+        partition=TopicPartition(str(document["topic"]), int(document["partition"])),
+        now_ms=int(document["now_ms"]),
+        delete_retention_ms=int(config["delete.retention.ms"]),
+        min_compaction_lag_ms=int(config["min.compaction.lag.ms"]),
+        first_dirty=int(found["first_dirty"]),
+        bound=int(found["bound"]),
+        end_offset=int(found["end_offset"]),
+        inputs=tuple(
+            SegmentEntry(int(s["base"]), int(s["bytes"]), int(s["mtime_ms"]), None, s.get("crc32c"))
+            for s in document["inputs"]
+        ),
+        outputs=tuple(
+            SegmentEntry(
+                int(s["base"]),
+                int(s["bytes"]),
+                None,
+                int(s["batches"]),
+                s.get("crc32c"),
+                tuple(int(base) for base in s["sources"]),
+            )
+            for s in document["outputs"]
+        ),
+        producers=None
+        if producers is None
+        else tuple((int(a), int(b), int(c)) for a, b, c in producers),
+        messages_written=int(found["stats"]["messages_written"]),
+        document=document,
+        strategy=Strategy(config.get("compaction.strategy", Strategy.OFFSET)),
+        strategy_header=config.get("compaction.strategy.header"),
+        attempt=None if document.get("attempt") is None else str(document["attempt"]),
+        has_ended=bool(document.get("is_last", True)),
+        clean_to=None if document.get("clean_to") is None else int(document["clean_to"]),
+    )

@@ -1,0 +1,274 @@
+"""What a run says afterwards: the numbers of every round, and of every failure.
+
+The field names are the JSON document's; ``to_json`` is the only place where that is spelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from keeplast.cleaner.explanation import Dating
+from keeplast.errors import CorruptError, error_text
+from keeplast.rewrite.stats import FilterStats, Reasons, Stats, add_counters
+
+JSON_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a round would bring, from a sample of the log; the sample's own size alone is exact.
+
+    Names are those of :class:`Stats` and :class:`Reasons`. None where the sample was too small to
+    say anything. ``key_map_bytes`` is the memory that the key map takes, ``seconds`` the time on
+    one core, without waiting for the disk.
+    """
+
+    sampled_bytes: int
+    sampled_records: int
+    messages_read: int
+    messages_written: int | None
+    bytes_read: int
+    bytes_written: int | None
+    tombstones_read: int
+    tombstones_written: int | None
+    superseded_records: int | None
+    tombstone_records: int | None
+    aborted_records: int
+    keyless_records: int
+    distinct_keys: int | None
+    key_map_bytes: int | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """One group of a plan: the base offsets and byte sizes of its sources."""
+
+    bases: tuple[int, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """Why a partition's round failed."""
+
+    error_class: str
+    message: str
+    path: str | None = None
+    position: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """One round of one partition.
+
+    ``uncleanable`` is the first uncleanable offset before, ``bound`` after rounding down to a
+    segment base; all offsets are exclusive ends but ``first_dirty``. ``end_offset`` is the next
+    first dirty offset; None when nothing was decided. ``notes`` say what limited the round,
+    ``dating`` counts the dirty segments whose dates cannot be taken for their age.
+    ``is_expired_round``: only what had expired was removed, and the checkpoint stays.
+    ``shape`` is how the work was or would be cut, with ``buckets`` where it has any.
+    ``chunks`` is how many parts of the dirty section were cleaned one after another, and
+    ``filters`` what filters did; both are of rounds on the tier only.
+    Only a plan that is not exact has ``estimate`` and ``disk_bytes``, the free space without which
+    the round is refused.
+    """
+
+    first_dirty: int | None = None
+    uncleanable: int | None = None
+    bound: int | None = None
+    end_offset: int | None = None
+    log_start: int | None = None
+    log_end: int | None = None
+    last_stable: int | None = None
+    clean_bytes: int | None = None
+    cleanable_bytes: int | None = None
+    ratio: float | None = None
+    compaction_delay_ms: int | None = None
+    dating: Dating | None = None
+    skipped: bool = False
+    is_expired_round: bool = False
+    reason: str | None = None
+    stats: Stats | None = None
+    reasons: Reasons | None = None
+    groups: tuple[GroupReport, ...] | None = None
+    shape: str | None = None
+    buckets: int | None = None
+    shape_reason: str | None = None
+    disk_bytes: int | None = None
+    estimate: Estimate | None = None
+    chunks: int | None = None
+    filters: FilterStats | None = None
+    notes: tuple[str, ...] = ()
+    error: ErrorReport | None = None
+    failure: Exception | None = None
+
+
+def joined_reports(first: RoundReport, second: RoundReport) -> RoundReport:
+    """Return the report of two chunks of one round: the bounds and the reason are the first's."""
+    return replace(
+        first,
+        end_offset=second.end_offset,
+        stats=add_counters(first.stats, second.stats),
+        reasons=add_counters(first.reasons, second.reasons),
+        groups=(first.groups or ()) + (second.groups or ()),
+        filters=add_counters(first.filters, second.filters),
+        notes=(*first.notes, *(note for note in second.notes if note not in first.notes)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredReport:
+    """A segment that expired: its base offset and bytes, by which rule, and why in words.
+
+    ``rule`` is ``log_start``, ``size`` or ``time``; ``newest_ms`` is the time that the last looked
+    at: the largest timestamp, or the file's time where no record has one.
+    """
+
+    base: int
+    bytes: int
+    newest_ms: int | None
+    rule: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryReport:
+    """What went of one partition by retention and log start offset, or would go.
+
+    ``log_start`` is the first readable offset afterwards. ``rolled_active`` says that all of the
+    log went, and an empty active segment at its end was made first. ``notes`` say what stays.
+    """
+
+    log_start_before: int | None = None
+    log_start: int | None = None
+    high_watermark: int | None = None
+    rolled_active: bool = False
+    segments: tuple[ExpiredReport, ...] = ()
+    notes: tuple[str, ...] = ()
+    error: ErrorReport | None = None
+    failure: Exception | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of the segments that went."""
+        return sum(segment.bytes for segment in self.segments)
+
+    def by_rule(self) -> dict[str, tuple[int, int]]:
+        """Return segments and bytes by the rule they went by."""
+        found: dict[str, tuple[int, int]] = {}
+        for segment in self.segments:
+            count, size = found.get(segment.rule, (0, 0))
+            found[segment.rule] = (count + 1, size + segment.bytes)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """All rounds of one partition; the last one speaks for the partition.
+
+    ``expiry`` is what retention did afterwards, None when it was not asked for.
+    """
+
+    topic: str
+    partition: int
+    rounds: tuple[RoundReport, ...]
+    expiry: ExpiryReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CleanReport:
+    """All partitions of one call, in the order of their names.
+
+    ``warnings`` are what is to be known of their settings, a sentence each. ``assumed`` are the
+    defaults of Kafka's that the call rests on because no source says them, by key.
+    """
+
+    partitions: tuple[PartitionReport, ...]
+    warnings: tuple[str, ...] = ()
+    assumed: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document that ``--json`` prints."""
+        return {
+            "version": JSON_VERSION,
+            "warnings": list(self.warnings),
+            "assumed": dict(self.assumed),
+            "partitions": [
+                {
+                    "topic": p.topic,
+                    "partition": p.partition,
+                    **(round_to_json(p.rounds[-1]) if p.rounds else {}),
+                    "rounds": [round_to_json(r) for r in p.rounds],
+                    "expiry": None if p.expiry is None else expiry_to_json(p.expiry),
+                }
+                for p in self.partitions
+            ],
+        }
+
+
+def describe_error(error: Exception) -> ErrorReport:
+    """Return what the report keeps of ``error``."""
+    path = error.path if isinstance(error, CorruptError) else None
+    if isinstance(error, OSError) and error.filename is not None:
+        path = str(error.filename)
+    position = error.position if isinstance(error, CorruptError) else None
+    return ErrorReport(type(error).__name__, error_text(error), path, position)
+
+
+def _plain(value: object) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in fields(value)}  # type: ignore[arg-type]
+
+
+def round_to_json(r: RoundReport) -> dict[str, Any]:
+    """Return one round as the document shows it."""
+    document = _plain(r)
+    del document["failure"]
+    document["stats"] = _plain(r.stats) if r.stats else None
+    document["reasons"] = _plain(r.reasons) if r.reasons else None
+    document["estimate"] = _plain(r.estimate) if r.estimate else None
+    document["filters"] = _filters_to_json(r.filters)
+    document["dating"] = _plain(r.dating) if r.dating else None
+    document["groups"] = (
+        None if r.groups is None else [{"bases": list(g.bases), "bytes": g.bytes} for g in r.groups]
+    )
+    document["notes"] = list(r.notes)
+    document["error"] = _error_to_json(r.error)
+    return document
+
+
+def _filters_to_json(stats: FilterStats | None) -> dict[str, Any] | None:
+    if stats is None:
+        return None
+    return {
+        **_plain(stats),
+        "share_skipped": stats.share_skipped,
+        "share_of_segments": stats.share_of_segments,
+    }
+
+
+def expiry_to_json(e: ExpiryReport) -> dict[str, Any]:
+    """Return an expiry as the document shows it."""
+    document = _plain(e)
+    del document["failure"]
+    document["bytes"] = e.bytes
+    document["by_rule"] = {
+        rule: {"segments": count, "bytes": size} for rule, (count, size) in e.by_rule().items()
+    }
+    document["segments"] = [_plain(segment) for segment in e.segments]
+    document["notes"] = list(e.notes)
+    document["error"] = _error_to_json(e.error)
+    return document
+
+
+def _error_to_json(error: ErrorReport | None) -> dict[str, Any] | None:
+    if error is None:
+        return None
+    return {
+        "class": error.error_class,
+        "message": error.message,
+        "path": error.path,
+        "position": error.position,
+    }

@@ -1,0 +1,99 @@
+"""What a caller asks of a run: plain values, no objects.
+
+Nothing here has a default that reads the machine; ``None`` says "as the directory tells".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from keeplast.cleaner.internal_topics import check_internal
+from keeplast.cleaner.selection import Order
+from keeplast.cleaner.shapes import Shape
+from keeplast.errors import InvalidError
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
+
+MEMORY_BYTES_DEFAULT = 256 << 20
+"""Windows, buffers and decompressed data kept between the passes; the key map comes on top."""
+
+TASK_MEMORY_BYTES_DEFAULT = 1 << 30
+"""What a Spark task may hold of keys; its windows and buffers come on top."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRequest:
+    """One partition to work on and its effective settings.
+
+    RefusedError for a broker's own topic with settings that its readers do not share.
+    """
+
+    partition: TopicPartition
+    path: Path
+    topic: TopicConfig
+    cleaner: CleanerConfig = field(default_factory=CleanerConfig)
+
+    def __post_init__(self) -> None:
+        """Refuse settings by which a broker's own topic would lose what brokers need of it."""
+        check_internal(self.partition.topic, self.topic)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanRequest:
+    """A call of clean or plan.
+
+    ``rounds`` None means until ``end_offset`` reaches the bound. Offsets given here stand in place
+    of what the directory says and apply to every partition of the call: each may hold a round
+    back, and so may a clock that is behind; what would lift a limit is refused by whoever writes,
+    unless ``is_unsafe`` lets it stand as given (:mod:`keeplast.survey.given`). ``target`` None
+    means in place; else a directory that receives the cleaned log while the source stays as it is:
+    a new or empty one, unless ``overwrites`` gives up what lies at it.
+    ``rolls_idle`` leaves an active segment whose first record is older than ``segment.ms`` or
+    ``max.compaction.lag.ms`` before a round, which Kafka does only when it appends. ``expired``
+    asks for a round also where only tombstones or markers whose time has passed are left to go.
+    ``order`` is the order in which partitions are begun. ``retention`` removes
+    afterwards the segments that retention and the log start offset let go.
+    ``shape`` None lets the planner choose; ``task_memory_bytes`` is what a task that shares its
+    memory with no other may hold of keys. ``clean_elsewhere_to`` is for directories that hold a
+    part of a log, of which the rest is clean below that offset: tombstones and markers stay and get
+    no horizon, and an aborted transaction that ends at or above it stays with what is behind it.
+    """
+
+    partitions: tuple[PartitionRequest, ...]
+    now_ms: int | None = None
+    high_watermark: int | None = None
+    log_start_offset: int | None = None
+    first_dirty_offset: int | None = None
+    uncleanable_offset: int | None = None
+    is_unsafe: bool = False
+    memory_bytes: int = MEMORY_BYTES_DEFAULT
+    rounds: int | None = 1
+    roll_active: bool = False
+    rolls_idle: bool = False
+    retention: bool = False
+    force: bool = False
+    expired: bool = False
+    order: Order = Order.OVERDUE_FIRST
+    target: Path | None = None
+    overwrites: bool = False
+    receipt: Path | None = None
+    shape: Shape | None = None
+    task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT
+    clean_elsewhere_to: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InvalidError for a number of rounds that would do nothing, and say nothing."""
+        if self.rounds is not None and self.rounds < 1:
+            raise InvalidError(f"at least one round is needed. rounds={self.rounds}")
+
+    @property
+    def forgets_unreplicated_markers(self) -> bool:
+        """Say whether a snapshot above the high watermark is believed about what has ended.
+
+        A broker that has just started does so, and who insists on a high watermark gets what that
+        broker's cleaner would do. Everybody else waits until the marker is on every replica.
+        """
+        return (
+            self.is_unsafe and self.high_watermark is not None and self.clean_elsewhere_to is None
+        )

@@ -1,0 +1,499 @@
+"""Looks at a partition without reading all of it, and decides what a round may touch.
+
+Reads index files, the newest usable producer snapshot and what follows it, the tail of the active
+segment and the first header of each dirty segment. Records are left to the passes. The result is a
+:class:`RoundPlan`, or the reason why there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from keeplast.cleaner.eligibility import (
+    CleanableRange,
+    FirstDirty,
+    FirstUncleanable,
+    find_cleanable_range,
+    find_expired_bound,
+    find_first_dirty,
+    find_first_uncleanable,
+    find_kept_transaction,
+    segments_between,
+)
+from keeplast.cleaner.explanation import Dating, dating_sentences, given_limit
+from keeplast.cleaner.plan import RoundPlan
+from keeplast.cleaner.producers import last_records
+from keeplast.cleaner.section import (
+    DirtySection,
+    find_dirty_section,
+    section_notes,
+    skip_reason,
+)
+from keeplast.errors import InvalidError
+from keeplast.format import producer_snapshot
+from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.files import FileSystem
+from keeplast.log.format_guard import check_magic, check_understood
+from keeplast.log.partition_log import (
+    LoadedIndexes,
+    PartitionFiles,
+    SegmentIndexes,
+    Tail,
+    find_offset_from,
+    find_tail,
+    list_partition,
+    read_first_batch_timestamp,
+    summarize,
+)
+from keeplast.log.producer_state import ProducerState
+from keeplast.log.windows import WindowBuffers
+from keeplast.model.segment import SegmentSummary
+from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import TopicConfig
+from keeplast.survey.file_notes import file_notes
+from keeplast.survey.given import (
+    clock_lifts,
+    first_dirty_lifts,
+    uncleanable_lifts,
+)
+from keeplast.survey.horizons import Expired, ExpiredBook, HorizonBook
+from keeplast.survey.key_bound import key_capacity, key_slots
+from keeplast.survey.log_bounds import Checkpoints, LogBounds, actual_log_start, find_bounds
+from keeplast.survey.producer_replay import (
+    derived_aborted,
+    find_undecided,
+    indexed_aborted,
+    replay_producers,
+)
+from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.rolling import ForeseenRoll, foreseen, idle_reason
+from keeplast.survey.sample import SampleChoice, choose_sample
+
+SURVEY_WINDOW_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A partition as found, and what follows for a round at ``now_ms``.
+
+    ``plan`` is None when nothing can be cleaned or nothing is worth it; ``reason`` says why.
+    ``sample`` is what an estimate would read of it, chosen here because the indexes are at hand.
+    ``segments`` are those of ``listing``, summarized. ``clean_to`` is the first dirty offset by the
+    directory alone, above which nothing is clean yet; ``lifts`` says which given values go beyond
+    what the directory allows, and is for whoever writes to refuse. ``roll`` is there when the last
+    of ``segments`` has no file yet.
+    """
+
+    listing: PartitionFiles
+    segments: tuple[SegmentSummary, ...]
+    tail: Tail
+    log_start: int
+    last_stable: int
+    first_dirty: FirstDirty
+    uncleanable: FirstUncleanable
+    cleanable: CleanableRange
+    compaction_delay_ms: int
+    overdue_from_ms: int | None
+    dating: Dating
+    plan: RoundPlan | None
+    sample: SampleChoice | None
+    reason: str | None
+    notes: tuple[str, ...]
+    clean_to: FirstDirty
+    lifts: tuple[str, ...] = ()
+    roll: ForeseenRoll | None = None
+
+    def checkpoint_after(self, end_offset: int) -> int | None:
+        """Return the cleaner checkpoint of a round that ended at ``end_offset``, None to leave it.
+
+        It never moves over a range that was not cleaned: a round that began above what is clean
+        leaves it there, however it came to begin there.
+        """
+        if self.first_dirty.offset <= self.clean_to.offset:
+            return end_offset
+        return self.clean_to.offset if self.clean_to.repairs else None
+
+
+def survey_partition(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    checkpoints: Checkpoints,
+    files: FileSystem,
+    now_ms: int,
+    *,
+    foresees_roll: bool = False,
+    book: ExpiredBook | None = None,
+    known: Mapping[int, SegmentSummary] | None = None,
+    clock_ms: int | None = None,
+) -> Survey:
+    """Survey one partition; CorruptError, RefusedError or OSError when that is not possible.
+
+    What was given counts, also where it lifts a limit: :attr:`Survey.lifts` says so. ``clock_ms``
+    is the machine's clock, None when ``now_ms`` is. ``foresees_roll`` looks at the log as it will
+    be when its active segment was left as ``request`` asks for; otherwise that has happened.
+    ``book`` remembers what has expired where, for a request that asks for that. ``known`` are
+    closed segments, by base offset, of which everything but the first timestamp is known already:
+    their indexes are read when something in them must be found, nothing asks again whether their
+    format is understood, and no sample is chosen.
+    """
+    topic = partition.topic
+    key_capacity(partition)  # A map that cannot be is refused before anything is read.
+    if not known:
+        check_understood(partition.path, files)
+    log = _read_log(partition, request, checkpoints, files, now_ms, foresees_roll=foresees_roll)
+    actual_start = actual_log_start(partition.partition, checkpoints, log.listing)
+    by_checkpoint, clean_to = (
+        find_first_dirty(
+            checkpoints.cleaner.get(partition.partition),
+            log_start=log_start,
+            log_end=log.tail.log_end,
+        )
+        for log_start in (log.bounds.log_start, actual_start)
+    )
+    first_dirty = _first_dirty(request, by_checkpoint, log.bounds.log_start)
+    segments = _summaries(log, first_dirty.offset, files, known or {})
+    # The bound follows from the checkpoint also when another first dirty offset is asked for: what
+    # must not be touched does not depend on where somebody wants to start.
+    uncleanable = _first_uncleanable(
+        log, segments, topic, request, first_dirty=by_checkpoint.offset, now_ms=now_ms
+    )
+    lifts = (
+        *clock_lifts(request.now_ms, now_ms if clock_ms is None else clock_ms),
+        *log.bounds.lifts,
+        *first_dirty_lifts(request.first_dirty_offset, clean_to.offset),
+        *_uncleanable_lifts(request, segments, uncleanable, first_dirty),
+    )
+    if request.uncleanable_offset is not None:
+        given = request.uncleanable_offset
+        uncleanable = FirstUncleanable(given, given_limit(given))
+    section = find_dirty_section(
+        segments, topic, first_dirty=first_dirty, uncleanable=uncleanable, now_ms=now_ms
+    )
+    reason = skip_reason(section, segments, topic, is_forced=request.force)
+    notes = _notes(log, section, partition, request, is_eligible=reason is None)
+    is_expired_round = False
+    if reason is not None and request.expired and request.clean_elsewhere_to is None:
+        bound = find_expired_bound(
+            segments, first_dirty=first_dirty.offset, bound=section.cleanable.bound
+        )
+        expired = _expired(partition, log.listing, bound, files, now_ms, book)
+        if expired:
+            reason = None
+            notes.insert(0, f"a round for what has expired: {expired}")
+            is_expired_round = _takes_nothing_dirty(section, topic)
+        if is_expired_round:
+            section = section.before(bound)
+    plan = None
+    if reason is None:
+        plan = _plan(partition, request, log, segments, section, now_ms, is_expired_round)
+        if clock_ms is not None and not request.is_unsafe:
+            # A clock that is behind holds the round back. It must not date horizons: they would
+            # have passed before anybody had the time to read what they protect.
+            plan = replace(plan, stamped_ms=max(clock_ms, now_ms))
+    return Survey(
+        listing=log.listing,
+        segments=segments,
+        tail=log.tail,
+        log_start=log.bounds.log_start,
+        last_stable=log.last_stable,
+        first_dirty=section.first_dirty,
+        uncleanable=section.uncleanable,
+        cleanable=section.cleanable,
+        compaction_delay_ms=section.compaction_delay_ms,
+        overdue_from_ms=section.overdue_from_ms,
+        dating=section.dating,
+        plan=plan,
+        sample=None if plan is None or known else choose_sample(plan, log.indexes),
+        reason=reason,
+        notes=tuple(notes),
+        clean_to=clean_to,
+        lifts=lifts,
+        roll=log.foreseen_roll(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """What was read of a log: its files, what readers may see, its producers and transactions.
+
+    ``open_from`` is where the oldest undecided transaction begins, None without one. ``aborted``
+    is as in :class:`~keeplast.cleaner.plan.RoundPlan`. ``roll_notes`` says of a log as it will be
+    why its active segment will be left.
+    """
+
+    listing: PartitionFiles
+    tail: Tail
+    roll_notes: tuple[str, ...]
+    bounds: LogBounds
+    indexes: LoadedIndexes
+    producers: ProducerState
+    aborted: tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]
+    open_from: int | None
+
+    def foreseen_roll(self) -> ForeseenRoll | None:
+        """Return the roll that the listing has before the directory does."""
+        if not self.roll_notes or self.listing.active.size_bytes:
+            return None
+        return ForeseenRoll(producer_snapshot.encode(self.producers.entries()))
+
+    def tells_of_transactions(self) -> bool:
+        """Say whether an index or a producer's state has any; False proves nothing."""
+        has_ended = any(each.coordinator_epoch >= 0 for each in self.producers.entries())
+        return has_ended or any(entries for _, entries in self.aborted)
+
+    @property
+    def last_stable(self) -> int:
+        """Return the offset below which every transaction is decided and every record safe."""
+        return min(self.bounds.high_watermark, _given(self.open_from, self.tail.log_end))
+
+
+def _read_log(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    checkpoints: Checkpoints,
+    files: FileSystem,
+    now_ms: int,
+    *,
+    foresees_roll: bool,
+) -> _Log:
+    """Read of a log what a survey needs; see :func:`survey_partition`."""
+    listing, tail, roll_notes = _find_log(
+        partition, request, files, now_ms, foresees_roll=foresees_roll
+    )
+    buffers = WindowBuffers(SURVEY_WINDOW_BYTES)
+    bounds = find_bounds(partition.partition, request, checkpoints, listing, tail)
+    log_start = bounds.log_start
+    indexes = LoadedIndexes(listing, files, partition.topic.index_interval_bytes, buffers)
+    if roll_notes and not listing.active.size_bytes:
+        indexes.derive(listing.segments[-2].base_offset)
+    producers = replay_producers(listing, tail, log_start, indexes, files, buffers)
+    # A follower's round is bounded by them; any other asks the markers, which no survey reads.
+    find_aborted = indexed_aborted if request.clean_elsewhere_to is None else derived_aborted
+    aborted = find_aborted(listing, tail, files, buffers)
+    if request.forgets_unreplicated_markers:
+        open_from = producers.first_undecided(bounds.high_watermark)
+    else:
+        open_from = find_undecided(
+            producers, bounds.high_watermark, listing, tail, log_start, indexes, files, buffers
+        )
+    if open_from is not None and open_from < log_start:
+        # A transaction that DeleteRecords has cut into begins with what is left of the log.
+        open_from = find_offset_from(log_start, listing, tail, indexes, files, buffers)
+    return _Log(listing, tail, roll_notes, bounds, indexes, producers, aborted, open_from)
+
+
+def _find_log(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    files: FileSystem,
+    now_ms: int,
+    *,
+    foresees_roll: bool,
+) -> tuple[PartitionFiles, Tail, tuple[str, ...]]:
+    """Return the log as it is, or as it will be when its active segment was left, and why."""
+    listing = list_partition(partition.path, files)
+    tail = find_tail(listing, files)
+    if tail.torn_at is not None:
+        check_magic(listing.active.log_path, tail.torn_at, files)
+    if not foresees_roll or not listing.active.size_bytes:
+        return listing, tail, ()
+    reason = "as asked" if request.roll_active else None
+    if reason is not None and request.target is not None and tail.torn_at is not None:
+        return listing, tail, ()  # nothing but recovery may say where it ends
+    if reason is None and request.rolls_idle:
+        reason = idle_reason(listing, tail, partition.topic, files, now_ms)
+    if reason is None:
+        return listing, tail, ()
+    listing, tail = foreseen(listing, tail)
+    if request.target is not None:
+        note = f"the active segment is rolled at --to, the source stays ({reason})"
+    else:
+        note = f"the active segment will be rolled ({reason})"
+    return listing, tail, (note,)
+
+
+def _first_dirty(request: CleanRequest, by_checkpoint: FirstDirty, log_start: int) -> FirstDirty:
+    """Return where the round starts: as asked for from ``log_start`` on, else by the checkpoint."""
+    if request.first_dirty_offset is None:
+        return by_checkpoint
+    if request.first_dirty_offset < 0:
+        raise InvalidError(
+            f"an offset cannot be negative. first_dirty={request.first_dirty_offset}"
+        )
+    # What was deleted wins nothing: it would take with it what readers still see.
+    lowest = 0 if request.is_unsafe else log_start
+    return FirstDirty(max(request.first_dirty_offset, lowest), False)
+
+
+def _first_uncleanable(
+    log: _Log,
+    segments: Sequence[SegmentSummary],
+    topic: TopicConfig,
+    request: CleanRequest,
+    *,
+    first_dirty: int,
+    now_ms: int,
+) -> FirstUncleanable:
+    """Return where a round has to end at the latest by the log, whatever was given."""
+    return find_first_uncleanable(
+        segments,
+        first_dirty=first_dirty,
+        high_watermark=log.bounds.high_watermark,
+        open_transaction=log.open_from,
+        min_compaction_lag_ms=topic.min_compaction_lag_ms,
+        now_ms=now_ms,
+        kept_transaction=find_kept_transaction(log.aborted, request.clean_elsewhere_to),
+    )
+
+
+def _uncleanable_lifts(
+    request: CleanRequest,
+    segments: Sequence[SegmentSummary],
+    actual: FirstUncleanable,
+    first_dirty: FirstDirty,
+) -> tuple[str, ...]:
+    given = request.uncleanable_offset
+    if given is None or given <= actual.offset:
+        return ()
+    bound, actual_bound = (
+        find_cleanable_range(segments, first_dirty=first_dirty.offset, uncleanable=offset).bound
+        for offset in (given, actual.offset)
+    )
+    return uncleanable_lifts(
+        given, bound=bound, actual=actual.offset, actual_bound=actual_bound, limit=actual.note
+    )
+
+
+def _expired(
+    partition: PartitionRequest,
+    listing: PartitionFiles,
+    bound: int,
+    files: FileSystem,
+    now_ms: int,
+    book: ExpiredBook | None,
+) -> Expired:
+    """Return what may go of the closed segments below ``bound``, because its time has passed."""
+    clean = [each for each in listing.segments[:-1] if each.base_offset < bound]
+    book = HorizonBook(files) if book is None else book
+    return book.expired(partition.path, clean, now_ms)
+
+
+def _takes_nothing_dirty(section: DirtySection, topic: TopicConfig) -> bool:
+    """Say whether a round for what has expired may leave all that is dirty unread.
+
+    A late record may rank below a tombstone that expires: by any order but the offset's, what is
+    dirty and may be indexed has to be, and the round is one like any other (cleaning.md 9.3).
+    """
+    return topic.strategy is Strategy.OFFSET or section.cleanable.cleanable_bytes == 0
+
+
+def _plan(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    log: _Log,
+    segments: tuple[SegmentSummary, ...],
+    section: DirtySection,
+    now_ms: int,
+    is_expired_round: bool,
+) -> RoundPlan:
+    first_dirty, bound = section.first_dirty.offset, section.cleanable.bound
+    return RoundPlan(
+        partition=partition.partition,
+        topic=partition.topic,
+        segments=segments,
+        aborted=None,
+        last_records=last_records(
+            log.producers.entries(),
+            now_ms=now_ms,
+            expiration_ms=partition.cleaner.producer_id_expiration_ms,
+        ),
+        log_start=log.bounds.log_start,
+        first_dirty=first_dirty,
+        bound=bound,
+        start_position=_start_position(segments, log.indexes, first_dirty, bound),
+        key_capacity=key_capacity(partition),
+        key_slots=key_slots(partition),
+        now_ms=now_ms,
+        is_expired_round=is_expired_round,
+        expires_nothing=request.clean_elsewhere_to is not None,
+        indexed=log.aborted,
+        expects_transactions=log.tells_of_transactions(),
+    )
+
+
+def _start_position(
+    segments: Sequence[SegmentSummary],
+    indexes: Mapping[int, SegmentIndexes],
+    first_dirty: int,
+    bound: int,
+) -> int:
+    """Return where in the first dirty segment reading begins."""
+    dirty = segments_between(segments, first_dirty, bound)
+    if not dirty or dirty[0].base_offset >= first_dirty:
+        return 0
+    return indexes[dirty[0].base_offset].position_before(first_dirty - dirty[0].base_offset)
+
+
+def _given(value: int | None, otherwise: int) -> int:
+    return otherwise if value is None else value
+
+
+def _summaries(
+    log: _Log,
+    first_dirty: int,
+    files: FileSystem,
+    known: Mapping[int, SegmentSummary],
+) -> tuple[SegmentSummary, ...]:
+    """Summarize all segments; only dirty, closed ones are asked for their first timestamp."""
+    listing = log.listing
+    closed = listing.segments[:-1]
+    summaries: list[SegmentSummary] = []
+    for i, segment in enumerate(closed):
+        is_dirty = listing.segments[i + 1].base_offset > first_dirty
+        stamp = read_first_batch_timestamp(segment, files) if is_dirty else None
+        base = segment.base_offset
+        if base in known:
+            summaries.append(replace(known[base], first_batch_timestamp_ms=stamp))
+        else:
+            summaries.append(summarize(segment, log.indexes[base], stamp))
+    active = listing.active
+    summaries.append(
+        SegmentSummary(active.base_offset, active.size_bytes, active.mtime_ms, -1, 0, 0)
+    )
+    return tuple(summaries)
+
+
+def _notes(
+    log: _Log,
+    section: DirtySection,
+    partition: PartitionRequest,
+    request: CleanRequest,
+    *,
+    is_eligible: bool,
+) -> list[str]:
+    """Return what to know of the log: why it is cleaned, how far, and what is odd about it."""
+    topic = partition.topic
+    return [
+        *_roll_notes(log, section, request, is_eligible=is_eligible),
+        *section_notes(section, topic, is_eligible=is_eligible),
+        *file_notes(log.listing, log.tail, log.indexes.rebuilt, partition.partition),
+        *dating_sentences(
+            section.dating,
+            min_compaction_lag_ms=topic.min_compaction_lag_ms,
+            max_compaction_lag_ms=topic.max_compaction_lag_ms,
+        ),
+    ]
+
+
+def _roll_notes(
+    log: _Log, section: DirtySection, request: CleanRequest, *, is_eligible: bool
+) -> tuple[str, ...]:
+    """Return why the active segment is left, or that it remains at a target after all."""
+    if request.target is None or not log.roll_notes:
+        return log.roll_notes
+    left = log.listing.segments[-2].base_offset
+    if is_eligible and section.cleanable.bound > left:
+        return log.roll_notes
+    limit = section.uncleanable.note if section.cleanable.bound <= left else "no round is worth it"
+    return (f"the active segment from {left} on is old enough and remains at --to: {limit}",)

@@ -1,0 +1,1 @@
+"""Copies a partition directory into a store, beside a cleaner that is not ours."""

@@ -1,0 +1,389 @@
+"""Takes a partition directory of a broker into the store, and writes one out of it again.
+
+An import copies every segment, the active one too, in order, and goes on where an earlier one
+ended, also in the middle of a segment that has grown since or was merged with its neighbours; the
+directory is only read. What it may not continue is another history: leader epochs and the topic's
+id are compared first, before anything is claimed. A broker forgets the epochs below its log start;
+those of what is in the store are kept. Which transactions were aborted the markers say: an index
+that is cut short or gone would make their records committed, for good. An export is a directory
+that a broker serves: the live segments, an empty active one behind them, leader epochs, producers
+and the cleaner's checkpoint.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from keeplast.clock import Clock
+from keeplast.errors import ConflictError, CorruptError, RefusedError
+from keeplast.format import leader_epoch, partition_metadata
+from keeplast.format.batch import encode_batch
+from keeplast.format.filename import (
+    CLEANER_CHECKPOINT,
+    INDEX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG,
+    LOG_START_CHECKPOINT,
+    PARTITION_METADATA,
+    REPLICATION_CHECKPOINT,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    segment_file,
+)
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.format.partition_metadata import PartitionMetadata
+from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, update_checkpoint
+from keeplast.log.files import FileSystem
+from keeplast.log.partition_log import PartitionFiles, find_tail, list_partition
+from keeplast.log.transactions import TransactionFold
+from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import TopicConfig
+from keeplast.tier.copy.contents import (
+    ContentReader,
+    opened_in_directory,
+    opened_in_store,
+    parts_to_copy,
+)
+from keeplast.tier.copy.moving_directory import check_unmoved, directory_id, still_listing
+from keeplast.tier.copy.replacing import RangeReplacement
+from keeplast.tier.copy.seam import check_seam
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore, object_key
+from keeplast.tier.objects.transfer import copy_segment, download_object
+from keeplast.tier.state.continuity import (
+    Replacement,
+    Visit,
+    Visits,
+    find_foreign_cleaner,
+    find_hazard,
+)
+from keeplast.tier.state.partition_state import PartitionState
+
+SMALL_BYTES_MAX = 1 << 20
+EMPTY_BATCH = encode_batch([], base_offset=0, last_offset=0)
+REPLICATION_MARGIN_MS = 30_000
+"""A broker writes high watermarks down a moment after it has read them."""
+
+Progressed = Callable[[int], None]
+Replaced = Callable[[Replacement], None]
+
+
+def _silent(done: Replacement) -> None:
+    """Hear of a replacement and say nothing."""
+
+
+def read_lineage(files: FileSystem, directory: Path) -> tuple[LeaderEpoch, ...]:
+    """Return the leader epochs of a partition directory, none without a checkpoint."""
+    path = directory / LEADER_EPOCH_CHECKPOINT
+    if not files.exists(path):
+        return ()
+    try:
+        return leader_epoch.decode(files.read_bytes(path, SMALL_BYTES_MAX))
+    except CorruptError as error:
+        raise error.located(str(path)) from error
+
+
+def read_topic_id(files: FileSystem, directory: Path) -> str:
+    """Return the topic id of a partition directory in hex, zeros when it has none."""
+    path = directory / PARTITION_METADATA
+    if not files.exists(path):
+        return "0" * ID_CHARS
+    try:
+        return partition_metadata.decode(files.read_bytes(path, SMALL_BYTES_MAX)).topic_id.hex()
+    except CorruptError as error:
+        raise error.located(str(path)) from error
+
+
+def import_segments(
+    store: MetadataStore,
+    objects: ObjectStore,
+    files: FileSystem,
+    directory: Path,
+    state: PartitionState,
+    *,
+    topic: TopicConfig,
+    clock: Clock,
+    progressed: Progressed,
+    until: int | None = None,
+    high_watermark: int | None = None,
+    grace_ms: int = 0,
+    replaced: Replaced = _silent,
+) -> PartitionState:
+    """Copy what of ``directory`` the store does not have; returns what it then has.
+
+    ``until`` leaves out segments that end above it, and the active one; None leaves out none.
+    Batches that reach beyond ``high_watermark`` are left out: a broker may truncate them yet.
+    Of ``topic`` the retention of tombstones and the strategy count: those of whoever cleans the
+    directory. Where the copy could miss a delete, the store's range is replaced by the directory's
+    (:mod:`.continuity`), ``replaced`` hears of it, and what was there waits out ``grace_ms``.
+
+    RefusedError when an interrupted swap or a torn tail lies in the directory, or a delete could be
+    missed that it does not have any more; ConflictError when it does not continue what is in the
+    store; MovedError when a file was replaced or changed while it was read: what was committed
+    stays, and the rest is for another call (:func:`.moving_directory.while_it_moves`).
+    """
+    began_ms = clock.now_ms()
+    known = store.visits(state.partition, directory_id(directory, files))
+    visits = known.at(began_ms, topic.delete_retention_ms)
+    replicated_ms = _replicated_ms(files, directory, began_ms)
+    cleaned_to = read_checkpoint(files, directory.parent, CLEANER_CHECKPOINT).get(state.partition)
+    listing = still_listing(directory, files, clock)
+    tail = find_tail(listing, files)
+    if tail.torn_at is not None and until is None:
+        raise RefusedError(
+            "the directory is not whole: its end is torn; start a broker on it once, or clean it "
+            f"in place. path={directory}"
+        )
+    lineage = state.joined_lineage(continued_lineage(files, directory, state))
+    replacement = RangeReplacement(
+        store, objects, files, clock, directory, lineage,
+        topic=topic, until=until, high_watermark=high_watermark, grace_ms=grace_ms,
+        progressed=progressed,
+    )  # fmt: skip
+    # What an empty store gets is this listing's, segment by segment: the broker's own log.
+    is_whole = not state.routes and (until is None or topic.strategy is Strategy.OFFSET)
+    is_joined = not state.routes
+    hazard = None
+    if not is_whole:
+        hazard = find_foreign_cleaner(
+            visits, cleaned_to=cleaned_to, start=state.remote_end, now_ms=began_ms,
+            strategy=topic.strategy,
+        )  # fmt: skip
+    reader = ContentReader(files, partial(_opened, objects, files, listing, state))
+    for part in parts_to_copy(
+        listing, tail, files, until=until, high_watermark=high_watermark,
+        index_interval_bytes=topic.index_interval_bytes,
+    ):  # fmt: skip
+        if hazard is not None:
+            break
+        segment = part.segment
+        if part.end <= state.remote_end:
+            continue
+        if state.routes and segment.base_offset > state.remote_end:
+            raise ConflictError(
+                "the directory does not continue what is in the store: what lay between was "
+                f"removed before it was copied. path={segment.log_path} "
+                f"store_end={state.remote_end}"
+            )
+        if segment.base_offset > state.remote_end:
+            # The broker's retention went on since the log start was read; nothing of it was here.
+            store.commit_expiry(
+                state.partition, secrets.token_hex(ID_CHARS // 2), epoch=state.leader_epoch,
+                log_start=segment.base_offset, segments=(), grace_ms=grace_ms,
+            )  # fmt: skip
+            state = store.load(state.partition)
+        if not is_joined:
+            check_seam(
+                objects, files, listing, state, valid_bytes=tail.valid_bytes,
+                index_interval_bytes=topic.index_interval_bytes,
+            )  # fmt: skip
+            is_joined = True
+        start = state.remote_end if state.routes else segment.base_offset
+        content = reader.read(part, start)
+        judged = partial(
+            find_hazard, content, visits, retention_ms=topic.delete_retention_ms,
+            strategy=topic.strategy,
+        )  # fmt: skip
+        hazard = None if is_whole else judged(now_ms=clock.now_ms())
+        if hazard is not None:
+            break
+        made = copy_segment(
+            objects, files, segment,
+            partition=state.partition, topic_id=state.topic_id,
+            segment_id=secrets.token_hex(ID_CHARS // 2), next_offset=part.end, lineage=lineage,
+            leader_epoch_of_owner=state.leader_epoch, number=0,
+            cleaner_offsets=dict(state.publications[-1].offsets),
+            index_interval_bytes=topic.index_interval_bytes, aborted=content.aborted,
+            from_offset=start if state.routes else None, is_cut=part.is_cut,
+        )  # fmt: skip
+        check_unmoved(segment, files)
+        # Reading took its time: what was read is judged by when that was over.
+        hazard = None if is_whole else judged(now_ms=clock.now_ms())
+        if hazard is not None:
+            break
+        state = store.commit_copy(
+            state.partition, secrets.token_hex(ID_CHARS // 2), epoch=state.leader_epoch,
+            segment=made, lineage=lineage, known=state,
+        )  # fmt: skip
+        progressed(segment.size_bytes)
+    if hazard is not None:
+        state, done = replacement.replace(state, hazard)
+        if done is not None:
+            replaced(done)
+    visit = Visit(began_ms, listing.active.base_offset, topic.delete_retention_ms)
+    if state.remote_end < visit.uncleaned_from and replicated_ms is not None:
+        # What ended above the high watermark as it was last written down had not been cleaned.
+        visit = replace(visit, at_ms=replicated_ms, uncleaned_from=state.remote_end)
+    _remember(store, state, directory_id(directory, files), visits, visit, began_ms, cleaned_to)
+    return state
+
+
+def _opened(
+    objects: ObjectStore, files: FileSystem, listing: PartitionFiles, state: PartitionState
+) -> TransactionFold:
+    """Return the transactions that are open where a copy begins that found ``state``."""
+    if state.routes:
+        return opened_in_store(objects, state)
+    return opened_in_directory(listing, files, listing.segments[0].base_offset)
+
+
+def _replicated_ms(files: FileSystem, directory: Path, now_ms: int) -> int | None:
+    """Return since when the high watermark may be as it is written down, at the latest.
+
+    A broker's cleaner was below it until then. None where the file does not tell, or its clock is
+    not ours.
+    """
+    path = directory.parent / REPLICATION_CHECKPOINT
+    if not files.exists(path):
+        return None
+    written_ms = files.stat(path).mtime_ns // 1_000_000
+    return None if written_ms > now_ms else written_ms - REPLICATION_MARGIN_MS
+
+
+def _remember(
+    store: MetadataStore, state: PartitionState, directory: str, visits: Visits, visit: Visit,
+    now_ms: int, cleaned_to: int | None,
+) -> None:  # fmt: skip
+    end = state.remote_end
+    if visits.is_due(visit, end=end, cleaned_to=cleaned_to):
+        store.remember(
+            state.partition, epoch=state.leader_epoch, directory=directory,
+            visits=visits.with_visit(visit, end=end, now_ms=now_ms, cleaned_to=cleaned_to),
+        )  # fmt: skip
+
+
+def adopt_checkpoint(
+    store: MetadataStore,
+    files: FileSystem,
+    directory: Path,
+    state: PartitionState,
+    topic: TopicConfig,
+) -> PartitionState:
+    """Take over how far a broker's cleaner has come, where what was copied is what it cleaned.
+
+    The log then has the ratio it had in its directory. Everything stays dirty when a segment below
+    the checkpoint is not the directory's: it was copied before the cleaner had been there.
+    """
+    checkpoint = read_checkpoint(files, directory.parent, CLEANER_CHECKPOINT).get(state.partition)
+    if checkpoint is None or not topic.is_compacted:
+        return state
+    target = min(checkpoint, state.remote_end)
+    if target <= state.first_dirty():
+        return state
+    listing = list_partition(directory, files)
+    if checkpoint > find_tail(listing, files).log_end:
+        # As a broker does: one beyond the log's end is of another log.
+        return state
+    local = {segment.base_offset: segment for segment in listing.segments}
+    for route in state.routes:
+        if route.base_offset >= target:
+            break
+        copied, found = state.segments[route.segment_id], local.get(route.base_offset)
+        # A copy may have got an empty batch at its end.
+        sizes = (copied.size_bytes, copied.size_bytes - len(EMPTY_BATCH))
+        if found is None or found.size_bytes not in sizes or found.mtime_ms != copied.mtime_ms:
+            return state
+    store.publish(
+        state.partition, secrets.token_hex(ID_CHARS // 2), epoch=state.leader_epoch,
+        cleaned_to=target,
+    )  # fmt: skip
+    return store.load(state.partition)
+
+
+def continued_lineage(
+    files: FileSystem, directory: Path, state: PartitionState
+) -> tuple[LeaderEpoch, ...]:
+    """Return the leader epochs of a directory; epoch 0 for a log from before there were any.
+
+    ConflictError unless ``directory`` is the log that the store holds the beginning of.
+    """
+    check_same_topic(files, directory, state)
+    lineage = read_lineage(files, directory) or (LeaderEpoch(0, 0),)
+    differing = find_other_epoch(state, lineage)
+    if differing is not None:
+        raise ConflictError(
+            "the directory has another history than the store: its leader epochs differ. Where "
+            "a broker truncated what was copied, cut the store too: keeplast tier truncate "
+            f"--data-dir. path={directory} epoch={differing.epoch} "
+            f"from_offset={differing.start_offset}"
+        )
+    return lineage
+
+
+def check_same_topic(files: FileSystem, directory: Path, state: PartitionState) -> None:
+    """Raise ConflictError for a directory of another topic of the same name."""
+    topic_id = read_topic_id(files, directory)
+    if int(topic_id, 16) and int(state.topic_id, 16) and topic_id != state.topic_id:
+        raise ConflictError(
+            "another topic of the same name: it was deleted and made again. To keep the new one, "
+            "give the old one up (keeplast tier forget) and import it anew. "
+            f"path={directory} topic_id={topic_id} store_topic_id={state.topic_id}"
+        )
+
+
+def find_other_epoch(state: PartitionState, lineage: tuple[LeaderEpoch, ...]) -> LeaderEpoch | None:
+    """Return the first leader epoch by which ``lineage``, a directory's, is another log's than
+    ``state``, None when it is the same log's."""
+    if not state.routes:
+        return None
+    # A log start that moved takes older epochs out of a directory, and the first one that is left
+    # begins there: its epoch is compared, and the bounds of those behind it.
+    first = lineage[0]
+    known, found = (
+        {e for e in entries if e.epoch > first.epoch and e.start_offset < state.remote_end}
+        for entries in (state.lineage, lineage)
+    )
+    begun = [e for e in state.lineage if e.start_offset <= first.start_offset]
+    if first.start_offset < state.remote_end and begun and begun[-1].epoch != first.epoch:
+        found.add(first)
+    return min(known ^ found, key=lambda entry: entry.start_offset, default=None)
+
+
+def export_partition(
+    objects: ObjectStore,
+    files: FileSystem,
+    state: PartitionState,
+    directory: Path,
+    progressed: Progressed,
+) -> None:
+    """Write the live log of ``state`` into ``directory``, which holds no log yet.
+
+    CorruptError when an object is not what was uploaded; what is there by then stays.
+    """
+    files.make_directory(directory)
+    for route in state.routes:
+        segment = state.segments[route.segment_id]
+        for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
+            if suffix in segment.files:
+                base = segment.next_offset if suffix == SNAPSHOT else segment.base_offset
+                key = object_key(
+                    state.partition, state.topic_id, segment.segment_id, segment.base_offset, suffix
+                )
+                download_object(
+                    objects, files, key, segment.files[suffix],
+                    directory / f"{base:020d}{suffix}", mtime_ms=segment.mtime_ms,
+                )  # fmt: skip
+        progressed(segment.size_bytes)
+    active = directory / segment_file(state.remote_end, LOG)
+    for suffix in (LOG, INDEX, TIME_INDEX):
+        files.open_write(active.with_suffix(suffix)).close()
+    if state.lineage:
+        files.write_durable(
+            directory / LEADER_EPOCH_CHECKPOINT, leader_epoch.encode(list(state.lineage))
+        )
+    if int(state.topic_id, 16):
+        metadata = PartitionMetadata(bytes.fromhex(state.topic_id))
+        files.write_durable(directory / PARTITION_METADATA, partition_metadata.encode(metadata))
+    files.fsync_directory(directory)
+    root, partition = directory.parent, state.partition
+    update_checkpoint(files, root, CLEANER_CHECKPOINT, {partition: state.first_dirty()})
+    if state.routes and state.log_start > state.routes[0].base_offset:
+        # The name of the first segment says less: what was deleted would be read again.
+        update_checkpoint(files, root, LOG_START_CHECKPOINT, {partition: state.log_start})
+    else:
+        drop_from_checkpoint(files, root, LOG_START_CHECKPOINT, partition)

@@ -1,0 +1,508 @@
+"""The metadata store: what of a partition is live in object storage, and what each change writes.
+
+What a reader must not break: a method is one transaction of :mod:`.transactions`, which says who
+may make it and what is known when its end is lost. It decides by the rows that the transaction has
+locked, never by what its caller read before. Whatever changes the routes is a commit, with an id of
+its caller's. Objects are written before a row names them, and go after one has said that they may.
+Source: tiering.md sections 9.1 to 9.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from sqlalchemy import Engine, RowMapping, insert, select, update
+
+from keeplast.clock import Clock
+from keeplast.errors import ConflictError
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.model.partition import TopicPartition
+from keeplast.tier.metadata import schema
+from keeplast.tier.metadata.removals import Removals
+from keeplast.tier.metadata.rows import (
+    change_routes,
+    find_commit,
+    find_partition,
+    insert_segment,
+    json_text,
+    load_state,
+    load_visits,
+    mend_size,
+    partition_of,
+    prune_segments,
+    raise_mark,
+    renew_publications,
+    retire_segments,
+    routed_part,
+    segment_of,
+    write_lineage,
+    write_publication,
+    write_visits,
+)
+from keeplast.tier.metadata.store_time import StoreClock, StoreTime
+from keeplast.tier.metadata.transactions import Transactions
+from keeplast.tier.state import vector
+from keeplast.tier.state.continuity import Visits
+from keeplast.tier.state.holder import Holder
+from keeplast.tier.state.partition_state import Orphan, PartitionState
+from keeplast.tier.state.routing import Route, append_route, check_routes, replace_routes
+from keeplast.tier.state.segment import RemoteSegment, SegmentState, is_within_lineage
+
+NO_PART = (0, -1)
+"""Of the routes the last one alone: what most commits have to see."""
+
+
+class MetadataStore:
+    """The tables of one store. Safe for several threads and, by the database, several hosts."""
+
+    def __init__(
+        self, engine: Engine, clock: Clock, holder: Holder | None = None,
+        time: StoreTime | None = None,
+    ) -> None:  # fmt: skip
+        """Take an engine whose tables are there; see :mod:`keeplast.tier.metadata.database`.
+
+        ``holder`` is who changes what is changed through this object: this process, unless a test
+        says otherwise. ``clock`` is the host's, ``time`` the store's.
+        """
+        self._host_clock = clock
+        self._transactions = Transactions(engine, clock, holder, time)
+        self._time = self._transactions.time
+
+    @property
+    def holder(self) -> Holder:
+        """Return who changes what is changed through this object."""
+        return self._transactions.holder
+
+    @property
+    def clock(self) -> StoreClock:
+        """Return the clock by which whatever is removed by time is removed."""
+        return StoreClock(self._time, self._host_clock, self._transactions.reading)
+
+    @property
+    def removals(self) -> Removals:
+        """Return what takes a log, or the end of one, out of the store when its user says so."""
+        return Removals(self._transactions)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._transactions.close()
+
+    # What is there.
+
+    def partitions(self, *, is_forgotten: bool = False) -> tuple[TopicPartition, ...]:
+        """Return every partition, ascending: of those that were given up, or of the others."""
+        at = schema.PARTITIONS.c.forgotten_ms
+        with self._transactions.reading() as connection:
+            rows = connection.execute(
+                select(schema.PARTITIONS.c.topic, schema.PARTITIONS.c.partition).where(
+                    at.is_not(None) if is_forgotten else at.is_(None)
+                )
+            ).all()
+        return tuple(sorted(partition_of(topic, number) for topic, number in rows))
+
+    def load(self, partition: TopicPartition) -> PartitionState:
+        """Return what is known of ``partition``; InvalidError when it is not in the store."""
+        with self._transactions.reading() as connection:
+            return load_state(connection, find_partition(connection, partition))
+
+    def orphans(self, partition: TopicPartition) -> tuple[Orphan, ...]:
+        """Return the segments that wait to be deleted, by id."""
+        states = [SegmentState.REPLACED, SegmentState.DELETING]
+        with self._transactions.reading() as connection:
+            row = find_partition(connection, partition)
+            rows = connection.execute(
+                select(schema.SEGMENTS)
+                .where(
+                    schema.SEGMENTS.c.partition_id == row["id"],
+                    schema.SEGMENTS.c.state.in_(states),
+                )
+                .order_by(schema.SEGMENTS.c.id)
+            ).mappings()
+            return tuple(
+                Orphan(segment_of(r), SegmentState(r["state"]), int(r["not_before_ms"] or 0))
+                for r in rows
+            )
+
+    def known_ids(self, partition: TopicPartition) -> dict[str, SegmentState]:
+        """Return every segment id that was ever announced and is not yet forgotten."""
+        with self._transactions.reading() as connection:
+            row = find_partition(connection, partition)
+            rows = connection.execute(
+                select(schema.SEGMENTS.c.id, schema.SEGMENTS.c.state).where(
+                    schema.SEGMENTS.c.partition_id == row["id"]
+                )
+            ).all()
+        return {segment_id: SegmentState(state) for segment_id, state in rows}
+
+    def find_commit(self, commit_id: str) -> int | None:
+        """Return the version that a commit made, None when it never happened."""
+        with self._transactions.reading() as connection:
+            return find_commit(connection, commit_id)
+
+    def find_fact(self, key: str) -> str | None:
+        """Return a fact of the whole store, None when it has not been made."""
+        with self._transactions.reading() as connection:
+            query = select(schema.STORE.c.value).where(schema.STORE.c.key == key)
+            found = connection.execute(query).scalar()
+        return None if found is None else str(found)
+
+    def fact(self, key: str, make: Callable[[], str]) -> str:
+        """Return a fact of the whole store; ``make`` gives it the first time it is asked for."""
+        found = self.find_fact(key)
+        if found is not None:
+            return found
+        made = make()
+        try:
+            with self._transactions.writing() as connection:
+                connection.execute(insert(schema.STORE).values(key=key, value=made))
+        except ConflictError:
+            return self.find_fact(key) or made  # Somebody else was first.
+        return made
+
+    def raise_mark(self, token: str, above: int = 0) -> tuple[int, str]:
+        """Make the next mark of this metadata, greater than ``above`` too, and return it."""
+        with self._transactions.writing() as connection:
+            return raise_mark(connection, token, above)
+
+    def hear_commits(self, listener: Callable[[], None]) -> None:
+        """Let ``listener`` hear of every commit before it is made; what it raises ends it."""
+        self._transactions.listener = listener
+
+    def holds(self, state: PartitionState) -> bool:
+        """Say whether a partition is held through this object, and not given back."""
+        is_mine = state.holder is not None and state.holder.id == self.holder.id
+        return is_mine and state.held_since_ms is not None
+
+    # What changes.
+
+    def create(
+        self,
+        partition: TopicPartition,
+        topic_id: str,
+        *,
+        log_start: int,
+        settings: Mapping[str, str],
+    ) -> None:
+        """Add a partition that nobody owns yet; ConflictError when it is there.
+
+        InvalidError for a name that no broker takes.
+        """
+        partition.checked()
+        with self._transactions.writing() as connection:
+            connection.execute(
+                insert(schema.PARTITIONS).values(
+                    topic=partition.topic, partition=partition.partition, topic_id=topic_id,
+                    leader_epoch=-1, owner="", version=0, log_start=log_start, remote_bytes=0,
+                    settings=json_text(settings),
+                )
+            )  # fmt: skip
+
+    def take_over(
+        self, partition: TopicPartition, *, epoch: int, owner: str,
+        lineage: Sequence[LeaderEpoch], log_end: int, instead_of: PartitionState | None = None,
+        is_unchanged: bool = False,
+    ) -> PartitionState:  # fmt: skip
+        """Become the owner at ``epoch``: fence every older one and publish the claim, at once.
+
+        ``lineage`` is the new leader's. FencedError unless the epoch is newer than the owner's;
+        the same owner may come again with its own epoch, as after a restart, and fences the process
+        that held the partition. ConflictError when that is not the one of ``instead_of`` any more,
+        or, with ``is_unchanged``, when anything has changed since that was read.
+        """
+        with self._transactions.claiming(
+            partition, epoch=epoch, owner=owner, instead_of=instead_of
+        ) as (connection, row):
+            if is_unchanged and instead_of is not None and instead_of.version != row["version"]:
+                raise ConflictError(f"the partition changed meanwhile. partition={partition}")
+            if epoch > int(row["leader_epoch"]):
+                state = load_state(connection, row)
+                claim = vector.take_over(
+                    state.publications, tuple(lineage), max(log_end, state.remote_end),
+                    epoch=epoch, log_start=state.log_start,
+                )  # fmt: skip
+                write_publication(connection, state.row_id, claim)
+            else:
+                state = load_state(connection, row, NO_PART)
+            write_lineage(connection, state, lineage)
+            found = load_state(connection, find_partition(connection, partition))
+            # Commits add to the size what they change; where it drifted, it is counted again.
+            return mend_size(connection, found)
+
+    def give_back(self) -> None:
+        """Say of every partition that is held through this object that its holder has ended.
+
+        Nobody else may change them before he has taken them over.
+        """
+        with self._transactions.writing() as connection:
+            connection.execute(
+                update(schema.PARTITIONS)
+                .where(
+                    schema.PARTITIONS.c.holder == self.holder.id,
+                    schema.PARTITIONS.c.held_since_ms.is_not(None),
+                )
+                .values(held_since_ms=None, version=schema.PARTITIONS.c.version + 1)
+            )
+
+    def commit_copy(
+        self, partition: TopicPartition, commit_id: str, *, epoch: int, segment: RemoteSegment,
+        lineage: Sequence[LeaderEpoch], known: PartitionState | None = None,
+    ) -> PartitionState:  # fmt: skip
+        """Make an uploaded copy of a local segment live, clipped to what nobody serves yet.
+
+        The first one begins the log: what lay below it was removed before it was copied.
+
+        ``known`` is what the caller has read: what is returned follows from it when it was the
+        newest, and is read from the database otherwise.
+        """
+        with self._transactions.committing(partition, commit_id, epoch, "copy") as (
+            connection,
+            row,
+        ):
+            state, now_ms = load_state(connection, row, NO_PART), self._time.now_ms(connection)
+            routes = append_route(
+                state.routes, segment.segment_id, segment.base_offset, segment.last_offset,
+                floor=state.first_dirty(),
+            )  # fmt: skip
+            insert_segment(connection, state.row_id, segment, now_ms=now_ms)
+            write_lineage(connection, state, lineage)
+            change_routes(connection, row, state, routes, (segment,))
+            if not state.routes and routes[0].base_offset > state.log_start:
+                known = None
+                connection.execute(
+                    update(schema.PARTITIONS)
+                    .where(schema.PARTITIONS.c.id == state.row_id)
+                    .values(log_start=routes[0].base_offset)
+                )
+        # Under the lock nobody was between the two: equal versions are equal states.
+        if known is not None and (known.version, known.fence) == (state.version, state.fence):
+            return known.with_copy(segment, routes[-1], tuple(lineage))
+        return self.load(partition)
+
+    def commit_swap(
+        self, partition: TopicPartition, commit_id: str, *, epoch: int,
+        sources: Sequence[str], outputs: Sequence[RemoteSegment], grace_ms: int,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """Replace segments by what the cleaner made of them; the sources wait out the grace.
+
+        ``settings`` are those of the partition that the outputs were made by: ConflictError when
+        it has others by now.
+
+        ConflictError when a source is not read any more, or is outside of the lineage (I-23).
+        """
+        with self._transactions.committing(partition, commit_id, epoch, "swap") as (
+            connection,
+            row,
+        ):
+            _check_settings(row, settings)
+            now_ms = self.clock.now_in(connection)
+            part = routed_part(connection, sources)
+            state = load_state(connection, row, part or NO_PART)
+            for source in sources:
+                found = state.segments.get(source)
+                if found is None or not is_within_lineage(found, state.lineage, state.remote_end):
+                    raise ConflictError(
+                        "a segment to be replaced is not live in this lineage. "
+                        f"partition={partition} segment={source}"
+                    )
+            old = [route for route in state.routes if route.segment_id in set(sources)]
+            made = [Route(s.base_offset, s.last_offset, s.segment_id) for s in outputs]
+            if old and made:  # A source may have been clipped; its output serves what it served.
+                start = max(made[0].base_offset, old[0].base_offset)
+                made[0] = replace(made[0], base_offset=start)
+            routes = replace_routes(state.routes, sources, made)
+            for segment in outputs:
+                insert_segment(connection, state.row_id, segment, now_ms=now_ms)
+            change_routes(connection, row, state, routes, outputs)
+            retire_segments(connection, sources, commit_id, now_ms=now_ms, grace_ms=grace_ms)
+
+    def publish(
+        self, partition: TopicPartition, commit_id: str, *, epoch: int, cleaned_to: int,
+        settings: Mapping[str, str] | None = None, began: PartitionState | None = None,
+    ) -> None:  # fmt: skip
+        """Move the first dirty offset of the owner's epoch; ``settings`` as of a swap.
+
+        ``began`` is what the cleaning began with: ConflictError when the first dirty offset was
+        moved since, as when the whole log was replaced.
+        """
+        with self._transactions.committing(partition, commit_id, epoch, "publish") as (
+            connection,
+            row,
+        ):
+            _check_settings(row, settings)
+            state = load_state(connection, row, NO_PART)
+            newest = vector.newest_of(state.publications, epoch)
+            if began is not None and vector.newest_of(began.publications, epoch) != newest:
+                raise ConflictError(
+                    "the log is not the one that was cleaned; it is looked at again. "
+                    f"partition={partition} epoch={epoch} cleaned_to={cleaned_to}"
+                )
+            made = vector.advance(state.publications, epoch=epoch, cleaned_to=cleaned_to)
+            write_publication(connection, state.row_id, made)
+
+    def commit_replacement(
+        self, partition: TopicPartition, commit_id: str, *, epoch: int,
+        instead_of: Sequence[Route], routes: Sequence[Route], made: Sequence[RemoteSegment],
+        lineage: Sequence[LeaderEpoch], cleaned_to: int | None, grace_ms: int,
+    ) -> PartitionState:  # fmt: skip
+        """Let ``routes`` be all that is read, at once; what they leave out waits out the grace.
+
+        ``made`` are the new segments among them. The log is then clean to ``cleaned_to`` and no
+        further, whoever said so before; None leaves what was said. ConflictError when what is read
+        is not ``instead_of`` any more, or the new routes end below the old ones.
+        """
+        with self._transactions.committing(partition, commit_id, epoch, "replace") as (
+            connection,
+            row,
+        ):
+            now_ms = self._time.now_ms(connection)
+            state = load_state(connection, row)
+            end = routes[-1].last_offset + 1 if routes else state.log_start
+            if state.routes != tuple(instead_of) or end < state.remote_end:
+                raise ConflictError(
+                    "what is in object storage changed while all of it was copied anew. "
+                    f"partition={partition} version={state.version}"
+                )
+            check_routes(routes)
+            for segment in made:
+                insert_segment(connection, state.row_id, segment, now_ms=now_ms)
+            write_lineage(connection, state, lineage)
+            change_routes(connection, row, state, routes, made)
+            kept = {route.segment_id for route in routes}
+            retire_segments(
+                connection, set(state.segments) - kept, commit_id, now_ms=now_ms,
+                grace_ms=grace_ms,
+            )  # fmt: skip
+            if cleaned_to is not None:
+                # What an older leader found clean was another log: a tombstone that is dropped as
+                # clean would leave what it deletes.
+                fresh = vector.renewed(state.publications, epoch=epoch, cleaned_to=cleaned_to)
+                renew_publications(connection, state.row_id, fresh)
+        return self.load(partition)
+
+    def visits(self, partition: TopicPartition, directory: str) -> Visits:
+        """Return what is known of how a directory was cleaned, by its digest."""
+        with self._transactions.reading() as connection:
+            row = find_partition(connection, partition)
+            return load_visits(connection, int(row["id"]), directory)
+
+    def remember(
+        self, partition: TopicPartition, *, epoch: int, directory: str, visits: Visits
+    ) -> None:
+        """Keep what is known of how a directory was cleaned, as the owner."""
+        with self._transactions.owned(partition, epoch) as (connection, row):
+            write_visits(connection, int(row["id"]), directory, visits)
+
+    def commit_expiry(
+        self, partition: TopicPartition, commit_id: str, *, epoch: int, log_start: int,
+        segments: Sequence[str], grace_ms: int, holder: Holder | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """Move the log start; ``segments``, a prefix of the routes below it, are read no more.
+
+        It may pass the end of the routes when all of them go: the log is then local alone.
+        ``holder`` is who must hold the partition, instead of this process; ``settings`` as of a
+        swap.
+        """
+        with self._transactions.committing(partition, commit_id, epoch, "expire", holder) as (
+            connection,
+            row,
+        ):
+            _check_settings(row, settings)
+            state = load_state(connection, row, (0, log_start))
+            gone = set(segments)
+            leaves_routes = any(route.segment_id not in gone for route in state.routes)
+            if log_start < state.log_start or (leaves_routes and log_start > state.remote_end):
+                raise ConflictError(
+                    "the log start only grows, up to the remote end while anything is left there. "
+                    f"partition={partition} from={state.log_start} to={log_start} "
+                    f"remote_end={state.remote_end}"
+                )
+            prefix = [r.segment_id for r in state.routes if r.last_offset < log_start]
+            if not gone <= set(prefix):
+                raise ConflictError(f"a segment to expire is not below the log start. {gone}")
+            routes = tuple(route for route in state.routes if route.segment_id not in gone)
+            change_routes(connection, row, state, routes)
+            connection.execute(
+                update(schema.PARTITIONS)
+                .where(schema.PARTITIONS.c.id == row["id"])
+                .values(log_start=log_start)
+            )
+            retire_segments(
+                connection, gone, commit_id, now_ms=self.clock.now_in(connection),
+                grace_ms=grace_ms,
+            )  # fmt: skip
+
+    def check_owner(self, partition: TopicPartition, *, epoch: int) -> None:
+        """FencedError unless ``epoch`` is still the newest; raises the version like any change."""
+        with self._transactions.owned(partition, epoch):
+            pass
+
+    def start_delete(self, partition: TopicPartition, *, epoch: int, segment_id: str) -> bool:
+        """Say that the objects of an orphan go now; False when it is no orphan (any more).
+
+        Refused by the caller's epoch, by the grace, and while it is read.
+        """
+        with self._transactions.owned(partition, epoch) as (connection, row):
+            now_ms = self.clock.now_in(connection)
+            routed = connection.execute(
+                select(schema.ROUTING.c.segment_id).where(schema.ROUTING.c.segment_id == segment_id)
+            ).first()
+            if routed is not None:
+                return False
+            changed = connection.execute(
+                update(schema.SEGMENTS)
+                .where(
+                    schema.SEGMENTS.c.id == segment_id,
+                    schema.SEGMENTS.c.partition_id == row["id"],
+                    schema.SEGMENTS.c.state.in_([SegmentState.REPLACED, SegmentState.DELETING]),
+                    schema.SEGMENTS.c.not_before_ms <= now_ms,
+                )
+                .values(state=SegmentState.DELETING, state_since_ms=now_ms)
+            )
+            return changed.rowcount == 1
+
+    def finish_delete(self, partition: TopicPartition, *, epoch: int, segment_id: str) -> None:
+        """Say that the objects are gone; the row stays for a while, so that the id is refused."""
+        with self._transactions.owned(partition, epoch) as (connection, row):
+            now_ms = self._time.now_ms(connection)
+            prune_segments(connection, int(row["id"]), now_ms=now_ms)
+            connection.execute(
+                update(schema.SEGMENTS)
+                .where(
+                    schema.SEGMENTS.c.id == segment_id,
+                    schema.SEGMENTS.c.state == SegmentState.DELETING,
+                )
+                .values(state=SegmentState.DELETED, state_since_ms=now_ms)
+            )
+
+    def configure(
+        self, partition: TopicPartition, *, epoch: int, settings: Mapping[str, str],
+        holder: Holder | None = None,
+    ) -> None:  # fmt: skip
+        """Replace the settings of a partition, as its owner; ``holder`` as for an expiry."""
+        with self._transactions.owned(partition, epoch, holder) as (connection, row):
+            connection.execute(
+                update(schema.PARTITIONS)
+                .where(schema.PARTITIONS.c.id == row["id"])
+                .values(settings=json_text(settings))
+            )
+
+    def set_uncleanable(self, partition: TopicPartition, *, epoch: int, reason: str | None) -> None:
+        """Set a partition aside with its reason, or take it up again (None)."""
+        with self._transactions.owned(partition, epoch) as (connection, row):
+            connection.execute(
+                update(schema.PARTITIONS)
+                .where(schema.PARTITIONS.c.id == row["id"])
+                .values(uncleanable_reason=reason)
+            )
+
+
+def _check_settings(row: RowMapping, settings: Mapping[str, str] | None) -> None:
+    """ConflictError when a decision was made by settings that the partition no longer has."""
+    if settings is not None and json_text(settings) != row["settings"]:
+        raise ConflictError(
+            "the settings of the partition were changed meanwhile; what was decided by the old "
+            f"ones does not count. partition={row['topic']}-{row['partition']}"
+        )

@@ -1,0 +1,475 @@
+"""Rows of the metadata store to values, and back; each call is part of its caller's transaction."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import (
+    Connection,
+    RowMapping,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from keeplast.errors import ConflictError, CorruptError, InvalidError
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.model.partition import TopicPartition
+from keeplast.tier.metadata import schema
+from keeplast.tier.objects.object_store import ID_CHARS
+from keeplast.tier.state.continuity import Visits
+from keeplast.tier.state.holder import Holder
+from keeplast.tier.state.partition_state import PartitionState
+from keeplast.tier.state.routing import Route, check_routes
+from keeplast.tier.state.segment import RemoteFile, RemoteSegment, SegmentKind, SegmentState
+from keeplast.tier.state.vector import Publication
+
+KEPT_MS = 7 * 24 * 60 * 60 * 1000
+"""How long the outcome of a commit can be looked up, and the id of a deleted segment is refused.
+
+Whoever may still come with one of them was fenced long before: a transaction lives for minutes."""
+PRUNED_MAX = 10
+"""Of old rows a change takes so many away and adds one: what is kept is bounded, and no change has
+to wait for the others' past."""
+DIRECTORIES_MAX = 8
+"""Of so many directories, the newest, it is remembered how they were cleaned."""
+
+
+_ID = re.compile(rf"[0-9a-f]{{1,{ID_CHARS}}}\Z")
+_SUFFIX = re.compile(r"\.?[a-z-]{1,32}\Z")
+
+# What is asked for again and again is built once: that is a quarter of what asking costs.
+
+_PARTITION = select(schema.PARTITIONS).where(
+    schema.PARTITIONS.c.topic == bindparam("topic"),
+    schema.PARTITIONS.c.partition == bindparam("partition"),
+)
+_PARTITION_LOCKED = _PARTITION.with_for_update()
+_COMMIT = select(schema.COMMITS.c.version).where(schema.COMMITS.c.id == bindparam("id"))
+_LINEAGE = (
+    select(schema.LINEAGE.c.epoch, schema.LINEAGE.c.start_offset)
+    .where(schema.LINEAGE.c.partition_id == bindparam("number"))
+    .order_by(schema.LINEAGE.c.epoch)
+)
+_PUBLICATIONS = (
+    select(schema.PUBLICATIONS.c.epoch, schema.PUBLICATIONS.c.number, schema.PUBLICATIONS.c.offsets)
+    .where(schema.PUBLICATIONS.c.partition_id == bindparam("number"))
+    .order_by(schema.PUBLICATIONS.c.epoch, schema.PUBLICATIONS.c.number)
+)
+_ROUTES = (
+    select(schema.ROUTING.c.base_offset, schema.ROUTING.c.last_offset, schema.ROUTING.c.segment_id)
+    .where(schema.ROUTING.c.partition_id == bindparam("number"))
+    .order_by(schema.ROUTING.c.base_offset)
+)
+_SEGMENTS = (
+    select(schema.SEGMENTS)
+    .join(schema.ROUTING, schema.ROUTING.c.segment_id == schema.SEGMENTS.c.id)
+    .where(schema.ROUTING.c.partition_id == bindparam("number"))
+)
+_PART = _ROUTES.where(schema.ROUTING.c.base_offset.between(bindparam("first"), bindparam("last")))
+_LAST = _ROUTES.order_by(None).order_by(schema.ROUTING.c.base_offset.desc()).limit(1)
+_NAMED_SEGMENTS = select(schema.SEGMENTS).where(
+    schema.SEGMENTS.c.id.in_(bindparam("segment_ids", expanding=True))
+)
+_ROUTED = select(
+    func.min(schema.ROUTING.c.base_offset), func.max(schema.ROUTING.c.base_offset)
+).where(schema.ROUTING.c.segment_id.in_(bindparam("segment_ids", expanding=True)))
+"""Ids are the whole store's: by them alone the rows are found without those of the partition."""
+_UNROUTE = delete(schema.ROUTING).where(
+    schema.ROUTING.c.partition_id == bindparam("number"),
+    schema.ROUTING.c.base_offset == bindparam("first"),
+)
+_BEFORE = (
+    _ROUTES.where(schema.ROUTING.c.base_offset < bindparam("first"))
+    .order_by(None)
+    .order_by(schema.ROUTING.c.base_offset.desc())
+    .limit(1)
+)
+_FROM = _ROUTES.where(schema.ROUTING.c.base_offset >= bindparam("first")).limit(bindparam("count"))
+_PRUNE_COMMITS = delete(schema.COMMITS).where(
+    schema.COMMITS.c.id.in_(
+        select(schema.COMMITS.c.id)
+        .where(
+            schema.COMMITS.c.partition_id == bindparam("number"),
+            schema.COMMITS.c.at_ms < bindparam("before_ms"),
+        )
+        .order_by(schema.COMMITS.c.at_ms)
+        .limit(PRUNED_MAX)
+    )
+)
+_PRUNE_SEGMENTS = delete(schema.SEGMENTS).where(
+    schema.SEGMENTS.c.id.in_(
+        select(schema.SEGMENTS.c.id)
+        .where(
+            schema.SEGMENTS.c.partition_id == bindparam("number"),
+            schema.SEGMENTS.c.state == SegmentState.DELETED,
+            schema.SEGMENTS.c.state_since_ms < bindparam("before_ms"),
+        )
+        .order_by(schema.SEGMENTS.c.state_since_ms)
+        .limit(PRUNED_MAX)
+    )
+)
+
+
+def find_partition(
+    connection: Connection, partition: TopicPartition, *, locks: bool = False
+) -> RowMapping:
+    """Return the row of a partition, locked for a change; InvalidError when there is none."""
+    partition.checked()
+    named = {"topic": partition.topic, "partition": partition.partition}
+    query = _PARTITION_LOCKED if locks else _PARTITION
+    row = connection.execute(query, named).mappings().first()
+    if row is None:
+        raise InvalidError(
+            f"the partition is not in the store; import or create it. partition={partition}"
+        )
+    return row
+
+
+def find_commit(connection: Connection, commit_id: str) -> int | None:
+    """Return the version that a commit made, None when it never happened."""
+    found = connection.execute(_COMMIT, {"id": commit_id}).scalar()
+    return None if found is None else int(found)
+
+
+def raise_mark(connection: Connection, token: str, above: int) -> tuple[int, str]:
+    """Keep the next mark, greater than ``above`` too; ConflictError when two make the first."""
+    query = select(schema.STORE.c.value).where(schema.STORE.c.key == schema.MARK).with_for_update()
+    found = connection.execute(query).scalar()
+    number = max(above, 0 if found is None else int(str(found).partition(" ")[0])) + 1
+    if found is None:
+        connection.execute(insert(schema.STORE).values(key=schema.MARK, value=f"{number} {token}"))
+    else:
+        connection.execute(
+            update(schema.STORE)
+            .where(schema.STORE.c.key == schema.MARK)
+            .values(value=f"{number} {token}")
+        )
+    return number, token
+
+
+def load_state(
+    connection: Connection, row: RowMapping, part: tuple[int, int] | None = None
+) -> PartitionState:
+    """Return all that is known of the partition whose row this is.
+
+    With ``part``, two offsets, only the routes that begin between them, both inclusive, and the
+    last one: what a commit has to see costs what it changes, not what the partition holds.
+    """
+    number = int(row["id"])
+    named = {"number": number}
+    lineage = connection.execute(_LINEAGE, named).all()
+    publications = connection.execute(_PUBLICATIONS, named).all()
+    if part is None:
+        routes = connection.execute(_ROUTES, named).all()
+        segments = connection.execute(_SEGMENTS, named).mappings()
+    else:
+        bounds = {**named, "first": part[0], "last": part[1]}
+        last = connection.execute(_LAST, named).all()
+        routes = sorted({*connection.execute(_PART, bounds).all(), *last})
+        ids = {"segment_ids": [route.segment_id for route in routes]}
+        segments = connection.execute(_NAMED_SEGMENTS, ids).mappings()
+    return PartitionState(
+        row_id=number,
+        partition=TopicPartition(row["topic"], row["partition"]),
+        topic_id=_id_of(row["topic_id"], "topic_id"),
+        leader_epoch=row["leader_epoch"],
+        owner=row["owner"],
+        version=row["version"],
+        log_start=row["log_start"],
+        remote_bytes=row["remote_bytes"],
+        lineage=tuple(LeaderEpoch(epoch, start) for epoch, start in lineage),
+        publications=tuple(Publication(e, n, offsets_of(o)) for e, n, o in publications),
+        routes=tuple(Route(base, last, segment_id) for base, last, segment_id in routes),
+        segments={found["id"]: segment_of(found) for found in segments},
+        settings=json.loads(row["settings"]),
+        uncleanable_reason=row["uncleanable_reason"],
+        holder=holder_of(row),
+        held_since_ms=row["held_since_ms"],
+        forgotten_ms=row["forgotten_ms"],
+    )
+
+
+def holder_of(row: RowMapping) -> Holder | None:
+    """Return the process that a partition's row names as its holder."""
+    if row["holder"] is None:
+        return None
+    return Holder.of_json(row["holder"], row["holder_process"])
+
+
+def raise_version(connection: Connection, row: RowMapping, **values: Any) -> None:
+    """Raise the version; ConflictError when a database that does not lock let another one in."""
+    changed = connection.execute(
+        update(schema.PARTITIONS)
+        .where(schema.PARTITIONS.c.id == row["id"], schema.PARTITIONS.c.version == row["version"])
+        .values(version=int(row["version"]) + 1, **values)
+    )
+    if changed.rowcount != 1:
+        raise ConflictError(f"the partition changed meanwhile. partition={row['topic']}")
+
+
+def write_lineage(
+    connection: Connection, before: PartitionState, lineage: Sequence[LeaderEpoch]
+) -> None:
+    """Replace the leader epochs of a partition, where they differ."""
+    number = before.row_id
+    if tuple(lineage) == before.lineage:
+        return
+    connection.execute(delete(schema.LINEAGE).where(schema.LINEAGE.c.partition_id == number))
+    rows = [
+        {"partition_id": number, "epoch": entry.epoch, "start_offset": entry.start_offset}
+        for entry in lineage
+    ]
+    if rows:
+        connection.execute(insert(schema.LINEAGE), rows)
+
+
+def write_publication(connection: Connection, number: int, made: Publication) -> None:
+    """Keep a leader's claim and its newest publication: the greatest one counts."""
+    connection.execute(
+        delete(schema.PUBLICATIONS).where(
+            schema.PUBLICATIONS.c.partition_id == number,
+            schema.PUBLICATIONS.c.epoch == made.epoch,
+            schema.PUBLICATIONS.c.number > 0,
+        )
+    )
+    connection.execute(
+        insert(schema.PUBLICATIONS).values(
+            partition_id=number, epoch=made.epoch, number=made.number,
+            offsets=json_text({str(epoch): offset for epoch, offset in made.offsets.items()}),
+        )
+    )  # fmt: skip
+
+
+def renew_publications(connection: Connection, number: int, made: Publication) -> None:
+    """Forget how far anybody said the log was clean, but for ``made``."""
+    connection.execute(
+        delete(schema.PUBLICATIONS).where(schema.PUBLICATIONS.c.partition_id == number)
+    )
+    write_publication(connection, number, made)
+
+
+def load_visits(connection: Connection, number: int, directory: str) -> Visits:
+    """Return what is known of how a directory was cleaned."""
+    row = connection.execute(
+        select(schema.VISITS.c.seen, schema.VISITS.c.latest_ms).where(
+            schema.VISITS.c.partition_id == number, schema.VISITS.c.directory == directory
+        )
+    ).first()
+    return Visits() if row is None else Visits.of_json(row.seen, row.latest_ms)
+
+
+def write_visits(connection: Connection, number: int, directory: str, visits: Visits) -> None:
+    """Replace what is known of a directory; of more than DIRECTORIES_MAX the oldest are let go."""
+    of_partition = schema.VISITS.c.partition_id == number
+    connection.execute(
+        delete(schema.VISITS).where(of_partition, schema.VISITS.c.directory == directory)
+    )
+    connection.execute(
+        insert(schema.VISITS).values(
+            partition_id=number, directory=directory, latest_ms=visits.latest_ms,
+            seen=visits.to_json(),
+        )
+    )  # fmt: skip
+    known = connection.execute(
+        select(schema.VISITS.c.directory)
+        .where(of_partition)
+        .order_by(schema.VISITS.c.latest_ms.desc(), schema.VISITS.c.directory)
+    ).scalars()
+    for old in [each for each in known if each != directory][DIRECTORIES_MAX - 1 :]:
+        connection.execute(
+            delete(schema.VISITS).where(of_partition, schema.VISITS.c.directory == old)
+        )
+
+
+def routed_part(connection: Connection, segment_ids: Sequence[str]) -> tuple[int, int] | None:
+    """Return where the first and the last route of ``segment_ids`` begin, None without any."""
+    found = connection.execute(_ROUTED, {"segment_ids": list(segment_ids)}).one()
+    return None if found[0] is None else (int(found[0]), int(found[1]))
+
+
+def change_routes(
+    connection: Connection, row: RowMapping, before: PartitionState, after: Sequence[Route],
+    made: Sequence[RemoteSegment] = (),
+) -> None:  # fmt: skip
+    """Make the routes of ``before``, a part or all of them, those of ``after``; I-14 is checked.
+
+    Only rows that differ are written, and only the neighbours of what was written are read again.
+    ``made`` are the segments of ``after`` that ``before`` did not have.
+    """
+    number = int(row["id"])
+    were, are = set(before.routes), set(after)
+    gone = [route for route in before.routes if route not in are]
+    new = [route for route in after if route not in were]
+    if gone:
+        connection.execute(
+            _UNROUTE, [{"number": number, "first": route.base_offset} for route in gone]
+        )
+    if new:
+        connection.execute(
+            insert(schema.ROUTING),
+            [
+                {
+                    "partition_id": number,
+                    "base_offset": route.base_offset,
+                    "last_offset": route.last_offset,
+                    "segment_id": route.segment_id,
+                }
+                for route in new
+            ],
+        )
+    _check_neighbours(connection, number, [*gone, *new], len(new))
+    kept = {route.segment_id for route in after}
+    dropped = {route.segment_id for route in gone} - kept
+    grown = sum(segment.size_bytes for segment in made)
+    grown -= sum(before.segments[segment_id].size_bytes for segment_id in dropped)
+    if grown:
+        connection.execute(
+            update(schema.PARTITIONS)
+            .where(schema.PARTITIONS.c.id == number)
+            .values(remote_bytes=schema.PARTITIONS.c.remote_bytes + grown)
+        )
+
+
+def mend_size(connection: Connection, state: PartitionState) -> PartitionState:
+    """Keep how many bytes the segments of ``state``, all of them, have; returns it with that."""
+    size = state.effective_bytes()
+    if size == state.remote_bytes:
+        return state
+    connection.execute(
+        update(schema.PARTITIONS)
+        .where(schema.PARTITIONS.c.id == state.row_id)
+        .values(remote_bytes=size)
+    )
+    return replace(state, remote_bytes=size)
+
+
+def _check_neighbours(
+    connection: Connection, number: int, changed: Sequence[Route], made: int
+) -> None:
+    """InvariantError when what was changed left a hole or an overlap, in itself or beside it."""
+    if not changed:
+        return
+    named = {"number": number, "first": min(route.base_offset for route in changed)}
+    found = list(connection.execute(_BEFORE, named).all())
+    # All that was made lies there without another between, or the next ones show that it does not.
+    found.extend(connection.execute(_FROM, {**named, "count": made + 1}).all())
+    check_routes([Route(base, last, segment_id) for base, last, segment_id in found])
+
+
+def insert_segment(
+    connection: Connection, number: int, segment: RemoteSegment, *, now_ms: int
+) -> None:
+    """Make a segment live; ConflictError for an id that was ever used (I-9)."""
+    connection.execute(
+        insert(schema.SEGMENTS).values(
+            **_segment_columns(segment), partition_id=number, state=SegmentState.LIVE,
+            state_since_ms=now_ms,
+        )
+    )  # fmt: skip
+
+
+def retire_segments(
+    connection: Connection, segment_ids: Iterable[str], commit_id: str, *, now_ms: int,
+    grace_ms: int,
+) -> None:  # fmt: skip
+    """Say of segments that are read no more when they may be deleted at the earliest."""
+    connection.execute(
+        update(schema.SEGMENTS)
+        .where(schema.SEGMENTS.c.id.in_(list(segment_ids)))
+        .values(
+            state=SegmentState.REPLACED, state_since_ms=now_ms, not_before_ms=now_ms + grace_ms,
+            replaced_by=commit_id,
+        )
+    )  # fmt: skip
+
+
+def prune_commits(connection: Connection, number: int, *, now_ms: int) -> None:
+    """Forget a few commits of a partition that nobody asks for any more."""
+    connection.execute(_PRUNE_COMMITS, {"number": number, "before_ms": now_ms - KEPT_MS})
+
+
+def prune_segments(connection: Connection, number: int, *, now_ms: int) -> None:
+    """Forget a few segments of a partition that were deleted long ago, with their ids."""
+    connection.execute(_PRUNE_SEGMENTS, {"number": number, "before_ms": now_ms - KEPT_MS})
+
+
+def _segment_columns(segment: RemoteSegment) -> dict[str, Any]:
+    """Return a segment as the columns of its row, but for its partition and state."""
+    return {
+        "id": segment.segment_id,
+        "base_offset": segment.base_offset,
+        "last_offset": segment.last_offset,
+        "epochs": json.dumps([[e.epoch, e.start_offset] for e in segment.epochs]),
+        "size_bytes": segment.size_bytes,
+        "max_timestamp_ms": segment.max_timestamp_ms,
+        "mtime_ms": segment.mtime_ms,
+        "kind": segment.kind.value,
+        "leader_epoch": segment.leader_epoch,
+        "number": segment.number,
+        "cleaner_offsets": json_text({str(e): o for e, o in segment.cleaner_offsets.items()}),
+        "files": json_text({s: [f.size_bytes, f.crc32c] for s, f in segment.files.items()}),
+    }
+
+
+def segment_of(row: RowMapping) -> RemoteSegment:
+    """Return the segment of a row."""
+    return RemoteSegment(
+        segment_id=_id_of(row["id"], "segment"),
+        base_offset=row["base_offset"],
+        last_offset=row["last_offset"],
+        epochs=tuple(LeaderEpoch(epoch, start) for epoch, start in json.loads(row["epochs"])),
+        size_bytes=row["size_bytes"],
+        max_timestamp_ms=row["max_timestamp_ms"],
+        mtime_ms=row["mtime_ms"],
+        kind=SegmentKind(row["kind"]),
+        leader_epoch=row["leader_epoch"],
+        number=row["number"],
+        cleaner_offsets=offsets_of(row["cleaner_offsets"]),
+        files={_suffix_of(s): RemoteFile(*e) for s, e in json.loads(row["files"]).items()},
+    )
+
+
+def partition_of(topic: str, number: int) -> TopicPartition:
+    """Return the partition of a row; CorruptError for one that nobody but a stranger has written.
+
+    Names become parts of paths and keys: those that no broker takes could lead anywhere.
+    """
+    try:
+        return TopicPartition(topic, number).checked()
+    except InvalidError as error:
+        raise CorruptError(
+            "the metadata store names a partition that no broker has; it was changed by something "
+            f"else than keeplast: {error}"
+        ) from error
+
+
+def _id_of(text: str, what: str) -> str:
+    if _ID.match(text) is None:
+        raise CorruptError(
+            f"an id in the metadata store is not made of hex digits. {what}={text[:ID_CHARS]!r}"
+        )
+    return text
+
+
+def _suffix_of(text: str) -> str:
+    if _SUFFIX.match(text) is None:
+        raise CorruptError(f"no file of a segment has this name. suffix={text[:ID_CHARS]!r}")
+    return text
+
+
+def offsets_of(text: str) -> dict[int, int]:
+    """Return a map of offsets by leader epoch."""
+    return {int(epoch): int(offset) for epoch, offset in json.loads(text).items()}
+
+
+def json_text(value: Mapping[str, Any]) -> str:
+    """Return a mapping as text: the same for equal mappings."""
+    return json.dumps(dict(value), sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,99 @@
+"""Objects as open files: read by ranges, written as streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from keeplast.errors import CorruptError, InvariantError, UnavailableError
+from keeplast.log.files import Buffer, ReadHandle
+from keeplast.tier.objects.object_store import ObjectStore
+
+COPY_BYTES = 1 << 20
+
+
+class ObjectReadHandle:
+    """An object of a known size that is read by position; a range is one request."""
+
+    def __init__(self, objects: ObjectStore, key: str, size_bytes: int) -> None:
+        """Read ``key``; nothing is asked for when it has no bytes."""
+        self.objects = objects
+        self.key = key
+        self._size_bytes = size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size the object had when it was looked at."""
+        return self._size_bytes
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Fill ``buffer``; CorruptError when the object has become shorter."""
+        end = min(position + len(buffer), self._size_bytes)
+        if end <= position:
+            return 0
+        data = self.objects.read_range(self.key, position, end)
+        if len(data) != end - position:
+            raise CorruptError(
+                "object is shorter than it was when it was opened", path=self.key,
+                position=position, expected=end - position, found=len(data),
+            )  # fmt: skip
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Do nothing: nothing is held open."""
+
+
+class ObjectWriteHandle:
+    """An object while it is written; nothing of it is there before ``fsync``.
+
+    ``completed`` is told its size when it has appeared. One that is closed before is given up.
+    """
+
+    def __init__(self, objects: ObjectStore, key: str, completed: Callable[[int], None]) -> None:
+        """Start the object ``key``."""
+        self._objects = objects
+        self._key = key
+        self._completed = completed
+        self._writer = objects.open_write(key)
+        self._is_open = True
+        self._size_bytes = 0
+
+    def write(self, data: Buffer) -> None:
+        """Append all of ``data``."""
+        if not self._is_open:
+            raise InvariantError(f"the object is complete. key={self._key}")
+        self._writer.write(data)
+        self._size_bytes += len(memoryview(data).cast("B"))
+
+    def copy_from(self, source: ReadHandle, position: int, length: int) -> None:
+        """Append ``length`` bytes of ``source``."""
+        buffer = memoryview(bytearray(min(length, COPY_BYTES)))
+        while length > 0:
+            part = buffer[: min(length, COPY_BYTES)]
+            count = source.pread_into(part, position)
+            if count != len(part):
+                raise UnavailableError(
+                    f"what is copied ended early. key={self._key} position={position}"
+                )
+            self.write(part)
+            position += count
+            length -= count
+
+    def fsync(self) -> None:
+        """Complete the object; UnavailableError when the store has not kept all of it."""
+        if self._is_open:
+            self._is_open = False
+            self._writer.close()
+            found = self._objects.stat(self._key).size_bytes
+            if found != self._size_bytes:
+                raise UnavailableError(
+                    "the object store has not kept what was sent; it is written again. "
+                    f"key={self._key} expected_bytes={self._size_bytes} found_bytes={found}"
+                )
+            self._completed(self._size_bytes)
+
+    def close(self) -> None:
+        """Give an object up that was not completed."""
+        if self._is_open:
+            self._is_open = False
+            self._writer.abort()

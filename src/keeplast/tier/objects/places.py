@@ -1,0 +1,37 @@
+"""How the files of a call are opened: disks, and object stores where a place is in one.
+
+What speaks to object stores is an optional package, and imported when a place needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from keeplast.errors import InvalidError
+from keeplast.log.files import FilesRecipe, LocalRecipe
+from keeplast.log.object_paths import is_object_path, url_of
+
+
+def recipe_of(places: Iterable[Path | None], options: Mapping[str, str]) -> FilesRecipe:
+    """Return how a worker opens the files of ``places``; ``options`` are the object stores'.
+
+    InvalidError when a store cannot be opened, and for options that no place is for. None is no
+    place.
+    """
+    remote = tuple(path for path in places if path is not None and is_object_path(path))
+    if not remote:
+        if options:
+            raise InvalidError(
+                "options are given for an object store, and none is named; leave them out. "
+                f"option={next(iter(options))}"
+            )
+        return LocalRecipe()
+    try:
+        from keeplast.tier.objects.mounted_files import mount
+    except ModuleNotFoundError as error:
+        raise InvalidError(
+            f"object stores need one more package; run pip install 'keeplast[s3]'. "
+            f"url={url_of(remote[0])} missing={error.name}"
+        ) from error
+    return mount(remote, dict(options))

@@ -1,0 +1,290 @@
+"""The object stores there are, by URL: ``file://``, ``memory://``, ``s3://``, what obstore has.
+
+The only home of obstore in this room. Retries with back-off are the library's own; what it gives up
+on is an :class:`~keeplast.errors.UnavailableError`.
+
+An object that was closed survives a power loss. Object stores promise it; in a directory the
+library leaves a file to the system's cache, and it is put on stable storage here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, InvalidPathError, NotFoundError
+from obstore.store import LocalStore, MemoryStore, from_url
+
+from keeplast.errors import InvalidError, UnavailableError
+from keeplast.model.redaction import has_userinfo, option_secrets, shown_url, without_secrets
+from keeplast.tier.objects.object_store import ObjectPlace, ObjectTree, ObjectWriter, StoredObject
+
+FILE = "file://"
+MEMORY = "memory://"
+PART_BYTES = 8 << 20
+"""S3 takes parts of 5 MiB or more, 10,000 of an object: enough for the largest segment."""
+PARTS_AT_ONCE = 4
+DELETE_BATCH = 1000
+REASON_CHARS_MAX = 300
+_ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/?(?!/)")
+STORES_KEPT = 8
+"""A worker process keeps connections to so many stores."""
+
+
+class ObstoreObjects:
+    """Objects below one URL."""
+
+    def __init__(self, store: Any, url: str, options: Mapping[str, str] | None = None) -> None:
+        """Take an obstore store; use :func:`open_objects`."""
+        self._store = store
+        self._url = url
+        self._options = dict(options or {})
+        self._root = Path(url.removeprefix(FILE)) if isinstance(store, LocalStore) else None
+        self._synced: Path | None = None
+
+    def __repr__(self) -> str:
+        """Return where the objects are; options may be secrets."""
+        return f"ObstoreObjects({self._url!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as URL and options: another process opens the store itself, once."""
+        if isinstance(self._store, MemoryStore):
+            raise InvalidError(
+                "objects in memory are seen by one process only; use --runner local, or another "
+                f"store. url={self._url}"
+            )
+        return _reopened, (self._url, tuple(sorted(self._options.items())))
+
+    def read_range(self, key: str, start: int, end: int) -> memoryview:
+        """Read a range in one request."""
+        if end <= start:
+            return memoryview(b"")
+        with self._translated(key):
+            return memoryview(obstore.get_range(self._store, key, start=start, end=end))
+
+    def stat(self, key: str) -> StoredObject:
+        """Ask for the object's metadata."""
+        with self._translated(key):
+            return _stored(obstore.head(self._store, key))
+
+    def open_write(self, key: str) -> ObjectWriter:
+        """Write in parts; nothing appears before the last one is confirmed."""
+        return _Writer(self, key)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        """Write an object by a request that never replaces one."""
+        with self._translated(key):
+            try:
+                obstore.put(self._store, key, data, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+            self._make_durable(key)
+        return True
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Page through the listing."""
+        with self._translated(prefix):
+            for page in obstore.list(self._store, prefix=prefix):
+                for entry in page:
+                    yield _stored(entry)
+
+    def children(self, prefix: str) -> tuple[tuple[StoredObject, ...], tuple[str, ...]]:
+        """List one level."""
+        with self._translated(prefix):
+            found = obstore.list_with_delimiter(self._store, prefix=prefix)
+        folders = tuple(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
+        return tuple(_stored(entry) for entry in found["objects"]), folders
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy on the server."""
+        with self._translated(source):
+            obstore.copy(self._store, source, target)
+            self._make_durable(target)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete many in a request; where one of them was gone already, one after another."""
+        waiting = list(keys)
+        for at in range(0, len(waiting), DELETE_BATCH):
+            batch = waiting[at : at + DELETE_BATCH]
+            with self._translated(batch[0]):
+                try:
+                    obstore.delete(self._store, batch)
+                except (NotFoundError, FileNotFoundError):
+                    for key in batch:
+                        with contextlib.suppress(NotFoundError, FileNotFoundError):
+                            obstore.delete(self._store, key)
+
+    def _make_durable(self, key: str) -> None:
+        """Put a new object of a directory on stable storage, and the way that leads to it."""
+        if self._root is None:
+            return
+        path = self._root / key
+        # Who removed it meanwhile had a reason, and who reads it back is told.
+        with contextlib.suppress(FileNotFoundError):
+            _sync(path)
+            _sync(path.parent)
+            if path.parent != self._synced:
+                for folder in path.relative_to(self._root).parents[1:]:
+                    _sync(self._root / folder)
+                self._synced = path.parent
+
+    @contextlib.contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (NotFoundError, FileNotFoundError) as error:
+            raise FileNotFoundError(2, "no such object", f"{self._url}/{key}") from error
+        except (BaseError, OSError) as error:
+            raise UnavailableError(
+                f"the object store failed; see to bucket, credentials, endpoint and options. "
+                f"url={self._url} key={key} "
+                f"error={reason_of(error, option_secrets(self._options.items()))}"
+            ) from error
+
+
+class _Writer:
+    def __init__(self, objects: ObstoreObjects, key: str) -> None:
+        self._objects = objects
+        self._key = key
+        self._writer: Any = obstore.open_writer(
+            objects._store, key, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+        )
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        with self._objects._translated(self._key):
+            self._writer.write(bytes(data))
+
+    def close(self) -> None:
+        with self._objects._translated(self._key):
+            self._writer.close()
+            self._objects._make_durable(self._key)
+
+    def abort(self) -> None:
+        # What was sent and never completed is the store's to forget; no object has appeared.
+        self._writer = None
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def open_objects(url: str, options: dict[str, str] | None = None) -> ObjectPlace:
+    """Return the store at ``url`` for objects that are written once; as :func:`open_tree`."""
+    return open_tree(url, options)
+
+
+def check_place(url: str) -> None:
+    """InvalidError for the URL of a store with a secret in it: it is kept, shown and sent about."""
+    if not _is_directory(url) and (has_userinfo(url) or "?" in url or "#" in url):
+        raise InvalidError(
+            "the URL of an object store is a bucket and a prefix; give credentials by the "
+            "environment (AWS_ACCESS_KEY_ID and so on) or as --object-option KEY=@FILE. "
+            f"url={shown_url(url)}"
+        )
+
+
+def lasting_url(url: str) -> str:
+    """Return ``url`` as any process of this host understands it: a path is made absolute.
+
+    InvalidError for what names no place, or one that ends with the process.
+    """
+    if url.startswith(MEMORY):
+        raise InvalidError(
+            "objects in memory end with the process; give file://, s3://, gs:// or az://. "
+            f"url={shown_url(url)}"
+        )
+    check_place(url)
+    if _ONE_SLASH.match(url):
+        raise InvalidError(
+            "not a URL and hardly the name of a directory; give s3://, gs://, az:// or file:///, "
+            f"or ./ before a name. url={shown_url(url)}"
+        )
+    path = url.removeprefix(FILE)
+    if not path or (url.startswith(FILE) and not path.startswith("/")):
+        raise InvalidError(
+            "a directory for objects is a path, or file:// with an absolute one: file:///srv/objects"
+            f". url={shown_url(url)}"
+        )
+    return f"{FILE}{Path(path).absolute()}" if _is_directory(url) else url
+
+
+def check_directory(url: str) -> None:
+    """Raise UnavailableError when ``url`` is a directory of this host that is not there.
+
+    It was made with the store: a volume that is not mounted must not be taken for an empty one.
+    """
+    if _is_directory(url) and not Path(url.removeprefix(FILE)).is_dir():
+        raise UnavailableError(
+            f"the directory of the objects is not there; is its volume mounted? url={url}"
+        )
+
+
+def _is_directory(url: str) -> bool:
+    return url.startswith(FILE) or "://" not in url
+
+
+def open_tree(url: str, options: dict[str, str] | None = None) -> ObstoreObjects:
+    """Return the store at ``url``; ``options`` are obstore's, as for credentials and endpoints.
+
+    InvalidError when the URL is not understood. A local directory is made.
+    """
+    if url.startswith(MEMORY):
+        return ObstoreObjects(MemoryStore(), url)
+    if _is_directory(url):
+        path = Path(url.removeprefix(FILE)).absolute()
+        path.mkdir(parents=True, exist_ok=True)
+        return ObstoreObjects(LocalStore(prefix=path, automatic_cleanup=True), f"{FILE}{path}")
+    check_place(url)
+    try:
+        config: Any = dict(options or {})
+        # A server without TLS is one that the user has named so.
+        endpoint = config.get("endpoint", os.environ.get("AWS_ENDPOINT_URL", ""))
+        client: Any = {"allow_http": True} if endpoint.startswith("http://") else {}
+        return ObstoreObjects(from_url(url, config=config, client_options=client), url, config)
+    except (BaseError, InvalidPathError, ValueError, TypeError) as error:
+        raise InvalidError(
+            "not an object store; give file://, s3://, gs:// or az:// with its options. "
+            f"url={shown_url(url)} error={reason_of(error, option_secrets(config.items()))}"
+        ) from None
+    except BaseException as error:
+        # What the library's Rust does where an option is not the store's but its client's.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise InvalidError(
+            "an option is not one of this object store; leave it out. "
+            f"url={shown_url(url)} options={','.join(sorted(config))} "
+            f"error={reason_of(Exception(error), option_secrets(config.items()))}"
+        ) from None
+
+
+@functools.lru_cache(maxsize=STORES_KEPT)
+def _reopened(url: str, options: tuple[tuple[str, str], ...]) -> ObjectTree:
+    """Return this process's store of that URL: its connections serve task after task."""
+    return open_tree(url, dict(options))
+
+
+def reason_of(error: Exception, hidden: Iterable[str] = ()) -> str:
+    """Return what a store said, in a line: its code and message, else the first line.
+
+    ``hidden`` are secrets that do not stand in it.
+    """
+    text = without_secrets(str(error), hidden)
+    found = [re.search(f"<{tag}>([^<]*)</{tag}>", text) for tag in ("Code", "Message")]
+    said = [each[1] for each in found if each is not None]
+    if said:
+        return ": ".join(said)
+    return text.partition("\n")[0][:REASON_CHARS_MAX]
+
+
+def _stored(meta: Any) -> StoredObject:
+    return StoredObject(meta["path"], meta["size"], int(meta["last_modified"].timestamp() * 1000))

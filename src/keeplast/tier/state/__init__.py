@@ -1,0 +1,1 @@
+"""What is known of a partition in a store, as values. Pure."""

@@ -1,0 +1,135 @@
+"""A log as a Python object."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import keeplast
+from keeplast.format.batch import encode_batch
+from keeplast.format.record import Record
+from keeplast.log.files import LocalFiles
+from keeplast.model.strategy import Strategy
+from keeplast.read.log_reader import read_segment
+from tests.support.small_log import EPOCH_MS, batch, write_log
+
+COMPACT = keeplast.topic_config({"cleanup.policy": "compact"})
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return write_log(
+        tmp_path,
+        "t-0",
+        {0: [(b"a", b"1"), (b"b", b"2")], 2: [(b"a", b"3"), (b"b", None)], 4: [(b"c", b"4")]},
+    )
+
+
+def test_segments_batches_and_records_in_log_order(directory: Path) -> None:
+    log = keeplast.open_log(directory)
+    assert keeplast.TopicPartition("t", 0) == log.partition
+    assert [(0, False), (2, False), (4, True)] == [
+        (each.base_offset, each.is_active) for each in log.segments()
+    ]
+    assert [0, 1, 2, 3, 4] == [each.base_offset for each in log.batches()]
+    assert [
+        (0, b"a", b"1"),
+        (1, b"b", b"2"),
+        (2, b"a", b"3"),
+        (3, b"b", None),
+        (4, b"c", b"4"),
+    ] == [(each.offset, each.key, each.value) for each in log.records()]
+
+
+@pytest.mark.parametrize("offset", range(7))
+def test_reading_starts_at_an_offset(directory: Path, offset: int) -> None:
+    log = keeplast.open_log(directory)
+    expected = list(range(offset, 5))
+    assert expected == [record.offset for record in log.records(from_offset=offset)]
+    assert expected == [each.base_offset for each in log.batches(from_offset=offset)]
+
+
+def test_a_torn_tail_of_the_active_segment_ends_the_log_quietly(directory: Path) -> None:
+    path = directory / "00000000000000000004.log"
+    path.write_bytes(path.read_bytes() + batch(5, b"x", b"y")[:40])
+    assert 5 == len(list(keeplast.open_log(directory).records()))
+
+
+def test_damage_in_a_closed_segment_is_corrupt_with_path_and_position(directory: Path) -> None:
+    path = directory / "00000000000000000002.log"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1])
+    with pytest.raises(keeplast.CorruptError) as caught:
+        list(keeplast.open_log(directory).batches())
+    assert (str(path), len(batch(2, b"a", b"3"))) == (caught.value.path, caught.value.position)
+
+
+def test_a_wrong_crc_is_an_error_for_records_only(directory: Path) -> None:
+    path = directory / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    log = keeplast.open_log(directory)
+    assert [True, False, True, True, True] == [each.is_valid for each in log.batches()]
+    with pytest.raises(keeplast.CorruptError):
+        list(log.records())
+
+
+def test_what_is_no_partition_directory_is_invalid(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    for name in ("plain", "missing-0"):
+        with pytest.raises(keeplast.InvalidError):
+            keeplast.open_log(tmp_path / name)
+
+
+def test_a_plan_changes_nothing_and_a_clean_does_it(directory: Path) -> None:
+    log = keeplast.open_log(directory)
+    before = sorted((p.name, p.read_bytes()) for p in directory.iterdir())
+    planned = log.plan(COMPACT, exact=True, now_ms=EPOCH_MS, cores=1).rounds[-1]
+    assert before == sorted((p.name, p.read_bytes()) for p in directory.iterdir())
+    done = log.clean(COMPACT, now_ms=EPOCH_MS, cores=1).rounds[-1]
+    assert planned.stats is not None
+    assert done.stats is not None
+    assert (4, 2) == (done.stats.messages_read, done.stats.messages_written)
+    assert planned.stats.messages_written == done.stats.messages_written
+    assert (4, None) == (done.end_offset, done.error)
+    assert [(2, b"3"), (3, None), (4, b"4")] == [(r.offset, r.value) for r in log.records()]
+
+
+def test_a_topic_without_compact_is_refused(directory: Path) -> None:
+    with pytest.raises(keeplast.RefusedError):
+        keeplast.open_log(directory).clean(keeplast.TopicConfig())
+
+
+def test_a_replica_that_is_being_deleted_is_refused(tmp_path: Path) -> None:
+    path = write_log(tmp_path, "t-0.0123456789abcdef0123456789abcdef-delete", {0: []})
+    with pytest.raises(keeplast.RefusedError):
+        keeplast.open_log(path).plan(COMPACT)
+
+
+@pytest.mark.parametrize("window_bytes", [1, 12, 61, 70, 100, 150, 1 << 20])
+def test_any_window_gives_the_same_batches(directory: Path, window_bytes: int) -> None:
+    path = directory / "00000000000000000000.log"
+    read = read_segment(LocalFiles(), path, window_bytes=window_bytes)
+    assert [0, 1] == [each.base_offset for each in read]
+
+
+def test_the_end_of_a_range_cuts_a_batch(directory: Path) -> None:
+    path = directory / "00000000000000000000.log"
+    half = path.stat().st_size // 2
+    assert [0] == [each.base_offset for each in read_segment(LocalFiles(), path, end=half)]
+    assert [1] == [each.base_offset for each in read_segment(LocalFiles(), path, start=half)]
+    with pytest.raises(keeplast.CorruptError):
+        list(read_segment(LocalFiles(), path, end=half + 20))
+
+
+def test_the_state_of_a_brokers_own_topic_ranks_by_offset(tmp_path: Path) -> None:
+    directory = write_log(tmp_path, "__consumer_offsets-0", {0: []})
+    dated = [Record(0, EPOCH_MS + 9, b"g", b"older"), Record(1, EPOCH_MS + 1, b"g", b"newer")]
+    (directory / f"{0:020d}.log").write_bytes(b"".join(encode_batch([each]) for each in dated))
+    by_time = replace(COMPACT, strategy=Strategy.TIMESTAMP)
+    assert b"newer" == keeplast.open_log(directory).state(by_time)[b"g"].value
+    with pytest.raises(keeplast.RefusedError, match="by offset"):
+        keeplast.open_log(directory).plan(by_time)

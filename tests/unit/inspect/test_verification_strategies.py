@@ -1,0 +1,138 @@
+"""``verify`` where versions rank: it sorts by rank, and takes the strategy from the receipts."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keeplast.format.compression import Codec
+from keeplast.inspect.verdicts import VerificationReport
+from keeplast.inspect.verification import Verifier, VerifySettings
+from keeplast.log.files import LocalFiles
+from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import TopicConfig
+from keeplast.survey.receipt_book import read_receipts
+from keeplast.survey.request import CleanRequest, PartitionRequest
+from tests.support.damaged_log import DamagedLog
+from tests.support.log_builder import text
+from tests.support.scenario_log import PARTITION, ScenarioLog
+from tests.support.versioned_log import BY_HEADER, BY_TIMESTAMP, deletion, versioned, write
+
+A, B = b"a", b"b"
+ROOMY = {"segment_bytes": 1 << 20, "segment_index_bytes": 1 << 16}
+TOPIC = replace(BY_HEADER, **ROOMY)  # type: ignore[arg-type]
+BY_OFFSET = replace(TOPIC, strategy=Strategy.OFFSET, strategy_header=None)
+
+
+def verified(
+    before: Path, after: Path, topic: TopicConfig = TOPIC, receipt: Path | None = None
+) -> VerificationReport:
+    settings = VerifySettings(topic=topic, now_ms=1 << 50)
+    receipts = () if receipt is None else read_receipts(receipt, LocalFiles())
+    return Verifier(LocalFiles(), settings).verify_pair(before, after, receipts)
+
+
+def broken(report: VerificationReport) -> dict[str, int | None]:
+    """Return the broken checks and the offset of each one's first finding."""
+    return {check.name: check.findings[0].offset for check in report.checks if check.count}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    """Return a log before and after a round in which clean records won against dirty ones."""
+    log = ScenarioLog(tmp_path / "data", TOPIC)
+    write(log, versioned(A, 9), versioned(B, 1), versioned(b"c", 1), deletion(b"d", 5))
+    log.clean()
+    write(log, versioned(A, 5), versioned(B, 2), deletion(b"c", 0), versioned(b"d", 4))
+    write(log, versioned(b"z", 1))
+    log.close()
+    before = tmp_path / "before" / str(PARTITION)
+    shutil.copytree(log.directory, before)
+    request = CleanRequest(
+        (PartitionRequest(PARTITION, log.directory, TOPIC),), now_ms=log.now_ms,
+        is_unsafe=True, force=True, receipt=tmp_path / "receipt",
+    )  # fmt: skip
+    assert log.run(request).failure is None
+    assert [0, 2, 3, 5, 8] == [record.offset for record in log.records()]
+    return before, log.directory
+
+
+def test_a_round_holds_by_the_strategy_that_it_followed(pair: tuple[Path, Path]) -> None:
+    assert {} == broken(verified(*pair))
+
+
+def test_by_another_strategy_its_winners_are_not_there(pair: tuple[Path, Path]) -> None:
+    assert "winners" in broken(verified(*pair, topic=BY_OFFSET))
+
+
+def test_a_receipt_tells_the_strategy(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    receipt = tmp_path / "receipt"
+    assert {} == broken(verified(*pair, topic=BY_OFFSET, receipt=receipt))
+
+
+@pytest.mark.parametrize(
+    ("offset", "problem"),
+    [(0, "the final record is missing"), (5, "the final record is missing")],
+)
+def test_a_lost_winner_is_found_wherever_it_lay(
+    pair: tuple[Path, Path], offset: int, problem: str
+) -> None:
+    damaged = DamagedLog(pair[1])
+    damaged.drop(offset)
+    damaged.save()
+    report = verified(*pair)
+    assert offset == broken(report)["winners"]
+    assert problem in report.check("winners").findings[0].problem
+
+
+def test_a_key_that_came_back_behind_its_tombstone_is_found(pair: tuple[Path, Path]) -> None:
+    """The record with the lower version has the greater offset."""
+    before, after = pair
+    shutil.rmtree(after)
+    shutil.copytree(before, after)
+    damaged = DamagedLog(after)
+    damaged.drop(3)
+    damaged.save()
+    report = verified(before, after)
+    assert 7 == broken(report)["winners"]
+    assert "a deleted key is back" in report.check("winners").findings[0].problem
+
+
+def test_replicas_are_held_against_each_other_by_rank(pair: tuple[Path, Path]) -> None:
+    settings = VerifySettings(topic=TOPIC)
+    report = Verifier(LocalFiles(), settings).verify_replicas(*pair)
+    assert {} == broken(report)
+    settings = VerifySettings(topic=BY_OFFSET)
+    assert "winners" in broken(Verifier(LocalFiles(), settings).verify_replicas(*pair))
+
+
+@pytest.mark.parametrize("topic", [TOPIC, replace(BY_TIMESTAMP, **ROOMY)])  # type: ignore[arg-type]
+@pytest.mark.parametrize("seed", range(6))
+def test_rounds_of_random_logs_hold(tmp_path: Path, topic: TopicConfig, seed: int) -> None:
+    dice = random.Random(seed)
+    log = ScenarioLog(tmp_path / "data", topic)
+    for _ in range(3):
+        for _ in range(12):
+            log.append(
+                *(
+                    versioned(
+                        text(dice.randrange(9)),
+                        dice.choice([None, dice.randrange(-3, 4)]),
+                        dice.choice([b"v", b"v", None]),
+                        timestamp_ms=dice.randrange(-1, 9),
+                    )
+                    for _ in range(dice.randrange(1, 4))
+                ),
+                codec=dice.choice([Codec.NONE, Codec.LZ4]),
+            )
+        log.roll()
+        before = tmp_path / f"before-{log.log_end}" / str(PARTITION)
+        shutil.copytree(log.directory, before)
+        log.clean(capacity=dice.choice([None, 4, 8]))
+        assert {} == broken(verified(before, log.directory, topic))
+        log.now_ms += dice.choice([0, topic.delete_retention_ms + 1])
+    log.close()

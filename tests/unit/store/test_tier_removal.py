@@ -1,0 +1,296 @@
+"""A partition of a store is cut where its directory was, or given up: only what was said goes.
+
+ST-32, ST-33.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from keeplast.errors import ConflictError, FencedError, InvalidError, RefusedError
+from keeplast.format.control import ControlType
+from keeplast.format.partition_metadata import PartitionMetadata, encode
+from keeplast.host.opening import open_host
+from keeplast.store.removal import Removal
+from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.state.partition_state import PartitionState
+from tests.support.broker_directory import BrokerDirectory
+from tests.support.partition_maker import PARTITION
+
+DAY_MS = 24 * 60 * 60 * 1000
+FAR_MS = 20_000 * DAY_MS
+"""The objects have times of this machine's clock."""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> BrokerDirectory:
+    made = BrokerDirectory(tmp_path)
+    made.path.mkdir(parents=True)
+    return made
+
+
+def truncate(broker: BrokerDirectory, offset: int | None = None) -> Removal:
+    directory = broker.path if offset is None else None
+    return broker.tiered.removals.truncate(PARTITION, offset, directory=directory, grace_ms=0)
+
+
+def forget(broker: BrokerDirectory) -> Removal:
+    return broker.tiered.removals.forget(PARTITION, grace_ms=0)
+
+
+def a_truncated_tail_was_copied(broker: BrokerDirectory) -> None:
+    """Offsets 3 to 5 were copied before they were replicated; a new leader wrote others."""
+    broker.append("a", "b")
+    broker.append("c", "lost", "lost")
+    broker.append("lost")
+    broker.import_all()
+    broker.truncate(3)
+    broker.append("d", "e", epoch=2)
+
+
+def test_a_truncated_tail_is_cut_off_and_copies_go_on(broker: BrokerDirectory) -> None:
+    a_truncated_tail_was_copied(broker)
+    with pytest.raises(ConflictError, match="keeplast tier truncate"):
+        broker.copy()
+    planned = broker.tiered.removals.plan_truncation(PARTITION, directory=broker.path)
+    assert ("truncate", 3, 6, 2, 3, 2, False) == (
+        planned.kind, planned.start, planned.end, planned.segments, planned.records,
+        planned.cut_base, planned.done,
+    )  # fmt: skip
+    before = broker.state
+    assert before == broker.state
+    assert truncate(broker).done
+    assert (3, {0: "a", 1: "b", 2: "c"}) == (broker.state.remote_end, broker.values())
+    broker.copy()
+    assert {0: "a", 1: "b", 2: "c", 3: "d", 4: "e"} == broker.values()
+    assert () == broker.tiered.verify(PARTITION)
+
+
+@pytest.mark.parametrize("offset", range(7))
+def test_a_log_is_cut_at_any_offset(broker: BrokerDirectory, offset: int) -> None:
+    values = dict(enumerate("abcdef"))
+    broker.append("a", "b", "c")
+    broker.append("d", "e", "f")
+    broker.import_all()
+    found = truncate(broker, offset)
+    assert (6 - offset, offset < 6) == (found.records, found.done)
+    assert {k: v for k, v in values.items() if k < offset} == broker.values()
+    assert () == broker.tiered.verify(PARTITION)
+    assert offset == broker.state.remote_end
+    broker.import_all()
+    assert values == broker.values()
+
+
+def test_what_is_copied_again_behind_a_cut_is_dirty(broker: BrokerDirectory) -> None:
+    """The first dirty offset was behind the cut: what lies there now was never cleaned."""
+    broker.append("a", "b", "c", "d")
+    broker.import_all()
+    broker.tiered.clean(PARTITION, force=True)
+    assert 4 == broker.state.first_dirty()
+    truncate(broker, 2)
+    broker.truncate(2)
+    broker.append("e", "f", epoch=1)
+    broker.append("g", epoch=1)
+    broker.copy()
+    assert (2, 5) == (broker.state.first_dirty(), broker.state.remote_end)
+    broker.tiered.clean(PARTITION, force=True)
+    assert (5, ()) == (broker.state.first_dirty(), broker.tiered.verify(PARTITION))
+
+
+def test_a_cut_segment_keeps_the_transactions_that_were_decided_below_the_cut(
+    broker: BrokerDirectory,
+) -> None:
+    broker.append_transaction("aborted", ControlType.ABORT)
+    broker.append("b", rolls=False)
+    broker.append_transaction("aborted", ControlType.ABORT)
+    broker.append("c", rolls=False)
+    broker.import_all()
+    truncate(broker, 3)
+    assert {2: "b"} == broker.values()
+    assert () == broker.tiered.verify(PARTITION)
+
+
+def test_a_cut_inside_of_a_log_start_leaves_an_empty_log(broker: BrokerDirectory) -> None:
+    broker.append("a", "b", "c")
+    broker.delete_before(2)
+    broker.import_all()
+    with pytest.raises(InvalidError, match="forget"):
+        truncate(broker, 1)
+    truncate(broker, 2)
+    assert ((), 2, {}) == (broker.state.routes, broker.state.remote_end, broker.values())
+    broker.import_all()
+    assert {2: "c"} == broker.values()
+
+
+def test_a_directory_with_the_same_log_leaves_nothing_to_cut(broker: BrokerDirectory) -> None:
+    broker.append("a", "b")
+    broker.import_all()
+    broker.append("c", epoch=3)
+    before = broker.state
+    assert truncate(broker).is_empty
+    assert before == broker.state
+
+
+def test_whoever_holds_the_partition_elsewhere_is_not_cut(broker: BrokerDirectory) -> None:
+    broker.append("a", "b")
+    broker.import_all()
+    other = broker.opened("b")
+    with pytest.raises(RefusedError, match="another host owns"):
+        other.removals.truncate(PARTITION, 1, grace_ms=0)
+    with pytest.raises(RefusedError, match="another host owns"):
+        other.removals.forget(PARTITION, grace_ms=0)
+    assert {0: "a", 1: "b"} == broker.values()
+
+
+def test_what_began_before_a_cut_is_fenced(broker: BrokerDirectory) -> None:
+    """Also of the same process: a round that runs has read what is gone."""
+    broker.append("a", "b")
+    broker.import_all()
+    began = broker.state
+    truncate(broker, 1)
+    with pytest.raises(FencedError):
+        broker.store.publish(PARTITION, "c" * 32, epoch=began.leader_epoch, cleaned_to=2)
+
+
+@pytest.mark.parametrize("kind", ["truncate", "forget"])
+def test_a_partition_that_changed_since_it_was_looked_at_is_left_as_it_is(
+    broker: BrokerDirectory, kind: str
+) -> None:
+    broker.append("a", "b")
+    known = broker.import_all()
+    broker.append("c")
+    broker.copy()
+    removals = broker.store.removals
+    act = (
+        partial(removals.forget, known, "c" * 32)
+        if kind == "forget"
+        else partial(removals.truncate, known, "c" * 32, cut=0, replaced=None, made=None)
+    )
+    with pytest.raises(ConflictError, match="changed meanwhile"):
+        act(grace_ms=0)
+    assert {0: "a", 1: "b", 2: "c"} == broker.values()
+
+
+def test_a_crash_before_the_transaction_leaves_the_log_and_garbage(
+    broker: BrokerDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.append("a", "b", "c")
+    broker.import_all()
+    count = len(list(broker.objects.list("")))
+
+    def dies(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("keeplast.tier.metadata.removals.Removals.truncate", dies)
+        with pytest.raises(KeyboardInterrupt):
+            truncate(broker, 1)
+    assert {0: "a", 1: "b", 2: "c"} == broker.values()
+    assert len(list(broker.objects.list(""))) > count
+    broker.clock.advance(FAR_MS)
+    broker.tiered.collect(PARTITION, garbage_age_ms=0)
+    assert count == len(list(broker.objects.list("")))
+    truncate(broker, 1)
+    assert {0: "a"} == broker.values()
+
+
+def test_a_receipt_has_a_line_of_each_removal(broker: BrokerDirectory) -> None:
+    broker.append("a", "b")
+    broker.import_all()
+    lines: list[bytes] = []
+    removals = broker.tiered.removals
+    removals.truncate(PARTITION, 1, grace_ms=0, receipt=lines.append)
+    removals.forget(PARTITION, grace_ms=0, receipt=lines.append)
+    found = [json.loads(line)["removal"] for line in lines]
+    assert [("truncate", 1, 2, 1), ("forget", 0, 1, None)] == [
+        (each["kind"], each["start"], each["end"], each["records"]) for each in found
+    ]
+
+
+# Forgetting.
+
+
+def test_a_partition_that_was_given_up_is_in_the_store_no_more(broker: BrokerDirectory) -> None:
+    broker.append("a", "b")
+    broker.append("c")
+    broker.import_all()
+    found = forget(broker)
+    assert (0, 3, 2, True) == (found.start, found.end, found.segments, found.done)
+    assert ((), (PARTITION,)) == (broker.tiered.partitions(), broker.tiered.forgotten())
+    with pytest.raises(InvalidError, match="given up"):
+        broker.copy()
+    with pytest.raises(InvalidError, match="given up"):
+        forget(broker)
+
+
+def test_a_host_does_not_lead_what_was_given_up(broker: BrokerDirectory) -> None:
+    broker.append("a", "b")
+    broker.import_all()
+    forget(broker)
+    host = open_host(broker.tiered, PARTITION, broker.path.parent, broker.topic)
+    with pytest.raises(InvalidError, match="given up"):
+        host.become_leader(9)
+
+
+def test_its_objects_are_collected_and_then_its_row(broker: BrokerDirectory) -> None:
+    broker.append("a", "b")
+    broker.import_all()
+    broker.tiered.removals.forget(PARTITION, grace_ms=1000)
+    waiting = broker.tiered.collect(PARTITION)
+    assert (0, 1) == (waiting.segments, waiting.waiting)
+    broker.clock.advance(1000)
+    assert 1 == broker.tiered.collect(PARTITION).segments
+    assert [] == list(broker.objects.list(str(PARTITION)))
+    assert (PARTITION,) == broker.tiered.forgotten()  # Who is late may still write something.
+    broker.clock.advance(DAY_MS)
+    broker.tiered.collect(PARTITION)
+    assert () == broker.tiered.forgotten()
+    with pytest.raises(InvalidError, match="not in the store"):
+        broker.store.load(PARTITION)
+
+
+@pytest.mark.parametrize("is_collected", [False, True])
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_an_import_begins_anew(
+    broker: BrokerDirectory, is_collected: bool, is_removed: bool
+) -> None:
+    """Of another topic of the same name, which starts and ends below the old one."""
+    (broker.path / "partition.metadata").write_bytes(encode(PartitionMetadata(b"1" * 16)))
+    broker.append("a", "b", "c", "d", epoch=5)
+    broker.import_all()
+    broker.tiered.clean(PARTITION, force=True)
+    forget(broker)
+    if is_collected:
+        broker.clock.advance(DAY_MS if is_removed else 0)
+        broker.tiered.collect(PARTITION)
+    for path in broker.path.iterdir():
+        path.unlink()
+    (broker.path / "partition.metadata").write_bytes(encode(PartitionMetadata(b"2" * 16)))
+    broker.append("x", "y", epoch=1)
+    state = broker.import_all()
+    assert (b"2" * 16).hex() == state.topic_id
+    assert (0, 0, 2) == (state.log_start, state.first_dirty(), state.remote_end)
+    assert {0: "x", 1: "y"} == broker.values()
+    broker.clock.advance(FAR_MS)
+    broker.tiered.collect(PARTITION, garbage_age_ms=0)
+    live = {segment.segment_id for segment in broker.state.segments.values()}
+    assert live == {each.key.split("/")[2] for each in broker.objects.list(str(PARTITION))}
+    assert {0: "x", 1: "y"} == broker.values()
+
+
+def test_who_imported_before_it_was_given_up_commits_nothing_after(
+    broker: BrokerDirectory,
+) -> None:
+    broker.append("a", "b")
+    known: PartitionState = broker.import_all()
+    forget(broker)
+    late: MetadataStore = broker.store
+    with pytest.raises(FencedError):
+        late.commit_copy(
+            PARTITION, "c" * 32, epoch=known.leader_epoch, lineage=known.lineage,
+            segment=next(iter(known.segments.values())),
+        )  # fmt: skip

@@ -106,6 +106,15 @@ class Broker:
         """What clients bootstrap from."""
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def controller(self) -> str:
+        """Where the other controllers of its cluster find it."""
+        return f"127.0.0.1:{self._controller_port}"
+
+    def configure(self, properties: Mapping[str, str]) -> None:
+        """Add settings that count from the next start on."""
+        self._extra.update(properties)
+
     def start(self) -> None:
         """Start and return when the broker answers; formats the directory the first time."""
         self.root.mkdir(parents=True, exist_ok=True)
@@ -133,9 +142,8 @@ class Broker:
                 [*self._java(), "kafka.Kafka", config], stdout=out, stderr=out
             )
         deadline = time.monotonic() + START_SECONDS
-        while f"[KafkaRaftServer nodeId={PROPERTIES['node.id']}] Kafka Server started" not in (
-            self._text()
-        ):
+        node = (PROPERTIES | self._extra)["node.id"]
+        while f"[KafkaRaftServer nodeId={node}] Kafka Server started" not in self._text():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 tail = (self.root / "out.log").read_text()[-2000:]
                 self.kill()
@@ -200,12 +208,11 @@ class Broker:
         return ["java", HEAP, *QUICK_START, logging, "-cp", f"{libs}/*"]
 
     def _write_properties(self) -> str:
-        controller = f"127.0.0.1:{self._controller_port}"
         settings = {
             **PROPERTIES,
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{controller}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{self.controller}",
             "advertised.listeners": f"PLAINTEXT://{self.address}",
-            "controller.quorum.voters": f"1@{controller}",
+            "controller.quorum.voters": f"1@{self.controller}",
             "log.dirs": str(self.data),
             **self._extra,
         }

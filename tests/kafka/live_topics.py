@@ -289,10 +289,10 @@ class LiveTopics:
         }
 
 
-def read_to_end(consumer: Consumer, topic: str) -> list[Read]:
-    """Return what a consumer that is told of ends reads of partition 0, from its start."""
+def read_to_end(consumer: Consumer, topic: str, partition: int = 0) -> list[Read]:
+    """Return what a consumer that is told of ends reads of a partition, from its start."""
     found: list[Read] = []
-    consumer.assign([TopicPartition(topic, 0, 0)])
+    consumer.assign([TopicPartition(topic, partition, 0)])
     while True:
         message = consumer.poll(WAIT_SECONDS)
         assert message is not None, f"nothing more from {topic}"

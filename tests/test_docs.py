@@ -16,9 +16,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".java", ".xml", ".lock", ".json", ".properties"}
 FOLDERS = ("src", "tests", "docs", "tools", "benchmarks", ".ci")
+README_LINES_MAX = 220
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 COMMAND = re.compile(
-    r"\bkeeplast ((?:inspect|plan|clean|demo|verify|export|receipt show|tier [a-z]+)\b[^\n`|&]*)"
+    r"\bkeeplast ((?:inspect|plan|clean|demo|verify|export|status|run|delete-records|pack"
+    r"|receipt show|config [a-z]+|tier [a-z]+)\b[^\n`|&]*)"
 )
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # Directories of a machine, written so that this file does not contain them itself.
@@ -80,7 +82,7 @@ def test_every_command_is_documented(command: object) -> None:
 def test_options_in_commands_exist(page: Path) -> None:
     for command in COMMAND.findall(page.read_text("utf-8")):
         words = command.split()
-        names = words[: 2 if words[0] in ("tier", "receipt") else 1]
+        names = words[: 2 if words[0] in ("tier", "receipt", "config") else 1]
         helped = CliRunner().invoke(app, [*names, "--help"], env={"COLUMNS": "200"})
         known = set(OPTION.findall(helped.output))
         assert set() == set(OPTION.findall(command)) - known, command
@@ -137,3 +139,7 @@ def test_no_path_of_a_machine_is_written_down() -> None:
         for match in MACHINE_PATH.findall(path.read_text("utf-8", "replace"))
     ]
     assert found == []
+
+
+def test_the_readme_is_read_in_five_minutes() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= README_LINES_MAX

@@ -1,6 +1,6 @@
 """Runs the commands that a page shows and pastes what they really print.
 
-    python tools/fill_readme.py            fill README.md and docs/quickstart.md
+    python tools/fill_readme.py            fill README.md and the pages under docs that have marks
     python tools/fill_readme.py --check    run the commands and say whether the pages would change
     python tools/fill_readme.py --files    only paste files, and run nothing; with --check as well
 
@@ -26,7 +26,17 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/quickstart.md", "docs/design/spark.md", "docs/operations/tier.md")
+PAGES = (
+    "README.md",
+    "docs/quickstart.md",
+    "docs/design/spark.md",
+    "docs/operations/run.md",
+    "docs/operations/status.md",
+    "docs/operations/strategies.md",
+    "docs/operations/tier.md",
+    "docs/operations/topic-policy.md",
+    "docs/reference/data-source.md",
+)
 TRY = ROOT / "build" / "try"
 MARKED = re.compile(r"<!-- (run|file): (.+?) -->\n.*?<!-- end -->", re.DOTALL)
 COLUMNS = 100

@@ -28,6 +28,8 @@ def test_the_page_is_followed_line_by_line(
         if not line.startswith("$ "):
             assert line in said, f"the page shows {line!r}, said was {said!r}"
             continue
+        if line == f"$ rm -rf {tmp_path} && mkdir -p {tmp_path}":
+            continue
         found = CODE.search(line)
         program, *arguments = shlex.split(line[2:], comments=True)
         said = ""

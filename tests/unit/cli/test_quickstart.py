@@ -1,0 +1,62 @@
+"""The quick start works line by line in a fresh clone, and again by who begins anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.page_steps import ROOT, PageShell, Step, read_steps
+
+PAGES_WITH_FILES = (
+    "README.md",
+    "docs/quickstart.md",
+    "docs/operations/backup.md",
+    "docs/operations/run.md",
+    "docs/operations/strategies.md",
+    "docs/operations/tier.md",
+    "docs/reference/data-source.md",
+)
+FIRST = "rm -rf build/try && mkdir -p build/try"
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> PageShell:
+    """A clone in which nobody has built anything."""
+    (tmp_path / "src").symlink_to(ROOT / "src")
+    return PageShell(tmp_path)
+
+
+def quickstart_steps() -> list[Step]:
+    page = (ROOT / "docs" / "quickstart.md").read_text("utf-8")
+    steps = read_steps(page)
+    begin = [step.command for step in steps].index(FIRST)
+    return steps[begin:]
+
+
+def test_the_quick_start_works_in_a_fresh_clone_and_twice(clone: PageShell) -> None:
+    steps = quickstart_steps()
+    assert len(steps) > 8
+    clone.follow(steps)
+    clone.follow(steps[:3])
+    assert not (clone.root / "build" / "try" / "data" / "broker-4.3.0").exists()
+
+
+def test_no_other_page_writes_files() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    found = {
+        str(page.relative_to(ROOT))
+        for page in pages
+        if any("build/try" in step.command for step in read_steps(page.read_text("utf-8")))
+    }
+    assert set(PAGES_WITH_FILES) == found
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_FILES)
+def test_a_page_makes_room_before_it_writes(page: str) -> None:
+    steps = [
+        step.command
+        for step in read_steps((ROOT / page).read_text("utf-8"))
+        if "build/try" in step.command
+    ]
+    assert steps[0] == FIRST

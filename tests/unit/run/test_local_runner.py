@@ -32,8 +32,10 @@ def test_a_round_takes_as_long_as_its_bytes_need(tmp_path: Path) -> None:
     # on top and are small.
     stats = report.stats
     moved = stats.map_bytes_read + stats.bytes_read + 2 * stats.bytes_written
-    # Where a batch is not plain, the first pass looks at the rest of its window once more.
-    assert 0.9 * moved < stats.total_seconds * RATE < 1.1 * (moved + stats.map_bytes_read)
+    # Where a batch is not plain, the first pass looks at the rest of its window once more; and this
+    # log has transactions, so that it is read for its markers.
+    again = stats.map_bytes_read + stats.bytes_read
+    assert 0.9 * (moved + stats.bytes_read) < stats.total_seconds * RATE < 1.1 * (moved + again)
 
 
 def test_a_stop_does_not_wait_for_the_limit(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from keeplast.store.commit import TierCommit
 from keeplast.survey.request import CleanRequest
 from keeplast.tier.metadata import collection, schema, transactions
 from keeplast.tier.metadata.metadata_store import MetadataStore
-from keeplast.tier.metadata.rows import segment_of
+from keeplast.tier.metadata.row_values import segment_of
 from keeplast.tier.objects import transfer
 from keeplast.tier.state import vector
 from keeplast.tier.state.partition_state import Orphan

@@ -50,7 +50,7 @@ from keeplast.store.removal import Removals
 from keeplast.store.restored import Restoration
 from keeplast.store.round import Receipt, RunnerFor, TierRequest, clean_remote
 from keeplast.store.status import TierStatus, local_log, tier_status
-from keeplast.store.verification import TierFinding, verify_remote
+from keeplast.store.verification import TierFinding, verify_partition
 from keeplast.survey.report import ExpiryReport, RoundReport
 from keeplast.survey.request import (
     MEMORY_BYTES_DEFAULT,
@@ -492,15 +492,13 @@ class TieredStore:
         return hazards_of((state.partition.topic, self._topic(state)) for state in states)
 
     def verify(
-        self, partition: TopicPartition, progressed: Progressed = _silent
+        self,
+        partition: TopicPartition,
+        progressed: Progressed = _silent,
+        planned: Progressed = _silent,
     ) -> tuple[TierFinding, ...]:
-        """Check the invariants of what is live, by reading all of it; changes nothing."""
-        found = verify_remote(self._objects, self._store.load(partition), progressed)
-        if not found:
-            return ()
-        # What was replaced while it was read may be gone by now, and is nobody's.
-        live = self._store.load(partition).segments
-        return tuple(each for each in found if each.segment_id is None or each.segment_id in live)
+        """Check all rows, and the invariants of what is live by reading all of it; no change."""
+        return verify_partition(self._store, self._objects, partition, progressed, planned)
 
     def parts(self) -> StoreParts:
         """Return what a host of a partition works with; it is closed with this store."""

@@ -9,7 +9,7 @@ small objects, and of the producers of the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -28,6 +28,8 @@ from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.index_check import IndexCheck
 from keeplast.log.transactions import TransactionFold, markers_of
 from keeplast.log.windows import Window, WindowBuffers, read_windows
+from keeplast.model.partition import TopicPartition
+from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.filters import SegmentBytes, decode_head
 from keeplast.tier.objects.object_store import FILTER, ObjectStore, object_key
 from keeplast.tier.objects.transfer import EPOCHS, PART_BYTES
@@ -47,20 +49,73 @@ KEPT_BYTES_MAX = 64 << 20
 """What is kept of an object beside a segment, to be understood; of a filter this is its head."""
 
 
+METADATA = "metadata"
+"""In place of an invariant: a row is not what keeplast has written."""
+
+
 @dataclass(frozen=True, slots=True)
 class TierFinding:
-    """Something that is not as it must be."""
+    """Something that is not as it must be; ``problem`` says all of it in a sentence.
+
+    ``object_key`` and ``offset`` are where an object is wrong. Of a row that is, ``table`` and
+    ``row_key``, which tells it from the partition's others there. None where it is about neither.
+    """
 
     invariant: str
     segment_id: str | None
     problem: str
+    object_key: str | None = None
+    offset: int | None = None
+    table: str | None = None
+    row_key: str | None = None
+
+
+def verify_partition(
+    store: MetadataStore,
+    objects: ObjectStore,
+    partition: TopicPartition,
+    progressed: Progressed,
+    planned: Progressed,
+) -> tuple[TierFinding, ...]:
+    """Return everything that is wrong with a partition: its rows, and what is live in objects.
+
+    A row that cannot be read is a finding, and the rest is looked at without it. ``planned`` hears
+    first how many bytes ``progressed`` will hear of, if all of them can be read.
+    """
+    seen = store.inspection.inspect(partition)
+    found = [
+        TierFinding(
+            METADATA, None,
+            f"{each.problem}. table={each.table} partition={partition} key={each.key}",
+            table=each.table, row_key=each.key,
+        )
+        for each in seen.problems
+    ]  # fmt: skip
+    if seen.state is None:
+        return tuple(found)
+    planned(seen.state.effective_bytes())
+    broken = verify_remote(objects, seen.state, progressed, unread=seen.unread)
+    if not broken:
+        return tuple(found)
+    # What was replaced while it was read may be gone by now, and is nobody's.
+    now = store.inspection.inspect(partition).state
+    live = seen.state.segments if now is None else now.segments
+    found += [each for each in broken if each.segment_id is None or each.segment_id in live]
+    return tuple(found)
 
 
 def verify_remote(
-    objects: ObjectStore, state: PartitionState, progressed: Progressed
+    objects: ObjectStore,
+    state: PartitionState,
+    progressed: Progressed,
+    *,
+    unread: Collection[str] = (),
 ) -> tuple[TierFinding, ...]:
-    """Return everything that is wrong with the live log of ``state``; nothing when all holds."""
-    found = [*_check_rows(state)]
+    """Return everything that is wrong with the live log of ``state``; nothing when all holds.
+
+    ``unread`` are segments whose rows could not be read: nothing is said of what follows from that.
+    """
+    found = [*_check_rows(state, unread)]
     transactions = _Transactions()
     for route in state.routes:
         segment = state.segments.get(route.segment_id)
@@ -70,15 +125,22 @@ def verify_remote(
     return tuple(found)
 
 
-def _check_rows(state: PartitionState) -> Iterator[TierFinding]:
+def _check_rows(state: PartitionState, unread: Collection[str]) -> Iterator[TierFinding]:
     at = state.routes[0].base_offset if state.routes else state.log_start
     if at > state.log_start:
-        yield TierFinding("I-14", None, f"offsets {state.log_start}..{at} are served by nobody")
+        yield TierFinding(
+            "I-14", None, f"offsets {state.log_start}..{at} are served by nobody",
+            offset=state.log_start,
+        )  # fmt: skip
     for route in state.routes:
         segment = state.segments.get(route.segment_id)
         if route.base_offset != at:
-            yield TierFinding("I-14", route.segment_id, f"a hole or overlap at offset {at}")
+            yield TierFinding(
+                "I-14", route.segment_id, f"a hole or overlap at offset {at}", offset=at
+            )
         at = route.last_offset + 1
+        if route.segment_id in unread:
+            continue
         if segment is None:
             yield TierFinding("I-14", route.segment_id, "a route without a segment")
         elif not is_within_lineage(segment, state.lineage, state.remote_end):
@@ -89,7 +151,7 @@ def _check_rows(state: PartitionState) -> Iterator[TierFinding]:
             yield TierFinding("I-21", route.segment_id, "its row and its log differ in size")
     if state.log_start > state.remote_end:
         yield TierFinding("I-14", None, f"the log start {state.log_start} lies beyond the end")
-    if state.remote_bytes != state.effective_bytes():
+    if not unread and state.remote_bytes != state.effective_bytes():
         yield TierFinding(
             "I-21", None,
             f"the cached size is {state.remote_bytes}, the sum {state.effective_bytes()}",
@@ -211,6 +273,7 @@ class _SegmentCheck:
                 invariant, self._segment.segment_id,
                 f"{problem}. key={self._key(suffix)} offset={offset} expected={expected} "
                 f"found={found}",
+                object_key=self._key(suffix), offset=offset,
             )
         )  # fmt: skip
 
@@ -316,7 +379,11 @@ class _SegmentCheck:
                 self._transactions.add(window, route.base_offset, route.last_offset)
                 at = int(lasts.max()) + 1
         except CorruptError as error:
-            self._found.append(TierFinding("I-5", segment.segment_id, str(error)))
+            self._found.append(
+                TierFinding(
+                    "I-5", segment.segment_id, str(error), object_key=self._key(LOG), offset=at
+                )
+            )
         else:
             if at != segment.next_offset:
                 self._tell(

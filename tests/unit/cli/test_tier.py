@@ -205,6 +205,12 @@ def test_a_changed_object_is_found(tmp_path: Path, keeplast: Command, store: str
     run = keeplast("tier", "verify", "--store", store)
     assert 1 == run.code
     assert "orders-0: broken, I-9: the object is not what was written" in run.out
+    document = keeplast("tier", "verify", "--store", store, "--json").document
+    findings = document["partitions"][0]["findings"]
+    (found,) = [each for each in findings if each["invariant"] == "I-9"]
+    assert str(changed).endswith(found["object"])
+    assert int(changed.stem) == found["offset"]
+    assert (None, None) == (found["table"], found["key"])
 
 
 def test_damage_is_said_to_be_in_the_object(tmp_path: Path, keeplast: Command, store: str) -> None:

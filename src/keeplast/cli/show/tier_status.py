@@ -137,7 +137,11 @@ def findings_document(
             "topic": partition.topic, "partition": partition.partition,
             "verdict": "broken" if findings else "holds",
             "findings": [
-                {"invariant": f.invariant, "segment": f.segment_id, "problem": f.problem}
+                {
+                    "invariant": f.invariant, "segment": f.segment_id, "problem": f.problem,
+                    "object": f.object_key, "offset": f.offset, "table": f.table,
+                    "key": f.row_key,
+                }
                 for f in findings
             ],
         }

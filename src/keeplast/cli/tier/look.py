@@ -132,8 +132,7 @@ def verify(
             chosen = call.chosen(opened)
             for each in chosen:
                 with ProgressEvents(f"reading {each}") as events:
-                    events.planned(opened.state(each).effective_bytes())
-                    found[each] = opened.verify(each, events.progressed)
+                    found[each] = opened.verify(each, events.progressed, events.planned)
                 if not as_json:
                     print_result(*findings_lines({each: found[each]}))
         code = CHECK_FAILED if any(found.values()) else DONE

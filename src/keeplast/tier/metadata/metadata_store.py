@@ -19,23 +19,22 @@ from keeplast.errors import ConflictError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
+from keeplast.tier.metadata.inspection import Inspection
 from keeplast.tier.metadata.removals import Removals
+from keeplast.tier.metadata.row_values import json_text, partition_of, read_row, segment_of
 from keeplast.tier.metadata.rows import (
     change_routes,
     find_commit,
     find_partition,
     insert_segment,
-    json_text,
     load_state,
     load_visits,
     mend_size,
-    partition_of,
     prune_segments,
     raise_mark,
     renew_publications,
     retire_segments,
     routed_part,
-    segment_of,
     write_lineage,
     write_publication,
     write_visits,
@@ -80,6 +79,11 @@ class MetadataStore:
         return StoreClock(self._time, self._host_clock, self._transactions.reading)
 
     @property
+    def inspection(self) -> Inspection:
+        """Return what looks at every row by itself, also where some cannot be read."""
+        return Inspection(self._transactions)
+
+    @property
     def removals(self) -> Removals:
         """Return what takes a log, or the end of one, out of the store when its user says so."""
         return Removals(self._transactions)
@@ -120,7 +124,11 @@ class MetadataStore:
                 .order_by(schema.SEGMENTS.c.id)
             ).mappings()
             return tuple(
-                Orphan(segment_of(r), SegmentState(r["state"]), int(r["not_before_ms"] or 0))
+                Orphan(
+                    read_row(schema.SEGMENTS.name, partition, r["id"], segment_of, r),
+                    SegmentState(r["state"]),
+                    int(r["not_before_ms"] or 0),
+                )
                 for r in rows
             )
 
@@ -385,7 +393,7 @@ class MetadataStore:
         """Return what is known of how a directory was cleaned, by its digest."""
         with self._transactions.reading() as connection:
             row = find_partition(connection, partition)
-            return load_visits(connection, int(row["id"]), directory)
+            return load_visits(connection, partition, int(row["id"]), directory)
 
     def remember(
         self, partition: TopicPartition, *, epoch: int, directory: str, visits: Visits

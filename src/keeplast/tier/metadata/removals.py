@@ -15,11 +15,11 @@ from sqlalchemy import Connection, delete, update
 
 from keeplast.errors import ConflictError
 from keeplast.tier.metadata import schema
+from keeplast.tier.metadata.row_values import json_text
 from keeplast.tier.metadata.rows import (
     change_routes,
     find_partition,
     insert_segment,
-    json_text,
     load_state,
     renew_publications,
     retire_segments,

@@ -1,12 +1,13 @@
-"""Rows of the metadata store to values, and back; each call is part of its caller's transaction."""
+"""Reads and writes the rows of the metadata store; each call is part of its caller's transaction.
+
+What a row says as a value is :mod:`.row_values`'s.
+"""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     Connection,
@@ -19,17 +20,32 @@ from sqlalchemy import (
     update,
 )
 
-from keeplast.errors import ConflictError, CorruptError, InvalidError
+from keeplast.errors import ConflictError, InvalidError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
-from keeplast.tier.objects.object_store import ID_CHARS
+from keeplast.tier.metadata.row_values import (
+    BrokenRowError,
+    epoch_of,
+    holder_of,
+    id_of,
+    json_text,
+    publication_of,
+    read_row,
+    route_of,
+    segment_columns,
+    segment_of,
+    settings_of,
+    visits_of,
+    whole,
+)
 from keeplast.tier.state.continuity import Visits
-from keeplast.tier.state.holder import Holder
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.routing import Route, check_routes
-from keeplast.tier.state.segment import RemoteFile, RemoteSegment, SegmentKind, SegmentState
+from keeplast.tier.state.segment import RemoteSegment, SegmentState
 from keeplast.tier.state.vector import Publication
+
+_T = TypeVar("_T")
 
 KEPT_MS = 7 * 24 * 60 * 60 * 1000
 """How long the outcome of a commit can be looked up, and the id of a deleted segment is refused.
@@ -41,9 +57,6 @@ to wait for the others' past."""
 DIRECTORIES_MAX = 8
 """Of so many directories, the newest, it is remembered how they were cleaned."""
 
-
-_ID = re.compile(rf"[0-9a-f]{{1,{ID_CHARS}}}\Z")
-_SUFFIX = re.compile(r"\.?[a-z-]{1,32}\Z")
 
 # What is asked for again and again is built once: that is a quarter of what asking costs.
 
@@ -156,12 +169,15 @@ def raise_mark(connection: Connection, token: str, above: int) -> tuple[int, str
 
 
 def load_state(
-    connection: Connection, row: RowMapping, part: tuple[int, int] | None = None
-) -> PartitionState:
+    connection: Connection, row: RowMapping, part: tuple[int, int] | None = None,
+    *, broken: list[BrokenRowError] | None = None,
+) -> PartitionState:  # fmt: skip
     """Return all that is known of the partition whose row this is.
 
     With ``part``, two offsets, only the routes that begin between them, both inclusive, and the
     last one: what a commit has to see costs what it changes, not what the partition holds.
+    BrokenRowError for a row that cannot be read; with ``broken`` it is put there and left out, but
+    for what a partition cannot be without.
     """
     number = int(row["id"])
     named = {"number": number}
@@ -176,32 +192,60 @@ def load_state(
         routes = sorted({*connection.execute(_PART, bounds).all(), *last})
         ids = {"segment_ids": [route.segment_id for route in routes]}
         segments = connection.execute(_NAMED_SEGMENTS, ids).mappings()
+    partition = TopicPartition(row["topic"], row["partition"])
+
+    def kept(table: str, key: object, decode: Callable[..., _T], *values: object) -> list[_T]:
+        try:
+            return [read_row(table, partition, key, decode, *values)]
+        except BrokenRowError as error:
+            if broken is None:
+                raise
+            broken.append(error)
+            return []
+
+    def number_of(name: str) -> int:
+        return read_row(schema.PARTITIONS.name, partition, name, whole, row[name], name)
+
+    settings = kept(schema.PARTITIONS.name, "settings", settings_of, row["settings"])
+    holder = kept(schema.PARTITIONS.name, "holder_process", holder_of, row)
     return PartitionState(
         row_id=number,
-        partition=TopicPartition(row["topic"], row["partition"]),
-        topic_id=_id_of(row["topic_id"], "topic_id"),
-        leader_epoch=row["leader_epoch"],
+        partition=partition,
+        topic_id=read_row(
+            schema.PARTITIONS.name, partition, "topic_id", id_of, row["topic_id"], "topic_id"
+        ),
+        leader_epoch=number_of("leader_epoch"),
         owner=row["owner"],
-        version=row["version"],
-        log_start=row["log_start"],
-        remote_bytes=row["remote_bytes"],
-        lineage=tuple(LeaderEpoch(epoch, start) for epoch, start in lineage),
-        publications=tuple(Publication(e, n, offsets_of(o)) for e, n, o in publications),
-        routes=tuple(Route(base, last, segment_id) for base, last, segment_id in routes),
-        segments={found["id"]: segment_of(found) for found in segments},
-        settings=json.loads(row["settings"]),
+        version=number_of("version"),
+        log_start=number_of("log_start"),
+        remote_bytes=number_of("remote_bytes"),
+        lineage=tuple(
+            each
+            for r in lineage
+            for each in kept(schema.LINEAGE.name, f"epoch {r[0]}", epoch_of, *r)
+        ),
+        publications=tuple(
+            each
+            for r in publications
+            for each in kept(
+                schema.PUBLICATIONS.name, f"epoch {r[0]} number {r[1]}", publication_of, *r
+            )
+        ),
+        routes=tuple(
+            each for r in routes
+            for each in kept(schema.ROUTING.name, f"base_offset {r[0]}", route_of, *r)
+        ),
+        segments={
+            each.segment_id: each
+            for found in segments
+            for each in kept(schema.SEGMENTS.name, found["id"], segment_of, found)
+        },
+        settings=settings[0] if settings else {},
         uncleanable_reason=row["uncleanable_reason"],
-        holder=holder_of(row),
+        holder=holder[0] if holder else None,
         held_since_ms=row["held_since_ms"],
         forgotten_ms=row["forgotten_ms"],
-    )
-
-
-def holder_of(row: RowMapping) -> Holder | None:
-    """Return the process that a partition's row names as its holder."""
-    if row["holder"] is None:
-        return None
-    return Holder.of_json(row["holder"], row["holder_process"])
+    )  # fmt: skip
 
 
 def raise_version(connection: Connection, row: RowMapping, **values: Any) -> None:
@@ -256,14 +300,18 @@ def renew_publications(connection: Connection, number: int, made: Publication) -
     write_publication(connection, number, made)
 
 
-def load_visits(connection: Connection, number: int, directory: str) -> Visits:
-    """Return what is known of how a directory was cleaned."""
+def load_visits(
+    connection: Connection, partition: TopicPartition, number: int, directory: str
+) -> Visits:
+    """Return what is known of how a directory was cleaned; BrokenRowError as for a state."""
     row = connection.execute(
         select(schema.VISITS.c.seen, schema.VISITS.c.latest_ms).where(
             schema.VISITS.c.partition_id == number, schema.VISITS.c.directory == directory
         )
     ).first()
-    return Visits() if row is None else Visits.of_json(row.seen, row.latest_ms)
+    if row is None:
+        return Visits()
+    return read_row(schema.VISITS.name, partition, directory, visits_of, row.seen, row.latest_ms)
 
 
 def write_visits(connection: Connection, number: int, directory: str, visits: Visits) -> None:
@@ -370,7 +418,7 @@ def insert_segment(
     """Make a segment live; ConflictError for an id that was ever used (I-9)."""
     connection.execute(
         insert(schema.SEGMENTS).values(
-            **_segment_columns(segment), partition_id=number, state=SegmentState.LIVE,
+            **segment_columns(segment), partition_id=number, state=SegmentState.LIVE,
             state_since_ms=now_ms,
         )
     )  # fmt: skip
@@ -399,77 +447,3 @@ def prune_commits(connection: Connection, number: int, *, now_ms: int) -> None:
 def prune_segments(connection: Connection, number: int, *, now_ms: int) -> None:
     """Forget a few segments of a partition that were deleted long ago, with their ids."""
     connection.execute(_PRUNE_SEGMENTS, {"number": number, "before_ms": now_ms - KEPT_MS})
-
-
-def _segment_columns(segment: RemoteSegment) -> dict[str, Any]:
-    """Return a segment as the columns of its row, but for its partition and state."""
-    return {
-        "id": segment.segment_id,
-        "base_offset": segment.base_offset,
-        "last_offset": segment.last_offset,
-        "epochs": json.dumps([[e.epoch, e.start_offset] for e in segment.epochs]),
-        "size_bytes": segment.size_bytes,
-        "max_timestamp_ms": segment.max_timestamp_ms,
-        "mtime_ms": segment.mtime_ms,
-        "kind": segment.kind.value,
-        "leader_epoch": segment.leader_epoch,
-        "number": segment.number,
-        "cleaner_offsets": json_text({str(e): o for e, o in segment.cleaner_offsets.items()}),
-        "files": json_text({s: [f.size_bytes, f.crc32c] for s, f in segment.files.items()}),
-    }
-
-
-def segment_of(row: RowMapping) -> RemoteSegment:
-    """Return the segment of a row."""
-    return RemoteSegment(
-        segment_id=_id_of(row["id"], "segment"),
-        base_offset=row["base_offset"],
-        last_offset=row["last_offset"],
-        epochs=tuple(LeaderEpoch(epoch, start) for epoch, start in json.loads(row["epochs"])),
-        size_bytes=row["size_bytes"],
-        max_timestamp_ms=row["max_timestamp_ms"],
-        mtime_ms=row["mtime_ms"],
-        kind=SegmentKind(row["kind"]),
-        leader_epoch=row["leader_epoch"],
-        number=row["number"],
-        cleaner_offsets=offsets_of(row["cleaner_offsets"]),
-        files={_suffix_of(s): RemoteFile(*e) for s, e in json.loads(row["files"]).items()},
-    )
-
-
-def partition_of(topic: str, number: int) -> TopicPartition:
-    """Return the partition of a row; CorruptError for one that nobody but a stranger has written.
-
-    Names become parts of paths and keys: those that no broker takes could lead anywhere.
-    """
-    try:
-        return TopicPartition(topic, number).checked()
-    except InvalidError as error:
-        raise CorruptError(
-            "the metadata store names a partition that no broker has; it was changed by something "
-            f"else than keeplast: {error}"
-        ) from error
-
-
-def _id_of(text: str, what: str) -> str:
-    if _ID.match(text) is None:
-        raise CorruptError(
-            f"an id in the metadata store is not made of hex digits. {what}={text[:ID_CHARS]!r}"
-        )
-    return text
-
-
-def _suffix_of(text: str) -> str:
-    if _SUFFIX.match(text) is None:
-        raise CorruptError(f"no file of a segment has this name. suffix={text[:ID_CHARS]!r}")
-    return text
-
-
-def offsets_of(text: str) -> dict[int, int]:
-    """Return a map of offsets by leader epoch."""
-    return {int(epoch): int(offset) for epoch, offset in json.loads(text).items()}
-
-
-def json_text(value: Mapping[str, Any]) -> str:
-    """Return a mapping as text: the same for equal mappings."""
-    return json.dumps(dict(value), sort_keys=True, separators=(",", ":"))

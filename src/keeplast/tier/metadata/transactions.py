@@ -28,10 +28,10 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.redaction import without_secrets
 from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.database import READING
+from keeplast.tier.metadata.row_values import holder_of
 from keeplast.tier.metadata.rows import (
     find_commit,
     find_partition,
-    holder_of,
     prune_commits,
     raise_version,
 )

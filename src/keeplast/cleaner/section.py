@@ -90,6 +90,8 @@ def skip_reason(
     """Say why no round happens, or None. A ratio equal to the threshold is not enough."""
     cleanable = section.cleanable
     if cleanable.cleanable_bytes == 0:
+        if not any(segment.size_bytes for segment in segments):
+            return "nothing to clean: the log is empty"
         return nothing_sentence(
             first_dirty=section.first_dirty.offset,
             first_base=segments[0].base_offset,

@@ -8,7 +8,7 @@ truncation; formats.md sections 2 and 3.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -84,8 +84,12 @@ class PartitionFiles:
         return self.segments[-1]
 
 
-def list_partition(path: Path, files: FileSystem) -> PartitionFiles:
+def list_partition(path: Path, files: FileSystem, *, if_empty: int | None = None) -> PartitionFiles:
     """List a partition directory; RefusedError when what is in it is not understood.
+
+    A directory without any file of a segment is an empty log to a broker, which makes the first one
+    at the log start offset. That is ``if_empty``, where an empty segment is listed then that has no
+    file; None where a log without segments is of no use.
 
     ``leftovers`` are staged files (``.cleaned``, ``.swap``, ``.deleted``) of an earlier run;
     ``unknown`` are names that brokers ignore too.
@@ -94,7 +98,8 @@ def list_partition(path: Path, files: FileSystem) -> PartitionFiles:
     snapshots: list[int] = []
     leftovers: list[str] = []
     unknown: list[str] = []
-    for name in files.listdir(path):
+    names = files.listdir(path)
+    for name in names:
         parsed = parse_segment_file(name)
         if name == INCOMPLETE:
             raise RefusedError(
@@ -119,12 +124,23 @@ def list_partition(path: Path, files: FileSystem) -> PartitionFiles:
                     path, parsed.base_offset, status.size_bytes, status.mtime_ns, status.inode
                 )
             )
+    if not segments and if_empty is not None and _is_empty(names):
+        segments.append(SegmentFiles(path, if_empty, 0, 0))
     if not segments:
         raise RefusedError(f"no segment in the partition directory. path={path}")
     segments.sort(key=lambda segment: segment.base_offset)
     return PartitionFiles(
         path, tuple(segments), tuple(sorted(snapshots)), tuple(leftovers), tuple(unknown)
     )
+
+
+def is_empty_log(path: Path, files: FileSystem) -> bool:
+    """Say whether a partition directory has no file of a segment, staged ones included."""
+    return _is_empty(files.listdir(path))
+
+
+def _is_empty(names: Sequence[str]) -> bool:
+    return all(parse_segment_file(name) is None for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +341,8 @@ class Tail:
 def find_tail(partition: PartitionFiles, files: FileSystem) -> Tail:
     """Read the active segment from its last usable index entry to its end."""
     active = partition.active
+    if not active.size_bytes:
+        return Tail(active.base_offset, 0)
     start = 0
     try:
         # A running broker has it at full size, so what is too much is left unread here.

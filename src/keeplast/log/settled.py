@@ -21,8 +21,10 @@ SWAP_SECONDS_MAX = 30.0
 POLL_SECONDS = 0.05
 
 
-def settled_partition(path: Path, files: FileSystem, clock: Clock) -> PartitionFiles:
-    """List a partition in which no swap is under way.
+def settled_partition(
+    path: Path, files: FileSystem, clock: Clock, *, if_empty: int | None = None
+) -> PartitionFiles:
+    """List a partition in which no swap is under way; ``if_empty`` as in :func:`list_partition`.
 
     RefusedError where one was interrupted, and as :func:`list_partition`; UnavailableError when one
     does not end although somebody is at work.
@@ -32,7 +34,7 @@ def settled_partition(path: Path, files: FileSystem, clock: Clock) -> PartitionF
         # Asked before the names are listed: whoever lets go of it has ended the swap.
         is_at_work = is_locked(path.parent)
         try:
-            listing = list_partition(path, files)
+            listing = list_partition(path, files, if_empty=if_empty)
         except FileNotFoundError:
             # A segment went between its name and its size; or the directory did.
             if not files.is_directory(path):

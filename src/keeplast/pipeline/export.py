@@ -328,7 +328,8 @@ def _require_same_logs(jobs: Sequence[_Job], files: FileSystem) -> None:
     """Raise ConflictError when a log no longer reaches to where its state was taken."""
     for job in jobs:
         view, end = job.state.view, job.state.wanted.end_offset
-        tail = find_tail(settled_partition(view.path, files, SystemClock()), files)
+        listing = settled_partition(view.path, files, SystemClock(), if_empty=view.log_start)
+        tail = find_tail(listing, files)
         log_end = max(tail.log_end, view.log_start)
         if log_end < end or was_made_anew(view.topic_id, view.path, files):
             raise ConflictError(

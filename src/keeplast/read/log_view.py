@@ -139,9 +139,10 @@ def _look(
     # Before the segments are listed: those of a topic that is made anew meanwhile then count as a
     # change, and never as the old topic's.
     topic_id = read_topic_id(path, files)
-    listing = settled_partition(path, files, clock)
+    known_start = checkpoints.log_start.get(partition, 0)
+    listing = settled_partition(path, files, clock, if_empty=known_start)
     tail = find_tail(listing, files)
-    log_start = max(checkpoints.log_start.get(partition, 0), listing.segments[0].base_offset)
+    log_start = max(known_start, listing.segments[0].base_offset)
     log_end = max(tail.log_end, log_start)
     segments = tuple(
         see_segment(segment, end, segment.size_bytes, files, is_active=False)

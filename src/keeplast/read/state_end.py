@@ -40,7 +40,7 @@ def require_state_at(
     ``latest`` is the end of what the reader may read. The headers of all batches behind the
     cleaner's checkpoint are read where ``end_offset`` lies below ``latest``.
     """
-    listing = settled_partition(view.path, files, clock)
+    listing = settled_partition(view.path, files, clock, if_empty=view.log_start)
     cleaned_to = require_in_front_of_cleaner(view.partition, listing, end_offset, files)
     where = f"end_offset={end_offset} partition={view.partition} path={view.path}"
     if end_offset >= latest:

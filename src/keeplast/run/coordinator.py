@@ -460,7 +460,8 @@ class Coordinator:
 
 def _may_roll(survey: Survey, request: CleanRequest) -> bool:
     """Say whether the active segment is to be left; a torn one refuses that when it is asked."""
-    return survey.roll is not None or request.roll_active
+    has_any = survey.listing.active.size_bytes > 0
+    return survey.roll is not None or (request.roll_active and has_any)
 
 
 def _stopped() -> StoppedError:

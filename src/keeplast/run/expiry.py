@@ -23,6 +23,7 @@ from keeplast.log.partition_log import (
     SegmentFiles,
     Tail,
     find_tail,
+    is_empty_log,
     list_partition,
     load_indexes,
     rebuild_indexes,
@@ -64,13 +65,15 @@ def expire_partition(
     clock_ms: int,
     writes: bool,
     warned: Callable[[str], None],
-) -> ExpiryReport:
-    """Expire a partition, or say what would go; errors are in the report.
+) -> ExpiryReport | None:
+    """Expire a partition, or say what would go; errors are in the report. None for an empty log.
 
     ``clock_ms`` is the machine's clock: a given ``now_ms`` ahead of it is refused as a lift.
     """
     survey: ExpirySurvey | None = None
     try:
+        if is_empty_log(partition.path, files):
+            return None
         survey = survey_expiry(partition, request, files, now_ms)
         lifts = (*clock_lifts(request.now_ms, clock_ms), *survey.bounds.lifts)
         report = expiry_report(survey)

@@ -143,7 +143,7 @@ def make_target(
     RefusedError when something else is there, or when the source would have to be written to. An
     earlier log that ``request`` overwrites is left as it is, for :func:`replace_target`.
     """
-    if list_partition(partition.path, files).leftovers:
+    if list_partition(partition.path, files, if_empty=0).leftovers:
         raise RefusedError(
             "an interrupted swap lies in the source, which --to may not touch; start a broker on "
             f"it once, or clean in place. path={partition.path}"

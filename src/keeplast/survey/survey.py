@@ -259,7 +259,7 @@ def _read_log(
 ) -> _Log:
     """Read of a log what a survey needs; see :func:`survey_partition`."""
     listing, tail, roll_notes = _find_log(
-        partition, request, files, now_ms, foresees_roll=foresees_roll
+        partition, request, checkpoints, files, now_ms, foresees_roll=foresees_roll
     )
     buffers = WindowBuffers(SURVEY_WINDOW_BYTES)
     bounds = find_bounds(partition.partition, request, checkpoints, listing, tail)
@@ -286,13 +286,15 @@ def _read_log(
 def _find_log(
     partition: PartitionRequest,
     request: CleanRequest,
+    checkpoints: Checkpoints,
     files: FileSystem,
     now_ms: int,
     *,
     foresees_roll: bool,
 ) -> tuple[PartitionFiles, Tail, tuple[str, ...]]:
     """Return the log as it is, or as it will be when its active segment was left, and why."""
-    listing = list_partition(partition.path, files)
+    known_start = checkpoints.log_start.get(partition.partition, 0)
+    listing = list_partition(partition.path, files, if_empty=known_start)
     tail = find_tail(listing, files)
     if tail.torn_at is not None:
         check_magic(listing.active.log_path, tail.torn_at, files)

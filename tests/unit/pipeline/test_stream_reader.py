@@ -236,3 +236,28 @@ def test_a_partition_that_goes_between_two_batches_is_an_error(
     assert after == latest(reader_of(log, failOnDataLoss="false", **options), begin)
     # Nor does who asks for less than before miss it.
     assert after == latest(reader_of(log, assign='{"t":[0]}'), begin)
+
+
+def test_a_partition_without_segments_is_an_empty_log_and_read_when_it_fills(
+    log: LogBuilder,
+) -> None:
+    other = log.directory.with_name("t-2")
+    other.mkdir()
+    reader = reader_of(log, startingOffsets="earliest")
+    start = reader.initialOffset()
+    assert {"t": {"0": 0, "2": 0}} == start
+    end = latest(reader, start)
+    assert {"t": {"0": 3, "2": 0}} == end
+    assert [0, 1, 2] == read(reader, start, end)
+    other.rmdir()
+    append(LogBuilder(other, TopicConfig()), 2)
+    later = latest(reader, end)
+    assert {"t": {"0": 3, "2": 2}} == later
+    assert [0, 1] == read(reader, end, later)
+
+
+def test_a_partition_that_has_lost_its_segments_is_a_loss(log: LogBuilder) -> None:
+    for path in log.directory.iterdir():
+        path.unlink()
+    with pytest.raises(InvalidError, match="the log does not have this offset"):
+        latest(reader_of(log), at(3))

@@ -27,6 +27,7 @@ from keeplast.format.filename import (
     INCOMPLETE,
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_CHECKPOINT,
+    PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
 )
@@ -962,3 +963,39 @@ def test_failed_runner_leaves_the_partition_as_it_was_and_nothing_staged(directo
     assert UnavailableError is type(failure(last_round(report)))
     assert before == contents(directory)
     assert {} == checkpoint(directory.parent)
+
+
+# --- a log without segments ---
+
+
+@pytest.mark.parametrize("is_in_place", [True, False])
+def test_a_directory_without_segments_is_an_empty_log(tmp_path: Path, is_in_place: bool) -> None:
+    """As for a broker, which makes the first segment when it starts."""
+    directory = tmp_path / "data" / str(PARTITION)
+    directory.mkdir(parents=True)
+    (directory / PARTITION_METADATA).write_bytes(b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    (directory.parent / LOG_START_CHECKPOINT).write_bytes(encode_offsets({PARTITION: 7}))
+    before = tree(tmp_path)
+    request = replace(
+        clean_request(directory), roll_active=True, rolls_idle=True, retention=True, expired=True,
+        target=None if is_in_place else tmp_path / "target",
+    )  # fmt: skip
+    for report in (coordinator().plan(request), coordinator().clean(request)):
+        (partition,) = report.partitions
+        (round_,) = partition.rounds
+        assert (True, None) == (round_.skipped, round_.failure)
+        assert (7, 7) == (round_.log_start, round_.log_end)
+        assert "nothing to clean: the log is empty" == round_.reason
+        assert partition.expiry is None
+    assert before.items() <= tree(tmp_path).items()
+    if not is_in_place:
+        assert [PARTITION_METADATA] == os.listdir(tmp_path / "target" / str(PARTITION))
+
+
+@pytest.mark.parametrize("suffix", [".index", ".snapshot", ".log.swap", ".log.deleted"])
+def test_a_directory_with_parts_of_segments_is_no_empty_log(tmp_path: Path, suffix: str) -> None:
+    directory = tmp_path / str(PARTITION)
+    directory.mkdir()
+    (directory / f"{5:020d}{suffix}").write_bytes(b"")
+    report = last_round(coordinator().plan(clean_request(directory)))
+    assert isinstance(report.failure, RefusedError)

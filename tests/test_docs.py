@@ -17,6 +17,12 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".java", ".xml", ".lock", ".json", ".properties"}
 FOLDERS = ("src", "tests", "docs", "tools", "benchmarks", ".ci")
 README_LINES_MAX = 220
+EXPLAINED = (
+    "eligible, turn, set aside, shape, bucket, slot, kernel, chunk, grace, collect, owner, holder, "
+    "fenced, lineage, erased by, acts, dating, marks, bound, group, wave, horizon, marker, "
+    "key map, ratio, end, overdue, state"
+)
+"""What stands in outputs and pages and is not Kafka's everyday word."""
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 COMMAND = re.compile(
     r"\bkeeplast ((?:inspect|plan|clean|demo|verify|export|status|run|delete-records|pack"
@@ -139,6 +145,13 @@ def test_no_path_of_a_machine_is_written_down() -> None:
         for match in MACHINE_PATH.findall(path.read_text("utf-8", "replace"))
     ]
     assert found == []
+
+
+@pytest.mark.parametrize("word", EXPLAINED.split(", "))
+def test_words_of_the_screens_are_explained(word: str) -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+    words = re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE)
+    assert [] != [each for each in words if re.search(rf"[*`]{word}[*`]", each)]
 
 
 def test_the_readme_is_read_in_five_minutes() -> None:

@@ -87,6 +87,21 @@ def test_a_circle_with_nothing_to_do_is_judged_by_its_own_copy_and_receipt(
     assert not (host.root / "spool" / "before" / "data").exists()
 
 
+def test_a_clean_that_was_killed_is_done_again_and_judged_by_the_first_copy(
+    host: PageShell,
+) -> None:
+    data, before = host.root / "data", host.root / "spool" / "before"
+    steps = steps_of("circle")
+    verify = next(step for step in steps if "keeplast verify" in step.command)
+    clean = next(step for step in steps if "keeplast clean" in step.command)
+    subprocess.run(["cp", "-a", data, before], check=True)
+    host.follow([clean])
+    # As after SIGKILL behind the swap: the checkpoint was not written yet.
+    subprocess.run(["cp", "-a", before / "cleaner-offset-checkpoint", data], check=True)
+    host.follow([clean, verify])
+    assert 2 == len((host.root / "spool" / "receipt.jsonl").read_text().splitlines())
+
+
 def test_a_directory_without_the_metadata_log_needs_a_file(host: PageShell) -> None:
     other = host.root / "other"
     other.mkdir()

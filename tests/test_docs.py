@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,13 @@ def test_no_path_of_a_machine_is_written_down() -> None:
         for match in MACHINE_PATH.findall(path.read_text("utf-8", "replace"))
     ]
     assert found == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
+def test_named_extras_exist(page: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for names in re.findall(r"(?:keeplast|'\.)\[([a-z0-9,]+)\]'", page.read_text("utf-8")):
+        assert set() == set(names.split(",")) - set(project["optional-dependencies"]), names
 
 
 @pytest.mark.parametrize("word", EXPLAINED.split(", "))

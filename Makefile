@@ -4,10 +4,12 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.keeplast-installed
-# Overridable: PYTHON=..., RUNNER=local, GIT=PATH, SEEDS=N, ARGS="more arguments".
+# Overridable: PYTHON=..., RUNNER=local, GIT=PATH, SEEDS=N, WORKERS=N, ARGS="more arguments".
 RUNNER ?= spark
 GIT ?= .
 ARGS ?=
+# Processes that run tests side by side; WORKERS=0 runs them in one, where -s and --pdb work.
+WORKERS ?= 2
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	2>/dev/null && echo $$p && break; done)
@@ -32,7 +34,7 @@ export NEEDS_GO
 GATEWAY := build/bin/versitygw
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-kafka beside-a-broker test-services soak simulate bench bench-peers bench-growth bench-tier demo demo-tier docs readme lock bare java clean
+.PHONY: all help setup check test test-all test-kafka beside-a-broker test-services soak simulate bench bench-peers bench-growth bench-tier demo demo-tier docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -62,11 +64,20 @@ check: setup  ## Format, lint, types, floors, generated pages
 	$(BIN)/python tools/make_reference.py --check
 	$(BIN)/python tools/fill_scenarios.py --check
 
-test: setup java  ## Everything a user needs to trust the build, Spark in local mode included
-	$(BIN)/pytest -m 'not kafka and not services and not slow' $(ARGS)
+# Hundreds of processes would each compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+PYTEST := $(BIN)/pytest -m 'not kafka and not services' \
+	-n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+
+test: setup java  ## Every promise, of large matrices a share that changes by day; ARGS=--all takes all of them
+	$(PYTEST) $(ARGS)
+
+test-all: setup java  ## Everything: all of every matrix, the long forms, Kafka as the referee, the services
+	$(PYTEST) --all --long $(ARGS)
+	$(MAKE) --no-print-directory test-kafka test-services
 
 test-kafka: setup java  ## Kafka's own cleaner as the referee (fetches its jars with Maven); SEEDS=N for more logs
-	$(BIN)/pytest -m kafka tests/kafka $(ARGS)
+	$(BIN)/pytest -m kafka --all --long tests/kafka $(ARGS)
 
 beside-a-broker: setup java  ## A store copied beside real brokers that clean, for longer; ARGS='--beside-seconds 600'
 	$(BIN)/pytest -m kafka tests/kafka/test_store_beside_a_broker.py -s $(ARGS)
@@ -76,7 +87,7 @@ $(GATEWAY):
 	GOBIN=$(CURDIR)/build/bin go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 
 test-services: setup $(GATEWAY)  ## The tier on a real PostgreSQL (package postgresql) and a real S3 server (built with Go)
-	$(BIN)/pytest -m services tests/services $(ARGS)
+	$(BIN)/pytest -m services --all --long tests/services $(ARGS)
 
 soak: setup $(GATEWAY)  ## Two hosts under load, killed and frozen, on PostgreSQL and S3; ARGS='--minutes 10 --seed 7'
 	$(BIN)/pytest -m services tests/services/test_soak.py -s $(ARGS)

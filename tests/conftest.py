@@ -1,3 +1,101 @@
-"""Points the kernel compiler at the user's cache folder before any test imports a kernel."""
+"""What all tests share: where kernels are kept, which cases run today, and which worker runs them.
 
-import keeplast.columns  # noqa: F401 - imported for what importing it does
+Of a test that is marked ``rotates(shares)`` runs the share of its cases whose turn it is, with
+``--all`` every case; ``--long`` adds tests that are marked ``slow``. A test that is named with
+``::`` on the command line runs in any case. With several workers, tests on Spark stay in one and a
+file's tests stay together: sessions and what a module sets up are made once.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis
+import pytest
+from xdist.scheduler import LoadGroupScheduling
+
+import keeplast.columns  # noqa: F401 - points the kernel compiler at the user's cache folder
+from tests.support.turns import EXAMPLES_SHARE, EXAMPLES_WHOLE, Turn
+
+TURN = pytest.StashKey[Turn]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("keeplast")
+    group.addoption("--all", action="store_true", help="run every case of every matrix")
+    group.addoption("--long", action="store_true", help="run the long forms too")
+    group.addoption("--turn", type=int, help="which share of large matrices runs (the day)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.turn is None:
+        # Kept as an option, so that workers that start before midnight and after it agree.
+        config.option.turn = datetime.datetime.now(datetime.UTC).toordinal()
+    config.stash[TURN] = Turn(None if config.option.all else config.option.turn)
+    drawn = EXAMPLES_WHOLE if config.option.all else EXAMPLES_SHARE
+    # No deadline: it would go by the clock, and a machine may be busy with other things.
+    hypothesis.settings.register_profile("keeplast", deadline=None, max_examples=drawn)
+    hypothesis.settings.load_profile("keeplast")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    if config.option.all:
+        return "every case of every matrix"
+    turn = config.option.turn
+    return f"of large matrices a share: --turn {turn} takes the same again, --all takes all"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """What a test looks at is in the page cache; what a disk may lose, a model of one says."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session")
+def turn(pytestconfig: pytest.Config) -> Turn:
+    """Which share of its cases a test takes that loops over many."""
+    return pytestconfig.stash[TURN]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    if any("::" in argument for argument in config.args):
+        return
+    turn, seen = config.stash[TURN], Counter[tuple[object, str]]()
+    kept: list[pytest.Item] = []
+    left: list[pytest.Item] = []
+    for item in items:
+        (kept if _runs(item, turn, seen) else left).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
+
+
+def _runs(item: pytest.Item, turn: Turn, seen: Counter[tuple[object, str]]) -> bool:
+    if item.get_closest_marker("slow") and not item.config.option.long:
+        return False
+    if (rotates := item.get_closest_marker("rotates")) is None:
+        return True
+    (shares,) = rotates.args
+    test = (item.parent, getattr(item, "originalname", item.name))
+    seen[test] += 1
+    return turn.takes(seen[test] - 1, shares)
+
+
+class FilesTogether(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no types
+    """Hands out files, and what is marked as one group; in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        group = super()._split_scope(nodeid)
+        return nodeid.split("::", 1)[0] if group == nodeid else group
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesTogether:
+    return FilesTogether(config, log)

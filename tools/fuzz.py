@@ -10,8 +10,10 @@ what that is). Give it another ``--first`` than last time, or it repeats itself.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,12 +53,11 @@ def main() -> int:
             run_case(template, Path(scratch) / "case", arguments.case, tally)
         else:
             try:
-                tally = fuzz(
-                    Path(scratch),
-                    first=arguments.first,
-                    seconds=arguments.seconds,
-                    progressed=show,
+                end = time.monotonic() + arguments.seconds
+                numbers = itertools.takewhile(
+                    lambda _: time.monotonic() < end, itertools.count(arguments.first)
                 )
+                tally = fuzz(Path(scratch), numbers, progressed=show)
             except FuzzFailure as failure:
                 print(failure)
                 return 1

@@ -1,4 +1,4 @@
-"""Every case that Kafka's cleaner has judged, cleaned by both runners.
+"""Every case that Kafka's cleaner has judged, cleaned by both runners; on Spark they take turns.
 
 Compared is everything that is kept of a case; ``tests/support/replay.py`` says what. Where keeplast
 differs on purpose, ``ours/<case>.json`` holds what is expected instead.
@@ -49,6 +49,7 @@ def test_local_runner_leaves_what_kafka_leaves(
 
 
 @pytest.mark.spark
+@pytest.mark.rotates(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_spark_runner_leaves_what_kafka_and_local_runner_leave(
     name: str,

@@ -25,6 +25,7 @@ EXACT = (
 )  # fmt: skip
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_plan_has_exact_bounds_and_estimates_what_is_sound(
     name: str, fixtures: Path, tmp_path: Path

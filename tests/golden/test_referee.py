@@ -31,6 +31,7 @@ def _until_damage(text: str) -> list[str]:
     return lines[: damaged[0]] if damaged else lines
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_dump_equals_kafkas_dump(name: str, fixtures: Path) -> None:
     case = load_case(fixtures / name)
@@ -45,6 +46,7 @@ def test_dump_equals_kafkas_dump(name: str, fixtures: Path) -> None:
     assert readable == _until_damage(actual)[: len(readable)]
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("name", [n for n in NAMES if not n.startswith(tuple(BEYOND_REFERENCE))])
 def test_reference_cleaner_leaves_what_kafka_leaves(
     name: str, fixtures: Path, tmp_path: Path

@@ -5,7 +5,6 @@ A bounded map that is reached makes a round one task, so cases with a small one 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,22 +33,13 @@ def runner() -> Iterator[LocalRunner]:
         yield started
 
 
-def differences(name: str, shape: str, fixtures: Path, runner: LocalRunner, at: Path) -> list[str]:
-    cleaning = in_process(Reshaped(runner, SHAPES[shape]), is_bounded=False)
-    return replay(load_case(fixtures / name), at, cleaning, expected=expected_of_ours(name))
-
-
-@pytest.mark.parametrize(("name", "shape"), list(zip(NAMES, itertools.cycle(SHAPES), strict=False)))
-def test_stages_leave_what_kafka_leaves(
-    name: str, shape: str, fixtures: Path, runner: LocalRunner, tmp_path: Path
-) -> None:
-    assert [] == differences(name, shape, fixtures, runner, tmp_path)
-
-
-@pytest.mark.slow
+# Not a multiple of three, so that every share has cases of every shape.
+@pytest.mark.rotates(10)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_shape_leaves_what_kafka_leaves(
     name: str, shape: str, fixtures: Path, runner: LocalRunner, tmp_path: Path
 ) -> None:
-    assert [] == differences(name, shape, fixtures, runner, tmp_path)
+    cleaning = in_process(Reshaped(runner, SHAPES[shape]), is_bounded=False)
+    case = load_case(fixtures / name)
+    assert [] == replay(case, tmp_path, cleaning, expected=expected_of_ours(name))

@@ -1,7 +1,6 @@
 """The logs that Kafka's cleaner has judged, taken into object storage and cleaned there.
 
-Everything is eligible, in both; what remains is what the local cleaner leaves. A share of the cases
-in every run, all of them in the slow form.
+Everything is eligible, in both; what remains is what the local cleaner leaves.
 """
 
 from __future__ import annotations
@@ -23,17 +22,19 @@ from tests.support.tiered_log import Tiered, records
 
 HERE = Path(__file__).parent
 NAMES = names(HERE / "fixtures.tar.xz")
-EVERY = 9
 NOW_MS = 1_800_000_000_000
 TOPIC = TopicConfig(
     cleanup_policy=frozenset({"compact"}), segment_bytes=4096, tier_chunk_bytes=1 << 40
 )
 
 
-def compare(name: str, fixtures: Path, root: Path) -> None:
-    """Clean a case in both places and compare."""
+@pytest.mark.rotates(9)
+@pytest.mark.parametrize("name", NAMES)
+def test_import_and_clean_leave_what_the_local_cleaner_leaves(
+    name: str, fixtures: Path, tmp_path: Path
+) -> None:
     before = load_case(fixtures / name).before
-    directory = root / "data" / before.name
+    directory = tmp_path / "data" / before.name
     shutil.copytree(before, directory)
     request = clean_request(directory, topic=TOPIC)
     try:
@@ -41,28 +42,13 @@ def compare(name: str, fixtures: Path, root: Path) -> None:
     except CorruptError:
         # What the local cleaner stops at does not become part of the remote log either.
         with pytest.raises((CorruptError, RefusedError)):
-            Tiered(root, before, now_ms=NOW_MS).clean(TOPIC)
+            Tiered(tmp_path, before, now_ms=NOW_MS).clean(TOPIC)
         return
-    tiered = Tiered(root, before, now_ms=NOW_MS)
+    tiered = Tiered(tmp_path, before, now_ms=NOW_MS)
     tiered.clean(TOPIC)
-    after = tiered.export(root / "after" / directory.name)
+    after = tiered.export(tmp_path / "after" / directory.name)
     assert (report.end_offset or 0) == tiered.state.first_dirty()
     assert read_partition(directory).final_values() == read_partition(after).final_values()
     batches = read_partition(before).batches
     if all(isinstance(batch, RecordBatch) for batch in batches):
         assert records(directory) == records(after)
-
-
-@pytest.mark.parametrize("name", NAMES[::EVERY])
-def test_import_and_clean_leave_what_the_local_cleaner_leaves(
-    name: str, fixtures: Path, tmp_path: Path
-) -> None:
-    compare(name, fixtures, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_import_and_clean_leave_what_the_local_cleaner_leaves_in_every_case(
-    name: str, fixtures: Path, tmp_path: Path
-) -> None:
-    compare(name, fixtures, tmp_path)

@@ -52,6 +52,7 @@ def expected_broken(case: Case, result: Json) -> list[str]:
     return [] if case.is_after_expected else ["producers"]
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("name", SINGLE)
 def test_what_kafka_left_is_not_broken(name: str, fixtures: Path, tmp_path: Path) -> None:
     case = load_case(fixtures / name)
@@ -64,6 +65,7 @@ def test_what_kafka_left_is_not_broken(name: str, fixtures: Path, tmp_path: Path
     assert all(check.reasons for check in unjudged)
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_every_round_of_several_is_not_broken(name: str, fixtures: Path, tmp_path: Path) -> None:
     case = load_case(fixtures / name)

@@ -30,6 +30,7 @@ from tests.support.log_script import START_MS, STEP_MS, Operation, scripts, writ
 from tests.support.reader import Readable, read_partition
 from tests.support.reference_cleaning import reference_cleaning
 from tests.support.replay import Cleaning
+from tests.support.turns import examples
 
 PARTITION = TopicPartition("law", 0)
 MAP_ENTRY_BYTES = 24
@@ -139,7 +140,7 @@ def _assert_only_records_of(before: Readable, after: Readable) -> None:
 
 
 @given(script=scripts(), rounds=round_settings(), strategy=st.sampled_from(STRATEGIES))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=examples(300))
 def test_cleaning_keeps_the_law_and_equals_the_reference(
     engine: Cleaning,
     script: tuple[Operation, ...],

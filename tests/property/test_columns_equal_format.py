@@ -34,6 +34,7 @@ from tests.support.reader import read_partition
 from tests.support.record_rows import LogRow, expected_rows, rows_of
 from tests.support.source_reading import read_log, read_log_state, splits_of, view_of
 from tests.support.state_in_parts import parts_of_log, rows_by_buckets, rows_by_threads
+from tests.support.turns import examples
 
 
 def collect(data: bytes, window_bytes: int, bounds: Wanted) -> Iterator[RecordColumns]:
@@ -60,7 +61,7 @@ def small_columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("window_bytes", [61, 1000, 1 << 20])
 def test_every_record_becomes_its_row(small_columns: int, window_bytes: int) -> None:
     @given(batches=drawn_batches())
-    @settings(deadline=None, max_examples=25)
+    @settings(max_examples=examples(25))
     def check(batches: list[Drawn]) -> None:
         data = b"".join(batch.encode() for batch in batches)
         found = list(collect(data, window_bytes, ALL))
@@ -71,7 +72,7 @@ def test_every_record_becomes_its_row(small_columns: int, window_bytes: int) -> 
 
 
 @given(batches=drawn_batches(), bounds=st.lists(st.integers(-2, 400), min_size=2, max_size=2))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 def test_bounds_select_the_rows_between_them(batches: list[Drawn], bounds: list[int]) -> None:
     data = b"".join(batch.encode() for batch in batches)
     low, high = sorted(bounds)
@@ -139,7 +140,7 @@ def committed_offsets(batches: Iterable[Batch]) -> set[int]:
 
 
 @given(steps=STEPS, split_bytes=st.sampled_from([1, 300, 1 << 30]), indexed=st.booleans())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=examples(25))
 def test_committed_rows_are_those_of_a_read_committed_consumer(
     steps: list[tuple[int, int]], split_bytes: int, indexed: bool
 ) -> None:
@@ -167,7 +168,7 @@ def ranked_by(strategy: Strategy) -> TopicConfig:
 
 
 @given(steps=STEPS, strategy=st.sampled_from(Strategy))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 def test_state_is_what_the_library_says_by_every_rank(
     steps: list[tuple[int, int]], strategy: Strategy
 ) -> None:
@@ -182,7 +183,7 @@ def test_state_is_what_the_library_says_by_every_rank(
 
 
 @given(steps=STEPS, strategy=st.sampled_from(Strategy), split_bytes=st.sampled_from([1, 300]))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 def test_a_state_in_parts_and_in_rounds_is_the_state(
     steps: list[tuple[int, int]], strategy: Strategy, split_bytes: int
 ) -> None:
@@ -205,7 +206,7 @@ def test_a_state_in_parts_and_in_rounds_is_the_state(
     split_bytes=st.sampled_from([1, 300, 1 << 30]),
     buckets=st.sampled_from([1, 3, 200]),
 )
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 def test_a_state_whose_keys_were_exchanged_is_the_state(
     steps: list[tuple[int, int]], strategy: Strategy, split_bytes: int, buckets: int
 ) -> None:
@@ -220,7 +221,7 @@ def test_a_state_whose_keys_were_exchanged_is_the_state(
 
 
 @given(steps=STEPS)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=examples(25))
 def test_state_is_the_last_value_of_every_key(steps: list[tuple[int, int]]) -> None:
     with tempfile.TemporaryDirectory() as root:
         directory = Path(root) / "t-0"

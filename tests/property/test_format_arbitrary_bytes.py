@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -40,11 +39,13 @@ from keeplast.format.producer_snapshot import ProducerEntry
 from keeplast.format.record import Record, decode_record, encode_record
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.format.varint import decode_unsigned, decode_varint, decode_varlong
+from tests.support.bounded_work import bounded_work
+from tests.support.turns import examples
 
 Reader = Callable[[bytes], object]
 
 LIMIT = 1 << 20
-EFFORT = settings(deadline=timedelta(seconds=5), max_examples=300)
+EFFORT = settings(max_examples=examples(300))
 
 RECORDS = [
     Record(5, 10, b"key", b"value" * 20, ((b"h", b"v"), (b"n", None))),
@@ -189,7 +190,8 @@ def failure(read: Reader, data: bytes) -> CorruptError | None:
 
 
 def check(name: str, data: bytes) -> None:
-    error = failure(READERS[name][0], data)
+    with bounded_work():
+        error = failure(READERS[name][0], data)
     if error is not None:
         assert None not in (error.position, error.expected, error.found)
         assert len(str(error)) < 1000

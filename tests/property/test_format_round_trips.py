@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keeplast.format import (
@@ -45,8 +43,6 @@ from keeplast.format.varint import (
     encode_varlong,
 )
 from keeplast.model.partition import TopicPartition
-
-SLOW = settings(deadline=timedelta(seconds=5))
 
 int16s = st.integers(-(1 << 15), (1 << 15) - 1)
 int32s = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -90,14 +86,12 @@ def test_varlongs(value: int) -> None:
     assert (value, len(data)) == decode_varlong(data)
 
 
-@SLOW
 @given(codecs, payloads, st.integers(0, 2))
 def test_compressed_data(codec: Codec, data: bytes, magic: int) -> None:
     payload = compress(codec, data, magic=magic)
     assert data == bytes(decompress(codec, payload, magic=magic, limit=len(data)))
 
 
-@SLOW
 @given(
     records(),
     st.fixed_dictionaries(
@@ -149,7 +143,6 @@ def test_empty_batches_are_emptied_to_themselves(content: list[Record], codec: C
     assert empty == encode_empty_batch(again)  # type: ignore[arg-type]
 
 
-@SLOW
 @given(
     records(with_headers=False),
     st.integers(0, 1),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from keeplast.format.batch import HEADER_BYTES
 from keeplast.format.checksum import crc32, crc32c
 from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from keeplast.format.message_set import read_entries
+from tests.support.bounded_work import bounded_work
 from tests.support.mixed_log import segments, write_mixed_log
 from tests.support.partition_maker import (
     COMPACT,
@@ -32,8 +32,8 @@ from tests.support.partition_maker import (
     last_round,
 )
 from tests.support.replay import tree
+from tests.support.turns import examples
 
-SECONDS_MAX = 10.0
 KINDS = (LOG, LOG, LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
 BASES = tuple(segments())
 
@@ -132,9 +132,8 @@ def _survives(damage: Callable[[Path], None], *, is_small: bool) -> None:
         request = clean_request(directory, topic=topic)
         for _ in range(2):
             before = tree(directory)
-            started = time.monotonic()
-            report = last_round(coordinator().clean(request))
-            assert time.monotonic() - started < SECONDS_MAX
+            with bounded_work():
+                report = last_round(coordinator().clean(request))
             if report.failure is not None:
                 _is_told(report.failure)
                 assert before == tree(directory)
@@ -152,7 +151,7 @@ def _is_told(error: Exception) -> None:
 
 
 @given(changes=st.lists(damages(), min_size=1, max_size=3), is_small=st.booleans())
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 def test_damaged_files_are_cleaned_or_told(changes: list[Damage], is_small: bool) -> None:
     def damage(directory: Path) -> None:
         for change in changes:
@@ -162,13 +161,13 @@ def test_damaged_files_are_cleaned_or_told(changes: list[Damage], is_small: bool
 
 
 @given(change=header_damages(), is_small=st.booleans())
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 def test_crafted_headers_are_cleaned_or_told(change: Damage, is_small: bool) -> None:
     _survives(change.apply, is_small=is_small)
 
 
 @given(data=st.binary(max_size=300), kind=st.sampled_from(KINDS), base=st.sampled_from(BASES))
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(80), suppress_health_check=[HealthCheck.too_slow])
 def test_arbitrary_bytes_in_place_of_a_file(data: bytes, kind: str, base: int) -> None:
     def damage(directory: Path) -> None:
         (directory / f"{base:020d}{kind}").write_bytes(data)

@@ -31,12 +31,13 @@ from tests.support.partition_maker import (
     one,
     write_partition,
 )
+from tests.support.turns import examples
 
 TAIL_OFFSET = 1 << 20
 
 
 @given(batches=drawn_batches())
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=examples(200))
 def test_headers_are_read_as_the_format_reads_them(batches: list[Drawn]) -> None:
     data = b"".join(batch.encode() for batch in batches)
     window = window_of(data)
@@ -59,7 +60,7 @@ def test_headers_are_read_as_the_format_reads_them(batches: list[Drawn]) -> None
 
 
 @given(batches=drawn_batches(), window_bytes=st.sampled_from([61, 200, 1000, 1 << 20]))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=examples(200))
 def test_records_are_read_as_the_format_reads_them(batches: list[Drawn], window_bytes: int) -> None:
     data = b"".join(batch.encode() for batch in batches)
     found: list[Record] = []
@@ -125,7 +126,7 @@ def expected_output(drawn: Drawn, superseded_by: dict[bytes, int], horizon: int)
 
 
 @given(batches=drawn_batches(), segment_bytes=st.sampled_from([14, 1 << 20]))
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 def test_batches_are_written_as_the_format_writes_them(
     batches: list[Drawn], segment_bytes: int
 ) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from keeplast.config.layers import file_layer, file_problems
 from keeplast.config.settings_file import edited_text
 from keeplast.errors import InvalidError
+from tests.support.turns import examples
 
 KEYS = {
     "segment.ms": st.integers(1, 10**12).map(str),
@@ -47,7 +48,7 @@ def documents(draw: st.DrawFn) -> tuple[str, dict[str | None, dict[str, str]]]:
     return "\n".join(lines) + draw(st.sampled_from(["", "\n", "\n\n"])), tables
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     document=documents(),
     topic=st.sampled_from([None, *TOPICS, "new"]),
@@ -77,7 +78,7 @@ def test_an_edit_says_what_it_should_and_keeps_every_comment(
     assert new == edited_text(new, changes, topic=topic, path="f")[0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.one_of(st.text(), st.text(alphabet="[]\"'=.{}#\n tclusteropic1", max_size=60)))
 def test_whatever_a_file_says_it_is_read_or_its_problems_are_told(text: str) -> None:
     problems = file_problems(text, "f")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keeplast.columns import batch_table as t
@@ -38,7 +38,6 @@ def unpacked(codec: Codec, payload: bytes, *, room: int = ROOM) -> tuple[int, by
     return OK, scratch[AT:end].tobytes()
 
 
-@settings(deadline=None)
 @given(codec=CODECS, text=TEXTS)
 def test_what_is_written_is_read(codec: Codec, text: bytes) -> None:
     payload = compress(codec, text)
@@ -46,7 +45,6 @@ def test_what_is_written_is_read(codec: Codec, text: bytes) -> None:
     assert expected == unpacked(codec, payload)
 
 
-@settings(deadline=None)
 @given(
     codec=CODECS,
     text=TEXTS,
@@ -65,7 +63,6 @@ def test_whatever_is_accepted_is_what_the_library_gives(
         assert bytes(decompress(codec, damaged)) == found
 
 
-@settings(deadline=None)
 @given(codec=CODECS, text=TEXTS.filter(len))
 def test_nothing_is_written_without_room(codec: Codec, text: bytes) -> None:
     payload = compress(codec, text)
@@ -73,7 +70,6 @@ def test_nothing_is_written_without_room(codec: Codec, text: bytes) -> None:
         assert (FULL, b"") == unpacked(codec, payload, room=AT + len(text) - 1)
 
 
-@settings(deadline=None)
 @given(text=TEXTS, at=st.integers(0, 500), byte=st.integers(0, 255), tail=st.binary(max_size=2))
 def test_a_kept_zstd_context_reads_what_a_new_one_does(
     text: bytes, at: int, byte: int, tail: bytes

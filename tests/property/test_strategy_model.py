@@ -23,6 +23,7 @@ from keeplast.log.append import NewRecord
 from keeplast.model.topic_config import TopicConfig
 from tests.support.log_builder import text
 from tests.support.scenario_log import ScenarioLog
+from tests.support.turns import examples
 from tests.support.versioned_log import BY_HEADER, BY_TIMESTAMP, HEADER_NAME, version_bytes
 
 KEYS = 4
@@ -176,7 +177,7 @@ def left(log: ScenarioLog) -> dict[bytes, list[int]]:
 
 @pytest.mark.parametrize("topic", TOPICS, ids=[f"{t.strategy}-{t.segment_bytes}" for t in TOPICS])
 @given(before=steps(), after=steps())
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 def test_no_winner_is_lost_and_no_key_is_left_twice(
     topic: TopicConfig, before: list[Step], after: list[Step]
 ) -> None:

@@ -14,6 +14,7 @@ from tests.support.crash_expiry import SCENARIOS, Crashes
 from tests.support.crashing_files import CrashingFiles
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_crash_loses_what_may_not_go(tmp_path: Path, name: str) -> None:
     crashes = Crashes(SCENARIOS[name], tmp_path)

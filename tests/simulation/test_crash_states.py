@@ -21,6 +21,7 @@ LONG = Bounds(states_per_point=24, nested_states_per_point=2)
 LONG_STATES_MIN = 5000
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize("name", CRASH_LOGS)
 def test_no_crash_loses_anything(tmp_path: Path, name: str) -> None:
     exploration = Exploration(CRASH_LOGS[name], tmp_path, SHORT)

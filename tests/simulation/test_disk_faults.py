@@ -33,6 +33,7 @@ from tests.support.partition_maker import (
 )
 from tests.support.reader import read_partition
 from tests.support.replay import tree
+from tests.support.turns import Turn
 
 ROOM = RESERVE_BYTES_MIN + 1500
 
@@ -85,11 +86,11 @@ class Outcome:
     files: Limited
 
 
-def outcomes(root: Path, fault: Fault, *, lasts: bool) -> Iterator[Outcome]:
-    """Fail at every operation in turn, each time with a new log."""
+def outcomes(root: Path, fault: Fault, turn: Turn, *, lasts: bool) -> Iterator[Outcome]:
+    """Fail at the operations whose turn it is, each time with a new log."""
     counting = Limited(fault.verbs, fault.code, fail_at=None)
     assert report_of(write_mixed_log(root / "counting"), counting).error is None
-    for fail_at in range(counting.count):
+    for fail_at in (number for number in range(counting.count) if turn.takes(number, 3)):
         directory = write_mixed_log(root / str(fail_at))
         before = tree(directory)
         files = Limited(fault.verbs, fault.code, fail_at=fail_at, lasts=lasts)
@@ -105,9 +106,9 @@ def expected(tmp_path: Path) -> list[dict[bytes, bytes]]:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_that_passes_leaves_a_whole_log_and_says_where(
-    tmp_path: Path, expected: list[dict[bytes, bytes]], name: str
+    tmp_path: Path, expected: list[dict[bytes, bytes]], turn: Turn, name: str
 ) -> None:
-    for each in outcomes(tmp_path, FAULTS[name], lasts=False):
+    for each in outcomes(tmp_path, FAULTS[name], turn, lasts=False):
         assert_is_named(each.report, each.files)
         if not each.files.renames:
             assert each.before == tree(each.directory)
@@ -119,9 +120,9 @@ def test_a_fault_that_passes_leaves_a_whole_log_and_says_where(
 
 @pytest.mark.parametrize("fault", [*FAULTS.values(), READ_ONLY], ids=[*FAULTS, "read-only"])
 def test_a_fault_that_stays_leaves_what_the_next_call_finishes(
-    tmp_path: Path, expected: list[dict[bytes, bytes]], fault: Fault
+    tmp_path: Path, expected: list[dict[bytes, bytes]], turn: Turn, fault: Fault
 ) -> None:
-    for each in outcomes(tmp_path, fault, lasts=True):
+    for each in outcomes(tmp_path, fault, turn, lasts=True):
         assert_is_named(each.report, each.files)
         if not each.files.renames:
             live = {n: f for n, f in tree(each.directory).items() if n in each.before}
@@ -140,11 +141,11 @@ def assert_is_named(report: RoundReport, files: FaultyFiles) -> None:
 
 @pytest.mark.parametrize("lasts", [False, True])
 def test_what_cannot_be_removed_is_left_for_the_next_call(
-    tmp_path: Path, expected: list[dict[bytes, bytes]], lasts: bool
+    tmp_path: Path, expected: list[dict[bytes, bytes]], turn: Turn, lasts: bool
 ) -> None:
     """The log is clean, only the room is not there yet."""
     fault = Fault(frozenset({"unlink"}), errno.EIO)
-    for each in outcomes(tmp_path, fault, lasts=lasts):
+    for each in outcomes(tmp_path, fault, turn, lasts=lasts):
         assert each.report.error is None
         assert expected == states(each.directory)
         # What a checkpoint is tried with before the round is no file of the log.
@@ -156,11 +157,13 @@ def test_what_cannot_be_removed_is_left_for_the_next_call(
         assert [] == staged_names(each.directory)
 
 
-def test_a_file_that_ends_early_is_corrupt_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_a_file_that_ends_early_is_corrupt_and_nothing_is_changed(
+    tmp_path: Path, turn: Turn
+) -> None:
     counting = ShortReads(short_at=None)
     assert report_of(write_mixed_log(tmp_path / "counting"), counting).error is None
     failed = 0
-    for short_at in range(counting.count):
+    for short_at in (number for number in range(counting.count) if turn.takes(number, 3)):
         directory = write_mixed_log(tmp_path / str(short_at))
         before, expected = tree(directory), states(directory)
         files = ShortReads(short_at=short_at)

@@ -1,7 +1,7 @@
 """The process is killed at random moments, without warning, and the next call goes on from there.
 
-``KILLS`` is how many times (20 unless told), ``FIRST_KILL`` the seed of the first; a failure names
-its seed.
+``KILLS`` is how many seeds there are (20 unless told), which take turns, ``FIRST_KILL`` the first;
+a failure names its seed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
     return Subject(tmp_path_factory.mktemp("kill"))
 
 
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("seed", range(FIRST_KILL, FIRST_KILL + KILLS))
 def test_a_killed_process_loses_nothing(subject: Subject, seed: int) -> None:
     root = subject.copy(f"local-{seed}")

@@ -29,6 +29,7 @@ from tests.support.owners_mood import OwnersTally
 from tests.support.owners_world import simulate
 from tests.support.tier_world import Failure
 from tests.support.tier_world_stores import open_database_in_memory
+from tests.support.turns import Turn
 
 SEEDS = 150
 CANDIDATES_MAX = 300
@@ -41,13 +42,16 @@ def engine() -> Engine:
     return open_database_in_memory()
 
 
-def test_a_store_beside_a_broker_reads_as_the_broker_promised_or_refuses(engine: Engine) -> None:
-    total = OwnersTally()
-    for seed in range(SEEDS):
+def test_a_store_beside_a_broker_reads_as_the_broker_promised_or_refuses(
+    engine: Engine, turn: Turn
+) -> None:
+    total, seeds = OwnersTally(), turn.seeds(SEEDS, 10)
+    for seed in seeds:
         total.add(simulate(seed, engine))
     print(f"\n{total}")
-    assert total.runs == SEEDS
-    assert total.never_happened() == ()
+    assert total.runs == len(seeds) > 0
+    # What is rare does not come up in every share.
+    assert total.never_happened() == () or len(seeds) < SEEDS
 
 
 def test_a_seed_is_the_same_run_every_time(engine: Engine) -> None:

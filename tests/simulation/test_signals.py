@@ -27,6 +27,8 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
     return Subject(tmp_path_factory.mktemp("signals"))
 
 
+# An odd number of shares, so that every share has both signals.
+@pytest.mark.rotates(5)
 @pytest.mark.parametrize("number", CODES)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_signal_ends_a_clean_at_a_safe_point(

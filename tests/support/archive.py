@@ -8,6 +8,7 @@ fixed. File times are therefore lost; what needs them keeps them elsewhere (``ca
 
 from __future__ import annotations
 
+import functools
 import lzma
 import sys
 import tarfile
@@ -46,6 +47,7 @@ def unpack(archive: Path, directory: Path) -> None:
             target.write_bytes(content.read())
 
 
+@functools.cache
 def names(archive: Path) -> list[str]:
     """Return the top-level names in ``archive``, in order."""
     with tarfile.open(archive, mode="r:xz") as tar:

@@ -46,6 +46,8 @@ SEGMENT_OFFSETS = 10
 SEGMENT_BYTES = 400
 START_SECONDS_MAX = 120
 END_SECONDS_MAX = 120
+POLL_SECONDS = 0.002
+STAGES = (".deleted", ".cleaned", ".swap")
 TOPIC = replace(COMPACT, segment_bytes=SEGMENT_BYTES)
 
 
@@ -115,7 +117,7 @@ def disturb(
     )
     deadline = time.monotonic() + START_SECONDS_MAX
     while process.poll() is None and not _has_begun(root) and time.monotonic() < deadline:
-        time.sleep(0.001)
+        time.sleep(POLL_SECONDS)
     time.sleep(delay_seconds)
     with contextlib.suppress(ProcessLookupError):
         act(process.pid)
@@ -149,7 +151,8 @@ def descendants(pid: int) -> list[tuple[int, str]]:
 
 
 def _has_begun(root: Path) -> bool:
-    return any(staged_names(directory) for directory in partitions(root))
+    # Without parsing: it is asked hundreds of times while a process starts.
+    return any(name.endswith(STAGES) for each in partitions(root) for name in os.listdir(each))
 
 
 def partitions(root: Path) -> list[Path]:

@@ -19,7 +19,7 @@ import shutil
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
@@ -42,6 +42,7 @@ from keeplast.format.message_set import read_entries
 from keeplast.inspect.log_scan import Sample
 from keeplast.log.files import LocalFiles
 from keeplast.survey.report import RoundReport
+from tests.support.bounded_work import SECONDS_MAX
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import (
     COMPACT,
@@ -51,9 +52,6 @@ from tests.support.partition_maker import (
     coordinator,
     last_round,
 )
-
-SECONDS_MAX = 10.0
-"""Of processor time, so that a busy machine makes no failure."""
 
 MEMORY_BYTES_MAX = 1 << 30
 """Growth of this process over all cases of a run. A case works with 32 MiB, and with a few times
@@ -81,17 +79,18 @@ class Tally:
 
 
 def fuzz(
-    scratch: Path, *, first: int, seconds: float, progressed: Callable[[Tally], None] | None = None
+    scratch: Path,
+    numbers: Iterable[int],
+    *,
+    progressed: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    """Run cases from number ``first`` for ``seconds``; FuzzFailure at the first that fails."""
+    """Run the cases ``numbers``; FuzzFailure at the first that fails."""
     template = write_data_directory(scratch / "template")
     tally = Tally()
     run_case(template, scratch / "warm-up", -1, Tally())
     peak = _peak_bytes()
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    for number in numbers:
         started = time.process_time()
-        number = first + tally.cases
         run_case(template, scratch / "case", number, tally)
         tally.cases += 1
         tally.slowest_seconds = max(tally.slowest_seconds, time.process_time() - started)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keeplast.cleaner.transactions import EventLister, TransactionState, aborted_keys
@@ -41,7 +41,6 @@ def events_of(known: list[AbortedTransaction], window: Window) -> list[tuple[int
     return [tuple(event) for event in lister.events().tolist()]
 
 
-@settings(deadline=None)
 @given(
     segments=st.lists(
         st.lists(st.tuples(st.sampled_from(STEPS), st.sampled_from(PRODUCERS)), max_size=12),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -43,7 +43,6 @@ def headers() -> st.SearchStrategy[tuple[Header, ...]]:
     is_append_time=st.booleans(),
     strategy=st.sampled_from([Strategy.HEADER, Strategy.TIMESTAMP]),
 )
-@settings(deadline=None)
 def test_versions_are_those_of_the_records(
     drawn: list[tuple[tuple[Header, ...], bytes, int]],
     codec: Codec,
@@ -116,7 +115,6 @@ def keyed_versions(size: int) -> st.SearchStrategy[list[tuple[int, int | None]]]
 
 
 @given(clean=keyed_versions(12), windows=st.lists(keyed_versions(12), max_size=4))
-@settings(deadline=None)
 def test_map_and_ledger_equal_a_dictionary_of_ranks(
     clean: list[tuple[int, int | None]], windows: list[list[tuple[int, int | None]]]
 ) -> None:

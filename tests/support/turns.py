@@ -1,0 +1,42 @@
+"""How much of a large matrix a run takes: all of it, or the share whose turn it is today.
+
+A matrix proves one promise on many cases. Every run proves every promise on some of them, and
+after as many days as a matrix has shares all of it has run. The turn is a number, the day unless
+told; pytest prints it, and the same number takes the same share again.
+
+A case must not depend on which of its neighbours run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import settings
+
+EXAMPLES_WHOLE = 100
+EXAMPLES_SHARE = 34
+"""How many examples hypothesis draws for a test that does not say: other ones in every run."""
+
+
+def examples(count: int) -> int:
+    """Return how many examples to draw for a test of which a run of everything draws ``count``."""
+    return max(1, count * settings().max_examples // EXAMPLES_WHOLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Which share of a matrix a run takes; a ``number`` of None takes all of it."""
+
+    number: int | None
+
+    def takes(self, position: int, shares: int) -> bool:
+        """Return whether the case at ``position``, from 0, is in the share whose turn it is."""
+        return self.number is None or position % shares == self.number % shares
+
+    def seeds(self, count: int, shares: int) -> range:
+        """Return the seeds of ``[0, count)`` whose turn it is: neighbours, always as many."""
+        if self.number is None:
+            return range(count)
+        size = -(-count // shares)
+        start = min(self.number % shares * size, count - size)
+        return range(start, start + size)

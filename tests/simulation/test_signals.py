@@ -52,6 +52,7 @@ def test_a_signal_ends_a_clean_at_a_safe_point(
 
 
 @pytest.mark.spark
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("number", CODES)
 def test_a_signal_ends_a_spark_job(subject: Subject, number: signal.Signals) -> None:
     root = subject.copy(f"spark-{number.name}")

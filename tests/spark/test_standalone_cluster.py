@@ -124,6 +124,7 @@ def staged(directory: Path) -> list[str]:
     return [name for name in os.listdir(directory) if name.endswith((".deleted", ".swap"))]
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(("place", "moment", "act"), [*SHORT, *LONG])
 def test_what_is_lost_is_done_again(
     runner: SparkRunner,
@@ -310,6 +311,7 @@ def without_snapshots(files: Files) -> Files:
     return {name: file for name, file in files.items() if not name.endswith(".snapshot")}
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize(("step", "number"), STEPS)
 def test_a_driver_that_is_killed_in_a_commit(
     cluster: Cluster, runner: SparkRunner, step: Step, number: int, tmp_path: Path

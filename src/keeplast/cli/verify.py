@@ -16,6 +16,7 @@ from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
     from keeplast.inspect.verdicts import VerificationReport
+    from keeplast.log.files import FileSystem
 
 Places = Annotated[
     list[Path],
@@ -56,8 +57,7 @@ Memory = Annotated[
     ),
 ]
 
-NO_ROUND = "no round: compared without a receipt"
-NO_ROUND_IN_PLACE = "no round: there is no receipt to judge by"
+UNWRITTEN = "the receipt file is missing or empty: clean writes none when nothing was cleaned."
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,8 @@ def _reports(values: VerifyOptions) -> Iterator[VerificationReport]:
     from keeplast.survey.receipt_book import read_entries, rounds_of
 
     files = recipe_for(values.places, values.object_options).open()
-    entries = () if values.receipt is None else read_entries(values.receipt, files)
+    is_unwritten = values.receipt is not None and _is_unwritten(values.receipt, files)
+    entries = () if values.receipt is None or is_unwritten else read_entries(values.receipt, files)
     receipts = rounds_of(entries)
     pairs = find_pairs(
         values.places,
@@ -173,7 +174,7 @@ def _reports(values: VerifyOptions) -> Iterator[VerificationReport]:
         are_replicas=values.are_replicas,
     )
     described = {each.partition for each in entries}
-    if values.receipt is not None and described.isdisjoint(pair.partition for pair in pairs.found):
+    if described and described.isdisjoint(pair.partition for pair in pairs.found):
         # A receipt of another directory would pass for one of rounds that found nothing to do.
         raise InvalidError(
             "the receipt is about none of these partitions; give the receipt of this directory. "
@@ -201,10 +202,21 @@ def _reports(values: VerifyOptions) -> Iterator[VerificationReport]:
         if values.are_replicas and pair.before is not None:
             report = verifier.verify_replicas(pair.before, pair.after)
         elif pair.before is not None:
-            report = verifier.verify_pair(pair.before, pair.after, mine)
+            given = None if values.receipt is None else mine
+            report = verifier.verify_pair(pair.before, pair.after, given)
         else:
             report = verifier.verify_in_place(pair.after, mine)
-        if values.receipt is not None and not mine:
-            note = NO_ROUND_IN_PLACE if pair.before is None else NO_ROUND
-            report = replace(report, notes=(note, *report.notes))
+        if is_unwritten:
+            report = replace(report, notes=(f"{UNWRITTEN} receipt={values.receipt}", *report.notes))
         yield report
+
+
+def _is_unwritten(path: Path, files: FileSystem) -> bool:
+    """Say whether no round has left a line in a receipt file: it is empty or was never made.
+
+    Where its directory is not there either, the name is wrong, and reading it says so.
+    """
+    path = path.resolve()
+    if files.exists(path):
+        return not files.is_directory(path) and not files.stat(path).size_bytes
+    return files.is_directory(path.parent)

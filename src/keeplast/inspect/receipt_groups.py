@@ -69,13 +69,19 @@ def count_in_place(receipt: RoundReceipt, log: Prints) -> int | None:
 
 
 def choose_rounds(
-    receipts: Sequence[RoundReceipt], *, before: Prints | None, after: Prints
+    receipts: Sequence[RoundReceipt],
+    *,
+    before: Prints | None,
+    after: Prints,
+    clean_to: tuple[int | None, int | None] = (None, None),
 ) -> tuple[RoundReceipt, ...]:
     """Return the rounds that lead from one log to another.
 
     They end with the newest that explains ``after``, and begin with the newest that found
     ``before``. Where none fits wholly the nearest is taken: check receipt then says what differs.
-    A round of which nothing was put in place leads nowhere; empty when there is no other.
+    A round of which nothing was put in place leads nowhere; empty when there is no other. Empty too
+    where the newest had ended before ``before``, and ``after`` is the same log, with no cleaner
+    checkpoint that has moved: ``clean_to`` are those of both, None where a directory has none.
     """
     receipts = [each for each in receipts if _has_happened(each, after)]
     if not receipts:
@@ -83,6 +89,12 @@ def choose_rounds(
     last = max(range(len(receipts)), key=lambda i: (_explained(receipts[i], after), i))
     if before is None:
         return (receipts[last],)
+    newest, (clean_before, clean_after) = receipts[last], clean_to
+    has_moved = clean_after is not None and clean_after > (
+        newest.end_offset if clean_before is None else clean_before
+    )
+    if not has_moved and _is_behind(newest, before) and _is_same(before, after, newest.expired):
+        return ()
     first = max(range(last + 1), key=lambda i: (_share(receipts[i].inputs, before), i))
     return tuple(receipts[first : last + 1])
 
@@ -96,6 +108,27 @@ def _has_happened(receipt: RoundReceipt, after: Prints) -> bool:
     found = receipt.inputs[:-1]
     is_as_found = _share(found, after) == 1.0 if found else False
     return not is_as_found or _share(receipt.outputs, after) == 1.0
+
+
+def _is_behind(receipt: RoundReceipt, log: Prints) -> bool:
+    """Say whether a log is what a round left, and not at the same time what it found.
+
+    A round that changes nothing finds what it leaves, and its receipt may then be held against it.
+    """
+    return (
+        count_in_place(receipt, log) is not None
+        and bool(receipt.inputs)
+        and _share(receipt.inputs[:-1], log) < 1.0
+    )
+
+
+def _is_same(before: Prints, after: Prints, expired: frozenset[int]) -> bool:
+    """Say whether no closed segment differs but by expiry; behind them a log may have grown."""
+    active = max(before)
+    closed = {base: found for base, found in before.items() if base < active}
+    kept = {base: found for base, found in after.items() if base < active}
+    gone = closed.keys() - kept.keys()
+    return gone <= expired and all(closed.get(base) == found for base, found in kept.items())
 
 
 def _explained(receipt: RoundReceipt, after: Prints) -> float:

@@ -72,6 +72,8 @@ CLAIMS = {
     "receipt": "the receipt is about these files",
 }
 NO_BEFORE = "there is no log before cleaning to compare with"
+NO_ROUND = "no round: compared without a receipt"
+NO_ROUND_IN_PLACE = "no round: there is no receipt to judge by"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +104,13 @@ class Verifier:
         self._seeds: NDArray[np.uint64] = np.array(points, np.uint64)
 
     def verify_pair(
-        self, before: Path, after: Path, receipts: Sequence[RoundReceipt] = ()
+        self, before: Path, after: Path, receipts: Sequence[RoundReceipt] | None = None
     ) -> VerificationReport:
-        """Judge the log in ``after`` against what it was in ``before``."""
+        """Judge the log in ``after`` against what it was in ``before``.
+
+        ``receipts`` are what a receipt file says of this log, None where there is no such file.
+        Where no round of theirs lies between the two the report says so.
+        """
         left, damage = self._open(before)
         if left is None:
             reason = f"the log before cleaning cannot be read: {damage}"
@@ -116,9 +122,11 @@ class Verifier:
         right, damage = self._open(after)
         if right is None:
             return _unreadable(after.name, damage)
+        clean_to = self._checkpoint(left[0]), self._checkpoint(right[0])
         rounds: tuple[RoundReceipt, ...] = ()
         if receipts:
-            rounds = choose_rounds(receipts, before=prints_of(left), after=prints_of(right))
+            lefts, rights = prints_of(left), prints_of(right)
+            rounds = choose_rounds(receipts, before=lefts, after=rights, clean_to=clean_to)
         untouched = Findings()
         ground = self._ground(left, right[0], rounds, untouched)
         found, winners = self._compare(left, right, ground, self._ranked_by(rounds))
@@ -138,15 +146,16 @@ class Verifier:
         }
         notes = _notes(ground)
         if rounds:
-            reached = self._checkpoint(right[0])
-            checks["receipt"] = check_receipt(rounds, left, right, checkpoint=reached)
-            notes += interruption(rounds[-1], right, reached)
+            checks["receipt"] = check_receipt(rounds, left, right, checkpoint=clean_to[1])
+            notes += interruption(rounds[-1], right, clean_to[1])
+        elif receipts is not None:
+            notes = (NO_ROUND, *notes)
         return VerificationReport(after.name, _checks(checks), notes)
 
     def verify_in_place(self, after: Path, receipts: Sequence[RoundReceipt]) -> VerificationReport:
         """Judge a log that was cleaned in place by what its receipts say.
 
-        Without a receipt only what the log says of itself is judged.
+        Without a round of theirs only what the log says of itself is judged.
         """
         right, damage = self._open(after)
         if right is None:
@@ -163,7 +172,7 @@ class Verifier:
             "untouched": untouched,
             "indexes": facts.indexes,
         }
-        rounds = choose_rounds(receipts, before=None, after=prints_of(right)) if receipts else ()
+        rounds = choose_rounds(receipts, before=None, after=prints_of(right))
         notes: tuple[str, ...] = ()
         if rounds:
             _check_producers(rounds[-1], right, producers)
@@ -172,6 +181,7 @@ class Verifier:
             notes = interruption(rounds[-1], right, reached)
         else:
             producers.cannot_judge(NO_BEFORE)
+            notes = (NO_ROUND_IN_PLACE,)
         for name in ("winners", "transactions", "horizons"):
             checks[name] = Findings()
             checks[name].cannot_judge(NO_BEFORE)

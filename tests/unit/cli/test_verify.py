@@ -113,6 +113,56 @@ def test_partition_without_a_round_and_a_before_cannot_be_judged(
     assert ["no round: there is no receipt to judge by"] == second["notes"]
 
 
+def test_receipt_of_an_earlier_clean_says_that_no_round_lies_between(
+    cleaned: Path, keeplast: Command
+) -> None:
+    shutil.copytree(cleaned / "after", cleaned / "copy")
+    arguments = ("verify", cleaned / "copy", cleaned / "after", "--receipt", cleaned / "receipt")
+    run = keeplast(*arguments, "--now-ms", LATE_MS, "--json")
+    (partition,) = run.document["partitions"]
+    assert (0, "holds") == (run.code, partition["verdict"]), partition
+    assert "no round: compared without a receipt" == partition["notes"][0]
+    assert "receipt" not in [check["name"] for check in partition["checks"]]
+    # A checkpoint that has moved since tells of a round that the file knows nothing of.
+    for name, offset in (("copy", 13), ("after", 24)):
+        (cleaned / name / "cleaner-offset-checkpoint").write_text(f"0\n1\nlog 0 {offset}\n")
+    run = keeplast(*arguments)
+    assert (1, True) == (run.code, "before: the segment" in run.out)
+
+
+def test_earlier_receipt_does_not_hide_what_happened_since(
+    cleaned: Path, keeplast: Command
+) -> None:
+    shutil.copytree(cleaned / "after", cleaned / "copy")
+    log = DamagedLog(cleaned / "after" / "log-0")
+    log.drop(21)
+    log.save()
+    run = keeplast("verify", cleaned / "copy", cleaned / "after", "--receipt", cleaned / "receipt")
+    assert (1, True) == (run.code, "offset 21: the final record is missing" in run.out)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_receipt_file_without_a_line_is_said_and_no_failure(
+    place: Path, keeplast: Command, is_there: bool
+) -> None:
+    if is_there:
+        (place / "receipt").touch()
+    receipt = ("--receipt", place / "receipt", "--json")
+    run = keeplast("verify", place / "before", place / "after", *receipt)
+    assert 0 == run.code, run.err
+    (partition,) = run.document["partitions"]
+    assert "holds" == partition["verdict"]
+    unwritten = (
+        "the receipt file is missing or empty: clean writes none when nothing was cleaned. "
+        f"receipt={place / 'receipt'}"
+    )
+    assert [unwritten, "no round: compared without a receipt"] == partition["notes"][:2]
+    run = keeplast("verify", place / "after", *receipt)
+    (partition,) = run.document["partitions"]
+    assert (0, "cannot be judged") == (run.code, partition["verdict"])
+    assert [unwritten, "no round: there is no receipt to judge by"] == partition["notes"]
+
+
 def test_receipt_of_another_directory_is_refused(cleaned: Path, keeplast: Command) -> None:
     for name in ("before", "after"):
         (cleaned / name / "log-0").rename(cleaned / name / "log-7")
@@ -140,7 +190,8 @@ def test_replicas(cleaned: Path, keeplast: Command) -> None:
         ("before", "after", "before"),
         ("--replicas", "before"),
         ("--replicas", "before", "after", "--receipt", "receipt"),
-        ("before", "after", "--receipt", "nowhere"),
+        ("before", "after", "--receipt", "nowhere/receipt"),
+        ("before", "after", "--receipt", "before"),
         ("before", "after", "--receipt", "before/log-0/00000000000000000000.log"),
         ("before", "nowhere"),
         ("before", "after", "--topic", "other"),
@@ -152,7 +203,7 @@ def test_arguments_that_make_no_sense_are_refused(
 ) -> None:
     monkeypatch.chdir(cleaned)
     run = keeplast("verify", *arguments)
-    assert run.code in (2, 5), run.out
+    assert run.code in (2, 4, 5), run.out
     assert "" == run.out
     assert run.err.startswith("error: ")
 

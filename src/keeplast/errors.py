@@ -19,6 +19,7 @@ failed first and end with ``name=value`` pairs.
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 
@@ -122,10 +123,48 @@ def invariant(condition: bool, message: str) -> None:
         raise InvariantError(message)
 
 
+_REMEDIES = {
+    errno.EACCES: "run as a user who has the right to it, or give this one the right",
+    errno.EPERM: "run as the user who owns it",
+    errno.ENOENT: "correct the path, or look who removed it",
+    errno.ENOTDIR: "name a directory",
+    errno.EISDIR: "name a file",
+    errno.EEXIST: "name another place, or move away what is there",
+    errno.ENOTEMPTY: "move away what is there",
+    errno.ENOSPC: "make room on that disk, then run again",
+    errno.EDQUOT: "make room, or have the user's quota raised, then run again",
+    errno.EFBIG: "the file system or a limit of the user (ulimit -f) allows no larger file",
+    errno.EROFS: "mount it for writing, or name another place",
+    errno.EIO: "the disk or its cable fails; look at the system's log, and keep a copy",
+    errno.EMFILE: "raise the limit of open files (ulimit -n), then run again",
+    errno.ENFILE: "close other programs, or raise the system's limit of open files",
+    errno.ENOMEM: "give the process more memory, or let it work on less at once",
+    errno.ENAMETOOLONG: "name a shorter path",
+    errno.ELOOP: "correct the links on the path; they lead in a circle",
+    errno.EBUSY: "something else uses it; end that, then run again",
+    errno.ETXTBSY: "something else uses it; end that, then run again",
+    errno.EXDEV: "name a place on the same disk",
+    errno.ESTALE: "mount the network's directory again, then run again",
+    errno.EADDRINUSE: "choose another port, or 0 for a free one",
+    errno.EADDRNOTAVAIL: "choose an address that this host has",
+    errno.ECONNREFUSED: "see that the service runs and that host and port are right",
+    errno.ECONNRESET: "see that the service runs, then run again",
+    errno.EHOSTUNREACH: "see that the network reaches that host, then run again",
+    errno.ENETUNREACH: "see that there is a network, then run again",
+    errno.ETIMEDOUT: "see that the service answers, then run again",
+}
+"""What helps against an error of the operating system; the one place where that is said."""
+_ANY_REMEDY = "look at the system's log, then run again"
+
+
 def error_text(error: Exception) -> str:
-    """Return the sentence for ``error``; the operating system's errors are given our form."""
+    """Return the sentence for ``error``; the operating system's errors are given our form.
+
+    Theirs are followed by what helps. Where the code is not known, that is the system's log.
+    """
     if isinstance(error, OSError) and error.strerror:
-        problem, name = error.strerror.lower(), error.filename
+        remedy = _ANY_REMEDY if error.errno is None else _REMEDIES.get(error.errno, _ANY_REMEDY)
+        problem, name = f"{error.strerror.lower()}; {remedy}", error.filename
         if name is None:
             return problem
         path = name.decode(errors="surrogateescape") if isinstance(name, bytes) else name

@@ -429,6 +429,7 @@ def _check_crc(segment: SegmentFiles, batch: Batch) -> None:
             path=str(segment.log_path),
             position=batch.position,
             expected=f"{batch.crc:#010x}",
+            found=f"{batch.computed_crc:#010x}",
         )
 
 

@@ -16,10 +16,11 @@ from keeplast.cli.frame.guard import error_document
 from keeplast.cli.frame.options import RunOptions
 from keeplast.cli.frame.verdict import report_errors, report_exit_code
 from keeplast.cli.show.compare import render
+from keeplast.cli.show.fault import fault_text
 from keeplast.cli.show.output import JSON_VERSION, print_result, say
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.config.sources import read_settings
-from keeplast.errors import CompactionError, InvalidError, error_text
+from keeplast.errors import CompactionError, InvalidError
 from keeplast.format.filename import LOG_START_CHECKPOINT
 from keeplast.inspect.preview import READINGS, StrategyPreview, preview_strategy
 from keeplast.log.checkpoints import read_checkpoint
@@ -71,7 +72,7 @@ def compared(values: RunOptions, *, first: int) -> tuple[int, dict[str, Any]]:
             try:
                 preview = _preview(values, request, today[request], first, memory_bytes, events)
             except (CompactionError, OSError) as error:
-                say(f"{partition}: {error_text(error)}", kind="error")
+                say(f"{partition}: {fault_text(error)}", kind="error")
                 code = max(code, error_exit_code(error))
                 documents.append({**head, "error": error_document(error)["error"]})
                 continue

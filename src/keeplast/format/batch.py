@@ -159,7 +159,12 @@ class RecordBatch(BatchHeader):
     @property
     def is_valid(self) -> bool:
         """True when the CRC matches; reads the whole batch."""
-        return crc32c(self.data[CRC_START:]) == self.crc
+        return self.computed_crc == self.crc
+
+    @property
+    def computed_crc(self) -> int:
+        """The checksum that the bytes give; reads the whole batch."""
+        return crc32c(self.data[CRC_START:])
 
     def payload(self) -> memoryview:
         """Return the records as stored, compressed if there is a codec."""

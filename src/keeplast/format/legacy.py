@@ -171,7 +171,12 @@ class LegacyBatch:
     @property
     def is_valid(self) -> bool:
         """True when the entry's own CRC matches."""
-        return crc32(self.data[_CRC_START:]) == self.crc
+        return self.computed_crc == self.crc
+
+    @property
+    def computed_crc(self) -> int:
+        """The checksum that the bytes give."""
+        return crc32(self.data[_CRC_START:])
 
     def records(self, *, limit: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
         """Yield the messages in order, with absolute offsets.

@@ -20,12 +20,12 @@ from typing import Any
 
 from keeplast.errors import CompactionError, CorruptError
 from keeplast.format import offset_index, time_index, txn_index
-from keeplast.format.checksum import crc32, crc32c
 from keeplast.format.filename import INDEX, TIME_INDEX, TXN_INDEX, Kind, segment_file
 from keeplast.format.index_bounds import ENTRY_BYTES, index_bytes_max
 from keeplast.format.message_set import Batch
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.inspect.aborted_scan import AbortedScan
+from keeplast.inspect.epoch_check import EpochCheck
 from keeplast.inspect.log_rows import Row, batch_row, record_row
 from keeplast.log.files import FileSystem, reading
 from keeplast.model.offsets import NO_TIMESTAMP, RELATIVE_OFFSET_MAX
@@ -33,7 +33,6 @@ from keeplast.read.log_reader import read_segment
 
 PROBLEMS_MAX = 1000
 """Findings kept of one path; the rest is counted."""
-_CRC_START = {0: 16, 1: 16, 2: 21}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +184,12 @@ def scan_segment(
     findings: Findings,
     sample: Sample,
     aborted: AbortedScan,
+    epochs: EpochCheck,
     progressed: Callable[[int], None],
 ) -> None:
     """Fill ``view`` by reading its file to the end, or to where it cannot be read.
 
-    ``aborted`` has seen the segments before, if any are read.
+    ``aborted`` and ``epochs`` have seen the segments before, if any are read.
     """
     checker = _IndexChecker.load(view, files, findings)
     view.end_offset = view.base_offset
@@ -197,6 +197,7 @@ def scan_segment(
     try:
         for batch in read_segment(files, view.path):
             _check_batch(batch, view, previous_last, findings)
+            _check_epoch(batch, view, epochs, findings)
             checker.take(batch)
             aborted.take(batch)
             _count(batch, view, findings)
@@ -255,15 +256,13 @@ def _check_batch(
     batch: Batch, view: SegmentView, previous_last: int | None, findings: Findings
 ) -> None:
     if not batch.is_valid:
-        body = batch.data[_CRC_START[batch.magic] :]
-        found = crc32c(body) if batch.magic == 2 else crc32(body)
         findings.add(
             "corrupt",
             view.path,
             "crc mismatch",
             position=batch.position,
             expected=f"{batch.crc:#010x}",
-            found=f"{found:#010x}",
+            found=f"{batch.computed_crc:#010x}",
         )
         return
     first = view.base_offset if previous_last is None else previous_last + 1
@@ -285,6 +284,23 @@ def _check_batch(
             expected=f"at most {view.base_offset + RELATIVE_OFFSET_MAX}",
             found=batch.last_offset,
         )
+
+
+def _check_epoch(batch: Batch, view: SegmentView, epochs: EpochCheck, findings: Findings) -> None:
+    wrong = epochs.take(batch)
+    if wrong is None:
+        return
+    is_late = wrong.is_newer and view.is_active
+    findings.add(
+        "note" if is_late else "corrupt",
+        view.path,
+        "leader epoch is newer than leader-epoch-checkpoint, which a broker may not have written"
+        if is_late
+        else "leader epoch contradicts leader-epoch-checkpoint; no checksum protects either",
+        position=batch.position,
+        expected=wrong.expected,
+        found=wrong.found,
+    )
 
 
 class _IndexChecker:

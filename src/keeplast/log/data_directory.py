@@ -60,8 +60,9 @@ def open_data_directory(path: Path, files: FileSystem) -> DataDirectory:
                 "nothing lies there, or this command is for directories on disks; correct bucket "
                 f"and prefix, or use clean --to to bring it to a disk. url={url_of(path)}"
             )
+        problem = "not a directory" if files.exists(path) else "no such directory"
         raise InvalidError(
-            f"not a directory; give a Kafka log.dirs directory or a partition in it. path={path}"
+            f"{problem}; give a Kafka log.dirs directory or a partition in it. path={path}"
         )
     names = files.listdir(path)
     own = parse_partition_directory(path.name)

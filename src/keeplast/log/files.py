@@ -314,12 +314,19 @@ class LocalFiles:
         """Say whether it is a real directory."""
         try:
             return stat.S_ISDIR(os.lstat(path).st_mode)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
 
     def exists(self, path: Path) -> bool:
-        """Say whether there is anything, a dangling link included."""
-        return os.path.lexists(path)
+        """Say whether there is anything, a dangling link included; OSError when nobody can tell.
+
+        What may not be looked at is not missing.
+        """
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def stat(self, path: Path) -> FileStat:
         """Return size and time of the name itself, not of what a link points to."""

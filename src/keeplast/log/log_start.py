@@ -56,7 +56,7 @@ def raise_log_start(
 
     CorruptError, before anything is changed, when a checkpoint cannot be read.
     """
-    _read_epochs(files, directory)
+    read_leader_epochs(files, directory)
     read_checkpoint(files, directory.parent, CLEANER_CHECKPOINT)
     update_checkpoint(files, directory.parent, LOG_START_CHECKPOINT, {partition: offset})
     follow_log_start(files, directory, partition, offset, is_compacted=is_compacted)
@@ -75,7 +75,7 @@ def follow_log_start(
     The line of the cleaner of a log that is not compacted stays: the policy may come back.
     """
     root = directory.parent
-    epochs = _read_epochs(files, directory)
+    epochs = read_leader_epochs(files, directory)
     cleaner = read_checkpoint(files, root, CLEANER_CHECKPOINT).get(partition)
     trimmed = trim_epochs(epochs, offset)
     if trimmed != epochs:
@@ -133,7 +133,8 @@ def trim_epochs(epochs: Sequence[LeaderEpoch], log_start: int) -> tuple[LeaderEp
     return (replace(below[-1], start_offset=log_start), *above)
 
 
-def _read_epochs(files: FileSystem, directory: Path) -> tuple[LeaderEpoch, ...]:
+def read_leader_epochs(files: FileSystem, directory: Path) -> tuple[LeaderEpoch, ...]:
+    """Return the leader epochs of a partition directory; CorruptError names the file."""
     path = directory / LEADER_EPOCH_CHECKPOINT
     if not files.exists(path):
         return ()

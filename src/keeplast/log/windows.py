@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns import batch_table as t
-from keeplast.columns.kernel import OK, PROBLEMS
+from keeplast.columns.kernel import BAD_CRC, OK, PROBLEMS
 from keeplast.columns.scan import CRC_IN_KERNEL_BYTES_MAX, find_bad_crc, scan_batches
 from keeplast.errors import CorruptError
 from keeplast.format.checksum import crc32c
@@ -210,5 +210,6 @@ def _check_crcs(window: Window) -> None:
         if table[bad, t.MAGIC] == 2:
             stored = int.from_bytes(data[at + 17 : at + 21].tobytes(), "big")
             actual = crc32c(data[at + 21 : at + size].tobytes())
-            raise window.corrupt(bad, PROBLEMS[5], f"{actual:#010x}", f"{stored:#010x}")
-        raise window.corrupt(bad, PROBLEMS[5], "the checksum of the message", "another")
+            # Kafka's order: what the batch says, then what its bytes give.
+            raise window.corrupt(bad, PROBLEMS[BAD_CRC], f"{stored:#010x}", f"{actual:#010x}")
+        raise window.corrupt(bad, PROBLEMS[BAD_CRC], "the checksum of the message", "another")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.cli.frame.guard import Terminated
+from keeplast.cli.show.fault import user_name
 from keeplast.errors import (
     CompactionError,
     ConflictError,
@@ -337,7 +338,9 @@ def test_an_error_of_the_disk_is_failed_and_names_the_file(
     run = keeplast("clean", data_dir, *COMPACT, "--json")
     assert 5 == run.code
     assert "/data/t-0/x.log" == run.document["error"]["path"]
-    assert "error: permission denied. path=/data/t-0/x.log" == run.err.splitlines()[-1]
+    last = run.err.splitlines()[-1]
+    assert last.startswith("error: permission denied; run as a user who has the right to it")
+    assert f"path=/data/t-0/x.log user={user_name()}" in last
 
 
 def test_a_defect_of_ours_is_failed_with_a_traceback_and_a_document(

@@ -365,3 +365,83 @@ def test_a_transaction_index_that_disagrees_with_the_markers_is_a_problem(
         item["problem"] for item in run.document["problems"] if item["severity"] == "corrupt"
     ]
     assert (0 if problem is None else 3) == run.code
+
+
+def test_a_data_directory_leads_to_a_topic_of_the_user(keeplast: Command, tmp_path: Path) -> None:
+    for name in ("__consumer_offsets-0", "orders-1", "orders-0"):
+        write_log(tmp_path, name, {0: [(b"k", b"v")]})
+    run = keeplast("inspect", tmp_path)
+    assert 2 == run.code
+    assert "choose one in it, such as orders-0. path=" in run.err
+
+
+def test_an_offset_behind_the_end_is_said_to_be_there(keeplast: Command, data_dir: Path) -> None:
+    run = keeplast("inspect", data_dir / "t-0", "--from-offset", 5)
+    assert 0 == run.code
+    assert "nothing to show from offset 5 on: the log ends at 5" in run.out
+    assert "nothing to show" not in keeplast("inspect", data_dir / "t-0", "--from-offset", 4).out
+
+
+def with_epochs(directory: Path, epochs: list[int], *, lines: str) -> Path:
+    """Write a log of a batch an offset, each with its epoch; two lie in the closed segment."""
+    directory.mkdir()
+    for name, first in (("0" * 20, 0), (f"{2:020d}", 2)):
+        data = [
+            encode_batch([Record(offset, EPOCH_MS, b"k", b"v")], leader_epoch=epochs[offset])
+            for offset in range(first, first + 2)
+        ]
+        (directory / f"{name}.log").write_bytes(b"".join(data))
+    (directory / "leader-epoch-checkpoint").write_text(lines)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("epochs", "lines", "code", "severities"),
+    [
+        ([3, 3, 5, 5], "0\n2\n3 0\n5 2\n", 0, []),
+        ([3, 4, 5, 5], "0\n2\n3 0\n5 2\n", 3, ["corrupt"]),
+        ([4, 4, 5, 5], "0\n2\n3 0\n5 2\n", 3, ["corrupt"]),
+        ([3, 3, 4, 5], "0\n2\n3 0\n5 2\n", 3, ["corrupt"]),
+        ([3, 3, 5, 9], "0\n2\n3 0\n5 2\n", 0, ["note"]),
+        ([3, 9, 5, 5], "0\n2\n3 0\n5 2\n", 3, ["corrupt"]),
+        ([1, 1, 5, 5], "0\n1\n5 2\n", 0, []),
+        ([1, 2, 3, -1], "0\n0\n", 0, []),
+        ([3, 3, 5, 5], "0\n3\n3 0\n4 2\n5 2\n", 0, []),
+    ],
+    ids=[
+        "equal", "between", "same-twice", "of-before", "newer-and-active", "newer-and-closed",
+        "below-the-first", "no-entries", "contradicting-lines",
+    ],
+)  # fmt: skip
+def test_a_leader_epoch_that_contradicts_the_checkpoint_is_found(
+    keeplast: Command,
+    tmp_path: Path,
+    epochs: list[int],
+    lines: str,
+    code: int,
+    severities: list[str],
+) -> None:
+    run = keeplast("inspect", with_epochs(tmp_path / "t-0", epochs, lines=lines), "--json")
+    found = [each for each in run.document["problems"] if "leader epoch" in each["problem"]]
+    assert (code, severities) == (run.code, [each["severity"] for each in found])
+
+
+def test_a_wrong_crc_is_told_in_one_order_by_all_commands(
+    keeplast: Command, data_dir: Path
+) -> None:
+    path = data_dir / "t-0" / f"{FIRST}.log"
+    data = bytearray(path.read_bytes())
+    data[17:21] = bytes(4)
+    path.write_bytes(data)
+    (found,) = [
+        each for each in keeplast("inspect", data_dir / "t-0", "--json").document["problems"]
+        if each["problem"] == "crc mismatch"
+    ]  # fmt: skip
+    cleaned = keeplast(
+        "clean", data_dir, "--config", "cleanup.policy=compact", "--runner", "local", "--json"
+    ).document
+    assert "0x00000000" == found["expected"]
+    assert (
+        f"expected={found['expected']} found={found['found']}"
+        in (cleaned["partitions"][0]["rounds"][0]["error"]["message"])
+    )

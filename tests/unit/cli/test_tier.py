@@ -283,7 +283,7 @@ def test_status_beside_a_host_that_is_none_is_a_mistake(
 ) -> None:
     run = keeplast("tier", "status", "--store", store, "--local", tmp_path / "nowhere")
     assert 2 == run.code
-    assert "not a directory; give a Kafka log.dirs directory" in run.err
+    assert "directory; give a Kafka log.dirs directory" in run.err
 
 
 def test_status_beside_a_host_without_the_partition_shows_the_tier(

@@ -21,8 +21,9 @@ from typing import Any, NoReturn, Self
 import typer
 
 from keeplast.cli.frame import exit_codes
+from keeplast.cli.show.fault import fault_text
 from keeplast.cli.show.output import JSON_VERSION, print_document, say
-from keeplast.errors import CompactionError, CorruptError, error_text
+from keeplast.errors import CompactionError, CorruptError
 from keeplast.model.redaction import without_secrets
 
 
@@ -56,7 +57,7 @@ def _ended(body: Callable[[], tuple[int, dict[str, Any] | None]], *, as_json: bo
         raise typer.Exit(exit_codes.FAILED) from None
     except (CompactionError, OSError) as error:
         code, document = exit_codes.error_exit_code(error), error_document(error)
-        say(without_secrets(error_text(error)), kind="error")
+        say(fault_text(error), kind="error")
     except typer.Exit:
         raise
     except Exception as error:  # noqa: BLE001 - the loop that owns the command: code 5, not 1
@@ -98,7 +99,7 @@ def error_document(error: Exception) -> dict[str, Any]:
         "partitions": [],
         "error": {
             "class": type(error).__name__,
-            "message": without_secrets(error_text(error)),
+            "message": fault_text(error),
             "path": None if path is None else without_secrets(path),
             "position": position,
         },

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from keeplast.cli.frame.exit_codes import CORRUPT, DONE, FAILED, REFUSED, USAGE, error_exit_code
+from keeplast.cli.show.fault import fault_text
 from keeplast.errors import CorruptError, InvalidError, RefusedError, StoppedError
 from keeplast.survey.report import CleanReport, ExpiryReport, RoundReport
 
@@ -40,7 +41,7 @@ def is_stopped(report: CleanReport) -> bool:
 def report_errors(report: CleanReport) -> list[str]:
     """Return a line for each failed round or expiry, the partition first."""
     return [
-        f"{name}: {each.error.message}"
+        f"{name}: {fault_text(each.failure) if each.failure else each.error.message}"
         for name, each in _outcomes(report)
         if each.error is not None
     ]

@@ -39,14 +39,18 @@ from keeplast.format.filename import (
     parse_partition_directory,
     parse_segment_file,
 )
+from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.inspect.aborted_scan import AbortedScan
+from keeplast.inspect.epoch_check import EpochCheck
 from keeplast.inspect.log_scan import Findings, Sample, SegmentView, scan_segment
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
+from keeplast.log.log_start import read_leader_epochs
 from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
 
 METADATA_SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
+INTERNAL_PREFIX = "__"
 KNOWN_NAMES = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, "quorum-state"})
 
 
@@ -97,6 +101,13 @@ class LogView:
             if self.sample.is_cut:
                 parts.append("… more; --from-offset and --limit choose others")
             parts.append("")
+        elif self.segments and self.sample.from_offset >= self.segments[-1].end_offset:
+            parts += [
+                f"nothing to show from offset {self.sample.from_offset} on: the log ends at "
+                f"{self.segments[-1].end_offset}, the last offset is one less; give a lower "
+                "--from-offset",
+                "",
+            ]
         return parts + self._problems()
 
     def _title(self) -> str:
@@ -171,6 +182,8 @@ def view_partition(path: Path, files: FileSystem, sample: Sample) -> LogView:
     parsed = parse_partition_directory(path.name)
     if parsed is None:
         inside = [name for name in files.listdir(path) if parse_partition_directory(name)]
+        # Somebody's own topic rather than one of the broker's.
+        inside.sort(key=lambda name: (name.startswith(INTERNAL_PREFIX), name))
         remedy = f"choose one in it, such as {inside[0]}" if inside else "give a file of a log"
         raise InvalidError(f"not a partition directory; {remedy}. path={path}")
     view = LogView(path, "partition", parsed.partition, [], sample, Findings())
@@ -219,11 +232,21 @@ def _segment_view(path: Path, base: int, files: FileSystem, *, is_active: bool) 
 
 def _scan(view: LogView, files: FileSystem) -> None:
     view.sample.topic = None if view.partition is None else view.partition.topic
-    aborted = AbortedScan()
+    aborted, epochs = AbortedScan(), EpochCheck(_leader_epochs(view, files))
     with ProgressEvents("reading") as events:
         events.planned(sum(segment.size_bytes for segment in view.segments))
         for segment in view.segments:
-            scan_segment(segment, files, view.findings, view.sample, aborted, events.progressed)
+            scan_segment(
+                segment, files, view.findings, view.sample, aborted, epochs, events.progressed
+            )
+
+
+def _leader_epochs(view: LogView, files: FileSystem) -> tuple[LeaderEpoch, ...]:
+    """Return the entries beside the segments; one that cannot be read is a finding of its own."""
+    try:
+        return read_leader_epochs(files, view.segments[0].path.parent)
+    except CorruptError:
+        return ()
 
 
 def _read_checkpoints(view: LogView, files: FileSystem) -> None:

@@ -11,13 +11,14 @@ from typing import Any
 
 from keeplast.cli.frame.exit_codes import DONE, error_exit_code
 from keeplast.cli.frame.guard import error_document
+from keeplast.cli.show.fault import fault_text
 from keeplast.cli.show.output import JSON_VERSION, print_result, say
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.cli.show.sizes import format_bytes, format_counted
 from keeplast.clock import SystemClock
 from keeplast.config.selection import select_directory
 from keeplast.config.sources import read_settings
-from keeplast.errors import CompactionError, InvalidError, error_text
+from keeplast.errors import CompactionError, InvalidError
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles
 from keeplast.log.partition_log import find_tail, list_partition
@@ -121,7 +122,7 @@ def _taken_over(
                 events.planned(_bytes_to_copy(path, before))
                 state = act(events.progressed, replaced.append)
         except (CompactionError, OSError) as error:
-            say(f"{partition}: {error_text(error)}", kind="error")
+            say(f"{partition}: {fault_text(error)}", kind="error")
             code = max(code, error_exit_code(error))
             documents.append(place | {"error": error_document(error)["error"]})
             continue

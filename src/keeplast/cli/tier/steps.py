@@ -20,12 +20,13 @@ from keeplast.cli.frame.exit_codes import DONE, error_exit_code
 from keeplast.cli.frame.guard import error_document
 from keeplast.cli.frame.wiring import RunnerName
 from keeplast.cli.show.expiry import expiry_table
+from keeplast.cli.show.fault import fault_text
 from keeplast.cli.show.output import JSON_VERSION, print_result, say
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.cli.show.rows import new_table
 from keeplast.cli.show.sizes import format_bytes, format_count, format_counted
 from keeplast.clock import SystemClock
-from keeplast.errors import CompactionError, error_text
+from keeplast.errors import CompactionError
 from keeplast.log.files import LocalFiles
 from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
@@ -60,7 +61,7 @@ def do_each(
             done[each] = step.act(store, each)
             facts = step.document(done[each])
         except (CompactionError, OSError) as error:
-            say(f"{each}: {error_text(error)}", kind="error")
+            say(f"{each}: {fault_text(error)}", kind="error")
             code = max(code, error_exit_code(error))
             facts = {"error": error_document(error)["error"]}
         documents.append({"topic": each.topic, "partition": each.partition, **facts})

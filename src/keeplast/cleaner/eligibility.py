@@ -4,7 +4,7 @@
 be touched; ``bound`` is that, rounded down to the base of its segment, and the exclusive end of the
 round. Kafka: ``LogCleanerManager.cleanableOffsets``, ``LogToClean``; cleaning.md 1.2 to 1.5.
 
-Pure: times come from the caller, and a bound is always explained in words.
+Pure: times come from the caller, and a bound always comes with its reason.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from keeplast.cleaner.explanation import (
-    active_limit,
-    kept_limit,
-    lag_limit,
-    transaction_limit,
-    watermark_limit,
+from keeplast.cleaner.reasons import (
+    ActiveLimit,
+    CheckpointRepaired,
+    KeptLimit,
+    LagLimit,
+    Limit,
+    TransactionLimit,
+    WatermarkLimit,
 )
 from keeplast.errors import InvalidError
 from keeplast.format.txn_index import AbortedTransaction
@@ -27,19 +29,23 @@ from keeplast.model.segment import SegmentSummary
 
 @dataclass(frozen=True, slots=True)
 class FirstDirty:
-    """Where the dirty section begins; ``repairs`` says the checkpoint must be rewritten to it."""
+    """Where the dirty section begins; ``repaired`` says why the checkpoint must be set to it."""
 
     offset: int
-    repairs: bool
-    note: str | None = None
+    repaired: CheckpointRepaired | None = None
+
+    @property
+    def repairs(self) -> bool:
+        """True when the checkpoint must be rewritten to ``offset``."""
+        return self.repaired is not None
 
 
 @dataclass(frozen=True, slots=True)
 class FirstUncleanable:
-    """Before rounding: the first offset that must stay as it is, and why, in words."""
+    """Before rounding: the first offset that must stay as it is, and why."""
 
     offset: int
-    note: str
+    limit: Limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +66,12 @@ class CleanableRange:
 def find_first_dirty(checkpoint: int | None, *, log_start: int, log_end: int) -> FirstDirty:
     """Return the first dirty offset; a checkpoint outside ``[log_start, log_end]`` is repaired."""
     if checkpoint is None:
-        return FirstDirty(log_start, False)
+        return FirstDirty(log_start)
     if checkpoint < log_start:
-        note = f"checkpoint {checkpoint} is below the log start; starting at {log_start}"
-        return FirstDirty(log_start, True, note)
+        return FirstDirty(log_start, CheckpointRepaired(checkpoint, log_start))
     if checkpoint > log_end:
-        note = (
-            f"checkpoint {checkpoint} is beyond the log end {log_end}; "
-            f"everything from {log_start} is dirty again"
-        )
-        return FirstDirty(log_start, True, note)
-    return FirstDirty(checkpoint, False)
+        return FirstDirty(log_start, CheckpointRepaired(checkpoint, log_start, log_end))
+    return FirstDirty(checkpoint)
 
 
 def segments_between(
@@ -118,24 +119,24 @@ def find_first_uncleanable(
     part of the log, of :func:`find_kept_transaction`.
     """
     active = segments[-1].base_offset
-    found = FirstUncleanable(active, active_limit(active))
+    limit: Limit = ActiveLimit(active)
     if min_compaction_lag_ms > 0:
         for segment in non_active_from(segments, first_dirty):
             if segment.age_timestamp_ms > now_ms - min_compaction_lag_ms:
-                limit = lag_limit(
-                    segment, min_compaction_lag_ms=min_compaction_lag_ms, now_ms=now_ms
+                limit = LagLimit(
+                    segment.base_offset,
+                    now_ms - segment.age_timestamp_ms,
+                    min_compaction_lag_ms,
+                    is_undated=segment.largest_timestamp_ms < 0,
                 )
-                found = FirstUncleanable(segment.base_offset, limit)
                 break
-    if high_watermark < found.offset:
-        found = FirstUncleanable(high_watermark, watermark_limit(high_watermark))
-    if open_transaction is not None and open_transaction < found.offset:
-        found = FirstUncleanable(open_transaction, transaction_limit(open_transaction))
-    if kept_transaction is not None and kept_transaction < found.offset:
-        found = FirstUncleanable(kept_transaction, kept_limit(kept_transaction))
-    if found.offset < first_dirty:
-        return FirstUncleanable(first_dirty, found.note)
-    return found
+    if high_watermark < limit.offset:
+        limit = WatermarkLimit(high_watermark)
+    if open_transaction is not None and open_transaction < limit.offset:
+        limit = TransactionLimit(open_transaction)
+    if kept_transaction is not None and kept_transaction < limit.offset:
+        limit = KeptLimit(kept_transaction)
+    return FirstUncleanable(max(limit.offset, first_dirty), limit)
 
 
 def find_kept_transaction(

@@ -26,29 +26,60 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum, auto
 from itertools import pairwise
 from math import ceil
 
-from keeplast.cleaner.explanation import MAX_LAG, MIN_LAG
+from keeplast.cleaner.reasons import Limit
 from keeplast.cleaner.selection import PASSED_OVER_MAX
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 
-AFTER_MAX = "message.timestamp.after.max.ms"
+
+class BasisKind(StrEnum):
+    """What a bound rests on, or what is missing for one."""
+
+    CLEAN = auto()
+    EMPTY = auto()
+    NOTHING_LEFT = auto()
+    LEFTOVERS = auto()
+    NEXT_ROUND = auto()
+    OVERDUE = auto()
+    MAX_LAG_AFTER_FIRST = auto()
+    MAX_LAG_AFTER_LAST = auto()
+    MIN_LAG_AFTER_LAST = auto()
+    HELD = auto()
+    NO_MAX_LAG = auto()
+    NO_MAX_LAG_OF_FOLLOWERS = auto()
+    UNDATED = auto()
+    LAG_OF_ANY_DATE = auto()
+    KEY_MAP_OF_ANY_DATE = auto()
+    SET_ASIDE = auto()
+    UNREADABLE = auto()
+    FAILING = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureBasis:
+    """A kind, with the segment that it is about, or with what holds the log back."""
+
+    kind: BasisKind
+    base_offset: int | None = None
+    limit: Limit | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Eligibility:
     """When a round that covers everything now in the log is due.
 
-    ``by_ms`` None means that there is no bound, and ``why`` says what is missing; otherwise what
+    ``by_ms`` None means that there is no bound, and ``basis`` is what is missing; otherwise what
     it rests on. ``rounds_max`` is how many rounds that takes at most. ``is_clean`` says that
     nothing is dirty, so that nothing has to be waited for.
     """
 
     by_ms: int | None
-    why: str
+    basis: ErasureBasis
     rounds_max: int = 1
     is_clean: bool = False
 
@@ -60,8 +91,8 @@ class DirtyLog:
     ``segments`` are all, the last one active. ``active_first_ms`` and ``active_largest_ms`` are the
     first and the greatest timestamp of the active segment, None when it has none, or for the
     greatest when ``min.compaction.lag.ms`` is 0 and the key map has no bound. ``limit`` is what
-    keeps offsets from being cleaned that no time ends (an open transaction, the high watermark),
-    in words. ``is_eligible`` says that a round up to ``bound`` is due now.
+    keeps offsets from being cleaned that no time ends (an open transaction, the high watermark).
+    ``is_eligible`` says that a round up to ``bound`` is due now.
     """
 
     segments: Sequence[SegmentSummary]
@@ -69,7 +100,7 @@ class DirtyLog:
     log_end: int
     bound: int
     is_eligible: bool
-    limit: str | None = None
+    limit: Limit | None = None
     active_first_ms: int | None = None
     active_largest_ms: int | None = None
 
@@ -96,45 +127,40 @@ def find_eligibility(
     from now on (``D``); INT64_MAX when nobody checks.
     """
     if log.first_dirty >= log.log_end:
-        return Eligibility(now_ms, "everything is clean", is_clean=True)
+        return Eligibility(now_ms, ErasureBasis(BasisKind.CLEAN), is_clean=True)
     rounds_max = 1 if key_capacity is None else 1 + (log.log_end - log.first_dirty) // key_capacity
     if log.limit is not None:
-        return Eligibility(None, f"not bounded because {log.limit}")
+        return Eligibility(None, ErasureBasis(BasisKind.HELD, limit=log.limit))
     if log.is_eligible and log.bound >= log.log_end and key_capacity is None:
-        return Eligibility(now_ms, "the next round covers it", rounds_max)
+        return Eligibility(now_ms, ErasureBasis(BasisKind.NEXT_ROUND), rounds_max)
     if topic.max_compaction_lag_ms >= INT64_MAX:
-        return Eligibility(None, f"no bound: {MAX_LAG} is not set")
+        return Eligibility(None, ErasureBasis(BasisKind.NO_MAX_LAG))
     *closed, active = log.segments
     last = closed[-1] if closed and active.base_offset >= log.log_end else None
     first_ms = log.active_first_ms if last is None else last.first_batch_timestamp_ms
     largest_ms = log.active_largest_ms if last is None else last.largest_timestamp_ms
-    name = f"segment {(active if last is None else last).base_offset}"
+    base_offset = (active if last is None else last).base_offset
     if first_ms is None or first_ms <= 0:
-        return Eligibility(
-            None, f"not bounded because {name} begins without a timestamp: {MAX_LAG} ignores it"
-        )
-    counted_ms, what = first_ms, "first record"
+        return Eligibility(None, ErasureBasis(BasisKind.UNDATED, base_offset))
+    counted_ms, kind = first_ms, BasisKind.MAX_LAG_AFTER_FIRST
     left_ms = now_ms if last is not None else max(first_ms + topic.segment_age_max_ms + 1, now_ms)
     needs_ahead = last is None and (topic.min_compaction_lag_ms > 0 or key_capacity is not None)
     if needs_ahead and timestamp_ahead_max_ms >= INT64_MAX:
-        setting = MIN_LAG if topic.min_compaction_lag_ms > 0 else "the bound of the key map"
-        return Eligibility(
-            None,
-            f"not bounded because of {setting}: a record dated far ahead may still be appended, "
-            f"and {AFTER_MAX} is not set",
-        )
+        has_lag = topic.min_compaction_lag_ms > 0
+        kind = BasisKind.LAG_OF_ANY_DATE if has_lag else BasisKind.KEY_MAP_OF_ANY_DATE
+        return Eligibility(None, ErasureBasis(kind))
     ahead_ms = left_ms + timestamp_ahead_max_ms if needs_ahead else -1
     if key_capacity is not None:
         counted_ms = max(first_ms, -1 if largest_ms is None else largest_ms, ahead_ms)
-        what = "last record"
+        kind = BasisKind.MAX_LAG_AFTER_LAST
     overdue_ms = counted_ms + max(topic.max_compaction_lag_ms, 0) + 1
     lag_ms = _lag_ends(log, topic, largest_ms, ahead_ms)
-    why = f"{MAX_LAG} after the {what} of {name}"
     if lag_ms > max(overdue_ms, now_ms):
-        why = f"{MIN_LAG} after the last record of {name}"
+        kind = BasisKind.MIN_LAG_AFTER_LAST
     elif overdue_ms <= now_ms:
-        why = "it is overdue"
-    return Eligibility(max(overdue_ms, lag_ms, left_ms), why, rounds_max)
+        kind = BasisKind.OVERDUE
+    basis = ErasureBasis(kind, base_offset)
+    return Eligibility(max(overdue_ms, lag_ms, left_ms), basis, rounds_max)
 
 
 def _lag_ends(log: DirtyLog, topic: TopicConfig, largest_ms: int | None, ahead_ms: int) -> int:

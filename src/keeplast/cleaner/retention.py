@@ -13,7 +13,7 @@ believed: one record from the future keeps its segment and everything behind it.
 timestamps has the age of its file. Answers to ``UnifiedLog.deleteOldSegments``; cleaning.md
 section 5.
 
-Pure: sizes, times and the clock come from the caller, and every decision is given in words.
+Pure: sizes, times and the clock come from the caller, and every decision comes with its reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from keeplast.model.duration import duration_text
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 
@@ -36,12 +35,59 @@ class ExpiryRule(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class BelowLogStart:
+    """All of the segment lies below the log start offset."""
+
+    log_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class SizeLeft:
+    """Without the segment ``left_bytes`` remain, at least ``retention_bytes``."""
+
+    left_bytes: int
+    retention_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentAge:
+    """The age of the newest record, or where none has a timestamp of the file; may be negative."""
+
+    age_ms: int
+    retention_ms: int
+    is_undated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AboveWatermark:
+    """The segment reaches above the high watermark: a replica may lack what is in it."""
+
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class TornActive:
+    """The tail of the segment is torn."""
+
+
+ExpiryReason = BelowLogStart | SizeLeft | SegmentAge | AboveWatermark | TornActive
+
+
+@dataclass(frozen=True, slots=True)
 class ExpiredSegment:
-    """A segment that goes; ``why`` says it in words."""
+    """A segment that goes, by which rule, and why."""
 
     segment: SegmentSummary
     rule: ExpiryRule
-    why: str
+    reason: ExpiryReason
+
+
+@dataclass(frozen=True, slots=True)
+class StaysNote:
+    """The first segment that a rule could not let go, and why."""
+
+    base_offset: int
+    reason: ExpiryReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +97,7 @@ class ExpiryPlan:
     ``log_start`` is the first readable offset afterwards, never below ``log_start_before``;
     ``first_base`` the base offset of the first segment that stays.
     ``rolls_active`` says that all of the log goes, and an empty segment at its end is needed first.
-    ``notes`` say what kept the first segment that stays, a line for each rule that looked at it.
+    ``notes`` are what kept the first segment that stays, one for each rule that looked at it.
     """
 
     expired: tuple[ExpiredSegment, ...]
@@ -59,11 +105,11 @@ class ExpiryPlan:
     log_start: int
     first_base: int
     rolls_active: bool
-    notes: tuple[str, ...]
+    notes: tuple[StaysNote, ...]
 
 
-Judgement = tuple[bool, str | None]
-"""Whether a segment may go, and why or why not; None where there is nothing to say."""
+Judgement = tuple[bool, ExpiryReason] | None
+"""Whether a segment may go, and why or why not; None when it stays and there is nothing to say."""
 
 Judge = Callable[[SegmentSummary, int], Judgement]
 """Judges a segment and the offset at which it ends, exclusive."""
@@ -117,7 +163,7 @@ class _Walk:
     ) -> None:
         self.left = list(segments)
         self.expired: list[ExpiredSegment] = []
-        self.notes: list[str] = []
+        self.notes: list[StaysNote] = []
         self._high_watermark = high_watermark
         self._is_torn = is_torn
         ends = [*(segment.base_offset for segment in segments[1:]), log_end]
@@ -131,17 +177,19 @@ class _Walk:
             if is_last and (segment.size_bytes == 0 or rule is ExpiryRule.LOG_START):
                 break
             end = self._ends[segment.base_offset]
-            goes, why = judge(segment, end)
+            judgement = judge(segment, end)
+            if judgement is None:
+                break
+            goes, reason = judgement
             # What a replica may lack stays: the log start never passes the high watermark.
             if goes and end > self._high_watermark:
-                goes, why = False, f"it reaches above the high watermark {self._high_watermark}"
+                goes, reason = False, AboveWatermark(self._high_watermark)
             if goes and is_last and self._is_torn:
-                goes, why = False, "its tail is torn"
+                goes, reason = False, TornActive()
             if not goes:
-                if why is not None:
-                    self.notes.append(f"segment {segment.base_offset} stays: {why}")
+                self.notes.append(StaysNote(segment.base_offset, reason))
                 break
-            self.expired.append(ExpiredSegment(segment, rule, why or ""))
+            self.expired.append(ExpiredSegment(segment, rule, reason))
             gone += 1
         self.left = self.left[gone:]
 
@@ -149,8 +197,8 @@ class _Walk:
 def _below(log_start: int) -> Judge:
     def judge(segment: SegmentSummary, end: int) -> Judgement:
         if end <= log_start:
-            return True, f"all of it is below the log start offset {log_start}"
-        return False, None
+            return True, BelowLogStart(log_start)
+        return None
 
     return judge
 
@@ -165,8 +213,8 @@ def _above_size(segments: Sequence[SegmentSummary], retention_bytes: int) -> Jud
     def judge(segment: SegmentSummary, end: int) -> Judgement:
         left = left_bytes[segment.base_offset]
         if left >= retention_bytes:
-            return True, f"{left} bytes are left without it, retention.bytes is {retention_bytes}"
-        return False, None
+            return True, SizeLeft(left, retention_bytes)
+        return None
 
     return judge
 
@@ -174,10 +222,8 @@ def _above_size(segments: Sequence[SegmentSummary], retention_bytes: int) -> Jud
 def _older(retention_ms: int, now_ms: int) -> Judge:
     def judge(segment: SegmentSummary, end: int) -> Judgement:
         age_ms = now_ms - segment.age_timestamp_ms
-        newest = "its newest record" if segment.largest_timestamp_ms >= 0 else "its file"
-        if age_ms < 0:
-            return False, f"{newest} is {duration_text(-age_ms)} in the future"
-        words = f"{newest} is {duration_text(age_ms)} old, retention.ms is "
-        return age_ms > retention_ms, words + duration_text(retention_ms)
+        is_undated = segment.largest_timestamp_ms < 0
+        # An age below zero is never too old: what is dated in the future stays.
+        return age_ms > retention_ms, SegmentAge(age_ms, retention_ms, is_undated)
 
     return judge

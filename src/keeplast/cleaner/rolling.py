@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keeplast.model.duration import duration_text
 from keeplast.model.topic_config import TopicConfig
 
 
@@ -21,19 +20,12 @@ from keeplast.model.topic_config import TopicConfig
 class IdleRoll:
     """An active segment that has to be left: the age of its first record, and of what is allowed.
 
-    Prints as the reason in words, to be put behind "the active segment".
+    ``limit`` is the setting that allows no more.
     """
 
     age_ms: int
     age_max_ms: int
     limit: str
-
-    def __str__(self) -> str:
-        """Return the reason."""
-        return (
-            f"first record {duration_text(self.age_ms)} old, {self.limit} is "
-            f"{duration_text(self.age_max_ms)}"
-        )
 
 
 def find_idle_roll(

@@ -1,8 +1,8 @@
 """Says of a log's dirty section what it holds, how urgent it is, and whether it is worth a round.
 
 Pure: segments, settings and the clock are arguments. Where the section begins and must end is
-decided by :mod:`~keeplast.cleaner.eligibility`; here it becomes one value, and its words are those
-of :mod:`~keeplast.cleaner.explanation`. Answers to ``LogToClean`` in Kafka's LogCleanerManager.
+decided by :mod:`~keeplast.cleaner.eligibility`; here it becomes one value, with its
+:mod:`~keeplast.cleaner.reasons`. Answers to ``LogToClean`` in Kafka's LogCleanerManager.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from keeplast.cleaner.dating import Dating, find_dating
 from keeplast.cleaner.eligibility import (
     CleanableRange,
     FirstDirty,
@@ -18,13 +19,19 @@ from keeplast.cleaner.eligibility import (
     find_cleanable_range,
     find_overdue_from,
 )
-from keeplast.cleaner.explanation import (
-    Dating,
-    bound_sentence,
-    eligible_sentence,
-    find_dating,
-    nothing_sentence,
-    ratio_sentence,
+from keeplast.cleaner.reasons import (
+    AllClean,
+    BoundNote,
+    DirtyEnough,
+    DueReason,
+    EmptyLog,
+    Forced,
+    NothingBelow,
+    OnlyActive,
+    Overdue,
+    RatioTooLow,
+    SectionNote,
+    SkipReason,
 )
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
@@ -86,42 +93,36 @@ def skip_reason(
     topic: TopicConfig,
     *,
     is_forced: bool,
-) -> str | None:
+) -> SkipReason | None:
     """Say why no round happens, or None. A ratio equal to the threshold is not enough."""
     cleanable = section.cleanable
+    active_base = segments[-1].base_offset
     if cleanable.cleanable_bytes == 0:
         if not any(segment.size_bytes for segment in segments):
-            return "nothing to clean: the log is empty"
-        return nothing_sentence(
-            first_dirty=section.first_dirty.offset,
-            first_base=segments[0].base_offset,
-            active_base=segments[-1].base_offset,
-            limit=section.uncleanable.note,
-        )
+            return EmptyLog()
+        if segments[0].base_offset == active_base:
+            return OnlyActive(active_base)
+        if section.first_dirty.offset >= active_base:
+            return AllClean(active_base)
+        return NothingBelow(section.uncleanable.limit)
     threshold = topic.min_cleanable_dirty_ratio
     if is_forced or section.compaction_delay_ms > 0 or cleanable.ratio > threshold:
         return None
-    return ratio_sentence(ratio=cleanable.ratio, threshold=threshold)
+    return RatioTooLow(cleanable.ratio, threshold)
 
 
-def section_notes(section: DirtySection, topic: TopicConfig, *, is_eligible: bool) -> list[str]:
-    """Return what to know of the section: why it is cleaned, from where, and how far."""
-    notes = []
-    if is_eligible:
-        notes.append(
-            eligible_sentence(
-                ratio=section.cleanable.ratio,
-                threshold=topic.min_cleanable_dirty_ratio,
-                delay_ms=section.compaction_delay_ms,
-                max_compaction_lag_ms=topic.max_compaction_lag_ms,
-            )
-        )
-    if section.first_dirty.note is not None:
-        notes.append(section.first_dirty.note)
-    uncleanable = section.uncleanable
-    notes.append(
-        bound_sentence(
-            bound=section.cleanable.bound, uncleanable=uncleanable.offset, limit=uncleanable.note
-        )
-    )
-    return notes
+def due_reason(section: DirtySection, topic: TopicConfig) -> DueReason:
+    """Say why a section that is not skipped is worth a round."""
+    if section.compaction_delay_ms > 0:
+        return Overdue(section.compaction_delay_ms, topic.max_compaction_lag_ms)
+    ratio, threshold = section.cleanable.ratio, topic.min_cleanable_dirty_ratio
+    return DirtyEnough(ratio, threshold) if ratio > threshold else Forced(ratio, threshold)
+
+
+def section_notes(section: DirtySection) -> list[SectionNote]:
+    """Return what to know of the section: from where it is cleaned, and how far."""
+    repaired, uncleanable = section.first_dirty.repaired, section.uncleanable
+    return [
+        *(() if repaired is None else (repaired,)),
+        BoundNote(section.cleanable.bound, uncleanable.offset, uncleanable.limit),
+    ]

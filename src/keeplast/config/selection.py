@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast.cleaner.internal_topics import check_internal
+from keeplast.cleaner.reasons import NotCompacted
 from keeplast.config.layers import FLAG_SOURCE
 from keeplast.config.settings import PolicyOrigin, Settings
 from keeplast.config.sources import FILE_NAME, read_settings
@@ -287,9 +288,7 @@ def _decide(
         check_internal(topic, config)
         if not config.is_compacted:
             policy = ",".join(sorted(config.cleanup_policy)) or "empty"
-            return RoundReport(
-                skipped=True, reason=f"cleanup.policy is {policy}: the topic is not compacted"
-            )
+            return RoundReport(skipped=True, cause=NotCompacted(policy))
         return PartitionRequest(entry.partition, entry.path, config, settings.cleaner_config())
     except RefusedError as error:
         return refused_round(error)

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from keeplast.cleaner.reasons import NothingCopied
+from keeplast.cleaner.rolling import IdleRoll
 from keeplast.clock import Clock
 from keeplast.errors import ConflictError, FencedError, InvalidError, RefusedError
 from keeplast.format.filename import CLEANER_CHECKPOINT, SNAPSHOT
@@ -217,7 +219,7 @@ class PartitionHost(Replica):
 
     # Into object storage.
 
-    def roll_idle(self) -> str | None:
+    def roll_idle(self) -> IdleRoll | None:
         """Leave the active segment when its age asks for it; returns why, None when it does not.
 
         A broker does that only when it appends. Followers may too: where segments begin is each
@@ -304,7 +306,7 @@ class PartitionHost(Replica):
             return self._clean_local(runner_for, cleaner, memory_bytes, force=force)
         state = self._own_state()
         if not state.routes:
-            return RoundReport(skipped=True, reason="nothing was copied to object storage yet")
+            return RoundReport(skipped=True, cause=NothingCopied(is_host=True))
         self._agree(state)
         request = TierRequest(
             self.topic, cleaner, grace_ms, memory_bytes,

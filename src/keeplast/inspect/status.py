@@ -14,7 +14,7 @@ from pathlib import Path
 
 from keeplast.cleaner.eligibility import CleanableRange
 from keeplast.cleaner.erasure import DirtyLog, Eligibility, find_deadline, find_eligibility
-from keeplast.cleaner.explanation import transaction_limit, watermark_limit
+from keeplast.cleaner.reasons import Decision, TransactionLimit, WatermarkLimit
 from keeplast.columns import batch_table as t
 from keeplast.errors import CompactionError
 from keeplast.inspect.stages import (
@@ -31,6 +31,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.survey.key_bound import key_capacity
 from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
+from keeplast.survey.notes import Note
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey, survey_partition
 
@@ -51,8 +52,8 @@ class TombstoneReading(StrEnum):
 class LogStatus:
     """One log as of the clock it was asked with.
 
-    ``reason`` is why a round is not worth it, None when one is; ``why`` says then why it is.
-    ``notes`` are the survey's other sentences. ``uncleanable_bytes`` lie at and above the bound.
+    ``decision`` is why a round is worth it, or why it is not.
+    ``notes`` are all of the survey's. ``uncleanable_bytes`` lie at and above the bound.
     ``deadline_ms`` is when ``max.compaction.lag.ms`` ends for the log: after it, it is overdue.
     ``leftover_bytes`` are those of replaced or unfinished files that a crash left.
     """
@@ -67,8 +68,8 @@ class LogStatus:
     uncleanable_bytes: int
     compaction_delay_ms: int
     deadline_ms: int | None
-    reason: str | None
-    notes: tuple[str, ...]
+    decision: Decision
+    notes: tuple[Note, ...]
     is_expired_round: bool
     eligibility: Eligibility
     stages: Stages | None
@@ -152,7 +153,7 @@ def find_status(
         ),
         compaction_delay_ms=survey.compaction_delay_ms,
         deadline_ms=find_deadline(log, partition.topic),
-        reason=survey.reason,
+        decision=survey.decision,
         notes=survey.notes,
         is_expired_round=plan is not None and plan.is_expired_round,
         eligibility=find_eligibility(
@@ -193,8 +194,7 @@ def _dirty_log(
     if survey.last_stable < log_end:
         watermark = checkpoints.high_watermark.get(partition.partition, log_end)
         is_watermark = survey.last_stable == min(max(watermark, survey.log_start), log_end)
-        words = watermark_limit if is_watermark else transaction_limit
-        limit = words(survey.last_stable)
+        limit = (WatermarkLimit if is_watermark else TransactionLimit)(survey.last_stable)
     needs_largest = topic.min_compaction_lag_ms > 0 or key_capacity(partition) is not None
     return DirtyLog(
         survey.segments,

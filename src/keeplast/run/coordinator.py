@@ -57,6 +57,7 @@ from keeplast.run.shield import shielded
 from keeplast.survey.given import check_given, check_lifts, lift_notes
 from keeplast.survey.horizons import HorizonBook
 from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
+from keeplast.survey.notes import Lift
 from keeplast.survey.receipt_book import clock_notes
 from keeplast.survey.report import CleanReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
@@ -230,7 +231,7 @@ class Coordinator:
                     stack.enter_context(locked(root, writes=request.target is None))
             yield
 
-    def _lifts(self, request: CleanRequest, partition: PartitionRequest) -> tuple[str, ...]:
+    def _lifts(self, request: CleanRequest, partition: PartitionRequest) -> tuple[Lift, ...]:
         checkpoints = load_checkpoints(self._files, partition.path.parent)
         return self.survey(partition, request, checkpoints).lifts
 

@@ -29,6 +29,7 @@ from keeplast.survey.given import check_lifts
 from keeplast.survey.log_bounds import find_bounds, load_checkpoints
 from keeplast.survey.report import JSON_VERSION
 from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.wording import lift_words
 
 HIGH_WATERMARK = -1
 """As an offset to delete before: all that is replicated."""
@@ -183,7 +184,7 @@ def _found(
         partly,
         removed=False,
         is_compacted=partition.topic.is_compacted,
-        lifts=bounds.lifts,
+        lifts=tuple(map(lift_words, bounds.lifts)),
     )
 
 

@@ -38,9 +38,11 @@ from keeplast.run.removal import remove_files
 from keeplast.run.shield import shielded
 from keeplast.survey.given import check_lifts, clock_lifts, lift_notes
 from keeplast.survey.log_bounds import LogBounds, find_bounds, load_checkpoints
+from keeplast.survey.notes import Lift
 from keeplast.survey.report import ExpiredReport, ExpiryReport, describe_error
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.rolling import roll_active
+from keeplast.survey.wording import expiry_words, sentences
 
 WINDOW_BYTES = 1 << 20
 ALL_RULES = frozenset(ExpiryRule)
@@ -79,7 +81,10 @@ def expire_partition(
         report = expiry_report(survey)
         report = replace(
             report,
-            notes=(*lift_notes(lifts, writes=writes or request.is_unsafe), *report.notes),
+            notes=(
+                *sentences(lift_notes(lifts, writes=writes or request.is_unsafe)),
+                *report.notes,
+            ),
         )
         if writes:
             check_lifts(lifts, request, partition.path)
@@ -98,7 +103,7 @@ def _note(
     files: FileSystem,
     now_ms: int,
     report: ExpiryReport,
-    lifts: tuple[str, ...],
+    lifts: tuple[Lift, ...],
 ) -> None:
     if request.receipt is not None:
         line = expiry_line(
@@ -194,7 +199,7 @@ def expiry_report(survey: ExpirySurvey) -> ExpiryReport:
         high_watermark=survey.bounds.high_watermark,
         rolled_active=plan.rolls_active,
         segments=expired_reports(plan),
-        notes=plan.notes,
+        notes=sentences(plan.notes),
     )
 
 
@@ -252,7 +257,7 @@ def expired_reports(plan: ExpiryPlan) -> tuple[ExpiredReport, ...]:
             each.segment.size_bytes,
             each.segment.age_timestamp_ms if each.rule is ExpiryRule.TIME else None,
             each.rule.value,
-            each.why,
+            expiry_words(each.reason),
         )
         for each in plan.expired
     )

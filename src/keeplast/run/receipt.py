@@ -26,8 +26,10 @@ from keeplast.log.files import FileSystem, reading
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.run.rounds import Round, group_reports
+from keeplast.survey.notes import Lift
 from keeplast.survey.receipt_book import BYTES_MAX
 from keeplast.survey.report import ExpiryReport, expiry_to_json, round_to_json
+from keeplast.survey.wording import lift_words
 
 RECEIPT_VERSION = 2
 
@@ -76,7 +78,7 @@ def receipt_line(round_: Round, *, clean_to: int, is_unsafe: bool = False) -> by
         "is_last": last.carry is None,
         "clean_to": clean_to,
         "unsafe": is_unsafe,
-        "lifts": list(round_.survey.lifts) if is_unsafe else [],
+        "lifts": [lift_words(each) for each in round_.survey.lifts] if is_unsafe else [],
         "versions": {
             name: importlib.metadata.version(name)
             for name in ("keeplast", "cramjam", "zstandard", "numpy")
@@ -140,7 +142,7 @@ def expiry_line(
     report: ExpiryReport,
     *,
     is_unsafe: bool = False,
-    lifts: Sequence[str] = (),
+    lifts: Sequence[Lift] = (),
 ) -> bytes:
     """Return the line of an expiry, newline included.
 
@@ -152,7 +154,7 @@ def expiry_line(
         "partition": partition.partition,
         "now_ms": now_ms,
         "unsafe": is_unsafe,
-        "lifts": list(lifts),
+        "lifts": [lift_words(each) for each in lifts],
         "versions": {"keeplast": importlib.metadata.version("keeplast")},
         "config": {
             "cleanup.policy": ",".join(sorted(topic.cleanup_policy)),

@@ -17,6 +17,7 @@ from keeplast.model.strategy import Strategy
 from keeplast.rewrite.payloads import NO_PAYLOADS
 from keeplast.rewrite.stats import Stats
 from keeplast.rewrite.task import PartitionTask, StagedGroup, TaskResult, reasons_of
+from keeplast.survey.notes import LacksEstimate, LacksVersions, Note, PartlyDone
 from keeplast.survey.report import (
     CleanReport,
     Estimate,
@@ -114,7 +115,7 @@ class Round:
         groups = tuple(group for result in self.results for group in result.groups)
         report = replace(
             base,
-            notes=(*base.notes, *_version_notes(stats, self.plan.topic.strategy_header)),
+            remarks=(*base.remarks, *_version_notes(stats, self.plan.topic.strategy_header)),
             end_offset=last.end_offset,
             stats=stats,
             reasons=reasons_of(counters),
@@ -130,7 +131,7 @@ class PartitionRun:
     request: PartitionRequest
     rounds: list[RoundReport] = field(default_factory=list)
     is_done: bool = False
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     expiry: ExpiryReport | None = None
 
     @property
@@ -180,20 +181,17 @@ def base_report(survey: Survey) -> RoundReport:
         ratio=survey.cleanable.ratio,
         compaction_delay_ms=survey.compaction_delay_ms,
         dating=survey.dating,
-        reason=survey.reason,
+        cause=survey.reason,
         is_expired_round=survey.plan is not None and survey.plan.is_expired_round,
-        notes=survey.notes,
+        remarks=survey.notes,
     )
 
 
-def _version_notes(stats: Stats, header: str | None) -> tuple[str, ...]:
+def _version_notes(stats: Stats, header: str | None) -> tuple[LacksVersions, ...]:
     """Say how many records had no version, where the strategy asks for one."""
     if not stats.versions_missing and not stats.versions_malformed:
         return ()
-    return (
-        f"without a version: {stats.versions_missing} records lack the header {header}, "
-        f"{stats.versions_malformed} have one that is not eight bytes; they lose to any that has",
-    )
+    return (LacksVersions(header, stats.versions_missing, stats.versions_malformed),)
 
 
 def planned_report(
@@ -216,7 +214,7 @@ def planned_report(
     )
     if damage is None:
         return report
-    return replace(report, notes=(*report.notes, f"no estimate: {damage}"))
+    return replace(report, remarks=(*report.remarks, LacksEstimate(str(damage))))
 
 
 def disk_needed_bytes(survey: Survey, plan: RoundPlan, *, is_in_place: bool) -> int:
@@ -229,13 +227,10 @@ def disk_needed_bytes(survey: Survey, plan: RoundPlan, *, is_in_place: bool) -> 
 def failed_report(survey: Survey | None, committed: int, error: Exception) -> RoundReport:
     """Return the report of a round that ended with ``error`` after ``committed`` groups."""
     report = RoundReport() if survey is None else base_report(survey)
-    notes = report.notes
+    remarks = report.remarks
     if committed:
-        notes += (
-            f"{committed} groups of this round are in place and complete; the rest and the "
-            "checkpoint are as before",
-        )
-    return replace(report, notes=notes, error=describe_error(error), failure=error)
+        remarks += (PartlyDone(committed),)
+    return replace(report, remarks=remarks, error=describe_error(error), failure=error)
 
 
 def group_reports(groups: tuple[GroupPlan, ...] | None) -> tuple[GroupReport, ...] | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keeplast.cleaner.eligibility import delay_ms
+from keeplast.cleaner.reasons import DueReason
 from keeplast.config.selection import Selection
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.checkpoints import update_checkpoint
@@ -29,6 +30,7 @@ from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.report import PartitionReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey
+from keeplast.survey.wording import due_briefly, skip_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +115,10 @@ def facts_of(
             finding.request, history, str(finding.error), now_ms=finding.looked_ms, last=last
         )
     above = [each for each in survey.listing.segments if each.base_offset >= survey.cleanable.bound]
-    state, reason = PartitionState.WAITING, survey.reason or "nothing to clean"
-    if survey.plan is not None:
-        state, reason = PartitionState.ELIGIBLE, _eligible_because(survey)
+    if isinstance(survey.decision, DueReason):
+        state, reason = PartitionState.ELIGIBLE, due_briefly(survey.decision)
+    else:
+        state, reason = PartitionState.WAITING, skip_words(survey.decision)
     return PartitionFacts(
         finding.partition,
         finding.request.path,
@@ -139,14 +142,6 @@ def facts_of(
         failures=history.failures,
         retry_at_ms=history.retry_at_ms,
     )
-
-
-def _eligible_because(survey: Survey) -> str:
-    if survey.plan is not None and survey.plan.is_expired_round:
-        return "tombstones or markers have expired"
-    if survey.compaction_delay_ms:
-        return "overdue: max.compaction.lag.ms"
-    return f"dirty ratio {survey.cleanable.ratio:.3f} is above min.cleanable.dirty.ratio"
 
 
 def failed_facts(

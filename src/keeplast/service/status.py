@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from keeplast.cleaner.erasure import Pace, find_wait_ms
-from keeplast.cleaner.explanation import eligible_sentence
+from keeplast.cleaner.erasure import BasisKind, ErasureBasis, Pace, find_wait_ms
+from keeplast.cleaner.reasons import Decision, DueReason
 from keeplast.config.definitions import BY_KEY
 from keeplast.config.settings import Settings
 from keeplast.format.filename import LOG, parse_segment_file
@@ -31,12 +31,12 @@ from keeplast.service.set_aside import SetAside, is_about
 from keeplast.survey.receipt_book import RoundReceipt, read_receipts
 from keeplast.survey.report import PartitionReport, describe_error
 from keeplast.survey.request import PartitionRequest
+from keeplast.survey.wording import basis_words, decision_words
 
 ROUND_BYTES_PER_SECOND = 32 << 20
 """Bytes of a log that a worker gets through in a second, at the least: both passes over compressed
 batches, and the writing, on one slow disk."""
 ROUND_MS_MIN = 2000
-UNKNOWN_WHY = "? while its rounds fail: a bound would rest on the next one succeeding"
 
 
 class State(StrEnum):
@@ -63,16 +63,21 @@ class ErasedBy:
     """By when every value that is overwritten or deleted in the log now is gone from the disk.
 
     It assumes that rounds succeed from now on; ``is_unknown`` while they fail. ``by_ms`` None means
-    that there is no bound, ``is_gone`` that there is nothing left to go; ``why`` says so, or what
-    the bound rests on. ``eligible_by_ms`` is when the round is due, and
+    that there is no bound, ``is_gone`` that there is nothing left to go; ``basis`` is what says
+    so, or what the bound rests on. ``eligible_by_ms`` is when the round is due, and
     the rest of the time is what it may have to wait and take.
     """
 
     by_ms: int | None
     eligible_by_ms: int | None
-    why: str
+    basis: ErasureBasis
     is_gone: bool = False
     is_unknown: bool = False
+
+    @property
+    def why(self) -> str:
+        """Return the basis in words."""
+        return basis_words(self.basis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +98,15 @@ class LastRound:
 class PartitionStatus:
     """One partition; ``log`` is None where it was not or could not be looked at.
 
-    ``reason`` is a sentence: why it is in its state.
+    ``reason`` is a sentence: why it is in its state; ``decision`` is the same
+    as a value where its log says so.
     """
 
     partition: TopicPartition
     state: State
     reason: str
     log: LogStatus | None = None
+    decision: Decision | None = None
     error: Exception | None = None
     set_aside: SetAside | None = None
     failing: SetAside | None = None
@@ -155,7 +162,9 @@ def join_status(
             mark = None  # other files by now: the daemon tries them again
         status = _looked_at(request, log) if mark is None else _set_aside(partition, mark, log)
         if failure is not None and status.state in _DUE and is_about(failure, files, request.path):
-            status = replace(status, state=State.FAILING, reason=failure.reason, failing=failure)
+            status = replace(
+                status, state=State.FAILING, reason=failure.reason, decision=None, failing=failure
+            )
         statuses.append(
             replace(
                 status,
@@ -248,19 +257,13 @@ def _looked_at(request: PartitionRequest, log: LogStatus | Exception) -> Partiti
     partition = request.partition
     if isinstance(log, Exception):
         return PartitionStatus(partition, State.UNREADABLE, describe_error(log).message, error=log)
-    if log.reason is not None:
+    if not isinstance(log.decision, DueReason):
         state = State.CLEAN if log.first_dirty >= log.log_end else State.WAITING
-        return PartitionStatus(partition, state, log.reason, log)
-    if log.is_expired_round:
-        return PartitionStatus(partition, State.EXPIRED, log.notes[0], log)
-    state = State.OVERDUE if log.compaction_delay_ms else State.ELIGIBLE
-    reason = eligible_sentence(
-        ratio=log.cleanable.ratio,
-        threshold=request.topic.min_cleanable_dirty_ratio,
-        delay_ms=log.compaction_delay_ms,
-        max_compaction_lag_ms=request.topic.max_compaction_lag_ms,
-    )
-    return PartitionStatus(partition, state, reason, log)
+    elif log.is_expired_round:
+        state = State.EXPIRED
+    else:
+        state = State.OVERDUE if log.compaction_delay_ms else State.ELIGIBLE
+    return PartitionStatus(partition, state, decision_words(log.decision), log, log.decision)
 
 
 def _set_aside(
@@ -274,20 +277,20 @@ def _erased_by(
     status: PartitionStatus, sizes: Sequence[int], pace: Pace, now_ms: int
 ) -> ErasedBy | None:
     if status.state is State.SET_ASIDE:
-        return ErasedBy(None, None, "not bounded because it is set aside")
+        return ErasedBy(None, None, ErasureBasis(BasisKind.SET_ASIDE))
     log = status.log
     if log is None:
-        return ErasedBy(None, None, "not bounded because it cannot be looked at")
+        return ErasedBy(None, None, ErasureBasis(BasisKind.UNREADABLE))
     if status.state is State.FAILING:
-        return ErasedBy(None, None, UNKNOWN_WHY, is_unknown=True)
+        return ErasedBy(None, None, ErasureBasis(BasisKind.FAILING), is_unknown=True)
     due = log.eligibility
     if due.is_clean and not log.leftover_bytes:
-        return ErasedBy(now_ms, now_ms, "nothing overwritten or deleted is left", is_gone=True)
+        return ErasedBy(now_ms, now_ms, ErasureBasis(BasisKind.NOTHING_LEFT), is_gone=True)
     if due.by_ms is None:
-        return ErasedBy(None, None, due.why)
+        return ErasedBy(None, None, due.basis)
     wait_ms = find_wait_ms(sizes, pace, rounds_max=due.rounds_max)
-    why = "files that a crash left are removed at the next look" if due.is_clean else due.why
-    return ErasedBy(due.by_ms + wait_ms, due.by_ms, why)
+    basis = ErasureBasis(BasisKind.LEFTOVERS) if due.is_clean else due.basis
+    return ErasedBy(due.by_ms + wait_ms, due.by_ms, basis)
 
 
 def _last_round(receipt: RoundReceipt) -> LastRound:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from keeplast.cleaner.explanation import eligible_sentence
 from keeplast.service.schedule import History
 from keeplast.service.snapshot import PartitionFacts, PartitionState, TierFacts
 from keeplast.store.look import RemoteLook
 from keeplast.survey.request import PartitionRequest
+from keeplast.survey.wording import decision_words
 from keeplast.tier.state.partition_state import PartitionState as Stored
 
 
@@ -42,17 +42,7 @@ def own_facts(
     ``declined`` is why a round that looked worth it found nothing to do, None where none did.
     """
     is_eligible = look.is_eligible and declined is None
-    reason = look.reason
-    if declined is not None:
-        reason = declined
-    elif reason is None and look.expired:
-        reason = f"a round for what has expired: {look.expired}"
-    elif reason is None:
-        reason = eligible_sentence(
-            ratio=look.cleanable.ratio, threshold=look.topic.min_cleanable_dirty_ratio,
-            delay_ms=look.compaction_delay_ms,
-            max_compaction_lag_ms=look.topic.max_compaction_lag_ms,
-        )  # fmt: skip
+    reason = decision_words(look.decision) if declined is None else declined
     facts = PartitionFacts(
         request.partition, request.path,
         PartitionState.ELIGIBLE if is_eligible else PartitionState.WAITING, reason,

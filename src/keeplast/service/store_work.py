@@ -47,6 +47,7 @@ from keeplast.survey.report import RoundReport, describe_error
 from keeplast.survey.request import (
     PartitionRequest,
 )
+from keeplast.survey.wording import sentences
 from keeplast.tier.objects.round_files import ROOT
 from keeplast.tier.state.continuity import Replacement
 from keeplast.tier.state.partition_state import PartitionState as Stored
@@ -147,7 +148,7 @@ class StoreWork:
             if self._settings.retention is not None:
                 self._retention_of = self._settings.retention()
             receipt, now_ms = self._settings.receipt, self._clock.now_ms()
-            self.ledger.warn(list(clock_notes(self._files, receipt, now_ms)))
+            self.ledger.warn(list(sentences(clock_notes(self._files, receipt, now_ms))))
         except (CompactionError, OSError) as error:
             self.ledger.warn([f"what was read last stays: {error}"])
         known = self._store.partitions()

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from keeplast.cleaner.erasure import Eligibility
-from keeplast.cleaner.explanation import MAX_LAG
+from keeplast.cleaner.erasure import BasisKind, Eligibility, ErasureBasis
 from keeplast.inspect.status import TombstoneReading, find_status, largest_timestamp
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import (
@@ -37,6 +36,7 @@ from keeplast.model.offsets import INT64_MAX
 from keeplast.model.topic_config import TopicConfig
 from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.wording import basis_words
 from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.round_files import RoundFiles
 from keeplast.tier.state.partition_state import PartitionState
@@ -66,7 +66,7 @@ class TierPace:
 
 @dataclass(frozen=True, slots=True)
 class TierErasure:
-    """``by_ms`` None means that there is no bound, and ``why`` says what is missing.
+    """``by_ms`` None means that there is no bound, and ``basis`` what is missing.
 
     ``eligible_by_ms`` is when the leader's last round is due; the rest is what it may have to wait
     and take, and what waits behind it.
@@ -74,7 +74,12 @@ class TierErasure:
 
     by_ms: int | None
     eligible_by_ms: int | None
-    why: str
+    basis: ErasureBasis
+
+    @property
+    def why(self) -> str:
+        """Return the basis in words."""
+        return basis_words(self.basis)
 
 
 def find_tier_erasure(
@@ -95,7 +100,7 @@ def find_tier_erasure(
     """
 
     if state.uncleanable_reason is not None:
-        return TierErasure(None, None, "not bounded because it is set aside")
+        return TierErasure(None, None, ErasureBasis(BasisKind.SET_ASIDE))
     due = partial(_due, state, topic, now_ms, timestamp_ahead_max_ms)
     segments = tuple(state.segments[route.segment_id] for route in state.routes)
     parts: list[Eligibility] = []
@@ -112,21 +117,22 @@ def find_tier_erasure(
             parts.append(due(files, directory, watermark))
     missing = next((part for part in parts if part.by_ms is None), None)
     if missing is not None:
-        return TierErasure(None, None, missing.why)
-    last = max(parts, key=lambda part: part.by_ms or 0, default=Eligibility(now_ms, "it is empty"))
+        return TierErasure(None, None, missing.basis)
+    empty = Eligibility(now_ms, ErasureBasis(BasisKind.EMPTY))
+    last = max(parts, key=lambda part: part.by_ms or 0, default=empty)
     eligible = max(last.by_ms or 0, now_ms)
     rounds_ms = max((part.rounds_max for part in parts), default=1) * pace.pass_ms
     leader = eligible + rounds_ms + max(pace.grace_ms, pace.garbage_age_ms) + pace.pass_ms
     if not pace.has_followers:
-        return TierErasure(leader, eligible, last.why)
+        return TierErasure(leader, eligible, last.basis)
     if topic.max_compaction_lag_ms >= INT64_MAX:
-        return TierErasure(None, eligible, f"no bound for followers: {MAX_LAG} is not set")
+        return TierErasure(None, eligible, ErasureBasis(BasisKind.NO_MAX_LAG_OF_FOLLOWERS))
     stamps = [segment.max_timestamp_ms for segment in segments]
     if local is not None:
         stamps += _local_stamps(*local, files, topic)
     lag = max(topic.max_compaction_lag_ms, topic.min_compaction_lag_ms, topic.segment_age_max_ms)
     follower = max(now_ms, *stamps) + lag + 1 + rounds_ms
-    return TierErasure(max(leader, follower), eligible, last.why)
+    return TierErasure(max(leader, follower), eligible, last.basis)
 
 
 def _due(

@@ -14,6 +14,7 @@ from keeplast.run.expiry import expired_reports
 from keeplast.run.receipt import expiry_line
 from keeplast.store.round import Receipt
 from keeplast.survey.report import ExpiryReport
+from keeplast.survey.wording import sentences
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ID_CHARS
 from keeplast.tier.state.partition_state import PartitionState
@@ -41,7 +42,7 @@ def expire_remote(
         topic, state, now_ms, log_start=log_start, local_only_bytes=local_only_bytes
     )
     report = ExpiryReport(
-        state.log_start, plan.log_start, segments=expired_reports(plan), notes=plan.notes
+        state.log_start, plan.log_start, segments=expired_reports(plan), notes=sentences(plan.notes)
     )
     gone = {segment.base for segment in report.segments}
     ids = [route.segment_id for route in state.routes if route.base_offset in gone]

@@ -8,23 +8,30 @@ never change. Kafka: ``LogCleanerManager.grabFilthiestCompactedLog``; cleaning.m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from keeplast.cleaner.eligibility import (
     CleanableRange,
-    delay_ms,
-    find_cleanable_range,
+    FirstDirty,
     find_expired_bound,
     find_first_uncleanable,
-    find_overdue_from,
 )
-from keeplast.cleaner.explanation import nothing_sentence, ratio_sentence
+from keeplast.cleaner.reasons import (
+    AllCopiedClean,
+    Decision,
+    DueReason,
+    NotCompacted,
+    NothingCopied,
+)
+from keeplast.cleaner.section import DirtySection, due_reason, find_dirty_section, skip_reason
 from keeplast.log.partition_log import list_partition, read_first_batch_timestamp
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 from keeplast.store.horizons import RemoteHorizons
 from keeplast.survey.horizons import NOTHING, Expired
+from keeplast.survey.wording import skip_words
 from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.round_files import RoundFiles
 from keeplast.tier.state.partition_state import Orphan, PartitionState
@@ -33,12 +40,11 @@ from keeplast.tier.state.segment import RemoteSegment
 
 SEGMENTS_MAX = 10_000
 """More are remembered only while one partition has more."""
-ALL_CLEAN = "nothing to clean: all that was copied is clean"
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteLook:
-    """A partition of a store as found; ``reason`` is why no round is worth it, None when one is.
+    """A partition of a store as found; ``decision`` is why a round is worth it, or not.
 
     ``uncleanable_bytes`` lie at and above the bound; ``expires`` says that retention or the log
     start let something go. ``expired`` is what a round could remove without anything dirty, where
@@ -53,14 +59,19 @@ class RemoteLook:
     uncleanable_bytes: int
     compaction_delay_ms: int
     overdue_from_ms: int | None
-    reason: str | None
+    decision: Decision
     expires: bool
     expired: Expired = NOTHING
 
     @property
     def is_eligible(self) -> bool:
         """True when a round is worth it."""
-        return self.reason is None
+        return isinstance(self.decision, DueReason)
+
+    @property
+    def reason(self) -> str | None:
+        """Return in words why no round is worth it, None when one is."""
+        return None if isinstance(self.decision, DueReason) else skip_words(self.decision)
 
     @property
     def orphan_bytes(self) -> int:
@@ -105,37 +116,52 @@ def look_at_remote(
         segments, first_dirty=first_dirty, high_watermark=state.remote_end, open_transaction=None,
         min_compaction_lag_ms=topic.min_compaction_lag_ms, now_ms=now_ms,
     )  # fmt: skip
-    cleanable = find_cleanable_range(
-        segments, first_dirty=first_dirty, uncleanable=uncleanable.offset
+    section = find_dirty_section(
+        segments, topic, first_dirty=FirstDirty(first_dirty), uncleanable=uncleanable, now_ms=now_ms
     )
-    overdue_from_ms = find_overdue_from(
-        segments, first_dirty=first_dirty, max_compaction_lag_ms=topic.max_compaction_lag_ms
-    )
-    delay = delay_ms(overdue_from_ms, now_ms)
-    reason = None
-    if not state.routes:
-        reason = "nothing was copied yet"
-    elif not topic.is_compacted:
-        reason = f"not compacted: cleanup.policy={','.join(sorted(topic.cleanup_policy))}"
-    elif not cleanable.cleanable_bytes:
-        reason = ALL_CLEAN
-        if first_dirty < state.remote_end:
-            reason = nothing_sentence(
-                first_dirty=first_dirty, first_base=segments[0].base_offset,
-                active_base=segments[-1].base_offset, limit=uncleanable.note,
-            )  # fmt: skip
-    elif not delay and cleanable.ratio <= topic.min_cleanable_dirty_ratio:
-        reason = ratio_sentence(ratio=cleanable.ratio, threshold=topic.min_cleanable_dirty_ratio)
+    cleanable = section.cleanable
+    decision = _decide(state, topic, section, segments)
     expired = NOTHING
-    if reason is not None and horizons is not None and topic.is_compacted and state.routes:
+    can_expire = topic.is_compacted and state.routes and not isinstance(decision, DueReason)
+    if horizons is not None and can_expire:
         bound = find_expired_bound(segments, first_dirty=first_dirty, bound=cleanable.bound)
         expired = horizons.expired(state, bound, now_ms)
-        reason = None if expired else reason
+        if expired:
+            decision = expired.due_reason()
     above = [s for s in segments if s.base_offset >= cleanable.bound]
     return RemoteLook(
-        state, topic, orphans, first_dirty, cleanable, sum(s.size_bytes for s in above), delay,
-        overdue_from_ms, reason, bool(plan_remote_expiry(topic, state, now_ms).expired), expired,
+        state, topic, orphans, first_dirty, cleanable, sum(s.size_bytes for s in above),
+        section.compaction_delay_ms, section.overdue_from_ms, decision,
+        bool(plan_remote_expiry(topic, state, now_ms).expired), expired,
     )  # fmt: skip
+
+
+def _decide(
+    state: PartitionState,
+    topic: TopicConfig,
+    section: DirtySection,
+    segments: Sequence[SegmentSummary],
+) -> Decision:
+    """Say whether what is dirty is worth a round, and why or why not."""
+    if not state.routes:
+        return NothingCopied()
+    if not topic.is_compacted:
+        return NotCompacted(",".join(sorted(topic.cleanup_policy)), is_stored=True)
+    reason = skip_reason(section, segments, topic, is_forced=False)
+    if reason is None:
+        return due_reason(section, topic)
+    return as_copied(
+        reason, section.cleanable, first_dirty=section.first_dirty.offset, end=state.remote_end
+    )
+
+
+def as_copied(
+    decision: Decision, cleanable: CleanableRange, *, first_dirty: int, end: int
+) -> Decision:
+    """Return a decision that names what was copied, up to ``end``, where all of that is clean."""
+    if isinstance(decision, DueReason) or cleanable.cleanable_bytes or first_dirty < end:
+        return decision
+    return AllCopiedClean()
 
 
 def _dated(

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 
-from keeplast.cleaner.explanation import active_limit
 from keeplast.cleaner.plan import RoundPlan, find_chunk_end
+from keeplast.cleaner.reasons import ActiveLimit, BoundNote, CopiedLimit
 from keeplast.cleaner.shapes import WHOLE, Ground, Shape, Workload, choose_shapes
 from keeplast.clock import Clock
 from keeplast.errors import ConflictError, FencedError, invariant
@@ -40,7 +40,7 @@ from keeplast.run.receipt import receipt_line
 from keeplast.run.rounds import Round, base_report
 from keeplast.store.commit import Committed, TierCommit
 from keeplast.store.horizons import RemoteHorizons
-from keeplast.store.look import ALL_CLEAN
+from keeplast.store.look import as_copied
 from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.report import RoundReport, joined_reports
 from keeplast.survey.request import TASK_MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
@@ -203,21 +203,21 @@ class _Chunk:
             Checkpoints({}, {}, {}), self._files, self._clock.now_ms(), known=self._known(),
             book=None if request.horizons is None else request.horizons.book(state),
         )  # fmt: skip
-        return self._in_words_of_the_tier(found) if is_first else replace(found, notes=())
+        return self._naming_copied(found) if is_first else replace(found, notes=())
 
-    def _in_words_of_the_tier(self, found: Survey) -> Survey:
+    def _naming_copied(self, found: Survey) -> Survey:
         """Return a survey that names what was copied, not the active segment that stands for it."""
         end = self._files.end
-        active, copied = active_limit(end), f"what was copied ends at {end}"
-        reason = found.reason
-        if (
-            found.plan is None
-            and found.cleanable.cleanable_bytes == 0
-            and self._state.first_dirty() >= end
-        ):
-            reason = ALL_CLEAN
-        notes = tuple(note.replace(active, copied) for note in found.notes)
-        return replace(found, reason=reason, notes=notes)
+        notes = tuple(
+            replace(note, limit=CopiedLimit(end))
+            if isinstance(note, BoundNote) and note.limit == ActiveLimit(end)
+            else note
+            for note in found.notes
+        )
+        decision = as_copied(
+            found.decision, found.cleanable, first_dirty=self._state.first_dirty(), end=end
+        )
+        return replace(found, decision=decision, notes=notes)
 
     def _known(self) -> dict[int, SegmentSummary]:
         """Return what the metadata tells of the segments."""

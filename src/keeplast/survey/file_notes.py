@@ -1,4 +1,4 @@
-"""What is odd about the files of a log, in words: said with its round, and left as it is."""
+"""What is odd about the files of a log: said with its round, and left as it is."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from collections.abc import Sequence
 from keeplast.format.filename import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
 from keeplast.log.partition_log import PartitionFiles, Tail
 from keeplast.model.partition import TopicPartition
+from keeplast.survey.notes import RebuiltIndexes, StagedFiles, TornTail, UnknownFiles
 
 BROKER_NAMES = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA})
 NAMES_SHOWN_MAX = 10
 
 
+FileNote = TornTail | RebuiltIndexes | UnknownFiles | StagedFiles
+
+
 def file_notes(
     listing: PartitionFiles, tail: Tail, rebuilt: Sequence[int], tp: TopicPartition
-) -> list[str]:
+) -> list[FileNote]:
     """Return what is odd about the files; ``rebuilt`` are segments without good indexes."""
-    notes: list[str] = []
+    notes: list[FileNote] = []
     if tail.torn_at is not None:
         notes.append(
-            f"the active segment {listing.active.base_offset} is torn at byte {tail.torn_at} "
-            f"({tail.problem}); the log is taken to end at offset {tail.log_end}"
+            TornTail(listing.active.base_offset, tail.torn_at, str(tail.problem), tail.log_end)
         )
     if rebuilt:
-        names = ", ".join(str(base) for base in rebuilt)
-        notes.append(f"indexes rebuilt in memory for segments {names}")
+        notes.append(RebuiltIndexes(tuple(rebuilt)))
     strange = [name for name in listing.unknown if name not in BROKER_NAMES]
     if strange:
-        shown = ", ".join(repr(name) for name in strange[:NAMES_SHOWN_MAX])
-        notes.append(f"{len(strange)} files with names that mean nothing, left alone: {shown}")
+        notes.append(UnknownFiles(len(strange), tuple(strange[:NAMES_SHOWN_MAX])))
     if listing.leftovers:
-        notes.append(f"{len(listing.leftovers)} staged files of an earlier run lie in {tp}")
+        notes.append(StagedFiles(len(listing.leftovers), tp))
     return notes

@@ -3,70 +3,69 @@
 A high watermark, a first dirty or uncleanable offset may only be lower than the directory's own, a
 log start not higher, a clock not ahead. Anything else would let a round take what somebody still
 needs, so who writes asks :func:`check_lifts` first; ``is_unsafe`` lets it stand, and is written
-down with the round. Sentences name the option, the value given and the one that counts.
+down with the round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from keeplast.cleaner.reasons import Limit
 from keeplast.errors import CompactionError, RefusedError
+from keeplast.survey.notes import GivenOption, Lift, LiftNote
 from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.wording import lift_words
 
 
-def clock_lifts(given_ms: int | None, clock_ms: int) -> tuple[str, ...]:
+def clock_lifts(given_ms: int | None, clock_ms: int) -> tuple[Lift, ...]:
     """Say what a clock in the future lifts: horizons, lags and retention end early."""
-    if given_ms is None or given_ms <= clock_ms:
-        return ()
-    return (f"--now-ms {given_ms} is ahead of the clock, {clock_ms}",)
+    return _above(GivenOption.NOW, given_ms, clock_ms)
 
 
-def log_start_lifts(given: int | None, actual: int) -> tuple[str, ...]:
+def log_start_lifts(given: int | None, actual: int) -> tuple[Lift, ...]:
     """Say what a log start above the actual one lifts: what lies between is taken for deleted."""
-    if given is None or given <= actual:
-        return ()
-    return (f"--log-start-offset {given} is above the log start, {actual}",)
+    return _above(GivenOption.LOG_START, given, actual)
 
 
-def watermark_lifts(given: int | None, actual: int, *, log_end: int) -> tuple[str, ...]:
+def watermark_lifts(given: int | None, actual: int, *, log_end: int) -> tuple[Lift, ...]:
     """Say what a high watermark above the actual one lifts; nothing lies above the log end."""
     if given is None or min(given, log_end) <= actual:
         return ()
-    return (f"--high-watermark {given} is above the high watermark, {actual}",)
+    return _above(GivenOption.HIGH_WATERMARK, given, actual)
 
 
-def first_dirty_lifts(given: int | None, actual: int) -> tuple[str, ...]:
+def first_dirty_lifts(given: int | None, actual: int) -> tuple[Lift, ...]:
     """Say what a first dirty offset above the actual one lifts: what lies between stays unclean."""
-    if given is None or given <= actual:
-        return ()
-    return (f"--first-dirty-offset {given} is above the first dirty offset, {actual}",)
+    return _above(GivenOption.FIRST_DIRTY, given, actual)
 
 
 def uncleanable_lifts(
-    given: int | None, *, bound: int, actual: int, actual_bound: int, limit: str
-) -> tuple[str, ...]:
+    given: int | None, *, bound: int, actual: int, actual_bound: int, limit: Limit
+) -> tuple[Lift, ...]:
     """Say what an uncleanable offset above the actual one lifts; ``limit`` is why that is there.
 
     A bound is the offset rounded down to its segment: where both are the same, nothing is lifted.
     """
     if given is None or bound <= actual_bound:
         return ()
-    return (
-        f"--uncleanable-offset {given} is above the first uncleanable offset, {actual}: {limit}",
-    )
+    return (Lift(GivenOption.UNCLEANABLE, given, actual, limit),)
 
 
-def check_lifts(lifts: Sequence[str], request: CleanRequest, where: object) -> None:
+def _above(option: GivenOption, given: int | None, actual: int) -> tuple[Lift, ...]:
+    return () if given is None or given <= actual else (Lift(option, given, actual),)
+
+
+def check_lifts(lifts: Sequence[Lift], request: CleanRequest, where: object) -> None:
     """Raise RefusedError when something would be lifted at ``where`` and nobody insists on it."""
     if lifts and not request.is_unsafe:
         raise RefusedError(
-            f"what was given lifts a limit of the log: {'; '.join(lifts)}; leave it out, or give "
-            f"--unsafe to take it as it is. path={where}"
+            f"what was given lifts a limit of the log: {'; '.join(map(lift_words, lifts))}; "
+            f"leave it out, or give --unsafe to take it as it is. path={where}"
         )
 
 
 def check_given(
-    request: CleanRequest, lifts_of: Callable[[PartitionRequest], Sequence[str]]
+    request: CleanRequest, lifts_of: Callable[[PartitionRequest], Sequence[Lift]]
 ) -> None:
     """Raise RefusedError when what was given lifts a limit of any partition.
 
@@ -90,8 +89,6 @@ def check_given(
         check_lifts(lifts, request, partition.path)
 
 
-def lift_notes(lifts: Sequence[str], *, writes: bool) -> tuple[str, ...]:
+def lift_notes(lifts: Sequence[Lift], *, writes: bool) -> tuple[LiftNote, ...]:
     """Return what a report says of lifts: that they stood, or that clean would refuse them."""
-    if writes:
-        return tuple(f"unsafe: {lift}" for lift in lifts)
-    return tuple(f"clean does this with --unsafe only: {lift}" for lift in lifts)
+    return tuple(LiftNote(lift, stands=writes) for lift in lifts)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from keeplast.cleaner.reasons import ExpiredDue
 from keeplast.columns import batch_table as t
 from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.partition_log import SegmentFiles
@@ -47,17 +48,9 @@ class Expired:
         """True when there is any."""
         return self.tombstone_batches + self.marker_batches > 0
 
-    def __str__(self) -> str:
-        """Return it in words."""
-        parts = [
-            f"{count} {what if count == 1 else what + 'es'}"
-            for count, what in (
-                (self.tombstone_batches, "tombstone batch"),
-                (self.marker_batches, "marker batch"),
-            )
-            if count
-        ]
-        return " and ".join(parts) or "nothing"
+    def due_reason(self) -> ExpiredDue:
+        """Return it as the reason for a round."""
+        return ExpiredDue(self.tombstone_batches, self.marker_batches)
 
 
 NOTHING = Expired()

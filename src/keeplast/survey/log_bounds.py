@@ -16,6 +16,7 @@ from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import PartitionFiles, Tail
 from keeplast.model.partition import TopicPartition
 from keeplast.survey.given import log_start_lifts, watermark_lifts
+from keeplast.survey.notes import Lift
 from keeplast.survey.request import CleanRequest
 
 
@@ -46,7 +47,7 @@ class LogBounds:
 
     log_start: int
     high_watermark: int
-    lifts: tuple[str, ...] = ()
+    lifts: tuple[Lift, ...] = ()
 
 
 def find_bounds(

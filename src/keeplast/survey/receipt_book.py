@@ -16,6 +16,7 @@ from keeplast.errors import CompactionError, InvalidError
 from keeplast.log.files import FileSystem, reading
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
+from keeplast.survey.notes import ClockBehind
 
 BYTES_MAX = 1 << 30
 """A receipt file that is larger is not read again; start another one."""
@@ -116,7 +117,7 @@ def rounds_of(entries: Sequence[Entry]) -> tuple[RoundReceipt, ...]:
     return tuple(rounds)
 
 
-def clock_notes(files: FileSystem, path: Path | None, now_ms: int) -> tuple[str, ...]:
+def clock_notes(files: FileSystem, path: Path | None, now_ms: int) -> tuple[ClockBehind, ...]:
     """Return what to tell when ``now_ms`` lies before the last receipt, nothing when it does not.
 
     A host's clock was ahead then or is behind now: what time removes went too early, or goes late.
@@ -128,15 +129,7 @@ def clock_notes(files: FileSystem, path: Path | None, now_ms: int) -> tuple[str,
         last_ms = _last_ms(files, path.resolve())
     except (CompactionError, OSError, ValueError, KeyError, TypeError, RecursionError):
         return ()
-    behind_ms = last_ms - now_ms
-    if behind_ms < CLOCK_MS_MIN:
-        return ()
-    note = (
-        f"the clock is {behind_ms / 1000:.0f} s behind the last receipt: it was ahead then, and "
-        "what goes by time went early, or it is behind now, and that goes late; set it right. "
-        f"receipt={path} last_ms={last_ms} now_ms={now_ms}"
-    )
-    return (note,)
+    return (ClockBehind(path, last_ms, now_ms),) if last_ms - now_ms >= CLOCK_MS_MIN else ()
 
 
 def _last_ms(files: FileSystem, path: Path) -> int:

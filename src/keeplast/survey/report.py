@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from keeplast.cleaner.explanation import Dating
+from keeplast.cleaner.dating import Dating
+from keeplast.cleaner.reasons import SkipReason
 from keeplast.errors import CorruptError, error_text
 from keeplast.rewrite.stats import FilterStats, Reasons, Stats, add_counters
+from keeplast.survey.notes import Note
+from keeplast.survey.wording import sentences, skip_words
 
 JSON_VERSION = 1
 
@@ -66,7 +69,8 @@ class RoundReport:
 
     ``uncleanable`` is the first uncleanable offset before, ``bound`` after rounding down to a
     segment base; all offsets are exclusive ends but ``first_dirty``. ``end_offset`` is the next
-    first dirty offset; None when nothing was decided. ``notes`` say what limited the round,
+    first dirty offset; None when nothing was decided. ``cause`` is why
+    there was no round, ``remarks`` are what limited it; ``reason`` and ``notes`` say both in words.
     ``dating`` counts the dirty segments whose dates cannot be taken for their age.
     ``is_expired_round``: only what had expired was removed, and the checkpoint stays.
     ``shape`` is how the work was or would be cut, with ``buckets`` where it has any.
@@ -90,7 +94,7 @@ class RoundReport:
     dating: Dating | None = None
     skipped: bool = False
     is_expired_round: bool = False
-    reason: str | None = None
+    cause: SkipReason | None = None
     stats: Stats | None = None
     reasons: Reasons | None = None
     groups: tuple[GroupReport, ...] | None = None
@@ -101,9 +105,19 @@ class RoundReport:
     estimate: Estimate | None = None
     chunks: int | None = None
     filters: FilterStats | None = None
-    notes: tuple[str, ...] = ()
+    remarks: tuple[Note, ...] = ()
     error: ErrorReport | None = None
     failure: Exception | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """Return in words why there was no round; None when there was one."""
+        return None if self.cause is None else skip_words(self.cause)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return in words what limited the round."""
+        return sentences(self.remarks)
 
 
 def joined_reports(first: RoundReport, second: RoundReport) -> RoundReport:
@@ -115,7 +129,7 @@ def joined_reports(first: RoundReport, second: RoundReport) -> RoundReport:
         reasons=add_counters(first.reasons, second.reasons),
         groups=(first.groups or ()) + (second.groups or ()),
         filters=add_counters(first.filters, second.filters),
-        notes=(*first.notes, *(note for note in second.notes if note not in first.notes)),
+        remarks=(*first.remarks, *(n for n in second.remarks if n not in first.remarks)),
     )
 
 
@@ -224,8 +238,10 @@ def _plain(value: object) -> dict[str, Any]:
 
 def round_to_json(r: RoundReport) -> dict[str, Any]:
     """Return one round as the document shows it."""
-    document = _plain(r)
+    words = {"cause": "reason", "remarks": "notes"}
+    document = {words.get(name, name): value for name, value in _plain(r).items()}
     del document["failure"]
+    document["reason"] = r.reason
     document["stats"] = _plain(r.stats) if r.stats else None
     document["reasons"] = _plain(r.reasons) if r.reasons else None
     document["estimate"] = _plain(r.estimate) if r.estimate else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keeplast.cleaner.rolling import find_idle_roll
+from keeplast.cleaner.rolling import IdleRoll, find_idle_roll
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, Kind
 from keeplast.log.active_segment import write_like
@@ -26,6 +26,7 @@ from keeplast.log.partition_log import (
 )
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.topic_config import TopicConfig
+from keeplast.survey.notes import RollNote, RollStage
 from keeplast.survey.producer_replay import derived_aborted
 from keeplast.survey.request import PartitionRequest
 
@@ -38,30 +39,29 @@ def roll_active(files: FileSystem, partition: PartitionRequest) -> None:
         appender.roll()
 
 
-def roll_idle(files: FileSystem, partition: PartitionRequest, now_ms: int) -> str | None:
+def roll_idle(files: FileSystem, partition: PartitionRequest, now_ms: int) -> RollNote | None:
     """Leave an idle active segment if its age asks for it; return what is to be told of that."""
     listing = list_partition(partition.path, files)
     tail = find_tail(listing, files)
-    reason = idle_reason(listing, tail, partition.topic, files, now_ms)
-    if reason is None:
+    idle = idle_reason(listing, tail, partition.topic, files, now_ms)
+    if idle is None:
         return None
     roll_active(files, partition)
-    return f"the active segment was rolled ({reason})"
+    return RollNote(RollStage.DONE, idle)
 
 
 def idle_reason(
     listing: PartitionFiles, tail: Tail, topic: TopicConfig, files: FileSystem, now_ms: int
-) -> str | None:
+) -> IdleRoll | None:
     """Return why the active segment is too old to stay, None when it may."""
     if tail.torn_at is not None:
         return None
-    roll = find_idle_roll(
+    return find_idle_roll(
         topic,
         size_bytes=listing.active.size_bytes,
         first_timestamp_ms=read_first_batch_timestamp(listing.active, files),
         now_ms=now_ms,
     )
-    return None if roll is None else str(roll)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from keeplast.cleaner.dating import Dating, dating_notes
 from keeplast.cleaner.eligibility import (
     CleanableRange,
     FirstDirty,
@@ -21,11 +22,12 @@ from keeplast.cleaner.eligibility import (
     find_kept_transaction,
     segments_between,
 )
-from keeplast.cleaner.explanation import Dating, dating_sentences, given_limit
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.producers import last_records
+from keeplast.cleaner.reasons import Decision, DueReason, GivenLimit, SkipReason
 from keeplast.cleaner.section import (
     DirtySection,
+    due_reason,
     find_dirty_section,
     section_notes,
     skip_reason,
@@ -60,6 +62,7 @@ from keeplast.survey.given import (
 from keeplast.survey.horizons import Expired, ExpiredBook, HorizonBook
 from keeplast.survey.key_bound import key_capacity, key_slots
 from keeplast.survey.log_bounds import Checkpoints, LogBounds, actual_log_start, find_bounds
+from keeplast.survey.notes import Lift, Note, RemainsActive, RollNote, RollStage
 from keeplast.survey.producer_replay import (
     derived_aborted,
     find_undecided,
@@ -77,7 +80,8 @@ SURVEY_WINDOW_BYTES = 1 << 20
 class Survey:
     """A partition as found, and what follows for a round at ``now_ms``.
 
-    ``plan`` is None when nothing can be cleaned or nothing is worth it; ``reason`` says why.
+    ``plan`` is None when nothing can be cleaned or nothing is worth it; ``decision`` says why, or
+    why a round is.
     ``sample`` is what an estimate would read of it, chosen here because the indexes are at hand.
     ``segments`` are those of ``listing``, summarized. ``clean_to`` is the first dirty offset by the
     directory alone, above which nothing is clean yet; ``lifts`` says which given values go beyond
@@ -98,11 +102,16 @@ class Survey:
     dating: Dating
     plan: RoundPlan | None
     sample: SampleChoice | None
-    reason: str | None
-    notes: tuple[str, ...]
+    decision: Decision
+    notes: tuple[Note, ...]
     clean_to: FirstDirty
-    lifts: tuple[str, ...] = ()
+    lifts: tuple[Lift, ...] = ()
     roll: ForeseenRoll | None = None
+
+    @property
+    def reason(self) -> SkipReason | None:
+        """Return why there is no round, None when one is worth it."""
+        return None if isinstance(self.decision, DueReason) else self.decision
 
     def checkpoint_after(self, end_offset: int) -> int | None:
         """Return the cleaner checkpoint of a round that ended at ``end_offset``, None to leave it.
@@ -166,12 +175,13 @@ def survey_partition(
     )
     if request.uncleanable_offset is not None:
         given = request.uncleanable_offset
-        uncleanable = FirstUncleanable(given, given_limit(given))
+        uncleanable = FirstUncleanable(given, GivenLimit(given))
     section = find_dirty_section(
         segments, topic, first_dirty=first_dirty, uncleanable=uncleanable, now_ms=now_ms
     )
     reason = skip_reason(section, segments, topic, is_forced=request.force)
-    notes = _notes(log, section, partition, request, is_eligible=reason is None)
+    decision = reason or due_reason(section, topic)
+    notes = _notes(log, section, partition, request, decision)
     is_expired_round = False
     if reason is not None and request.expired and request.clean_elsewhere_to is None:
         bound = find_expired_bound(
@@ -179,8 +189,8 @@ def survey_partition(
         )
         expired = _expired(partition, log.listing, bound, files, now_ms, book)
         if expired:
-            reason = None
-            notes.insert(0, f"a round for what has expired: {expired}")
+            reason, decision = None, expired.due_reason()
+            notes.insert(0, decision)
             is_expired_round = _takes_nothing_dirty(section, topic)
         if is_expired_round:
             section = section.before(bound)
@@ -205,7 +215,7 @@ def survey_partition(
         dating=section.dating,
         plan=plan,
         sample=None if plan is None or known else choose_sample(plan, log.indexes),
-        reason=reason,
+        decision=decision,
         notes=tuple(notes),
         clean_to=clean_to,
         lifts=lifts,
@@ -224,7 +234,7 @@ class _Log:
 
     listing: PartitionFiles
     tail: Tail
-    roll_notes: tuple[str, ...]
+    roll_notes: tuple[RollNote, ...]
     bounds: LogBounds
     indexes: LoadedIndexes
     producers: ProducerState
@@ -291,7 +301,7 @@ def _find_log(
     now_ms: int,
     *,
     foresees_roll: bool,
-) -> tuple[PartitionFiles, Tail, tuple[str, ...]]:
+) -> tuple[PartitionFiles, Tail, tuple[RollNote, ...]]:
     """Return the log as it is, or as it will be when its active segment was left, and why."""
     known_start = checkpoints.log_start.get(partition.partition, 0)
     listing = list_partition(partition.path, files, if_empty=known_start)
@@ -300,19 +310,18 @@ def _find_log(
         check_magic(listing.active.log_path, tail.torn_at, files)
     if not foresees_roll or not listing.active.size_bytes:
         return listing, tail, ()
-    reason = "as asked" if request.roll_active else None
-    if reason is not None and request.target is not None and tail.torn_at is not None:
-        return listing, tail, ()  # nothing but recovery may say where it ends
-    if reason is None and request.rolls_idle:
-        reason = idle_reason(listing, tail, partition.topic, files, now_ms)
-    if reason is None:
-        return listing, tail, ()
-    listing, tail = foreseen(listing, tail)
-    if request.target is not None:
-        note = f"the active segment is rolled at --to, the source stays ({reason})"
+    idle = None
+    if request.roll_active:
+        if request.target is not None and tail.torn_at is not None:
+            return listing, tail, ()  # nothing but recovery may say where it ends
     else:
-        note = f"the active segment will be rolled ({reason})"
-    return listing, tail, (note,)
+        if request.rolls_idle:
+            idle = idle_reason(listing, tail, partition.topic, files, now_ms)
+        if idle is None:
+            return listing, tail, ()
+    listing, tail = foreseen(listing, tail)
+    stage = RollStage.FORESEEN if request.target is None else RollStage.AT_TARGET
+    return listing, tail, (RollNote(stage, idle),)
 
 
 def _first_dirty(request: CleanRequest, by_checkpoint: FirstDirty, log_start: int) -> FirstDirty:
@@ -325,7 +334,7 @@ def _first_dirty(request: CleanRequest, by_checkpoint: FirstDirty, log_start: in
         )
     # What was deleted wins nothing: it would take with it what readers still see.
     lowest = 0 if request.is_unsafe else log_start
-    return FirstDirty(max(request.first_dirty_offset, lowest), False)
+    return FirstDirty(max(request.first_dirty_offset, lowest))
 
 
 def _first_uncleanable(
@@ -354,7 +363,7 @@ def _uncleanable_lifts(
     segments: Sequence[SegmentSummary],
     actual: FirstUncleanable,
     first_dirty: FirstDirty,
-) -> tuple[str, ...]:
+) -> tuple[Lift, ...]:
     given = request.uncleanable_offset
     if given is None or given <= actual.offset:
         return ()
@@ -363,7 +372,7 @@ def _uncleanable_lifts(
         for offset in (given, actual.offset)
     )
     return uncleanable_lifts(
-        given, bound=bound, actual=actual.offset, actual_bound=actual_bound, limit=actual.note
+        given, bound=bound, actual=actual.offset, actual_bound=actual_bound, limit=actual.limit
     )
 
 
@@ -471,31 +480,26 @@ def _notes(
     section: DirtySection,
     partition: PartitionRequest,
     request: CleanRequest,
-    *,
-    is_eligible: bool,
-) -> list[str]:
+    decision: Decision,
+) -> list[Note]:
     """Return what to know of the log: why it is cleaned, how far, and what is odd about it."""
-    topic = partition.topic
     return [
-        *_roll_notes(log, section, request, is_eligible=is_eligible),
-        *section_notes(section, topic, is_eligible=is_eligible),
+        *_roll_notes(log, section, request, is_eligible=isinstance(decision, DueReason)),
+        *((decision,) if isinstance(decision, DueReason) else ()),
+        *section_notes(section),
         *file_notes(log.listing, log.tail, log.indexes.rebuilt, partition.partition),
-        *dating_sentences(
-            section.dating,
-            min_compaction_lag_ms=topic.min_compaction_lag_ms,
-            max_compaction_lag_ms=topic.max_compaction_lag_ms,
-        ),
+        *dating_notes(section.dating, partition.topic),
     ]
 
 
 def _roll_notes(
     log: _Log, section: DirtySection, request: CleanRequest, *, is_eligible: bool
-) -> tuple[str, ...]:
+) -> tuple[RollNote | RemainsActive, ...]:
     """Return why the active segment is left, or that it remains at a target after all."""
     if request.target is None or not log.roll_notes:
         return log.roll_notes
     left = log.listing.segments[-2].base_offset
     if is_eligible and section.cleanable.bound > left:
         return log.roll_notes
-    limit = section.uncleanable.note if section.cleanable.bound <= left else "no round is worth it"
-    return (f"the active segment from {left} on is old enough and remains at --to: {limit}",)
+    limit = section.uncleanable.limit if section.cleanable.bound <= left else None
+    return (RemainsActive(left, limit),)

@@ -19,6 +19,14 @@ from keeplast.cleaner.eligibility import (
     non_active_from,
     segments_between,
 )
+from keeplast.cleaner.reasons import (
+    ActiveLimit,
+    CheckpointRepaired,
+    KeptLimit,
+    LagLimit,
+    TransactionLimit,
+    WatermarkLimit,
+)
 from keeplast.errors import InvalidError
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.model.offsets import INT64_MAX
@@ -75,13 +83,13 @@ def bound_of(
 def test_cm22_nothing_is_cleaned_past_the_high_watermark() -> None:
     found = bound_of(EIGHT, high_watermark=50)
     assert 50 == found.offset
-    assert "high watermark is 50" in found.note
+    assert WatermarkLimit(50) == found.limit
 
 
 def test_cm23_nothing_is_cleaned_past_the_base_of_the_active_segment() -> None:
     found = bound_of(EIGHT, high_watermark=80)
     assert ACTIVE_BASE == found.offset
-    assert str(ACTIVE_BASE) in found.note
+    assert ActiveLimit(ACTIVE_BASE) == found.limit
 
 
 def test_cm24_segments_younger_than_the_lag_wait() -> None:
@@ -95,15 +103,18 @@ def test_cm25_segments_older_than_the_lag_do_not_wait() -> None:
 
 
 @pytest.mark.parametrize(
-    ("log_start", "checkpoint", "expected", "repairs"),
-    [(10, 15, 15, False), (20, 15, 20, True), (20, 25, 20, True)],
+    ("log_start", "checkpoint", "expected", "repaired"),
+    [
+        (10, 15, 15, None),
+        (20, 15, 20, CheckpointRepaired(15, 20)),
+        (20, 25, 20, CheckpointRepaired(25, 20, log_end=20)),
+    ],
 )
 def test_cm26_a_checkpoint_outside_the_log_is_repaired(
-    log_start: int, checkpoint: int, expected: int, repairs: bool
+    log_start: int, checkpoint: int, expected: int, repaired: CheckpointRepaired | None
 ) -> None:
     found = find_first_dirty(checkpoint, log_start=log_start, log_end=20)
-    assert (expected, repairs) == (found.offset, found.repairs)
-    assert repairs == (found.note is not None)
+    assert (expected, repaired) == (found.offset, found.repaired)
 
 
 def test_cm27_undecided_transactions_wait_and_then_the_lag_counts() -> None:
@@ -111,7 +122,7 @@ def test_cm27_undecided_transactions_wait_and_then_the_lag_counts() -> None:
     undecided = [segment(0), segment(3)]
     found = bound_of(undecided, high_watermark=3, open_transaction=0, lag_ms=HOUR_MS, now_ms=later)
     assert 0 == found.offset
-    assert "transaction is open since offset 0" in found.note
+    assert TransactionLimit(0) == found.limit
     # The marker at 3 ends the transaction, and is itself too young.
     decided = [segment(0), segment(3, largest=later), segment(4, largest=later)]
     assert 3 == bound_of(decided, high_watermark=4, lag_ms=HOUR_MS, now_ms=later).offset
@@ -121,7 +132,7 @@ def test_cm27_undecided_transactions_wait_and_then_the_lag_counts() -> None:
 @pytest.mark.parametrize("checkpoint", [5, 12, 20])
 def test_x01_log_start_and_log_end_are_checkpoints_like_any_other(checkpoint: int) -> None:
     found = find_first_dirty(checkpoint, log_start=5, log_end=20)
-    assert (checkpoint, False, None) == (found.offset, found.repairs, found.note)
+    assert (checkpoint, False, None) == (found.offset, found.repairs, found.repaired)
 
 
 def test_without_a_checkpoint_everything_is_dirty() -> None:
@@ -145,7 +156,7 @@ def test_x05_one_record_from_the_future_holds_everything_back() -> None:
     log = segments(NOW_MS + YEAR_MS, old, old)
     found = bound_of(log, lag_ms=1)
     assert 0 == found.offset
-    assert "future" in found.note
+    assert LagLimit(0, -YEAR_MS, 1) == found.limit
     assert 20 == bound_of(log, lag_ms=0).offset
 
 
@@ -164,14 +175,14 @@ def test_the_lag_is_looked_at_from_the_first_dirty_offset_on() -> None:
 def test_the_lowest_of_all_limits_is_the_one_that_is_told() -> None:
     log = segments(NOW_MS - 2 * HOUR_MS, NOW_MS, NOW_MS)
     for watermark, opened, lag_ms, expected in (
-        (25, None, 0, "active segment starts at 20"),
-        (15, None, 0, "high watermark is 15"),
-        (15, 12, 0, "open since offset 12"),
-        (12, 12, 0, "high watermark is 12"),
-        (15, 12, HOUR_MS, "segment 10 is 1 h younger"),
+        (25, None, 0, ActiveLimit(20)),
+        (15, None, 0, WatermarkLimit(15)),
+        (15, 12, 0, TransactionLimit(12)),
+        (12, 12, 0, WatermarkLimit(12)),
+        (15, 12, HOUR_MS, LagLimit(10, 0, HOUR_MS)),
     ):
         found = bound_of(log, high_watermark=watermark, open_transaction=opened, lag_ms=lag_ms)
-        assert expected in found.note
+        assert expected == found.limit
 
 
 def test_the_bound_is_never_below_the_first_dirty_offset() -> None:
@@ -292,5 +303,5 @@ def test_an_aborted_transaction_is_kept_until_the_rest_of_the_log_is_clean_behin
 def test_what_is_behind_a_kept_transaction_stays() -> None:
     found = bound_of(EIGHT, kept_transaction=33)
     assert found.offset == 33
-    assert "a transaction from 33 on was aborted" in found.note
+    assert KeptLimit(33) == found.limit
     assert bound_of(EIGHT, kept_transaction=33, open_transaction=20).offset == 20

@@ -8,16 +8,20 @@ from typing import Any
 import pytest
 
 from keeplast.cleaner.erasure import (
+    BasisKind,
     DirtyLog,
     Eligibility,
+    ErasureBasis,
     Pace,
     find_deadline,
     find_eligibility,
     find_wait_ms,
 )
+from keeplast.cleaner.reasons import TransactionLimit
 from keeplast.cleaner.selection import PASSED_OVER_MAX
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.segment import SegmentSummary
+from keeplast.survey.wording import basis_words
 from tests.support.partition_maker import COMPACT, DAY_MS, NOW_MS
 
 HOUR_MS = 3_600_000
@@ -57,7 +61,7 @@ def eligibility(
 def test_the_active_segment_is_the_last_to_be_overdue() -> None:
     found = eligibility(log_of(*CLOSED))
     assert NOW_MS - HOUR_MS + LAG_MS + 1 == found.by_ms
-    assert "max.compaction.lag.ms after the first record of segment 20" == found.why
+    assert ErasureBasis(BasisKind.MAX_LAG_AFTER_FIRST, 20) == found.basis
 
 
 def test_without_data_in_it_the_last_closed_one_is() -> None:
@@ -67,13 +71,15 @@ def test_without_data_in_it_the_last_closed_one_is() -> None:
 
 def test_overdue_means_now() -> None:
     now_ms = NOW_MS + 5 * DAY_MS
-    assert Eligibility(now_ms, "it is overdue") == eligibility(log_of(*CLOSED), now_ms=now_ms)
+    assert Eligibility(now_ms, ErasureBasis(BasisKind.OVERDUE, 20)) == eligibility(
+        log_of(*CLOSED), now_ms=now_ms
+    )
 
 
 def test_an_eligible_log_without_active_data_is_due_now_even_without_a_lag() -> None:
     log = replace(log_of(*CLOSED, log_end=20), is_eligible=True)
     found = eligibility(log, max_compaction_lag_ms=INT64_MAX)
-    assert Eligibility(NOW_MS, "the next round covers it") == found
+    assert Eligibility(NOW_MS, ErasureBasis(BasisKind.NEXT_ROUND)) == found
 
 
 def test_everything_clean_has_nothing_to_wait_for() -> None:
@@ -85,7 +91,7 @@ def test_everything_clean_has_nothing_to_wait_for() -> None:
     [
         (log_of(*CLOSED), {"max_compaction_lag_ms": INT64_MAX}, "max.compaction.lag.ms is not set"),
         (
-            replace(log_of(*CLOSED), limit="a transaction is open since offset 4"),
+            replace(log_of(*CLOSED), limit=TransactionLimit(4)),
             {},
             "not bounded because a transaction is open since offset 4",
         ),
@@ -99,14 +105,14 @@ def test_what_leaves_it_without_a_bound_is_named(
 ) -> None:
     found = eligibility(log, **changes)
     assert found.by_ms is None
-    assert why in found.why
+    assert why in basis_words(found.basis)
 
 
 def test_the_least_lag_waits_for_what_may_still_be_appended() -> None:
     left_ms = NOW_MS - HOUR_MS + DAY_MS + 1
     found = eligibility(log_of(*CLOSED), ahead_ms=DAY_MS, min_compaction_lag_ms=LAG_MS)
     assert left_ms + DAY_MS + LAG_MS == found.by_ms
-    assert "min.compaction.lag.ms after the last record of segment 20" == found.why
+    assert "min.compaction.lag.ms after the last record of segment 20" == basis_words(found.basis)
 
 
 def test_the_least_lag_waits_for_dirty_segments_dated_in_the_future_and_not_for_clean_ones() -> (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from keeplast.cleaner.retention import ExpiryPlan, ExpiryRule, plan_expiry
+from keeplast.cleaner.retention import ExpiryPlan, ExpiryRule, StaysNote, TornActive, plan_expiry
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 
@@ -85,7 +85,7 @@ def test_the_active_segment_never_goes_by_the_log_start() -> None:
 
 def test_a_torn_active_segment_stays_and_says_why() -> None:
     found = plan(segment(0, age_ms=200), segment(1, age_ms=200), is_torn=True)
-    assert ([(0, "time")], ("segment 10 stays: its tail is torn",)) == (bases(found), found.notes)
+    assert ([(0, "time")], (StaysNote(10, TornActive()),)) == (bases(found), found.notes)
 
 
 def test_nothing_expires_and_the_log_start_stays_inside_the_first_segment() -> None:

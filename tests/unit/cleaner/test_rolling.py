@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from keeplast.cleaner.rolling import find_idle_roll
+from keeplast.cleaner.rolling import IdleRoll, find_idle_roll
 from keeplast.model.topic_config import TopicConfig
 from tests.support.partition_maker import COMPACT, DAY_MS, NOW_MS
 
@@ -15,22 +15,21 @@ LAGGING = replace(COMPACT, segment_ms=7 * DAY_MS, max_compaction_lag_ms=DAY_MS)
 
 def reason(
     topic: TopicConfig, first_ms: int | None, *, size_bytes: int = 100, now_ms: int = NOW_MS
-) -> str | None:
-    roll = find_idle_roll(topic, size_bytes=size_bytes, first_timestamp_ms=first_ms, now_ms=now_ms)
-    return None if roll is None else str(roll)
+) -> IdleRoll | None:
+    return find_idle_roll(topic, size_bytes=size_bytes, first_timestamp_ms=first_ms, now_ms=now_ms)
 
 
 @pytest.mark.parametrize(
     ("max_lag_ms", "age_ms", "expected"),
     [
         (DAY_MS, DAY_MS, None),
-        (DAY_MS, DAY_MS + 1, "first record 24 h old, max.compaction.lag.ms is 1 d"),
+        (DAY_MS, DAY_MS + 1, IdleRoll(DAY_MS + 1, DAY_MS, "max.compaction.lag.ms")),
         (8 * DAY_MS, 7 * DAY_MS, None),
-        (8 * DAY_MS, 9 * DAY_MS, "first record 9 d old, segment.ms is 7 d"),
+        (8 * DAY_MS, 9 * DAY_MS, IdleRoll(9 * DAY_MS, 7 * DAY_MS, "segment.ms")),
     ],
 )
 def test_it_rolls_when_older_than_the_lesser_of_two(
-    max_lag_ms: int, age_ms: int, expected: str | None
+    max_lag_ms: int, age_ms: int, expected: IdleRoll | None
 ) -> None:
     topic = replace(LAGGING, max_compaction_lag_ms=max_lag_ms)
     assert expected == reason(topic, NOW_MS - age_ms)

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from keeplast.cleaner.eligibility import FirstDirty, FirstUncleanable
+from keeplast.cleaner.reasons import (
+    ActiveLimit,
+    AllClean,
+    BoundNote,
+    CheckpointRepaired,
+    DirtyEnough,
+    Forced,
+    Overdue,
+)
 from keeplast.cleaner.section import (
     DirtySection,
+    due_reason,
     find_dirty_section,
     section_notes,
     skip_reason,
@@ -27,8 +39,8 @@ def section_from(first_dirty: int, topic: TopicConfig) -> DirtySection:
     return find_dirty_section(
         SEGMENTS,
         topic,
-        first_dirty=FirstDirty(first_dirty, False),
-        uncleanable=FirstUncleanable(20, "the active segment starts at 20"),
+        first_dirty=FirstDirty(first_dirty),
+        uncleanable=FirstUncleanable(20, ActiveLimit(20)),
         now_ms=NOW_MS,
     )
 
@@ -52,7 +64,7 @@ def test_an_overdue_section_needs_no_ratio_and_an_empty_one_is_never_worth_it() 
     assert skip_reason(overdue, SEGMENTS, topic, is_forced=False) is None
     clean = section_from(20, topic)
     reason = skip_reason(clean, SEGMENTS, topic, is_forced=True)
-    assert "nothing to clean: all is clean up to the active segment at 20" == reason
+    assert AllClean(20) == reason
 
 
 def test_a_round_before_the_dirty_section_takes_none_of_it() -> None:
@@ -67,9 +79,24 @@ def test_a_round_before_the_dirty_section_takes_none_of_it() -> None:
     assert 300 == section.cleanable.cleanable_bytes
 
 
-def test_why_it_is_cleaned_comes_before_how_far() -> None:
-    topic = TopicConfig(min_cleanable_dirty_ratio=0.1)
-    assert [
-        "eligible: dirty ratio 0.500 is above min.cleanable.dirty.ratio 0.1",
-        "not cleaned past offset 20: the active segment starts at 20",
-    ] == section_notes(section_from(10, topic), topic, is_eligible=True)
+def test_where_the_checkpoint_was_repaired_comes_before_how_far() -> None:
+    section = section_from(10, TopicConfig())
+    assert [BoundNote(20, 20, ActiveLimit(20))] == section_notes(section)
+    repaired = CheckpointRepaired(5, 10)
+    section = replace(section, first_dirty=FirstDirty(10, repaired))
+    assert [repaired, BoundNote(20, 20, ActiveLimit(20))] == section_notes(section)
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        (TopicConfig(min_cleanable_dirty_ratio=0.1), DirtyEnough(0.5, 0.1)),
+        (TopicConfig(min_cleanable_dirty_ratio=0.5), Forced(0.5, 0.5)),
+        (
+            TopicConfig(min_cleanable_dirty_ratio=0.1, max_compaction_lag_ms=HOUR_MS),
+            Overdue(3 * HOUR_MS, HOUR_MS),
+        ),
+    ],
+)
+def test_what_is_overdue_is_due_for_that_first(topic: TopicConfig, expected: object) -> None:
+    assert expected == due_reason(section_from(10, topic), topic)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.cleaner.reasons import RatioTooLow
 from keeplast.cli.frame.guard import Terminated
 from keeplast.cli.show.fault import user_name
 from keeplast.errors import (
@@ -275,10 +276,10 @@ def test_a_round_whose_error_crossed_a_process_boundary_keeps_its_code(
 def test_a_skipped_partition_is_done_and_says_why(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
 ) -> None:
-    coordinator.answer = lambda: RoundReport(skipped=True, reason="ratio 0.2 is not above 0.5")
+    coordinator.answer = lambda: RoundReport(skipped=True, cause=RatioTooLow(0.2, 0.5))
     run = keeplast("clean", data_dir, *COMPACT)
     assert 0 == run.code
-    assert "skipped: ratio 0.2 is not above 0.5" in run.out
+    assert "skipped: dirty ratio 0.200 is not above" in run.out
 
 
 def test_an_unknown_policy_is_refused_before_anything_starts(

@@ -7,12 +7,13 @@ import io
 import pytest
 from rich.console import Console
 
+from keeplast.cleaner.reasons import AllClean
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.model.partition import TopicPartition
 from keeplast.survey.report import RoundReport
 
 PARTITION = TopicPartition("t", 0)
-SKIPPED = RoundReport(skipped=True, reason="clean")
+SKIPPED = RoundReport(skipped=True, cause=AllClean(0))
 
 
 def test_a_terminal_gets_a_bar_of_bytes_and_warnings_above_it() -> None:
@@ -38,4 +39,7 @@ def test_elsewhere_there_is_a_line_for_each_partition(capsys: pytest.CaptureFixt
         events.finished(PARTITION, SKIPPED)
     captured = capsys.readouterr()
     assert "" == captured.out
-    assert "warning: mind this\ncleaning t-0: skipped: clean\n" == captured.err
+    assert (
+        "warning: mind this\n"
+        "cleaning t-0: skipped: nothing to clean: all is clean up to the active segment at 0\n"
+    ) == captured.err

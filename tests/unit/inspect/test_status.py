@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from keeplast.cleaner.reasons import NothingBelow, RatioTooLow
 from keeplast.inspect.status import LogStatus, TombstoneReading, find_status
 from keeplast.log.append import NewRecord
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.survey.log_bounds import Checkpoints
+from keeplast.survey.notes import RollNote
 from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.wording import basis_words
 from tests.support.log_builder import LogBuilder
 from tests.support.observed_files import UnsyncedFiles
 from tests.support.partition_maker import COMPACT, DAY_MS, NOW_MS, PARTITION
@@ -77,7 +80,7 @@ def test_bytes_and_offsets_are_those_of_the_files(log: LogBuilder) -> None:
     assert size(log, 4) == found.uncleanable_bytes
     assert size(log, 0, 2, 4) == found.size_bytes
     assert 0.5 == found.cleanable.ratio
-    assert found.reason is not None
+    assert isinstance(found.decision, RatioTooLow | NothingBelow)
     assert found.stages is None
 
 
@@ -102,17 +105,17 @@ def test_an_active_segment_that_is_due_to_be_left_counts_as_left(log: LogBuilder
     found = status(log, now_ms=now_ms)
     assert (6, 0) == (found.cleanable.bound, found.uncleanable_bytes)
     assert now_ms == found.eligibility.by_ms
-    assert "rolled" in found.notes[0]
+    assert isinstance(found.notes[0], RollNote)
 
 
 def test_an_open_transaction_leaves_it_without_a_bound(log: LogBuilder) -> None:
     log.producer(7).send(1)
-    why = status(log).eligibility.why
+    why = basis_words(status(log).eligibility.basis)
     assert "not bounded because a transaction is open since offset 6" == why
 
 
 def test_so_does_a_high_watermark_below_the_end(log: LogBuilder) -> None:
-    why = status(log, watermark=3).eligibility.why
+    why = basis_words(status(log, watermark=3).eligibility.basis)
     assert why.startswith("not bounded because the high watermark is 3")
 
 

@@ -9,6 +9,7 @@ import pytest
 from keeplast.log.files import LocalFiles
 from keeplast.run.receipt import append_receipt
 from keeplast.survey.receipt_book import LINE_BYTES, LINE_BYTES_MAX, clock_notes
+from keeplast.survey.wording import sentences
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def line(now_ms: int, filler: int = 0) -> bytes:
 def test_a_clock_behind_the_last_receipt_is_named(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "receipts"
     path.write_bytes(data)
-    (note,) = clock_notes(LocalFiles(), path, DAY_MS - 3000)
+    (note,) = sentences(clock_notes(LocalFiles(), path, DAY_MS - 3000))
     assert note.startswith("the clock is 3 s behind the last receipt")
     assert note.endswith(f"receipt={path} last_ms={DAY_MS} now_ms={DAY_MS - 3000}")
     for now_ms in (DAY_MS - 999, DAY_MS, 2 * DAY_MS):

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from keeplast.cleaner.eligibility import CleanableRange
-from keeplast.cleaner.erasure import Eligibility, Pace, find_wait_ms
+from keeplast.cleaner.erasure import BasisKind, Eligibility, ErasureBasis, Pace, find_wait_ms
+from keeplast.cleaner.reasons import DirtyEnough, ExpiredDue, NotCompacted, RatioTooLow
 from keeplast.config.layers import flags_layer
 from keeplast.config.settings import Settings
 from keeplast.errors import CorruptError, RefusedError
@@ -46,7 +47,8 @@ from tests.support.partition_maker import (
 
 PACE = Pace(bytes_per_second=1000, round_ms=10, slots=1, backoff_ms=100)
 SIZES = [100, 200]
-DUE = Eligibility(NOW_MS + 50, "a reason")
+DUE = Eligibility(NOW_MS + 50, ErasureBasis(BasisKind.OVERDUE))
+WORTH_IT = DirtyEnough(0.6, 0.5)
 Found = list[tuple[PartitionRequest, LogStatus | Exception]]
 
 
@@ -61,7 +63,7 @@ def log(tmp_path: Path, number: int, **changes: Any) -> tuple[PartitionRequest, 
     partition = request(tmp_path, number)
     found = LogStatus(
         partition.partition, partition.path, (SegmentSummary(0, 100, 0, -1, 0, 0),), 0, 10, 5,
-        CleanableRange(8, 60, 40), 0, 0, None, "not worth it", (), False, DUE, None, 0,
+        CleanableRange(8, 60, 40), 0, 0, None, RatioTooLow(0.4, 0.5), (), False, DUE, None, 0,
     )  # fmt: skip
     return partition, replace(found, **changes)
 
@@ -91,17 +93,17 @@ def test_the_most_urgent_come_first(tmp_path: Path) -> None:
     }
     refusal = RefusedError("unknown")
     decided = (
-        PartitionReport("d", 0, (RoundReport(skipped=True, reason="policy is delete"),)),
+        PartitionReport("d", 0, (RoundReport(skipped=True, cause=NotCompacted("delete")),)),
         PartitionReport("r", 0, (RoundReport(error=describe_error(refusal), failure=refusal),)),
     )
     found: Found = [
         log(tmp_path, 0, first_dirty=10),
         log(tmp_path, 1),
         log(tmp_path, 2, cleanable=CleanableRange(8, 10, 40)),
-        log(tmp_path, 3, reason=None, is_expired_round=True, notes=("has expired",)),
-        log(tmp_path, 4, reason=None),
-        log(tmp_path, 5, reason=None, compaction_delay_ms=7),
-        log(tmp_path, 6, reason=None, compaction_delay_ms=8),
+        log(tmp_path, 3, decision=ExpiredDue(1, 0), is_expired_round=True),
+        log(tmp_path, 4, decision=WORTH_IT),
+        log(tmp_path, 5, decision=WORTH_IT, compaction_delay_ms=7),
+        log(tmp_path, 6, decision=WORTH_IT, compaction_delay_ms=8),
         (request(tmp_path, 7), damage),
         marked,
     ]
@@ -125,11 +127,15 @@ def test_erased_by_is_when_the_round_is_due_and_what_it_may_wait_and_take(tmp_pa
     erased = only(joined(tmp_path, [log(tmp_path, 0)])).erased_by
     assert erased is not None
     assert NOW_MS + 50 + find_wait_ms(SIZES, PACE, rounds_max=1) == erased.by_ms
-    assert (NOW_MS + 50, "a reason", False) == (erased.eligible_by_ms, erased.why, erased.is_gone)
+    assert (NOW_MS + 50, "it is overdue", False) == (
+        erased.eligible_by_ms,
+        erased.why,
+        erased.is_gone,
+    )
 
 
 def test_nothing_dirty_is_gone_but_for_what_a_crash_left(tmp_path: Path) -> None:
-    clean_log = {"eligibility": Eligibility(NOW_MS, "clean", is_clean=True)}
+    clean_log = {"eligibility": Eligibility(NOW_MS, ErasureBasis(BasisKind.CLEAN), is_clean=True)}
     erased = only(joined(tmp_path, [log(tmp_path, 0, **clean_log)])).erased_by
     assert erased is not None
     assert (NOW_MS, True) == (erased.by_ms, erased.is_gone)
@@ -144,7 +150,10 @@ def test_nothing_dirty_is_gone_but_for_what_a_crash_left(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("found", "why"),
     [
-        (Eligibility(None, "no bound: M is not set"), "no bound: M is not set"),
+        (
+            Eligibility(None, ErasureBasis(BasisKind.NO_MAX_LAG)),
+            "no bound: max.compaction.lag.ms is not set",
+        ),
         (CorruptError("bad"), "not bounded because it cannot be looked at"),
     ],
 )
@@ -162,7 +171,7 @@ def test_without_a_bound_the_reason_is_told(
 
 
 def test_nothing_is_promised_while_rounds_fail(tmp_path: Path) -> None:
-    due, waiting = log(tmp_path, 0, reason=None, compaction_delay_ms=7), log(tmp_path, 1)
+    due, waiting = log(tmp_path, 0, decision=WORTH_IT, compaction_delay_ms=7), log(tmp_path, 1)
     failures = {
         each.partition: failing(LocalFiles(), each.partition, each.path, OSError("full"), NOW_MS)
         for each, _ in (due, waiting)

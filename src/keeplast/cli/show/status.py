@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from keeplast.cleaner.reasons import BoundNote
 from keeplast.cli.show.output import JSON_VERSION
 from keeplast.cli.show.picture import PicturedSegment, draw_log
 from keeplast.cli.show.rows import time_text
@@ -23,6 +24,7 @@ from keeplast.model.duration import duration_text
 from keeplast.model.escapes import printable
 from keeplast.service.set_aside import SetAside
 from keeplast.service.status import DirectoryStatus, ErasedBy, PartitionStatus, State
+from keeplast.survey.wording import sentences
 
 DETAILS_MAX = 3
 """So many partitions are told of in full without being asked."""
@@ -95,10 +97,12 @@ def _details(each: PartitionStatus, now_ms: int) -> list[str]:
         lines.append(f"failing since {time_text(mark.since_ms)}: {mark.error_class}")
     if log is not None:
         # Where there is nothing to clean, the bound's note says the same as the reason.
-        repeats = "not cleaned past" if not log.cleanable.cleanable_bytes else each.reason
-        lines += [
-            note for note in log.notes if note != each.reason and not note.startswith(repeats)
-        ]
+        has_nothing = not log.cleanable.cleanable_bytes
+        lines += sentences(
+            note
+            for note in log.notes
+            if note != each.decision and not (has_nothing and isinstance(note, BoundNote))
+        )
         if log.deadline_ms is not None:
             lines.append(
                 f"deadline of max.compaction.lag.ms: {_moment(log.deadline_ms, now_ms)}"
@@ -246,7 +250,7 @@ def _log_document(log: LogStatus | None) -> dict[str, Any]:
         log.log_start, log.log_end, log.first_dirty, log.cleanable.bound,
         log.cleanable.clean_bytes, log.cleanable.cleanable_bytes, log.uncleanable_bytes,
         log.cleanable.ratio, log.compaction_delay_ms, log.deadline_ms, log.leftover_bytes,
-        list(log.notes),
+        list(sentences(log.notes)),
         None if stages is None else _stage_document(stages.tombstones, stages),
         None if stages is None else _stage_document(stages.markers, stages),
     )  # fmt: skip

@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from keeplast.cleaner.reasons import BoundNote
 from keeplast.cli.show.rows import new_table
 from keeplast.cli.show.sizes import format_bytes, format_count
 from keeplast.model.escapes import printable
 from keeplast.rewrite.stats import Reasons, Stats
 from keeplast.survey.report import CleanReport, PartitionReport, RoundReport
+from keeplast.survey.wording import sentences
 
 _REASONS = (
     ("superseded", "superseded by a later record"),
@@ -186,7 +188,9 @@ def _notes(partition: PartitionReport) -> list[str]:
         has_nothing = not last.cleanable_bytes
         return [
             skipped,
-            *(n for n in last.notes if not (has_nothing and n.startswith("not cleaned past"))),
+            *sentences(
+                each for each in last.remarks if not (has_nothing and isinstance(each, BoundNote))
+            ),
         ]
     rounds = len(partition.rounds)
     words = [f"{rounds} rounds"] if rounds > 1 else []

@@ -91,7 +91,9 @@ def erased_lines(erasures: Mapping[TopicPartition, TierErasure]) -> list[str]:
     lines = [
         f"{printable(str(partition))}: erased by: "
         + erased_sentence(
-            ErasedBy(found.by_ms, found.eligible_by_ms, found.why), now_ms, loop="keeplast tier run"
+            ErasedBy(found.by_ms, found.eligible_by_ms, found.basis),
+            now_ms,
+            loop="keeplast tier run",
         )
         for partition, found in erasures.items()
     ]

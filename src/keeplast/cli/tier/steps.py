@@ -35,6 +35,7 @@ from keeplast.store.migration import Migration
 from keeplast.store.tiered_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT, TieredStore
 from keeplast.survey.receipt_book import clock_notes
 from keeplast.survey.report import CleanReport, ExpiryReport, PartitionReport
+from keeplast.survey.wording import sentences
 from keeplast.tier.metadata.collection import Collected
 from keeplast.tier.state.partition_state import PartitionState
 
@@ -72,7 +73,7 @@ def do_each(
 
 def receipt_writer(path: Path | None) -> Callable[[bytes], None] | None:
     """Return what appends receipts; warns when the clock is behind the last one there."""
-    for note in clock_notes(LocalFiles(), path, SystemClock().now_ms()):
+    for note in sentences(clock_notes(LocalFiles(), path, SystemClock().now_ms())):
         say(note, kind="warning")
     return receipt_to(LocalFiles(), path)
 

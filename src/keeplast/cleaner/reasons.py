@@ -1,0 +1,237 @@
+"""Why a log is cleaned as far as it is, and no further: kinds with their numbers, no words.
+
+Three families: a :data:`Limit` is what keeps offsets from being cleaned, a :data:`SkipReason` why
+no round happens, a :data:`DueReason` why one is worth it. Whoever must tell them apart asks for the
+class, never for the sentence; the sentences are those of :mod:`keeplast.survey.wording`.
+
+Pure. The rules are those of :mod:`~keeplast.cleaner.eligibility` and
+:mod:`~keeplast.cleaner.section`; KIP-58, KIP-354, cleaning.md 1.3 to 1.6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIN_LAG = "min.compaction.lag.ms"
+MAX_LAG = "max.compaction.lag.ms"
+MIN_RATIO = "min.cleanable.dirty.ratio"
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveLimit:
+    """The active segment begins at ``offset``; it is never cleaned."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedLimit:
+    """What was copied to the store ends at ``offset``, exclusive."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkLimit:
+    """The high watermark: what follows may not be on every replica."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionLimit:
+    """A transaction that begins at ``offset`` is undecided."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLimit:
+    """A transaction from ``offset`` on was aborted, and must be cleaned elsewhere first."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class GivenLimit:
+    """The caller gave ``offset`` as the first uncleanable one."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LagLimit:
+    """The segment at ``offset`` is younger than the least lag, ``lag_ms`` > ``age_ms``.
+
+    A negative age is a date in the future. ``is_undated``: the age is the file's.
+    """
+
+    offset: int
+    age_ms: int
+    lag_ms: int
+    is_undated: bool = False
+
+
+Limit = (
+    ActiveLimit
+    | CopiedLimit
+    | WatermarkLimit
+    | TransactionLimit
+    | KeptLimit
+    | GivenLimit
+    | LagLimit
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyLog:
+    """There is nothing in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyActive:
+    """The log has one segment, the active one from ``active_base`` on."""
+
+    active_base: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllClean:
+    """All is clean up to the active segment at ``active_base``."""
+
+    active_base: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllCopiedClean:
+    """All that was copied to the store is clean."""
+
+
+@dataclass(frozen=True, slots=True)
+class NothingBelow:
+    """What is dirty lies above ``limit``."""
+
+    limit: Limit
+
+
+@dataclass(frozen=True, slots=True)
+class RatioTooLow:
+    """The dirty ratio is not above ``threshold``; equal to it is too little."""
+
+    ratio: float
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
+class NothingCopied:
+    """A store has nothing of the partition yet; ``host`` asks as the one that would copy it."""
+
+    is_host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotCompacted:
+    """``cleanup.policy`` is ``policy``, without ``compact``; ``is_stored`` of a store's topic."""
+
+    policy: str
+    is_stored: bool = False
+
+
+SkipReason = (
+    EmptyLog
+    | OnlyActive
+    | AllClean
+    | AllCopiedClean
+    | NothingBelow
+    | RatioTooLow
+    | NothingCopied
+    | NotCompacted
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """``max.compaction.lag.ms``, ``lag_ms``, has passed for ``delay_ms``."""
+
+    delay_ms: int
+    lag_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DirtyEnough:
+    """The dirty ratio is above ``threshold``."""
+
+    ratio: float
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """The caller insists; the dirty ratio is not above ``threshold``."""
+
+    ratio: float
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredDue:
+    """Tombstones or markers may go: the batches of each whose delete horizon has passed."""
+
+    tombstone_batches: int
+    marker_batches: int
+
+
+DueReason = Overdue | DirtyEnough | Forced | ExpiredDue
+Decision = SkipReason | DueReason
+"""Whether a log is worth a round, and why or why not."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRepaired:
+    """The cleaner checkpoint lies outside the log: cleaning starts at ``log_start``.
+
+    ``log_end`` is there when the checkpoint is beyond it, None when it is below the log start.
+    """
+
+    checkpoint: int
+    log_start: int
+    log_end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BoundNote:
+    """A round ends before ``bound``; ``uncleanable`` is ``limit`` before rounding to a segment."""
+
+    bound: int
+    uncleanable: int
+    limit: Limit
+
+
+@dataclass(frozen=True, slots=True)
+class FutureDates:
+    """``segments`` dirty ones are dated up to ``ahead_ms`` ahead, and which lags that touches."""
+
+    segments: int
+    ahead_ms: int
+    has_min_lag: bool
+    has_max_lag: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MissingDates:
+    """``segments`` dirty ones have no timestamp, and which lags that touches."""
+
+    segments: int
+    has_min_lag: bool
+    has_max_lag: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BackDates:
+    """``segments`` dirty ones are dated before what is in front of them; the least lag is set."""
+
+    segments: int
+    lag_ms: int
+
+
+SectionNote = DueReason | CheckpointRepaired | BoundNote | FutureDates | MissingDates | BackDates

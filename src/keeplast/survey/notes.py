@@ -1,0 +1,153 @@
+"""What is to be known of a round beside its limits: kinds with their numbers, no words.
+
+Answers to :mod:`keeplast.cleaner.reasons`; the sentences are those of
+:mod:`keeplast.survey.wording`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum, auto
+from pathlib import Path
+
+from keeplast.cleaner.reasons import Limit, SectionNote
+from keeplast.cleaner.retention import StaysNote
+from keeplast.cleaner.rolling import IdleRoll
+from keeplast.model.partition import TopicPartition
+
+
+class RollStage(StrEnum):
+    """When the active segment is left: before this round, by it, or at its target alone."""
+
+    DONE = auto()
+    FORESEEN = auto()
+    AT_TARGET = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class RollNote:
+    """The active segment is left because it is ``idle``, or because the caller asks: None."""
+
+    stage: RollStage
+    idle: IdleRoll | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemainsActive:
+    """The active segment from ``base_offset`` on is old enough and stays active at the target.
+
+    ``limit`` keeps the round from it; None says that no round is worth it.
+    """
+
+    base_offset: int
+    limit: Limit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TornTail:
+    """The active segment is torn at byte ``position``; the log is taken to end at ``log_end``."""
+
+    base_offset: int
+    position: int
+    problem: str
+    log_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltIndexes:
+    """The segments at ``bases`` have no good index files: theirs were built in memory."""
+
+    bases: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownFiles:
+    """``count`` files have names that mean nothing; ``names`` are the first of them."""
+
+    count: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFiles:
+    """``count`` staged files of an earlier run lie in the partition's directory."""
+
+    count: int
+    partition: TopicPartition
+
+
+class GivenOption(StrEnum):
+    """What a caller may give in place of what the directory or the clock says."""
+
+    NOW = auto()
+    LOG_START = auto()
+    HIGH_WATERMARK = auto()
+    FIRST_DIRTY = auto()
+    UNCLEANABLE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Lift:
+    """``given`` is above ``actual``, the value that counts; of an offset ``limit`` may say why."""
+
+    option: GivenOption
+    given: int
+    actual: int
+    limit: Limit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LiftNote:
+    """A lift that stands, or that whoever writes would refuse."""
+
+    lift: Lift
+    stands: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClockBehind:
+    """The clock, ``now_ms``, is behind the last line of the receipt at ``path``, ``last_ms``."""
+
+    path: Path
+    last_ms: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LacksVersions:
+    """Records without the version that the strategy ranks by, or with one that is none."""
+
+    header: str | None
+    missing: int
+    malformed: int
+
+
+@dataclass(frozen=True, slots=True)
+class LacksEstimate:
+    """A plan has no estimate because of ``problem``, an error's text."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartlyDone:
+    """A round failed after ``groups`` of it were put in place, complete."""
+
+    groups: int
+
+
+Note = (
+    SectionNote
+    | RollNote
+    | RemainsActive
+    | TornTail
+    | RebuiltIndexes
+    | UnknownFiles
+    | StagedFiles
+    | LiftNote
+    | ClockBehind
+    | LacksVersions
+    | LacksEstimate
+    | PartlyDone
+    | StaysNote
+)

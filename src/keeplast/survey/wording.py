@@ -1,0 +1,296 @@
+"""Says every reason and note in words; no other module does, and none reads them back.
+
+The same fact is always said in the same sentence: offsets as they are, spans of time in human
+units, settings and options by their names. A sentence is a fragment in lower case without a full
+stop; the caller says which partition. Reports, receipts, JSON and screens show these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from keeplast.cleaner import reasons as r
+from keeplast.cleaner import retention as e
+from keeplast.cleaner.erasure import BasisKind, ErasureBasis
+from keeplast.cleaner.reasons import (
+    MAX_LAG,
+    MIN_LAG,
+    MIN_RATIO,
+    Decision,
+    DueReason,
+    Limit,
+    SkipReason,
+)
+from keeplast.cleaner.rolling import IdleRoll
+from keeplast.model.duration import duration_text
+from keeplast.survey import notes as n
+from keeplast.survey.notes import GivenOption, Lift, Note, RollStage
+
+_OPTIONS = {
+    GivenOption.NOW: ("--now-ms", "is ahead of the clock"),
+    GivenOption.LOG_START: ("--log-start-offset", "is above the log start"),
+    GivenOption.HIGH_WATERMARK: ("--high-watermark", "is above the high watermark"),
+    GivenOption.FIRST_DIRTY: ("--first-dirty-offset", "is above the first dirty offset"),
+    GivenOption.UNCLEANABLE: ("--uncleanable-offset", "is above the first uncleanable offset"),
+}
+_ANY_DATE = (
+    "a record dated far ahead may still be appended, and message.timestamp.after.max.ms is not set"
+)
+_BASES = {
+    BasisKind.CLEAN: "everything is clean",
+    BasisKind.EMPTY: "it is empty",
+    BasisKind.NOTHING_LEFT: "nothing overwritten or deleted is left",
+    BasisKind.LEFTOVERS: "files that a crash left are removed at the next look",
+    BasisKind.NEXT_ROUND: "the next round covers it",
+    BasisKind.OVERDUE: "it is overdue",
+    BasisKind.MAX_LAG_AFTER_FIRST: f"{MAX_LAG} after the first record of {{segment}}",
+    BasisKind.MAX_LAG_AFTER_LAST: f"{MAX_LAG} after the last record of {{segment}}",
+    BasisKind.MIN_LAG_AFTER_LAST: f"{MIN_LAG} after the last record of {{segment}}",
+    BasisKind.HELD: "not bounded because {held}",
+    BasisKind.NO_MAX_LAG: f"no bound: {MAX_LAG} is not set",
+    BasisKind.NO_MAX_LAG_OF_FOLLOWERS: f"no bound for followers: {MAX_LAG} is not set",
+    BasisKind.UNDATED: (
+        f"not bounded because {{segment}} begins without a timestamp: {MAX_LAG} ignores it"
+    ),
+    BasisKind.LAG_OF_ANY_DATE: f"not bounded because of {MIN_LAG}: {_ANY_DATE}",
+    BasisKind.KEY_MAP_OF_ANY_DATE: f"not bounded because of the bound of the key map: {_ANY_DATE}",
+    BasisKind.SET_ASIDE: "not bounded because it is set aside",
+    BasisKind.UNREADABLE: "not bounded because it cannot be looked at",
+    BasisKind.FAILING: "? while its rounds fail: a bound would rest on the next one succeeding",
+}
+_ROLLS = {
+    RollStage.DONE: "the active segment was rolled",
+    RollStage.FORESEEN: "the active segment will be rolled",
+    RollStage.AT_TARGET: "the active segment is rolled at --to, the source stays",
+}
+
+
+def limit_words(limit: Limit) -> str:
+    """Say what keeps offsets from being cleaned."""
+    match limit:
+        case r.ActiveLimit(offset):
+            return f"the active segment starts at {offset}"
+        case r.CopiedLimit(offset):
+            return f"what was copied ends at {offset}"
+        case r.WatermarkLimit(offset):
+            return f"the high watermark is {offset}, what follows may not be on every replica"
+        case r.TransactionLimit(offset):
+            return f"a transaction is open since offset {offset}"
+        case r.KeptLimit(offset):
+            return (
+                f"a transaction from {offset} on was aborted, and the rest of the log is not clean "
+                "up to its end"
+            )
+        case r.GivenLimit(offset):
+            return f"{offset} was given as the first uncleanable offset"
+        case r.LagLimit():
+            return _lag_words(limit)
+    assert_never(limit)
+
+
+def _lag_words(limit: r.LagLimit) -> str:
+    missing = duration_text(limit.lag_ms - limit.age_ms)
+    lag = f"{MIN_LAG} ({duration_text(limit.lag_ms)})"
+    name = f"segment {limit.offset}"
+    if limit.is_undated:
+        return f"{name} has no timestamps, and its file is {missing} younger than {lag}"
+    if limit.age_ms < 0:
+        ahead = duration_text(-limit.age_ms)
+        return f"{name} is dated {ahead} in the future and waits {missing} for {lag}"
+    return f"{name} is {missing} younger than {lag}"
+
+
+def skip_words(reason: SkipReason) -> str:
+    """Say why no round happens."""
+    match reason:
+        case r.EmptyLog():
+            return "nothing to clean: the log is empty"
+        case r.OnlyActive(base):
+            return (
+                f"nothing to clean: there is only the active segment, from {base}; "
+                "--roll-active closes it"
+            )
+        case r.AllClean(base):
+            return f"nothing to clean: all is clean up to the active segment at {base}"
+        case r.AllCopiedClean():
+            return "nothing to clean: all that was copied is clean"
+        case r.NothingBelow(limit):
+            return f"nothing to clean: {limit_words(limit)}"
+        case r.RatioTooLow(ratio, threshold):
+            return (
+                f"dirty ratio {ratio:.3f} is not above {MIN_RATIO} {threshold}; "
+                "--force cleans anyway"
+            )
+        case r.NothingCopied(is_host):
+            return f"nothing was copied {'to object storage ' if is_host else ''}yet"
+        case r.NotCompacted(policy, is_stored):
+            if is_stored:
+                return f"not compacted: cleanup.policy={policy}"
+            return f"cleanup.policy is {policy}: the topic is not compacted"
+    assert_never(reason)
+
+
+def due_words(due: DueReason) -> str:
+    """Say why a log is worth a round."""
+    match due:
+        case r.Overdue(delay_ms, lag_ms):
+            return (
+                f"eligible: {duration_text(delay_ms)} overdue, {MAX_LAG} is {duration_text(lag_ms)}"
+            )
+        case r.DirtyEnough(ratio, threshold):
+            return f"eligible: dirty ratio {ratio:.3f} is above {MIN_RATIO} {threshold}"
+        case r.Forced(ratio, threshold):
+            return f"eligible: forced, dirty ratio {ratio:.3f} with {MIN_RATIO} {threshold}"
+        case r.ExpiredDue():
+            return f"a round for what has expired: {_expired_words(due)}"
+    assert_never(due)
+
+
+def decision_words(decision: Decision) -> str:
+    """Say why a log is worth a round, or why it is not."""
+    return due_words(decision) if isinstance(decision, DueReason) else skip_words(decision)
+
+
+def due_briefly(due: DueReason) -> str:
+    """Say the same in as few words as a line of a list has room for."""
+    match due:
+        case r.Overdue():
+            return f"overdue: {MAX_LAG}"
+        case r.DirtyEnough(ratio) | r.Forced(ratio):
+            return f"dirty ratio {ratio:.3f} is above {MIN_RATIO}"
+        case r.ExpiredDue():
+            return "tombstones or markers have expired"
+    assert_never(due)
+
+
+def _expired_words(due: r.ExpiredDue) -> str:
+    counts = ((due.tombstone_batches, "tombstone batch"), (due.marker_batches, "marker batch"))
+    parts = [f"{count} {what if count == 1 else what + 'es'}" for count, what in counts if count]
+    return " and ".join(parts) or "nothing"
+
+
+def basis_words(basis: ErasureBasis) -> str:
+    """Say what the bound of an erasure rests on, or why there is none."""
+    held = "" if basis.limit is None else limit_words(basis.limit)
+    segment = f"segment {basis.base_offset}"
+    return _BASES[basis.kind].format(held=held, segment=segment)
+
+
+def expiry_words(reason: e.ExpiryReason) -> str:
+    """Say why a segment goes by retention or the log start offset, or why it stays."""
+    match reason:
+        case e.BelowLogStart(log_start):
+            return f"all of it is below the log start offset {log_start}"
+        case e.SizeLeft(left, retention):
+            return f"{left} bytes are left without it, retention.bytes is {retention}"
+        case e.SegmentAge(age_ms, retention_ms, is_undated):
+            newest = "its file" if is_undated else "its newest record"
+            if age_ms < 0:
+                return f"{newest} is {duration_text(-age_ms)} in the future"
+            return (
+                f"{newest} is {duration_text(age_ms)} old, "
+                f"retention.ms is {duration_text(retention_ms)}"
+            )
+        case e.AboveWatermark(high_watermark):
+            return f"it reaches above the high watermark {high_watermark}"
+        case e.TornActive():
+            return "its tail is torn"
+    assert_never(reason)
+
+
+def lift_words(lift: Lift) -> str:
+    """Name the option, the value that was given and the one that counts."""
+    option, compared = _OPTIONS[lift.option]
+    why = "" if lift.limit is None else f": {limit_words(lift.limit)}"
+    return f"{option} {lift.given} {compared}, {lift.actual}{why}"
+
+
+def note_words(note: Note) -> str:
+    """Say a note."""
+    match note:
+        case r.Overdue() | r.DirtyEnough() | r.Forced() | r.ExpiredDue():
+            return due_words(note)
+        case r.CheckpointRepaired(checkpoint, log_start, None):
+            return f"checkpoint {checkpoint} is below the log start; starting at {log_start}"
+        case r.CheckpointRepaired(checkpoint, log_start, log_end):
+            return (
+                f"checkpoint {checkpoint} is beyond the log end {log_end}; "
+                f"everything from {log_start} is dirty again"
+            )
+        case r.BoundNote(bound, uncleanable, limit):
+            rounded = ", and a segment is cleaned as a whole" if bound < uncleanable else ""
+            return f"not cleaned past offset {bound}: {limit_words(limit)}{rounded}"
+        case r.FutureDates(segments, ahead_ms, has_min, has_max):
+            effects = [f"{MIN_LAG} holds back what follows until then"] if has_min else []
+            effects += [f"{MAX_LAG} counts from then"] if has_max else []
+            return (
+                f"{_dirty(segments)} dated in the future, by up to {duration_text(ahead_ms)}: "
+                f"{', '.join(effects)}"
+            )
+        case r.MissingDates(segments, has_min, has_max):
+            effects = [f"the file's time counts for {MIN_LAG}"] if has_min else []
+            effects += [f"{MAX_LAG} never makes them overdue"] if has_max else []
+            return f"{_dirty(segments)} without timestamps: {', '.join(effects)}"
+        case r.BackDates(segments, lag_ms):
+            return (
+                f"{_dirty(segments)} dated before what is in front of it: {MIN_LAG} protects "
+                f"for less than {duration_text(lag_ms)} after the append"
+            )
+        case n.RollNote(stage, idle):
+            return f"{_ROLLS[stage]} ({'as asked' if idle is None else _idle_words(idle)})"
+        case n.RemainsActive(base, limit):
+            why = "no round is worth it" if limit is None else limit_words(limit)
+            return f"the active segment from {base} on is old enough and remains at --to: {why}"
+        case n.TornTail(base, position, problem, log_end):
+            return (
+                f"the active segment {base} is torn at byte {position} ({problem}); "
+                f"the log is taken to end at offset {log_end}"
+            )
+        case n.RebuiltIndexes(bases):
+            return f"indexes rebuilt in memory for segments {', '.join(map(str, bases))}"
+        case n.UnknownFiles(count, names):
+            shown = ", ".join(map(repr, names))
+            return f"{count} files with names that mean nothing, left alone: {shown}"
+        case n.StagedFiles(count, partition):
+            return f"{count} staged files of an earlier run lie in {partition}"
+        case n.LiftNote(lift, stands):
+            said = "unsafe" if stands else "clean does this with --unsafe only"
+            return f"{said}: {lift_words(lift)}"
+        case n.ClockBehind(path, last_ms, now_ms):
+            return (
+                f"the clock is {(last_ms - now_ms) / 1000:.0f} s behind the last receipt: it was "
+                "ahead then, and what goes by time went early, or it is behind now, and that goes "
+                f"late; set it right. receipt={path} last_ms={last_ms} now_ms={now_ms}"
+            )
+        case n.LacksVersions(header, missing, malformed):
+            return (
+                f"without a version: {missing} records lack the header {header}, {malformed} have "
+                "one that is not eight bytes; they lose to any that has"
+            )
+        case e.StaysNote(base, reason):
+            return f"segment {base} stays: {expiry_words(reason)}"
+        case n.LacksEstimate(problem):
+            return f"no estimate: {problem}"
+        case n.PartlyDone(groups):
+            return (
+                f"{groups} groups of this round are in place and complete; the rest and the "
+                "checkpoint are as before"
+            )
+    assert_never(note)
+
+
+def sentences(notes: Iterable[Note]) -> tuple[str, ...]:
+    """Say each note, in their order."""
+    return tuple(note_words(note) for note in notes)
+
+
+def _idle_words(idle: IdleRoll) -> str:
+    return (
+        f"first record {duration_text(idle.age_ms)} old, {idle.limit} is "
+        f"{duration_text(idle.age_max_ms)}"
+    )
+
+
+def _dirty(count: int) -> str:
+    return f"{count} dirty segment{' is' if count == 1 else 's are'}"

@@ -32,6 +32,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A worker is given the width of the terminal that it was started from, which tables would fill.
+    os.environ.pop("COLUMNS", None)
     if config.option.turn is None:
         # Kept as an option, so that workers that start before midnight and after it agree.
         config.option.turn = datetime.datetime.now(datetime.UTC).toordinal()

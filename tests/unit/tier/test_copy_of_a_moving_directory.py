@@ -126,6 +126,37 @@ def test_a_segment_that_goes_in_the_middle_is_looked_for_anew(tmp_path: Path) ->
     assert log.exported().final_values()[b"a"] == b"2"
 
 
+@pytest.mark.parametrize("nth", range(2, 5))
+def test_an_end_that_a_broker_cuts_while_it_is_imported_is_no_torn_end(
+    tmp_path: Path, nth: int
+) -> None:
+    files = BusyFiles()
+    log = with_two_segments(tmp_path, files)
+    path = log.log.path(200)
+    whole = path.read_bytes()
+    log.put(b"a", b"2")
+    opened: list[Path] = []
+
+    def truncate(opening: Path) -> None:
+        if opening == path:
+            opened.append(opening)
+            if len(opened) == nth:
+                path.write_bytes(whole)
+
+    files.before = truncate
+    log.tiered.import_directory(PARTITION, log.directory, {})
+    assert len(opened) >= nth
+    assert 201 == log.state.remote_end
+
+
+def test_an_end_that_is_torn_and_stays_so_is_refused(tmp_path: Path) -> None:
+    log = with_two_segments(tmp_path, BusyFiles())
+    path = log.log.path(200)
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(RefusedError, match="its end is torn"):
+        log.tiered.import_directory(PARTITION, log.directory, {})
+
+
 def test_damage_in_a_directory_that_nobody_touches_stays_damage(tmp_path: Path) -> None:
     log = with_two_segments(tmp_path, BusyFiles())
     path = log.log.path(0)

@@ -135,6 +135,8 @@ def import_segments(
     listing = still_listing(directory, files, clock)
     tail = find_tail(listing, files)
     if tail.torn_at is not None and until is None:
+        # A broker that appended or truncated since the listing has torn nothing.
+        check_unmoved(listing.active, files)
         raise RefusedError(
             "the directory is not whole: its end is torn; start a broker on it once, or clean it "
             f"in place. path={directory}"

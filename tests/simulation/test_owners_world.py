@@ -117,10 +117,10 @@ class Mutation:
 
 
 MUTATIONS = (
-    Mutation(without_a_look_at_what_the_brokers_cleaner_did, (37, 20)),
-    Mutation(with_transaction_indexes_that_are_trusted, (132, 483)),
-    Mutation(without_the_brokers_log_start, (39, 45)),
-    Mutation(without_the_brokers_high_watermark, (37, 45)),
+    Mutation(without_a_look_at_what_the_brokers_cleaner_did, (13, 17)),
+    Mutation(with_transaction_indexes_that_are_trusted, (23, 25)),
+    Mutation(without_the_brokers_log_start, (8, 9)),
+    Mutation(without_the_brokers_high_watermark, (1, 10)),
 )
 
 

@@ -2,8 +2,12 @@
 
 The law of compaction, at the end of what is read: every record that is returned was appended and
 committed, is at its offset and not below the log start. Of each key the record that decides among
-those below the end is returned, unless what decides lies behind the end; a tombstone may be gone
-when its time has passed, and then nothing older of its key may be seen.
+those below the end is returned, unless what decides lies behind the end, or outranks it below the
+log start and is gone with that; a tombstone may be gone when its time has passed, and then nothing
+older of its key may be seen.
+
+Where nobody can tell that deletes are missing, for a clock was wrong meanwhile, every record that
+is returned was appended at its offset, and without transactions the one that decides is among them.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from keeplast.format.message_set import Batch, read_batches
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
 from tests.support.reader import Readable
+from tests.support.reference_cleaner import Rank
 from tests.support.tier_world_hosts import by_markers
 from tests.support.tier_world_model import Model
 from tests.support.tier_world_stores import require
@@ -68,24 +73,15 @@ def _decoded(batch: Batch) -> DecodedBatch:
     )  # fmt: skip
 
 
-Decides = Callable[[Record], tuple[int, int]]
-
-
-def by_offset(record: Record) -> tuple[int, int]:
-    """Return what decides between records of a key."""
-    return 0, record.offset
-
-
-def by_timestamp(record: Record) -> tuple[int, int]:
-    """Return what decides with the strategy ``timestamp``."""
-    return record.timestamp, record.offset
+Decides = Callable[[Record], Rank]
+"""What decides between records of a key: the greatest stays."""
 
 
 class Promise(Model):
     """The log that a broker has promised."""
 
     def __init__(self, decides: Decides) -> None:
-        """Start empty; ``decides`` ranks the records of a key."""
+        """Start empty."""
         super().__init__()
         self.decides = decides
         self._kept: frozenset[int] = frozenset()
@@ -122,11 +118,14 @@ class Promise(Model):
         return found
 
     def check_pieces(
-        self, pieces: Sequence[Piece], *, start: int, end: int, fresh_from_ms: int, where: str
-    ) -> None:
+        self, pieces: Sequence[Piece], *, start: int, end: int, fresh_from_ms: int, where: str,
+        misses_deletes: bool = False,
+    ) -> None:  # fmt: skip
         """AssertionError unless readers of a log of ``pieces`` get from ``start`` what they may.
 
         Both readers: who knows aborted transactions from indexes, and who knows them from markers.
+        Tombstones from ``fresh_from_ms`` on must be there. ``misses_deletes`` says that tombstones
+        and markers may have been dropped that nobody could miss.
         """
         stable = self.stable_end(end)
         batches = [batch for piece in pieces for batch in piece.batches]
@@ -136,12 +135,20 @@ class Promise(Model):
             "indexes": readable.records(start),
             "markers": by_markers(batches, start),  # type: ignore[arg-type]
         }
-        may_see = {record.offset: record for record in self.committed(start, stable)}
+        found = self.appended(start, stable) if misses_deletes else self.committed(start, stable)
+        may_see = {record.offset: record for record in found}
         newest = self.state(start, stable)
+        # What has outranked a record took it away, also when it lies below the log start by now.
+        for key, lost in self.state(0, start).items():
+            if key in newest and self.decides(lost) > self.decides(newest[key]):
+                del newest[key]
         behind = self.state(stable, self.decided_end())
         for name, records in readings.items():
             given = [record for record in records if record.offset < stable]
             self._check_given(given, may_see, f"{where} by={name} range={start}..{stable}")
+            if misses_deletes:
+                self._check_kept(given, newest, behind, where)
+                continue
             self._check_newest(
                 given, newest, behind, fresh_from_ms, f"{where} by={name} range={start}..{stable}"
             )
@@ -156,6 +163,30 @@ class Promise(Model):
                 expected == record,
                 "read what was not appended, not committed, or cut. "
                 f"expected={expected} found={record} {where}",
+            )
+
+    def appended(self, start: int, end: int) -> list[Record]:
+        """Return the records of ``[start, end)``, those of aborted transactions too."""
+        batches = [w for w in self.log if w.base_offset < end and w.next_offset > start]
+        return [r for w in batches for r in w.records if start <= r.offset < end]
+
+    def _check_kept(
+        self, given: Sequence[Record], newest: dict[bytes | None, Record],
+        behind: dict[bytes | None, Record], where: str,
+    ) -> None:  # fmt: skip
+        """Compare what must be there although deletes may be missing: values that decide.
+
+        Not with transactions: what was aborted and has lost its marker may supersede them.
+        """
+        if self.aborted():
+            return
+        there = set(given)
+        for key, want in newest.items():
+            later = behind.get(key)
+            is_overwritten = later is not None and self.decides(later) >= self.decides(want)
+            require(
+                is_overwritten or want.value is None or want in there,
+                f"a committed record is not read. key={key!r} newest={want} {where}",
             )
 
     def _check_newest(

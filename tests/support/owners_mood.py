@@ -11,7 +11,10 @@ from keeplast.model.topic_config import TopicConfig
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+VERSION_HEADER = "version"
 JUMPS_MS = (-2 * DAY_MS, -HOUR_MS, -4_000, 4_000, HOUR_MS, 2 * DAY_MS, 400 * DAY_MS)
+
+AHEAD_MS = (4_000, HOUR_MS, 2 * DAY_MS, 2 * DAY_MS, 400 * DAY_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class Mood:
     """A broker at its defaults that is copied from at least every ``delete.retention.ms``/2."""
     topic: TopicConfig
     store_topic: TopicConfig
+    broker_cleans: bool
     has_transactions: bool
     deletes: bool
     changes_leader: bool
@@ -29,6 +33,8 @@ class Mood:
     is_unclean: bool
     jump_ms: int
     """By how much the machine's clock jumps now and then, 0 for never."""
+    ahead_ms: int
+    """By how much it is ahead now and then and comes back soon, 0 for never."""
     busy: float
     """How often the broker does something before an operation of keeplast."""
     dies: float
@@ -37,9 +43,9 @@ class Mood:
     events: int
 
     @property
-    def by_timestamp(self) -> bool:
+    def by_version(self) -> bool:
         """Say whether the store cleans by another strategy than the broker."""
-        return self.store_topic.strategy is Strategy.TIMESTAMP
+        return self.store_topic.strategy is not Strategy.OFFSET
 
     @property
     def settings(self) -> dict[str, str]:
@@ -50,9 +56,8 @@ class Mood:
 def draw_mood(dice: random.Random) -> Mood:
     """Return what kind of run this is."""
     is_healthy = dice.random() < 0.2
-    by_timestamp = not is_healthy and dice.random() < 0.06
-    # With another strategy a record below the log start may outrank one above: not simulated.
-    deletes = not is_healthy and not by_timestamp and dice.random() < 0.3
+    by_version = not is_healthy and dice.random() < 0.09
+    deletes = not is_healthy and dice.random() < (0.5 if by_version else 0.3)
     policy = {"compact", "delete"} if deletes else {"compact"}
     retention_ms = DAY_MS if is_healthy else dice.choice([0, 60_000, HOUR_MS, HOUR_MS, DAY_MS])
     topic = TopicConfig(
@@ -60,20 +65,28 @@ def draw_mood(dice: random.Random) -> Mood:
         delete_retention_ms=retention_ms, retention_ms=dice.choice([-1, 2 * DAY_MS]),
         min_cleanable_dirty_ratio=0.0, index_interval_bytes=dice.choice([1, 200, 4096]),
     )  # fmt: skip
-    strategy = Strategy.TIMESTAMP if by_timestamp else Strategy.OFFSET
+    versions = [Strategy.TIMESTAMP, Strategy.HEADER]
+    strategy = dice.choice(versions) if by_version else Strategy.OFFSET
+    jump_ms = 0 if is_healthy or dice.random() < 0.8 else dice.choice(JUMPS_MS)
+    is_ahead = not (is_healthy or by_version or jump_ms) and dice.random() < 0.2
     return Mood(
         is_healthy=is_healthy,
         topic=topic,
         store_topic=replace(
-            topic, strategy=strategy, tier_chunk_bytes=dice.choice([-1, 4000, 1 << 20])
+            topic,
+            strategy=strategy,
+            strategy_header=VERSION_HEADER if strategy is Strategy.HEADER else None,
+            tier_chunk_bytes=dice.choice([-1, 4000, 1 << 20]),
         ),
+        broker_cleans=not by_version or dice.random() < 0.5,
         has_transactions=dice.random() < 0.7,
         deletes=deletes,
         changes_leader=dice.random() < 0.4,
         goes_down=not is_healthy and dice.random() < 0.4,
         is_unclean=not is_healthy and dice.random() < 0.08,
-        jump_ms=0 if is_healthy or dice.random() < 0.8 else dice.choice(JUMPS_MS),
-        busy=0.0 if by_timestamp else dice.choice([0.0, 0.0, 0.02, 0.08]),
+        jump_ms=jump_ms,
+        ahead_ms=dice.choice(AHEAD_MS) if is_ahead else 0,
+        busy=0.0 if by_version else dice.choice([0.0, 0.0, 0.02, 0.08]),
         dies=0.0 if is_healthy else dice.choice([0.0, 0.1, 0.3]),
         fails=0.0 if is_healthy else dice.choice([0.0, 0.0, 0.2]),
         time_step_ms=max(2 * retention_ms, HOUR_MS),
@@ -93,13 +106,17 @@ BESIDE_SWAP = "copied beside .swap"
 CHANGED_DURING = "the broker changed the directory during a copy"
 JUMP_AHEAD = "a clock jumps ahead"
 JUMP_BACK = "a clock jumps back"
+BACK_SEEN = "a clock was ahead for a while and nothing was missed"
+BACK_UNSEEN = "a clock was ahead for a while, and deletes may be missing"
 UNCLEAN = "a replica that lacked what was acknowledged was elected"
 OTHER_STRATEGY = "a store of another strategy copied behind the broker's cleaner"
+OUTRANKED = "records of another strategy's store are deleted from the front"
+WITHOUT_INDEXES = "an aborted transaction is copied without its index"
 
 GUARDED = (
     TOMBSTONE_DROPPED, MARKER_DROPPED, INDEX_MISSING, NOT_REPLICATED, TAIL_CUT, LOG_START_MOVED,
     BESIDE_DELETED, BESIDE_STAGED, BESIDE_SWAP, CHANGED_DURING, JUMP_AHEAD, JUMP_BACK,
-    OTHER_STRATEGY, UNCLEAN,
+    OTHER_STRATEGY, UNCLEAN, BACK_SEEN, BACK_UNSEEN, OUTRANKED, WITHOUT_INDEXES,
 )  # fmt: skip
 """What a guard is for: each has to occur in runs that are worth something."""
 

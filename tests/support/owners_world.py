@@ -16,17 +16,19 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from sqlalchemy import Engine, delete
 
-from keeplast.errors import CommitUnknownError, CompactionError, UnavailableError
+from keeplast.errors import CommitUnknownError, CompactionError, ConflictError, UnavailableError
 from keeplast.format.control import ControlType
 from keeplast.format.filename import CLEANED, DELETED, LOG, LOG_START_CHECKPOINT, SWAP, TXN_INDEX
 from keeplast.format.record import Record
 from keeplast.log.files import FileSystem
+from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.rewrite.runner import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
@@ -37,12 +39,15 @@ from keeplast.service.store_work import StoreWork
 from keeplast.store.tiered_store import TieredStore
 from keeplast.tier.metadata import schema
 from keeplast.tier.objects.object_store import object_key
+from keeplast.tier.state.continuity import SLACK_PARTS
 from tests.support.daemon_world import Published
 from tests.support.manual_clock import ManualClock
 from tests.support.owners_broker import Broker
 from tests.support.owners_disk import SharedFiles
-from tests.support.owners_model import Piece, Promise, by_offset, by_timestamp, decode_piece
+from tests.support.owners_model import Piece, Promise, decode_piece
 from tests.support.owners_mood import (
+    BACK_SEEN,
+    BACK_UNSEEN,
     BESIDE_DELETED,
     BESIDE_STAGED,
     BESIDE_SWAP,
@@ -55,13 +60,17 @@ from tests.support.owners_mood import (
     MARKER_DROPPED,
     NOT_REPLICATED,
     OTHER_STRATEGY,
+    OUTRANKED,
     TAIL_CUT,
     TOMBSTONE_DROPPED,
     UNCLEAN,
+    VERSION_HEADER,
+    WITHOUT_INDEXES,
     OwnersTally,
     draw_mood,
 )
 from tests.support.partition_maker import NOW_MS, PARTITION
+from tests.support.reference_cleaner import rank
 from tests.support.store_world import ToldOfStore
 from tests.support.tier_world import failure, seeded_secrets
 from tests.support.tier_world_model import Written
@@ -93,6 +102,7 @@ GRACE_MS = 60_000
 MEANWHILE_MAX = 60
 """What a broker does in the middle of one command. One that never keeps still while it is looked at
 is no broker: a turn of ``tier run`` would find something new each time, and take no end."""
+NOT_COMMITTED = "the commit did not happen"
 TRIES_BUSY = 3
 TRIES_MAX = 40
 GARBAGE_AGE_MS = 10 * 60_000
@@ -139,7 +149,7 @@ CAUSES = (
     Cause("removed before it was copied", lambda world: world.has_gap),
     Cause("has another history", lambda world: world.was_unclean),
     Cause("may have dropped deletes", lambda world: world.tally.broker_rounds > 0),
-    Cause("cleans by offset", lambda world: world.is_by_timestamp),
+    Cause("cleans by offset", lambda world: world.is_by_version),
 )
 """Everything that a copy may be refused for."""
 
@@ -181,7 +191,7 @@ class World:
         self._objects.fails = self._mood.fails / 10
         self._files = SharedFiles(self._tasks, self._clock)
         self.broker = Broker(self._files, ROOT, self._mood.topic, self._broker_clock, self._dice)
-        self.model = Promise(by_timestamp if self._mood.by_timestamp else by_offset)
+        self.model = Promise(partial(rank, topic=self._mood.store_topic))
         self._live: Live | None = None
         self._pieces: dict[str, Piece] = {}
         self._violation: AssertionError | None = None
@@ -189,6 +199,8 @@ class World:
         self._is_imported = False
         self._copied_ms = NOW_MS
         self._jumped = False
+        self._misses_deletes = False
+        """Whether deletes may be gone that nobody could know of."""
         # What the broker did since the running command began.
         self._meanwhiles = 0
         self._stages: set[str] = set()
@@ -221,9 +233,9 @@ class World:
         return self._was_unclean
 
     @property
-    def is_by_timestamp(self) -> bool:
+    def is_by_version(self) -> bool:
         """Say whether the store cleans by another strategy than the broker."""
-        return self._mood.by_timestamp
+        return self._mood.by_version
 
     # Happenings.
 
@@ -242,11 +254,15 @@ class World:
         if not mood.is_healthy:
             events.append((self._go_on_alone, 1.5))
         if mood.deletes:
-            events += [(self._delete_records, 1.5), (self._retain, 3)]
+            events += [(self._delete_records, 5 if mood.by_version else 1.5), (self._retain, 3)]
         if mood.changes_leader:
             events.append((self._change_leader, 3))
         if mood.goes_down:
             events.append((self._go_down, 3))
+        if mood.goes_down and mood.has_transactions:
+            events.append((self._copy_without_indexes, 1.5))
+        if mood.ahead_ms:
+            events.append((self._go_ahead_and_back, 2))
         if mood.is_unclean:
             events.append((self._elect_unclean, 2))
         choices, weights = [each for each, _ in events], [weight for _, weight in events]
@@ -300,14 +316,21 @@ class World:
             self._values += 1
             key = b"k%d" % self._dice.randrange(KEYS)
             value = None if self._dice.random() < 0.3 else b"v%d" % self._values
-            ahead_ms = self._dice.randint(-5_000, 0) if self._mood.by_timestamp else 0
-            records.append(Record(base + at, self._broker_clock.now_ms() + ahead_ms, key, value))
+            ahead_ms = self._dice.randint(-5_000, 0) if self._mood.by_version else 0
+            now_ms = self._broker_clock.now_ms() + ahead_ms
+            records.append(Record(base + at, now_ms, key, value, self._draw_headers()))
         self._append_batch(
             Written(base, self.broker.epoch, tuple(records), producer_id, 0, is_transactional)
         )
         self.broker.append(records, producer_id, is_transactional=is_transactional)
         if self._dice.random() < 0.7:
             self._acknowledge_up_to(self.broker.log_end)
+
+    def _draw_headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        """Return a version for a store that cleans by it; some records have none."""
+        if self._mood.store_topic.strategy is not Strategy.HEADER or self._dice.random() < 0.2:
+            return ()
+        return ((VERSION_HEADER.encode(), self._dice.randint(-3, 9).to_bytes(8, signed=True)),)
 
     def _append_batch(self, written: Written) -> None:
         self.model.write(written)
@@ -330,7 +353,7 @@ class World:
             self.broker.checkpoint()
 
     def _begin_round(self) -> None:
-        if self.broker.is_up and self.broker.begin_round():
+        if self._mood.broker_cleans and self.broker.is_up and self.broker.begin_round():
             self.tally.broker_rounds += 1
 
     def _step_round(self) -> None:
@@ -342,6 +365,10 @@ class World:
         self._begin_round()
         if self.broker.is_up:
             self.broker.finish_round()
+
+    def _clean_a_closed_segment(self) -> None:
+        for happening in (self._append, self._acknowledge, self._roll, self._whole_round):
+            happening()
 
     def _abort_behind_a_copy(self) -> None:
         """Let the store have the data of an aborted transaction, the broker its marker."""
@@ -374,7 +401,9 @@ class World:
         if self.broker.is_up:
             start = self.broker.log_start
             self.broker.delete_records(self._dice.randint(start, self.broker.high_watermark))
-            self.tally.happened["DeleteRecords"] += self.broker.log_start > start
+            has_moved = self.broker.log_start > start
+            self.tally.happened["DeleteRecords"] += has_moved
+            self.tally.happened[OUTRANKED] += has_moved and self._mood.by_version
 
     def _retain(self) -> None:
         if self.broker.is_up:
@@ -415,6 +444,50 @@ class World:
                 self.broker.lose_indexes()
         else:
             self.broker.start()
+
+    def _copy_without_indexes(self) -> None:
+        """Let somebody copy an aborted transaction from logs that have lost their indexes."""
+        broker = self.broker
+        if not broker.is_up:
+            return
+        for producer_id in sorted(broker.open_transactions()):
+            self._end(producer_id, ControlType.COMMIT)
+        producer_id = self._dice.choice(TRANSACTIONAL)
+        self._write(producer_id, is_transactional=True)
+        self._end(producer_id, ControlType.ABORT)
+        self._acknowledge()
+        self._roll()
+        broker.stop(is_crash=False)
+        broker.lose_indexes()
+        self.tally.happened[WITHOUT_INDEXES] += broker.missing_index(broker.log_end)
+        self._copy()
+        broker.start()
+
+    def _go_ahead_and_back(self) -> None:
+        """Let the machine's clock be ahead for a while, in which the broker may clean.
+
+        A copy in between remembers it. Without one nobody can tell what the broker has dropped by
+        then from what it has dropped later, unless clocks may differ by so much.
+        """
+        retention_ms = self._mood.topic.delete_retention_ms
+        if self._dice.random() < 0.6:
+            # This round gives tombstones a horizon, and one in between goes by it.
+            self._clean_a_closed_segment()
+        before, copied_ms = self.tally.broker_rounds, self._copied_ms
+        is_under_way = self.broker.is_swapping
+        self._advance(self._mood.ahead_ms)
+        meanwhile = [self._append, self._roll, self._checkpoint, self._clean_a_closed_segment]
+        if self._dice.random() < 0.4:
+            meanwhile.append(self._copy)
+        for _ in range(self._dice.randint(1, 5)):
+            self._dice.choice(meanwhile)()
+        has_cleaned = self.tally.broker_rounds > before or is_under_way
+        is_unseen = has_cleaned and self._copied_ms == copied_ms
+        is_unseen &= 0 < retention_ms < SLACK_PARTS * self._mood.ahead_ms
+        self._advance(-self._mood.ahead_ms)
+        self._jumped = True
+        self._misses_deletes |= is_unseen
+        self.tally.happened[BACK_UNSEEN if is_unseen else BACK_SEEN] += 1
 
     def _meanwhile(self) -> None:
         """Let the broker do something in the middle of a command."""
@@ -510,7 +583,7 @@ class World:
 
     def _begin_promise(self) -> None:
         """Let a store of another strategy that begins with the broker's log be promised that."""
-        if self._mood.by_timestamp and (self._live is None or not self._live.routes):
+        if self._mood.by_version and (self._live is None or not self._live.routes):
             self.model.take(self.broker.offsets(), self.broker.log_end)
 
     def _take_turn(self) -> None:
@@ -622,7 +695,8 @@ class World:
 
     def _judge(self, name: str, error: Exception) -> None:
         """Account for a command that did not do it; AssertionError when it should have."""
-        if isinstance(error, (UnavailableError, CommitUnknownError)):
+        is_undone = isinstance(error, ConflictError) and NOT_COMMITTED in str(error)
+        if is_undone or isinstance(error, (UnavailableError, CommitUnknownError)):
             self.tally.faults += 1
             is_mine = self._mood.fails > 0 or self._interfered
             require(is_mine, f"{name} failed by itself. {type(error).__name__}: {error}")
@@ -666,7 +740,9 @@ class World:
             # What lies below a log start that was followed is not replaced.
             gone = {r[2] for r in before.routes if r[1] >= live.log_start} - kept
             self.tally.replacements += bool(gone)
-            require(not (gone and self._mood.is_healthy), "what a healthy broker had was replaced")
+            # An import that was begun and not ended has left no word of when it looked.
+            is_promised = self._mood.is_healthy and self._is_imported
+            require(not (gone and is_promised), "what a healthy broker had was replaced")
         if self._diverged is not None and live.routes and live.end > self._diverged:
             grown = before is not None and live.end > before.end
             require(not grown, "a store goes on with another history than its own")
@@ -703,6 +779,7 @@ class World:
         self.model.check_pieces(
             pieces, start=start, end=end, where=where,
             fresh_from_ms=NOW_MS << 1 if self._jumped else fresh_ms,
+            misses_deletes=self._misses_deletes,
         )  # fmt: skip
         self.tally.reads += 1
 
@@ -741,7 +818,7 @@ class World:
         if self.broker.log_end > self.model.acknowledged:
             found.append(NOT_REPLICATED)
         checkpoint = self.broker.cleaner_checkpoint()
-        if self._mood.by_timestamp and checkpoint is not None and checkpoint > end:
+        if self._mood.by_version and checkpoint is not None and checkpoint > end:
             found.append(OTHER_STRATEGY)
         if self._named_log_start() > (0 if self._live is None else self._live.log_start):
             found.append(LOG_START_MOVED)
@@ -759,8 +836,7 @@ class World:
     def _pass_time(self) -> None:
         mood = self._mood
         if mood.jump_ms and self._dice.random() < 0.2:
-            # Both owners are on one machine. What goes ahead and comes back is not told from
-            # a short time by anybody, so that a run has the one or the other.
+            # Both owners are on one machine. In a run its clock goes ahead, or back, or both.
             self._advance(mood.jump_ms)
             self._jumped = True
             self.tally.happened[JUMP_AHEAD if mood.jump_ms > 0 else JUMP_BACK] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -408,6 +409,38 @@ def test_by_timestamp_a_broker_that_was_seen_to_clean_is_refused_before_anything
     log.roll()
     with pytest.raises(RefusedError, match="cleans by offset"):
         log.copy()
+
+
+def write_watermark(log: CleanedDirectory, offset: int) -> None:
+    """Be a broker that writes its high watermark down now."""
+    update_checkpoint(
+        LocalFiles(), log.directory.parent, REPLICATION_CHECKPOINT, {PARTITION: offset}
+    )
+    path = log.directory.parent / REPLICATION_CHECKPOINT
+    os.utime(path, ns=(log.clock.now_ms() * 10**6,) * 2)
+
+
+def test_what_was_merged_across_an_older_high_watermark_is_not_taken_for_uncleaned(
+    tmp_path: Path,
+) -> None:
+    """The segment with the watermark began above the store's end before it was merged."""
+    log = with_a_delete(tmp_path)
+    log.clean()
+    log.put(b"c", b"1")
+    log.put(b"d", b"1")
+    log.roll()
+    log.clean()
+    log.put(b"e", b"1")
+    log.clock.advance(DAY_MS // 2)
+    write_watermark(log, 4)
+    log.copy()
+    assert 2 == log.state.remote_end
+    log.clock.advance(DAY_MS // 2 + HOUR_MS)
+    write_watermark(log, log.log.log_end)
+    log.clean()
+    log.copy()
+    assert [Doubt.TOO_LATE] == [each.hazard.doubt for each in log.replaced]
+    assert b"k" not in log.exported().final_values()
 
 
 def test_a_healthy_broker_is_neither_refused_nor_replaced(tmp_path: Path) -> None:

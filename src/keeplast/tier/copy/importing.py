@@ -45,6 +45,7 @@ from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.tier.copy.contents import (
     ContentReader,
+    is_untouched_from,
     opened_in_directory,
     opened_in_store,
     parts_to_copy,
@@ -218,8 +219,13 @@ def import_segments(
         if done is not None:
             replaced(done)
     visit = Visit(began_ms, listing.active.base_offset, topic.delete_retention_ms)
-    if state.remote_end < visit.uncleaned_from and replicated_ms is not None:
-        # What ended above the high watermark as it was last written down had not been cleaned.
+    if (
+        state.remote_end < visit.uncleaned_from
+        and replicated_ms is not None
+        # What began above the high watermark as it was last written down had not been cleaned. In
+        # the segment with the store's end that is to be seen: it may have been merged since.
+        and is_untouched_from(state.remote_end, listing, files)
+    ):
         visit = replace(visit, at_ms=replicated_ms, uncleaned_from=state.remote_end)
     _remember(store, state, directory_id(directory, files), visits, visit, began_ms, cleaned_to)
     return state

@@ -32,14 +32,14 @@ from keeplast.errors import (
     RefusedError,
     UnavailableError,
 )
-from keeplast.format.filename import LOG_START_CHECKPOINT, parse_partition_directory
+from keeplast.format.filename import parse_partition_directory
 from keeplast.format.message_set import Batch
 from keeplast.format.record import Record
 from keeplast.inspect.state import read_state
-from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
+from keeplast.log.log_start import noted_log_start
 from keeplast.log.object_paths import is_object_path, place_path
-from keeplast.log.partition_log import SegmentFiles, list_partition
+from keeplast.log.partition_log import SegmentFiles, is_empty_log, list_partition
 from keeplast.log.settled import settled_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
@@ -114,17 +114,15 @@ class OpenLog:
         return f"OpenLog({str(self.path)!r})"
 
     def segments(self) -> tuple[Segment, ...]:
-        """Return the segments by ascending base offset; RefusedError when there is none."""
-        listed = list_partition(self.path, self._files).segments
+        """Return the segments by ascending base offset, none of a log that has no file yet.
+
+        RefusedError when what is in the directory is not understood.
+        """
+        is_empty = is_empty_log(self.path, self._files)
+        listed = () if is_empty else list_partition(self.path, self._files).segments
         return tuple(
-            Segment(
-                each.base_offset,
-                each.size_bytes,
-                each.mtime_ms,
-                each.log_path,
-                each is listed[-1],
-            )
-            for each in listed
+            Segment(s.base_offset, s.size_bytes, s.mtime_ms, s.log_path, s is listed[-1])
+            for s in listed
         )
 
     def log_start_offset(self) -> int:
@@ -133,10 +131,9 @@ class OpenLog:
         Records below it are deleted, though their batch or segment may still have them.
         CorruptError when ``log-start-offset-checkpoint`` cannot be read.
         """
-        offsets = read_checkpoint(self._files, self.path.parent, LOG_START_CHECKPOINT)
-        first = list_partition(self.path, self._files).segments[0].base_offset
-        # A replica that is marked is not the one that the checkpoint is about.
-        return first if self._mark is not None else max(offsets.get(self.partition, 0), first)
+        noted = noted_log_start(self._files, self.path)
+        first = list_partition(self.path, self._files, if_empty=noted).segments[0].base_offset
+        return max(noted, first)
 
     def batches(self, *, from_offset: int = 0) -> Iterator[Batch]:
         """Yield the batches whose last offset is at or above ``from_offset``, in log order.
@@ -183,7 +180,7 @@ class OpenLog:
         clock = SystemClock()
         for _ in range(STATE_TRIES_MAX):
             log_start = self.log_start_offset()
-            listing = settled_partition(self.path, self._files, clock)
+            listing = settled_partition(self.path, self._files, clock, if_empty=log_start)
             batches = partial(self._checked_batches, log_start)
             found, end = read_state(batches, topic, log_start=log_start)
             if end < self.log_start_offset():
@@ -410,7 +407,10 @@ class OpenLog:
 
     def _listed(self, from_offset: int) -> tuple[SegmentFiles, ...]:
         """Return the segments that may hold ``from_offset`` and what follows."""
-        listed = settled_partition(self.path, self._files, SystemClock()).segments
+        files, start = self._files, noted_log_start(self._files, self.path)
+        listed = settled_partition(self.path, files, SystemClock(), if_empty=start).segments
+        if len(listed) == 1 and not listed[0].size_bytes:
+            return ()  # the only segment of an empty log may have no file
         first = [i for i, each in enumerate(listed) if each.base_offset <= from_offset]
         return listed[first[-1] if first else 0 :]
 

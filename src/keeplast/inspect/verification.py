@@ -29,11 +29,7 @@ from numpy.typing import NDArray
 
 from keeplast.columns.fingerprints import PRIME
 from keeplast.errors import CorruptError, RefusedError
-from keeplast.format.filename import (
-    CLEANER_CHECKPOINT,
-    LOG_START_CHECKPOINT,
-    parse_partition_directory,
-)
+from keeplast.format.filename import CLEANER_CHECKPOINT, parse_partition_directory
 from keeplast.format.record import Record
 from keeplast.inspect.comparison import Compared, Comparison, Ground, Horizons
 from keeplast.inspect.final_records import (
@@ -53,6 +49,7 @@ from keeplast.inspect.verdicts import Check, Finding, Findings, VerificationRepo
 from keeplast.inspect.verified_log import VerifiedLog
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
+from keeplast.log.log_start import noted_log_start
 from keeplast.model.offsets import INT64_MAX, delete_horizon
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.kernels import load_kernels
@@ -314,16 +311,9 @@ class Verifier:
         says_so = (
             (policy.is_compacted and policy.expires)
             or any(each.expired for each in rounds)
-            or max(self._log_start(log), self._log_start(after)) >= after.start
+            or any(noted_log_start(self._files, each.path) >= after.start for each in (log, after))
         )
         return after.start if says_so else 0
-
-    def _log_start(self, log: VerifiedLog) -> int:
-        parsed = parse_partition_directory(log.path.name)
-        if parsed is None:
-            return 0
-        lines = read_checkpoint(self._files, log.path.parent, LOG_START_CHECKPOINT)
-        return lines.get(parsed.partition, 0)
 
     def _first_dirty(self, log: VerifiedLog) -> int:
         offset = self._checkpoint(log)

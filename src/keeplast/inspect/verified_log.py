@@ -24,6 +24,7 @@ from keeplast.format.compression import Codec, decompress
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.format.record import Record, encode_record
 from keeplast.log.files import FileSystem, reading
+from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, find_tail, list_partition
 from keeplast.log.windows import Window, WindowBuffers, read_windows
 from keeplast.model.strategy import Strategy
@@ -86,7 +87,8 @@ class VerifiedLog:
         """List the directory and find where the log ends."""
         self.path = path
         self.files = files
-        self.listing: PartitionFiles = list_partition(path, files)
+        start = noted_log_start(files, path)
+        self.listing: PartitionFiles = list_partition(path, files, if_empty=start)
         self.tail = find_tail(self.listing, files)
 
     @property
@@ -108,6 +110,8 @@ class VerifiedLog:
         self, segment: SegmentFiles, buffers: WindowBuffers, *, checks_crc: bool
     ) -> Iterator[Window]:
         """Yield the batches of one segment; CorruptError where it cannot be read on."""
+        if not segment.size_bytes:
+            return  # the only one of an empty log may have no file
         is_active = segment is self.listing.active
         end = self.tail.valid_bytes if is_active else segment.size_bytes
         path = segment.log_path

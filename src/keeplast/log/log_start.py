@@ -31,6 +31,7 @@ from keeplast.format.filename import (
     DELETED,
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_CHECKPOINT,
+    parse_partition_directory,
     parse_segment_file,
 )
 from keeplast.format.leader_epoch import LeaderEpoch
@@ -42,6 +43,19 @@ from keeplast.log.checkpoints import (
 )
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
+
+
+def noted_log_start(files: FileSystem, directory: Path) -> int:
+    """Return the log start offset that the data directory of a partition notes, 0 without a line.
+
+    0 too for a directory that is not in service: the line is then another's. CorruptError when
+    ``log-start-offset-checkpoint`` cannot be read.
+    """
+    parsed = parse_partition_directory(directory.name)
+    if parsed is None or parsed.mark is not None:
+        return 0
+    noted = read_checkpoint(files, directory.parent, LOG_START_CHECKPOINT)
+    return noted.get(parsed.partition, 0)
 
 
 def raise_log_start(

@@ -23,6 +23,7 @@ from keeplast.errors import ConflictError, RefusedError
 from keeplast.format.filename import CLEANED, CLEANER_CHECKPOINT, parse_segment_file
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
+from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import PartitionFiles
 from keeplast.log.settled import settled_partition
 from keeplast.log.windows import WindowBuffers
@@ -107,7 +108,7 @@ def was_cleaned_past(
     Not while ``end_offset`` lies in the active segment. Segments that retention removed are no
     sign of it.
     """
-    listing = settled_partition(path, files, clock)
+    listing = settled_partition(path, files, clock, if_empty=noted_log_start(files, path))
     if listing.active.base_offset <= end_offset:
         return False
     first = listing.segments[0].base_offset

@@ -39,8 +39,9 @@ def directory_bounds(
     """Return what of a directory its readers may see; without checkpoints all of it."""
 
     def look() -> LogBounds:
-        listing = settled_partition(directory, files, clock)
         checkpoints = load_checkpoints(files, directory.parent)
+        known_start = checkpoints.log_start.get(partition, 0)
+        listing = settled_partition(directory, files, clock, if_empty=known_start)
         tail = find_tail(listing, files)
         bounds = find_bounds(partition, CleanRequest(()), checkpoints, listing, tail)
         _check_log_start(directory, bounds.log_start, tail.log_end)
@@ -104,17 +105,19 @@ def follow_log_start(
     # Before the segments: a log start of now may lie beyond the end that the log had then.
     noted = read_checkpoint(files, directory.parent, LOG_START_CHECKPOINT).get(state.partition)
     # Between two renames of a swap the log would seem to begin later than it does.
-    listing = settled_partition(directory, files, clock)
+    listing = settled_partition(directory, files, clock, if_empty=noted or 0)
     log_start = find_directory_log_start(
         topic, lineage=lineage, first_base=listing.segments[0].base_offset, noted=noted
     )
     if log_start <= state.log_start:
         return state
     if log_start > listing.active.base_offset:
-        tail = while_it_moves(
-            directory, files, lambda: find_tail(settled_partition(directory, files, clock), files)
-        )
-        _check_log_start(directory, log_start, tail.log_end)
+
+        def find_end() -> int:
+            listed = settled_partition(directory, files, clock, if_empty=noted or 0)
+            return find_tail(listed, files).log_end
+
+        _check_log_start(directory, log_start, while_it_moves(directory, files, find_end))
     # By the log start alone: what retention lets go is for an expiry to say.
     only_start = replace(topic, cleanup_policy=topic.cleanup_policy - {"delete"})
     expire_remote(

@@ -24,6 +24,7 @@ from pathlib import Path
 from keeplast.cleaner.erasure import BasisKind, Eligibility, ErasureBasis
 from keeplast.inspect.status import TombstoneReading, find_status, largest_timestamp
 from keeplast.log.files import FileSystem
+from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import (
     PartitionFiles,
     Tail,
@@ -109,7 +110,7 @@ def find_tier_erasure(
         remote = RoundFiles(objects, state.partition, state.topic_id, segments)
         parts.append(due(remote, remote.path, remote.end))
     if directory is not None:
-        listing = list_partition(directory, files)
+        listing = list_partition(directory, files, if_empty=noted_log_start(files, directory))
         tail = find_tail(listing, files)
         local = listing, tail
         if tail.log_end > state.remote_end:

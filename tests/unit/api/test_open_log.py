@@ -133,3 +133,26 @@ def test_the_state_of_a_brokers_own_topic_ranks_by_offset(tmp_path: Path) -> Non
     assert b"newer" == keeplast.open_log(directory).state(by_time)[b"g"].value
     with pytest.raises(keeplast.RefusedError, match="by offset"):
         keeplast.open_log(directory).plan(by_time)
+
+
+@pytest.mark.parametrize("log_start", [0, 7])
+def test_a_directory_without_segments_is_an_empty_log(tmp_path: Path, log_start: int) -> None:
+    """As for a broker, which makes the first segment when it starts."""
+    (tmp_path / "t-0").mkdir()
+    if log_start:
+        (tmp_path / "log-start-offset-checkpoint").write_text(f"0\n1\nt 0 {log_start}\n")
+    log = keeplast.open_log(tmp_path / "t-0")
+    assert () == log.segments()
+    assert log_start == log.log_start_offset()
+    assert ([], []) == (list(log.batches()), list(log.records()))
+    assert {} == log.state(COMPACT)
+    assert "nothing to clean: the log is empty" == log.plan(COMPACT).rounds[-1].reason
+
+
+def test_a_directory_with_a_staged_segment_alone_is_no_empty_log(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / f"{0:020d}.log.deleted").touch()
+    log = keeplast.open_log(tmp_path / "t-0")
+    for read in (log.segments, log.log_start_offset, lambda: list(log.records())):
+        with pytest.raises(keeplast.RefusedError, match="no segment"):
+            read()

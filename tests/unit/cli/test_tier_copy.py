@@ -237,3 +237,51 @@ def test_an_import_says_what_it_has_left_out_above_the_high_watermark(
     update_checkpoint(LocalFiles(), log.directory.parent, REPLICATION_CHECKPOINT, noted)
     run = keeplast(*bring)
     assert (True, False) == ("offsets 0..16" in run.out, "left out" in run.err)
+
+
+def import_empty(tmp_path: Path, keeplast: Command, log_start: int) -> str:
+    """Take in a directory without segments; returns the store."""
+    data, url = tmp_path / "data", f"sqlite:///{tmp_path / 'meta.db'}"
+    (data / "t-0").mkdir(parents=True)
+    (data / "log-start-offset-checkpoint").write_text(f"0\n1\nt 0 {log_start}\n")
+    keeplast("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
+    taken = keeplast(
+        "tier", "import", data, "--store", url, "--config", "cleanup.policy=compact", "--json"
+    )
+    assert 0 == taken.code, taken.err
+    (found,) = taken.document["partitions"]
+    assert (0, log_start, log_start) == (
+        found["added"], found["log_start"], found["remote_end"],
+    )  # fmt: skip
+    return url
+
+
+def test_a_directory_without_segments_is_taken_in_at_its_log_start(
+    tmp_path: Path, keeplast: Command
+) -> None:
+    url = import_empty(tmp_path, keeplast, 7)
+    again = keeplast("tier", "copy", tmp_path / "data", "--store", url)
+    assert (0, "t-0: 0 segments copied") == (again.code, again.out[:22]), again.err
+    assert "t-0: holds" in keeplast("tier", "verify", "--store", url).out
+
+
+def test_a_directory_without_segments_is_copied_when_it_fills(
+    tmp_path: Path, keeplast: Command
+) -> None:
+    url = import_empty(tmp_path, keeplast, 0)
+    (tmp_path / "data" / "t-0").rmdir()
+    fill(LogBuilder(tmp_path / "data" / "t-0", TOPIC), 1)
+    run = keeplast("tier", "copy", tmp_path / "data", "--store", url)
+    assert "t-0: 1 segment copied, 1 in the store" in run.out, run.err
+    assert "t-0: holds" in keeplast("tier", "verify", "--store", url).out
+
+
+def test_a_directory_that_has_lost_its_segments_takes_nothing_from_the_store(
+    tmp_path: Path, keeplast: Command, store: str, log: LogBuilder
+) -> None:
+    for path in log.directory.iterdir():
+        path.unlink()
+    run = keeplast("tier", "copy", tmp_path / "data", "--store", store, "--json")
+    (found,) = run.document["partitions"]
+    assert (3, 0, 12) == (found["segments"], found["log_start"], found["remote_end"])
+    assert "t-0: holds" in keeplast("tier", "verify", "--store", store).out

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from keeplast.errors import InvalidError
+from keeplast.format.checkpoint import encode_offsets
 from keeplast.format.compression import Codec
+from keeplast.format.filename import LOG_START_CHECKPOINT
 from keeplast.format.legacy import encode_message_set
 from keeplast.format.record import Record
 from keeplast.inspect.final_records import (
@@ -173,6 +175,29 @@ def test_younger_than_the_lag_must_not_be_touched(tmp_path: Path) -> None:
     assert [20, 19] == [finding.offset for finding in report.check("untouched").findings]
     unknown = verifier(topic=topic).verify_pair(pair.before, pair.after)
     assert "untouched" in unjudged(unknown)
+
+
+@pytest.mark.parametrize("log_start", [0, 7])
+def test_empty_logs_hold(tmp_path: Path, log_start: int) -> None:
+    before, after = (tmp_path / name / str(PARTITION) for name in ("before", "after"))
+    for place in (before, after):
+        place.mkdir(parents=True)
+        (place.parent / LOG_START_CHECKPOINT).write_bytes(encode_offsets({PARTITION: log_start}))
+    for report in (
+        verifier().verify_pair(before, after),
+        verifier().verify_replicas(before, after),
+    ):
+        assert Verdict.HOLDS is report.verdict, report.to_json()
+
+
+def test_log_that_has_lost_all_its_segments_is_broken(tmp_path: Path) -> None:
+    pair = make_pair(tmp_path / "made")
+    empty = tmp_path / "empty" / str(PARTITION)
+    empty.mkdir(parents=True)
+    report = verifier(now_ms=SECOND_MS).verify_pair(pair.before, empty)
+    assert {"winners", "untouched"} <= set(broken(report)), report.to_json()
+    (empty / f"{0:020d}.log.deleted").touch()
+    assert ["readable"] == broken(verifier().verify_pair(pair.before, empty))
 
 
 def test_replicas_cleaned_at_different_times_hold(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from keeplast.config.sources import read_settings
 from keeplast.errors import CompactionError, InvalidError
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles
+from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import find_tail, list_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.store.directory import directory_bounds
@@ -157,7 +158,8 @@ def _taken_over(
 def _left_out(path: Path, partition: TopicPartition, state: PartitionState) -> str | None:
     """Return what of a directory an import has not taken, None when it has all of it."""
     files = LocalFiles()
-    log_end = find_tail(list_partition(path, files), files).log_end
+    listing = list_partition(path, files, if_empty=noted_log_start(files, path))
+    log_end = find_tail(listing, files).log_end
     if state.remote_end >= log_end:
         return None
     high_watermark = directory_bounds(files, partition, path, SystemClock()).high_watermark

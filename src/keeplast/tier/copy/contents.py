@@ -56,7 +56,8 @@ def parts_to_copy(
         is_active, end = segment is listing.active, segment_end
         if until is not None and (is_active or end > until):
             return
-        is_cut = high_watermark is not None and end > high_watermark
+        has_any = segment.size_bytes > 0  # the only one of an empty log may have no file
+        is_cut = high_watermark is not None and end > high_watermark and has_any
         if is_cut:
             end = find_cut(files, segment, int(high_watermark or 0), index_interval_bytes)
         if end > segment.base_offset:

@@ -39,6 +39,7 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.partition_metadata import PartitionMetadata
 from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, update_checkpoint
 from keeplast.log.files import FileSystem
+from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import PartitionFiles, find_tail, list_partition
 from keeplast.log.transactions import TransactionFold
 from keeplast.model.strategy import Strategy
@@ -283,7 +284,7 @@ def adopt_checkpoint(
     target = min(checkpoint, state.remote_end)
     if target <= state.first_dirty():
         return state
-    listing = list_partition(directory, files)
+    listing = list_partition(directory, files, if_empty=noted_log_start(files, directory))
     if checkpoint > find_tail(listing, files).log_end:
         # As a broker does: one beyond the log's end is of another log.
         return state

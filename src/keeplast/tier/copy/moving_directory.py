@@ -23,6 +23,7 @@ from keeplast.errors import CorruptError, InvalidError, RefusedError, Unavailabl
 from keeplast.format import meta_properties
 from keeplast.format.filename import META_PROPERTIES, PARTITION_METADATA
 from keeplast.log.files import FileSystem
+from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, list_partition
 from keeplast.log.settled import settled_partition
 
@@ -52,7 +53,8 @@ def still_listing(directory: Path, files: FileSystem, clock: Clock) -> Partition
     """
     before: list[Identity] | None = None
     for _ in range(LISTINGS_MAX):
-        listing = settled_partition(directory, files, clock)
+        start = noted_log_start(files, directory)
+        listing = settled_partition(directory, files, clock, if_empty=start)
         found = [identity(segment) for segment in listing.segments[:-1]]
         found.append((listing.active.base_offset, listing.active.inode, 0, 0))
         if found == before:

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from keeplast.cli.main import app
+from keeplast.errors import INSTALLING
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -52,6 +53,11 @@ def test_links_lead_somewhere(page: Path) -> None:
         target = (page.parent / name).resolve() if name else page
         assert target.exists(), link
         assert not anchor or anchor in heading_anchors(target), link
+
+
+def test_the_page_that_errors_name_is_there() -> None:
+    name, _, anchor = INSTALLING.partition("#")
+    assert anchor in heading_anchors(ROOT / name)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))

@@ -20,6 +20,8 @@ failed first and end with ``name=value`` pairs.
 from __future__ import annotations
 
 import errno
+import shlex
+from pathlib import PurePath
 from typing import Any
 
 
@@ -121,6 +123,22 @@ def invariant(condition: bool, message: str) -> None:
     """Raise :class:`InvariantError` unless ``condition`` holds; stays on under ``python -O``."""
     if not condition:
         raise InvariantError(message)
+
+
+INSTALLING = "docs/operations/rolling-clean.md#on-the-broker-host"
+
+
+def installing(extra: str) -> str:
+    """Return how to get what ``extra`` brings; no package index has keeplast."""
+    return (
+        f"install keeplast with it: pip install '.[{extra}]' in a clone, or its wheels as "
+        f"{INSTALLING} says"
+    )
+
+
+def making(directory: PurePath) -> str:
+    """Return how to get a directory that only the user may make: a name may be mistyped."""
+    return f"make it (mkdir -p {shlex.quote(str(directory))})"
 
 
 _REMEDIES = {

@@ -14,7 +14,7 @@ from keeplast.cli.frame.guard import run_guarded
 from keeplast.cli.frame.places import object_option, place
 from keeplast.cli.frame.wiring import RunnerName, check_runner, open_runner
 from keeplast.cli.show.output import JSON_VERSION
-from keeplast.errors import InvalidError
+from keeplast.errors import InvalidError, installing
 from keeplast.log.object_paths import shown
 from keeplast.model.escapes import printable
 
@@ -175,7 +175,7 @@ def _source(values: ExportOptions) -> SourceOptions:
 def _require_pyarrow() -> None:
     if importlib.util.find_spec("pyarrow") is None:
         raise InvalidError(
-            "pyarrow is not installed, and it writes Parquet; run pip install 'keeplast[spark]' "
+            f"pyarrow is not installed, and it writes Parquet; {installing('spark')} "
             "(--runner local needs no Java)"
         )
 

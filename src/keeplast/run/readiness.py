@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from keeplast.errors import RefusedError
+from keeplast.errors import RefusedError, making
 from keeplast.format.filename import CLEAN_SHUTDOWN, CLEANER_CHECKPOINT, LOCK, META_PROPERTIES
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.object_paths import is_object_path
@@ -68,7 +68,8 @@ def _is_taken(path: Path, partitions: Collection[Path]) -> bool:
 def _try_receipt(files: FileSystem, path: Path) -> None:
     if not path.name or not path.parent.is_dir():
         raise RefusedError(
-            f"there is no directory for the receipt; make it, or name another. --receipt={path}"
+            f"there is no directory for the receipt; {making(path.parent)}, or name another. "
+            f"--receipt={path}"
         )
     if path.is_symlink():
         raise RefusedError(f"the receipt is a link; name the file itself. --receipt={path}")

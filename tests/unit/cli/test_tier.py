@@ -480,3 +480,15 @@ def test_the_password_of_what_is_no_url_is_not_shown(keeplast: Command) -> None:
     assert 2 == run.code
     assert "url=***@host/db" in run.err
     assert "hidden" not in run.err
+
+
+def test_directories_that_are_not_there_are_named_with_the_remedy(
+    tmp_path: Path, keeplast: Command
+) -> None:
+    lacking = tmp_path / "no such" / "place"
+    run = keeplast("tier", "init", "--store", f"sqlite:///{lacking / 'meta.db'}", "--objects", "x")
+    assert (2, True) == (run.code, f"make it (mkdir -p '{lacking}')" in run.err), run.err
+    data = shutil.copytree(SAMPLE, tmp_path / "other")
+    run = keeplast("clean", data, "--runner", "local", "--receipt", lacking / "receipt")
+    assert (4, True) == (run.code, f"make it (mkdir -p '{lacking}')" in run.err), run.err
+    assert not lacking.parent.exists()

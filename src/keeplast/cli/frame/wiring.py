@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from keeplast.errors import InvalidError
+from keeplast.errors import InvalidError, installing
 
 if TYPE_CHECKING:
     from keeplast.log.files import FilesRecipe
@@ -94,6 +94,6 @@ def check_runner(runner: RunnerName, *, master: str | None) -> None:
         )
     if runner is RunnerName.SPARK and importlib.util.find_spec("pyspark") is None:
         raise InvalidError(
-            "pyspark is not installed; run pip install 'keeplast[spark]', or use --runner local. "
+            f"pyspark is not installed; {installing('spark')}, or use --runner local. "
             "--runner=spark"
         )

@@ -221,7 +221,7 @@ def check_packages() -> None:
     """Raise InvalidError when the packages of the tier are not installed."""
     import importlib.util
 
-    from keeplast.errors import InvalidError
+    from keeplast.errors import InvalidError, installing
 
     missing = [
         name
@@ -230,8 +230,7 @@ def check_packages() -> None:
     ]
     if missing:
         raise InvalidError(
-            "the tier needs more packages; run pip install 'keeplast[tier]'. "
-            f"missing={', '.join(missing)}"
+            f"the tier needs more packages; {installing('tier')}. missing={', '.join(missing)}"
         )
 
 

@@ -24,7 +24,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from keeplast.errors import InvalidError, RefusedError, UnavailableError
+from keeplast.errors import InvalidError, RefusedError, UnavailableError, installing, making
 from keeplast.model.redaction import secrets_of, shown_url, without_secrets
 
 MIGRATIONS = Path(__file__).with_name("migrations")
@@ -181,6 +181,11 @@ def _create(url: str) -> Engine:
     parsed = parse_database_url(url)
     path = _sqlite_path(parsed)
     if path is not None:
+        if not path.parent.is_dir():
+            raise InvalidError(
+                f"there is no directory for the metadata store; {making(path.parent)}, or correct "
+                f"--store. url={shown_url(url)}"
+            )
         _make_private(path)
         engine = create_engine(parsed, connect_args={"timeout": BUSY_SECONDS})
         event.listen(engine, "connect", _set_up_sqlite)
@@ -203,7 +208,7 @@ def _create(url: str) -> Engine:
         )  # fmt: skip
     except ImportError as error:
         raise InvalidError(
-            "PostgreSQL needs its driver; run pip install 'keeplast[tier]'. "
+            f"PostgreSQL needs its driver; {installing('tier')}. "
             f"url={shown_url(url)} missing={error.name}"
         ) from error
     except (ArgumentError, ValueError, TypeError):

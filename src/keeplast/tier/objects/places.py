@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from keeplast.errors import InvalidError
+from keeplast.errors import InvalidError, installing
 from keeplast.log.files import FilesRecipe, LocalRecipe
 from keeplast.log.object_paths import is_object_path, url_of
 
@@ -31,7 +31,7 @@ def recipe_of(places: Iterable[Path | None], options: Mapping[str, str]) -> File
         from keeplast.tier.objects.mounted_files import mount
     except ModuleNotFoundError as error:
         raise InvalidError(
-            f"object stores need one more package; run pip install 'keeplast[s3]'. "
+            f"object stores need one more package; {installing('s3')}. "
             f"url={url_of(remote[0])} missing={error.name}"
         ) from error
     return mount(remote, dict(options))

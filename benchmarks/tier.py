@@ -22,15 +22,19 @@ from keeplast.clock import SystemClock
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.kernels import load_kernels
 from keeplast.run.local_runner import LocalRunner
-from keeplast.store.round import TierRequest, clean_remote
+from keeplast.store.horizons import RemoteHorizons
+from keeplast.store.round import clean_remote
+from keeplast.store.store_place import StorePlace
+from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.tier.copy.importing import import_segments, read_lineage, read_topic_id
 from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.filters import KEY_BYTES, KEY_FACT
 from keeplast.tier.objects.object_store import ObjectStore, ObjectWriter, StoredObject
+from keeplast.tier.objects.round_files import round_path
 from keeplast.tier.objects.stores import open_objects
 from keeplast.tier.state.partition_state import PartitionState
 
@@ -206,16 +210,20 @@ class Store:
     def clean(self, chunk_bytes: int, shape: Shape | None) -> tuple[float, float, int, float]:
         """Do a round; returns processor seconds, share skipped, filter bytes and their share."""
         topic = replace(self._topic, tier_chunk_bytes=chunk_bytes)
-        request = TierRequest(topic, CleanerConfig(), 0, MEMORY_BYTES, force=True, shape=shape)
+        request = CleanRequest(
+            (PartitionRequest(self.state.partition, round_path(self.state.partition), topic),),
+            memory_bytes=MEMORY_BYTES, force=True, shape=shape,
+        )  # fmt: skip
 
         def runner_for(files: FileSystem) -> LocalRunner:
             return LocalRunner(1, files=files, clock=self._clock)
 
         started = time.process_time()
-        report = clean_remote(
-            self._store, self.objects, self.state, request, runner_for, self._clock,
-            lambda count: None,
+        place = StorePlace(
+            self._store, self.objects, self.state, request, self._clock, grace_ms=0,
+            horizons=RemoteHorizons(self.objects),
         )  # fmt: skip
+        report = clean_remote(place, runner_for, lambda count: None)
         seconds = time.process_time() - started
         stats = report.filters
         if stats is None:

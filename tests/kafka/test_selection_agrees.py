@@ -24,7 +24,7 @@ from keeplast.format.filename import (
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.run.rounds import candidate_of
+from keeplast.run.round_reports import candidate_of
 from keeplast.survey.log_bounds import load_checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import survey_partition

@@ -9,17 +9,16 @@ from keeplast.format.message_set import read_batches
 from keeplast.host.partition_host import PartitionHost
 from keeplast.log.append import NewRecord
 from keeplast.log.files import FileSystem, LocalFiles
-from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.runner import Runner
-from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
-from keeplast.store.round import TierRequest, clean_remote
 from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.stores import open_objects
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import COMPACT, NOW_MS, PARTITION
+from tests.support.tiered_log import clean_in_store
 
 TOPIC = replace(COMPACT, segment_bytes=400)
 
@@ -49,13 +48,9 @@ class Cluster:
         return LocalRunner(1, files=files, clock=self.clock)
 
     def clean(self) -> None:
-        request = TierRequest(
-            self.topic, CleanerConfig(), grace_ms=0, memory_bytes=MEMORY_BYTES_MIN, force=True
-        )
-
-        clean_remote(
-            self.store, self.objects, self.store.load(PARTITION), request, self.runner, self.clock,
-            lambda count: None,
+        clean_in_store(
+            self.store, self.objects, self.store.load(PARTITION), self.topic, self.runner,
+            self.clock,
         )  # fmt: skip
 
 

@@ -12,9 +12,13 @@ from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.runner import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
+from keeplast.run.place import RunnerFor
 from keeplast.store.commit import Committed
-from keeplast.store.round import TierRequest, clean_remote
+from keeplast.store.horizons import RemoteHorizons
+from keeplast.store.round import clean_remote
+from keeplast.store.store_place import StorePlace
 from keeplast.survey.report import RoundReport
+from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.tier.copy.importing import (
     export_partition,
     import_segments,
@@ -25,6 +29,7 @@ from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.filters import KEY_BYTES, KEY_FACT
 from keeplast.tier.objects.object_store import FILTER, ObjectStore, object_key
+from keeplast.tier.objects.round_files import round_path
 from keeplast.tier.objects.stores import open_objects
 from keeplast.tier.state.partition_state import PartitionState
 from tests.support.manual_clock import ManualClock
@@ -34,6 +39,32 @@ from tests.support.reader import read_partition
 EPOCH = 7
 FILTER_KEY = "5a" * KEY_BYTES
 """One time in a hundred a filter is wrong about a key: with this one always about the same."""
+
+
+def clean_in_store(
+    store: MetadataStore,
+    objects: ObjectStore,
+    state: PartitionState,
+    topic: TopicConfig,
+    runner_for: RunnerFor,
+    clock: ManualClock,
+    *,
+    local: Path | None = None,
+    committed: Committed | None = None,
+    cleaner: CleanerConfig | None = None,
+    force: bool = True,
+    shape: Shape | None = None,
+) -> RoundReport:
+    """Do one round of a partition as its owner; what it replaces may go at once."""
+    partition = PartitionRequest(
+        state.partition, round_path(state.partition), topic, cleaner or CleanerConfig()
+    )
+    request = CleanRequest((partition,), memory_bytes=MEMORY_BYTES_MIN, force=force, shape=shape)
+    place = StorePlace(
+        store, objects, state, request, clock, grace_ms=0, horizons=RemoteHorizons(objects),
+        local=local, committed=committed,
+    )  # fmt: skip
+    return clean_remote(place, runner_for, lambda count: None)
 
 
 class Tiered:
@@ -86,19 +117,15 @@ class Tiered:
         runner: Runner | None = None,
     ) -> RoundReport:
         """Do one round, whatever the dirty ratio; on one thread of its own unless by ``runner``."""
-        request = TierRequest(
-            topic, cleaner or CleanerConfig(), grace_ms=0, memory_bytes=MEMORY_BYTES_MIN,
-            force=force, shape=shape,
-        )  # fmt: skip
 
         def runner_for(files: FileSystem) -> AbstractContextManager[Runner]:
             if runner is not None:
                 return nullcontext(runner)
             return LocalRunner(1, files=files, clock=self.clock)
 
-        return clean_remote(
-            self.store, self.objects, self.state, request, runner_for, self.clock,
-            lambda count: None, local=local, committed=committed,
+        return clean_in_store(
+            self.store, self.objects, self.state, topic, runner_for, self.clock,
+            local=local, committed=committed, cleaner=cleaner, force=force, shape=shape,
         )  # fmt: skip
 
     def export(self, directory: Path) -> Path:

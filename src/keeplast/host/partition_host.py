@@ -39,10 +39,13 @@ from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
+from keeplast.run.place import RunnerFor
+from keeplast.run.receipt import Receipt
 from keeplast.store.erasure import TierErasure, TierPace, find_tier_erasure
 from keeplast.store.expiry import expire_remote
 from keeplast.store.horizons import RemoteHorizons
-from keeplast.store.round import Receipt, RunnerFor, TierRequest, clean_remote
+from keeplast.store.round import clean_remote
+from keeplast.store.store_place import StorePlace
 from keeplast.store.tiered_store import GRACE_MS_DEFAULT
 from keeplast.survey.report import ExpiryReport, RoundReport
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
@@ -50,7 +53,7 @@ from keeplast.survey.rolling import idle_reason
 from keeplast.tier.metadata.absence import explained
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore, object_key
-from keeplast.tier.objects.round_files import RoundFiles
+from keeplast.tier.objects.round_files import RoundFiles, round_path
 from keeplast.tier.objects.transfer import copy_segment
 from keeplast.tier.state.partition_state import PartitionState, check_not_forgotten
 
@@ -308,15 +311,16 @@ class PartitionHost(Replica):
         if not state.routes:
             return RoundReport(skipped=True, cause=NothingCopied(is_host=True))
         self._agree(state)
-        request = TierRequest(
-            self.topic, cleaner, grace_ms, memory_bytes,
-            bound=min(state.remote_end, self.last_stable_offset), force=force,
-            horizons=self._horizons if expired else None, receipt=receipt,
+        request = CleanRequest(
+            (PartitionRequest(self.partition, round_path(self.partition), self.topic, cleaner),),
+            high_watermark=min(state.remote_end, self.last_stable_offset),
+            memory_bytes=memory_bytes, force=force, expired=expired,
         )  # fmt: skip
-        report = clean_remote(
-            self._store, self._objects, state, request, runner_for, self._store.clock, progressed,
-            local=self.directory,
+        place = StorePlace(
+            self._store, self._objects, state, request, self._store.clock, grace_ms=grace_ms,
+            horizons=self._horizons, receipt=receipt, local=self.directory,
         )  # fmt: skip
+        report = clean_remote(place, runner_for, progressed)
         if not report.skipped:
             self._agree(self.state())
         return report

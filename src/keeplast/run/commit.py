@@ -1,4 +1,4 @@
-"""Makes the result of a wave part of the log: the only place where a live file changes.
+"""Makes a wave part of a log in a directory: the only place where a live file changes.
 
 In place: nothing is renamed before the partition has been found as it was surveyed, and a group
 that was left alone never lies between two outputs of one swap. To a new place: what is not
@@ -17,7 +17,8 @@ from keeplast.format.filename import DELETED, INDEX, SNAPSHOT, TIME_INDEX, parse
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles, list_partition
 from keeplast.log.swap import KINDS, Replacement, commit_wave
-from keeplast.rewrite.task import PartitionTask, StagedGroup, TaskResult
+from keeplast.rewrite.task import StagedGroup
+from keeplast.run.round_state import Site
 
 GiveUp = Callable[[Collection[str]], None]
 """Removes the earlier log at a target, all but what is staged there under these names."""
@@ -43,8 +44,8 @@ def check_unchanged(
 
 def commit_in_place(
     files: FileSystem,
-    task: PartitionTask,
-    result: TaskResult,
+    path: Path,
+    staged: Sequence[StagedGroup],
     surveyed: PartitionFiles,
     committed: Sequence[StagedGroup],
 ) -> list[Path]:
@@ -54,48 +55,48 @@ def commit_in_place(
     """
     check_unchanged(files, surveyed, committed)
     removed: list[Path] = []
-    for run in _neighbours(result.staged):
-        removed += commit_wave(files, task.path, run)
+    for run in _neighbours(staged):
+        removed += commit_wave(files, path, run)
     return removed
 
 
 def commit_to_target(
     files: FileSystem,
-    task: PartitionTask,
-    result: TaskResult,
+    site: Site,
+    staged: Sequence[StagedGroup],
     surveyed: PartitionFiles,
     give_up: GiveUp | None = None,
 ) -> None:
-    """Complete ``task.target``: outputs under their final names, everything else copied.
+    """Complete ``site.target``: outputs under their final names, everything else copied.
 
     With ``give_up`` an earlier log lies there: all that is copied is staged first.
     """
     check_unchanged(files, surveyed, ())
-    groups = [group for group in result.staged if group.files]
+    groups = [group for group in staged if group.files]
     replaced = {base for group in groups for base in group.sources}
-    outputs = {group.base_offset for group in result.staged}
+    outputs = {group.base_offset for group in staged}
     names = [
         name
-        for name in _files_in(files, task.path)
+        for name in _files_in(files, site.path)
         if not _is_replaced(name, replaced=replaced, outputs=outputs)
     ]
     copies: dict[str, str] = {}
     if give_up is not None:
-        copies = _copy_beside(files, task.path, task.target, names, task.attempt)
+        copies = _copy_beside(files, site.path, site.target, names, site.attempt)
         give_up([*copies.values(), *(file.name for group in groups for file in group.files)])
     times = {segment.base_offset: segment.mtime_ms * 1_000_000 for segment in surveyed.segments}
     mtime_ns = 0
-    for group in result.staged:
+    for group in staged:
         if group.sources:
             mtime_ns = times[group.sources[-1]]
         for file in group.files:
-            final = task.target / f"{group.base_offset:020d}{file.kind}"
-            files.rename(task.target / file.name, final)
+            final = site.target / f"{group.base_offset:020d}{file.kind}"
+            files.rename(site.target / file.name, final)
             # The worker has set it, but on a file that another name's object does not follow.
             files.set_mtime(final, mtime_ns)
-    _bring(files, task.path, task.target, names, copies)
-    files.fsync_directory(task.target)
-    files.fsync_directory(task.target.parent)
+    _bring(files, site.path, site.target, names, copies)
+    files.fsync_directory(site.target)
+    files.fsync_directory(site.target.parent)
 
 
 def complete_active(files: FileSystem, listing: PartitionFiles) -> None:

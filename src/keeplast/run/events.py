@@ -5,6 +5,7 @@ Progress is counted in bytes read by both passes, so that a bar moves evenly.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from keeplast.model.partition import TopicPartition
@@ -45,3 +46,15 @@ class NoEvents:
 
     def warned(self, message: str) -> None:
         """Ignore it."""
+
+
+class ProgressOnly(NoEvents):
+    """Receiver that hears of progress, and ignores everything else."""
+
+    def __init__(self, progressed: Callable[[int], None]) -> None:
+        """Pass progress on to ``progressed``; what that raises ends the work."""
+        self._progressed = progressed
+
+    def progressed(self, read_bytes: int) -> None:
+        """Pass it on."""
+        self._progressed(read_bytes)

@@ -9,68 +9,76 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from keeplast.cleaner.shapes import Ground, Workload, choose_shapes
+from keeplast.cleaner.plan import find_chunk_end
+from keeplast.cleaner.shapes import WHOLE, Ground, Shape, Workload, choose_shapes
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError
 from keeplast.log.files import FileSystem
 from keeplast.rewrite.runner import Runner
-from keeplast.run.committer import Work
-from keeplast.run.rounds import Round, disk_needed_bytes, planned_report
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.round_reports import disk_needed_bytes, planned_report, with_shape
+from keeplast.run.round_state import Round
 from keeplast.survey.estimate import estimate_round
 from keeplast.survey.report import Estimate, RoundReport
 from keeplast.survey.request import CleanRequest
 from keeplast.survey.sample import SampleChoice, read_sample
 
 
-class Foresight:
-    """Looks ahead at rounds that ``runner`` will do on ``files``."""
+def cut(
+    rounds: Sequence[Round], request: CleanRequest, runner: Runner, files: FileSystem, clock: Clock
+) -> None:
+    """Decide for every round of a call how its work is cut, and what memory a task of it has."""
+    ground = Ground(runner.slots, None if runner.shares_memory else request.task_memory_bytes)
+    workloads = [_workload(round_, ground, files, clock) for round_ in rounds]
+    choices = choose_shapes(workloads, ground, asked=request.shape)
+    for round_, choice in zip(rounds, choices, strict=True):
+        round_.memory_bytes = max(request.memory_bytes // runner.slots, MEMORY_BYTES_MIN)
+        round_.shape = choice
+        if round_.site.chunk_bytes is not None:
+            _cut_chunk(round_, round_.site.chunk_bytes, request, runner)
 
-    def __init__(self, runner: Runner, files: FileSystem, clock: Clock) -> None:
-        """Take the components."""
-        self._runner = runner
-        self._files = files
-        self._clock = clock
 
-    def shape(self, works: Sequence[Work], request: CleanRequest) -> None:
-        """Decide for every round of a call how its work is cut."""
-        rounds = [round_ for _, round_ in works]
-        ground = Ground(
-            self._runner.slots,
-            None if self._runner.shares_memory else request.task_memory_bytes,
-        )
-        workloads = [self._workload(round_, ground) for round_ in rounds]
-        choices = choose_shapes(workloads, ground, asked=request.shape)
-        for round_, choice in zip(rounds, choices, strict=True):
-            round_.task = replace(round_.task, shape=choice)
+def _cut_chunk(round_: Round, chunk_bytes: int, request: CleanRequest, runner: Runner) -> None:
+    """Have threads of one host do a chunk in waves; what is cut into stages is done at once."""
+    if runner.shares_memory and request.shape is None:
+        round_.shape = WHOLE
+    if round_.shape.shape is not Shape.PARTITION:
+        return
+    plan = round_.plan
+    round_.wave_bytes_max = plan.topic.segment_bytes
+    if runner.shares_memory and not plan.is_expired_round:
+        round_.plan = replace(plan, chunk_end=find_chunk_end(plan, chunk_bytes))
 
-    def planned(self, round_: Round, request: CleanRequest) -> RoundReport:
-        """Return bounds, groups and, from a sample, an estimate; damage found there is a note."""
-        survey, plan = round_.survey, round_.plan
-        disk_bytes = disk_needed_bytes(survey, plan, is_in_place=request.target is None)
-        estimate, damage = None, None
-        if survey.sample is not None:
-            try:
-                estimate = self._estimate(round_, survey.sample)
-            except (CompactionError, OSError, MemoryError) as error:
-                damage = error
-        return round_.with_shape(planned_report(survey, plan, disk_bytes, estimate, damage))
 
-    def _workload(self, round_: Round, ground: Ground) -> Workload:
-        """Return a round as the planner sees it; a sample is read where keys may be too many."""
-        workload = Workload.at_most(round_.plan)
-        if ground.has_room_for(workload) or round_.survey.sample is None:
-            return workload
+def foreseen(round_: Round, request: CleanRequest, files: FileSystem, clock: Clock) -> RoundReport:
+    """Return bounds, groups and, from a sample, an estimate; damage found there is a note."""
+    survey, plan = round_.survey, round_.plan
+    disk_bytes = disk_needed_bytes(survey, plan, is_in_place=request.target is None)
+    estimate, damage = None, None
+    if survey.sample is not None:
         try:
-            estimate = self._estimate(round_, round_.survey.sample)
-        except (CompactionError, OSError, MemoryError):
-            return workload  # what is damaged will be said by the pass that meets it
-        if estimate is None:
-            return workload
-        return Workload(round_.plan, estimate.messages_read, estimate.distinct_keys)
+            estimate = _estimate(round_, survey.sample, files, clock)
+        except (CompactionError, OSError, MemoryError) as error:
+            damage = error
+    return with_shape(round_, planned_report(survey, plan, disk_bytes, estimate, damage))
 
-    def _estimate(self, round_: Round, chosen: SampleChoice) -> Estimate | None:
-        task = round_.task
-        sample = read_sample(
-            chosen, round_.plan, task.path, task.hash_key, self._files, self._clock
-        )
-        return estimate_round(sample, round_.plan)
+
+def _workload(round_: Round, ground: Ground, files: FileSystem, clock: Clock) -> Workload:
+    """Return a round as the planner sees it; a sample is read where keys may be too many."""
+    workload = Workload.at_most(round_.plan)
+    if ground.has_room_for(workload) or round_.survey.sample is None:
+        return workload
+    try:
+        estimate = _estimate(round_, round_.survey.sample, files, clock)
+    except (CompactionError, OSError, MemoryError):
+        return workload  # what is damaged will be said by the pass that meets it
+    if estimate is None:
+        return workload
+    return Workload(round_.plan, estimate.messages_read, estimate.distinct_keys)
+
+
+def _estimate(
+    round_: Round, chosen: SampleChoice, files: FileSystem, clock: Clock
+) -> Estimate | None:
+    sample = read_sample(chosen, round_.plan, round_.site.path, round_.hash_key, files, clock)
+    return estimate_round(sample, round_.plan)

@@ -1,299 +1,69 @@
-"""Where a cleaned partition goes: in place, or below a target directory of the same layout.
+"""The port of wherever logs lie: directories (:mod:`keeplast.run.directory_place`), or a store.
 
-A target is marked incomplete before anything else is there and until its checkpoint is written, on
-disks as in object stores. So a crash leaves what says of itself that it is no log, and the same
-call begins anew. An earlier log that is to be replaced stays what it is until all of the new one
-lies beside it, read, checked and staged: a source that cannot be read costs nobody the earlier one.
+A place holds what a call asks for, finds out what a log is, and alone changes it. Nothing it does
+may leave a log that readers see half changed, and what it cannot say it does not do. Which round
+of a call it is, a place knows by ``run.rounds``: those that have ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
-from keeplast.errors import ConflictError, CorruptError, RefusedError
-from keeplast.format.filename import (
-    CLEAN_SHUTDOWN,
-    CLEANER_CHECKPOINT,
-    INCOMPLETE,
-    LOCK,
-    LOG_START_CHECKPOINT,
-    META_PROPERTIES,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_CHECKPOINT,
-)
-from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, update_checkpoint
 from keeplast.log.files import FileSystem
-from keeplast.log.object_paths import is_object_path
-from keeplast.log.partition_log import list_partition
-from keeplast.model.partition import TopicPartition
-from keeplast.run.commit import copy_file
-from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.task import TaskResult
+from keeplast.run.round_state import PartitionRun, Round, Site
+from keeplast.survey.report import RoundReport
+from keeplast.survey.survey import Survey
 
-NAMES_SHOWN_MAX = 10
-OFFSET_CHECKPOINTS = (
-    CLEANER_CHECKPOINT,
-    LOG_START_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_CHECKPOINT,
-)
-MARK_BYTES_MAX = 256
-UNFINISHED_MARK = f"{INCOMPLETE}.tmp"
+RunnerFor = Callable[[FileSystem], AbstractContextManager[Runner]]
+"""Gives the runner of rounds on some files; one that serves several is not closed by leaving it."""
 
 
-def target_of(partition: PartitionRequest, request: CleanRequest) -> Path:
-    """Return the directory that the cleaned partition will be in."""
-    if request.target is None:
-        return partition.path
-    return request.target.absolute() / partition.path.name
+class Place(Protocol):
+    """Where the logs of one call lie.
 
-
-def places_of(request: CleanRequest) -> frozenset[Path]:
-    """Return every partition directory that a call reads or writes."""
-    found = {each.path for each in request.partitions}
-    return frozenset(found | {target_of(each, request) for each in request.partitions})
-
-
-def check_places(request: CleanRequest, files: FileSystem) -> None:
-    """Raise RefusedError when a log in an object store would have to change where it is, when the
-    target lies in a broker's data directory, or when two rounds would write to one place.
-
-    A store renames nothing: while segments were swapped, readers would see two logs in one. And
-    brokers do not start on a data directory that holds a directory which is no partition.
+    Its errors are those of a partition when they are CompactionError or OSError; others end a call.
     """
-    written: set[Path] = set()
-    for partition in request.partitions:
-        place = target_of(partition, request).resolve()
-        if place in written:
-            raise RefusedError(
-                "two rounds of one call would write to the same place; name each once. "
-                f"path={place}"
-            )
-        written.add(place)
-    for partition in request.partitions:
-        root = partition.path.parent
-        if request.target is not None and not is_object_path(root):
-            target = request.target.resolve()
-            around = (target, *target.parents)
-            if partition.path.resolve() in around or (
-                files.exists(root / META_PROPERTIES) and root.resolve() in target.parents
-            ):
-                raise RefusedError(
-                    "--to lies in the data directory, on which no broker would start then; give a "
-                    f"place outside of it. --to={request.target} path={root}"
-                )
-        if request.target is None and is_object_path(partition.path):
-            raise RefusedError(
-                "a log in an object store is not cleaned in place; give --to and another prefix, "
-                f"bucket or directory. path={partition.path}"
-            )
-    if request.target is not None and is_object_path(request.target) and request.rounds != 1:
-        raise RefusedError(
-            "the first round writes the target, and another one would change it in place, which "
-            "an object store does not allow; leave --rounds and --until-done out, or give --to a "
-            f"directory. path={request.target}"
-        )
 
+    @property
+    def files(self) -> FileSystem:
+        """Return what shows the logs as they were surveyed last."""
+        ...
 
-def check_target_root(files: FileSystem, request: CleanRequest) -> None:
-    """Raise RefusedError when other things lie at the target and nobody said to overwrite them.
+    def survey(self, run: PartitionRun) -> Survey:
+        """Find out what a log is, and what a round may touch of it; changes nothing."""
+        ...
 
-    An empty directory will do, and one in which a run like this one has not finished: that says so
-    by a partition with its mark, or has brought nothing but the files of a data directory along.
-    """
-    root = request.target
-    if root is None or request.overwrites or not files.exists(root):
-        return
-    if any(partition.path.parent == root.absolute() for partition in request.partitions):
-        return  # the source itself, which is refused with its reason
-    if not is_object_path(root) and not files.is_directory(root.resolve()):
-        raise RefusedError(f"--to is no directory; choose another. --to={root}")
-    # A directory is made before its mark: with nothing in it, it is nobody's.
-    names = [
-        name
-        for name in files.listdir(root)
-        if not _is_root_file(name)
-        and not (files.is_directory(root / name) and not files.listdir(root / name))
-    ]
-    if names and not any(_is_unfinished(files, root / name) for name in names):
-        shown = ", ".join(repr(name) for name in names[:NAMES_SHOWN_MAX])
-        raise RefusedError(
-            "other things lie at --to, and would be mixed with the log; choose an empty or a new "
-            f"directory, or give --overwrite. --to={root} there={shown}"
-        )
+    def announce(self, run: PartitionRun, survey: Survey) -> Survey:
+        """Say, prove and reserve what must be before the first byte; returns what then stands.
 
+        RefusedError when there may be no round.
+        """
+        ...
 
-def _is_root_file(name: str) -> bool:
-    known = name.removesuffix(".tmp")
-    return known.endswith("-checkpoint") or known in (META_PROPERTIES, CLEAN_SHUTDOWN, LOCK)
+    def skip(self, run: PartitionRun, survey: Survey) -> RoundReport | None:
+        """Do what a partition without a round needs; None when there is nothing to tell of it."""
+        ...
 
+    def site(self, run: PartitionRun) -> Site:
+        """Return where a round that was announced is worked on."""
+        ...
 
-def _is_unfinished(files: FileSystem, place: Path) -> bool:
-    if not files.is_directory(place):
-        return False
-    return not {INCOMPLETE, UNFINISHED_MARK}.isdisjoint(files.listdir(place))
+    def publish(self, round_: Round, result: TaskResult) -> None:
+        """Make a wave live, the last of ``round_.results``; several partitions' side by side.
 
+        CommitUnknownError when it may be live, and nobody can say; any other error says that what
+        is not in ``round_.committed`` is not, or will be made so by whoever opens the log next.
+        """
+        ...
 
-def make_target(
-    files: FileSystem, partition: PartitionRequest, request: CleanRequest, *, run: str
-) -> bool:
-    """Make the partition's directory at the target, with a mark that it is incomplete.
+    def abandon(self, round_: Round) -> None:
+        """Remove what attempts at the present wave staged and no commit has named or will name."""
+        ...
 
-    Returns whether another run had begun there and not finished: what it left is removed.
-    RefusedError when something else is there, or when the source would have to be written to. An
-    earlier log that ``request`` overwrites is left as it is, for :func:`replace_target`.
-    """
-    if list_partition(partition.path, files, if_empty=0).leftovers:
-        raise RefusedError(
-            "an interrupted swap lies in the source, which --to may not touch; start a broker on "
-            f"it once, or clean in place. path={partition.path}"
-        )
-    place = target_of(partition, request)
-    if place == partition.path or _is_same(place, partition.path):
-        raise RefusedError(f"--to is the source itself; leave it out. path={place}")
-    if request.overwrites and is_finished(files, place):
-        _names_at(files, place, overwrites=True)
-        return False
-    return begin_target(files, place, run=run, overwrites=request.overwrites)
-
-
-def replace_target(
-    files: FileSystem,
-    partition: TopicPartition,
-    root: Path,
-    place: Path,
-    *,
-    run: str,
-    staged: Collection[str],
-) -> None:
-    """Give up the earlier log at ``place`` for what lies ``staged`` beside it, of data in ``root``.
-
-    ConflictError, and the earlier log stays, when some of that is gone.
-    """
-    missing = set(staged).difference(files.listdir(place))
-    if missing:
-        raise ConflictError(
-            "another clean --to has replaced what lies at the target meanwhile; let only one at "
-            f"it. path={place} missing={min(missing)!r}"
-        )
-    begin_target(files, place, run=run, overwrites=True, staged=staged)
-    _bring_lines(files, root, place.parent, [partition])
-
-
-def _is_same(place: Path, source: Path) -> bool:
-    """Say whether two names on disks are of one directory, by a link or a mount."""
-    return not is_object_path(place) and place.exists() and place.samefile(source)
-
-
-def begin_target(
-    files: FileSystem,
-    place: Path,
-    *,
-    run: str,
-    overwrites: bool = False,
-    staged: Collection[str] = (),
-) -> bool:
-    """Make the directory ``place`` for ``run`` to fill, with a mark that it is incomplete.
-
-    Returns whether another run had begun there and not finished: what it left is removed.
-    RefusedError when something else is there, unless ``overwrites`` gives it up. Names that are
-    ``staged`` stay.
-    """
-    names = _names_at(files, place, overwrites=overwrites)
-    files.make_directory(place)
-    # The mark changes hands first: a run that is still at work finds it is not its own any more.
-    files.write_durable(place / INCOMPLETE, run.encode())
-    for name in names:
-        if name != INCOMPLETE and name not in staged:
-            files.unlink(place / name)
-    return bool(names)
-
-
-def _names_at(files: FileSystem, place: Path, *, overwrites: bool) -> list[str]:
-    """Return what lies at ``place`` and would go; RefusedError when it may not."""
-    if not is_object_path(place) and files.exists(place) and not files.is_directory(place):
-        # What a link points to may be a log of somebody else, or the one that is being cleaned.
-        raise RefusedError(
-            "a file or a link lies where a partition is to be; remove it or choose another place. "
-            f"path={place}"
-        )
-    names = files.listdir(place) if files.exists(place) else []
-    # A mark that was never finished says that nothing else had begun.
-    names = [name for name in names if name != UNFINISHED_MARK]
-    if names and INCOMPLETE not in names and not overwrites:
-        raise RefusedError(f"the target exists; remove it or choose another. path={place}")
-    directories = [name for name in names if files.is_directory(place / name)]
-    if directories:
-        # It would be removed with the rest; no log holds one.
-        raise RefusedError(
-            "a directory lies where a partition is to be; remove it or choose another place. "
-            f"path={place / directories[0]}"
-        )
-    return names
-
-
-def check_target(files: FileSystem, place: Path, *, run: str) -> None:
-    """Raise ConflictError unless this run is the one that writes ``place``."""
-    try:
-        found = files.read_bytes(place / INCOMPLETE, MARK_BYTES_MAX).decode(errors="replace")
-    except FileNotFoundError:
-        found = "nobody"
-    if found != run:
-        raise ConflictError(
-            "another clean --to has begun at the target meanwhile, and goes on alone; let only one "
-            f"at it. path={place} run={run} found={found}"
-        )
-
-
-def complete_target(files: FileSystem, place: Path, *, run: str) -> None:
-    """Take the mark away: from now on ``place`` is a log."""
-    check_target(files, place, run=run)
-    files.unlink(place / INCOMPLETE)
-    files.fsync_directory(place)
-
-
-def copy_root_files(files: FileSystem, root: Path, target: Path, request: CleanRequest) -> None:
-    """Bring the identity and the checkpoints of a data directory along, once.
-
-    Of a checkpoint that is there already the lines of partitions that are about to be written
-    become the source's: those of another log would hide records of this one. An earlier log keeps
-    its lines until it is replaced.
-    """
-    chosen = [
-        each.partition
-        for each in request.partitions
-        if not is_finished(files, target_of(each, request))
-    ]
-    # Whole checkpoints would have lines of the earlier logs, too.
-    left_out = OFFSET_CHECKPOINTS if len(chosen) < len(request.partitions) else ()
-    for name in files.listdir(root):
-        is_wanted = name.endswith("-checkpoint") or name in (META_PROPERTIES, CLEAN_SHUTDOWN)
-        is_wanted = is_wanted and name not in left_out
-        if is_wanted and not files.exists(target / name) and not files.is_directory(root / name):
-            copy_file(files, root / name, target / name)
-    _bring_lines(files, root, target, chosen)
-
-
-def _bring_lines(
-    files: FileSystem, root: Path, target: Path, chosen: Sequence[TopicPartition]
-) -> None:
-    for name in OFFSET_CHECKPOINTS:
-        try:
-            known, there = read_checkpoint(files, root, name), read_checkpoint(files, target, name)
-        except CorruptError:
-            continue  # said of each partition by its round
-        changes = {each: known[each] for each in chosen if each in known}
-        update_checkpoint(files, target, name, changes)
-        for each in chosen:
-            if each in there and each not in known:
-                drop_from_checkpoint(files, target, name, each)
-
-
-def is_finished(files: FileSystem, place: Path) -> bool:
-    """Say whether something lies at ``place`` that does not call itself incomplete."""
-    # One without anything in it is nobody's, as where it is made.
-    return (
-        files.is_directory(place)
-        and bool(files.listdir(place))
-        and not _is_unfinished(files, place)
-    )
+    def checkpoint(self, rounds: Sequence[Round]) -> list[Exception | None]:
+        """Write rounds down that are in place, many at once; returns why each could not be."""
+        ...

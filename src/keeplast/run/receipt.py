@@ -18,20 +18,23 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from keeplast.log.files import FileSystem, reading
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.run.rounds import Round, group_reports
+from keeplast.run.round_reports import group_reports, round_report
+from keeplast.run.round_state import Round
 from keeplast.survey.notes import Lift
 from keeplast.survey.receipt_book import BYTES_MAX
 from keeplast.survey.report import ExpiryReport, expiry_to_json, round_to_json
 from keeplast.survey.wording import lift_words
 
 RECEIPT_VERSION = 2
+Receipt = Callable[[bytes], None]
+"""Takes a line; what it raises says that the line is not durable."""
 
 
 def append_receipt(files: FileSystem, path: Path, line: bytes) -> None:
@@ -73,7 +76,7 @@ def receipt_line(round_: Round, *, clean_to: int, is_unsafe: bool = False) -> by
         "topic": plan.partition.topic,
         "partition": plan.partition.partition,
         "now_ms": plan.now_ms,
-        "attempt": round_.task.attempt,
+        "attempt": round_.site.attempt,
         "wave": len(results),
         "is_last": last.carry is None,
         "clean_to": clean_to,
@@ -115,7 +118,9 @@ def receipt_line(round_: Round, *, clean_to: int, is_unsafe: bool = False) -> by
             }
             for group in last.staged
         ],
-        "round": round_to_json(replace(round_.report(), groups=group_reports(last.groups))),
+        "round": round_to_json(
+            replace(round_report(round_), groups=group_reports(last.groups), filters=None)
+        ),
     }
     if is_first:
         document["producers"] = plan.last_records.tolist()

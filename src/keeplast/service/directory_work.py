@@ -24,7 +24,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.expiry import failed_expiry
-from keeplast.run.rounds import candidate_of
+from keeplast.run.round_reports import candidate_of
 from keeplast.service.daemon import LOOK_MS_MIN
 from keeplast.service.ledger import Ledger
 from keeplast.service.look import (

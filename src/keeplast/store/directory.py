@@ -20,9 +20,9 @@ from keeplast.log.partition_log import find_tail
 from keeplast.log.settled import settled_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
+from keeplast.run.receipt import Receipt
 from keeplast.store.expiry import expire_remote
 from keeplast.store.migration import check_same_settings
-from keeplast.store.round import Receipt
 from keeplast.survey.log_bounds import LogBounds, find_bounds, load_checkpoints
 from keeplast.survey.request import CleanRequest
 from keeplast.tier.copy.importing import read_topic_id

@@ -11,8 +11,7 @@ import secrets
 
 from keeplast.model.topic_config import TopicConfig
 from keeplast.run.expiry import expired_reports
-from keeplast.run.receipt import expiry_line
-from keeplast.store.round import Receipt
+from keeplast.run.receipt import Receipt, expiry_line
 from keeplast.survey.report import ExpiryReport
 from keeplast.survey.wording import sentences
 from keeplast.tier.metadata.metadata_store import MetadataStore

@@ -8,7 +8,6 @@ KIP-1272, "Compatibility, Deprecation, and Migration Plan".
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -16,13 +15,14 @@ from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.rewrite.task import PartitionTask
-from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
-from keeplast.run.rounds import Round
-from keeplast.store.round import ATTEMPT_BYTES, RunnerFor
-from keeplast.survey.log_bounds import Checkpoints
+from keeplast.rewrite.kernels import load_kernels
+from keeplast.run.directory_place import DirectoryPlace
+from keeplast.run.events import ProgressOnly
+from keeplast.run.place import RunnerFor
+from keeplast.run.round import Rounds
+from keeplast.run.round_state import PartitionRun
+from keeplast.survey.horizons import HorizonBook
 from keeplast.survey.request import CleanRequest, PartitionRequest
-from keeplast.survey.survey import survey_partition
 from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.round_files import RoundRecipe
 from keeplast.tier.state.partition_state import PartitionState
@@ -133,31 +133,19 @@ def count_records(
     files = recipe.open()
     topic = replace(migration.after, min_compaction_lag_ms=0)
     partition = PartitionRequest(state.partition, files.path, topic)
-    survey = survey_partition(
-        partition,
-        CleanRequest(
-            (partition,), first_dirty_offset=state.log_start, log_start_offset=state.log_start,
-            high_watermark=files.end, force=True,
-        ),
-        Checkpoints({}, {}, {}), files, clock.now_ms(),
+    request = CleanRequest(
+        (partition,), first_dirty_offset=state.log_start, log_start_offset=state.log_start,
+        high_watermark=files.end, memory_bytes=memory_bytes, force=True,
     )  # fmt: skip
-    if survey.plan is None:
-        return migration
-    started = clock.seconds()
-    with runner_for(files) as runner:
-        task = PartitionTask(
-            number=0, plan=survey.plan, path=files.path, target=files.path,
-            attempt=secrets.token_hex(ATTEMPT_BYTES),
-            hash_key=(secrets.randbits(64), secrets.randbits(64)),
-            memory_bytes=max(memory_bytes // runner.slots, MEMORY_BYTES_MIN),
-            wave_bytes_max=None, writes=False, files=recipe,
-        )  # fmt: skip
-        (result,) = runner.run([task], progressed)
-    if result.error is not None:
-        raise result.error
-    round_ = Round(survey, survey.plan, task, clock.seconds() - started)
-    round_.results.append(result)
-    report = round_.report()
+    load_kernels()
+    events, run = ProgressOnly(progressed), PartitionRun(partition)
+    place = DirectoryPlace(
+        request, files, recipe, clock, events, HorizonBook(files), writer="", writes=False
+    )
+    Rounds(request, place, runner_for, clock, events, lambda: None).clean([run], rounds=1)
+    (report,) = run.rounds
+    if report.failure is not None:
+        raise report.failure
     if report.stats is None or report.reasons is None:
         return migration
     return replace(

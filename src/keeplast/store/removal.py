@@ -22,8 +22,7 @@ from keeplast.log.truncation import find_divergence
 from keeplast.log.windows import WindowBuffers, read_windows
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.run.receipt import removal_line
-from keeplast.store.round import Receipt
+from keeplast.run.receipt import Receipt, removal_line
 from keeplast.tier.copy.importing import check_same_topic, find_other_epoch, read_lineage
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.ownership import Ownership

@@ -34,7 +34,9 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.runner import Runner
 from keeplast.run.local_runner import LocalRunner
-from keeplast.run.place import begin_target, complete_target
+from keeplast.run.place import RunnerFor
+from keeplast.run.receipt import Receipt
+from keeplast.run.target import begin_target, complete_target
 from keeplast.store.directory import begin_partition, directory_bounds, follow_log_start
 from keeplast.store.erasure import (
     TierErasure,
@@ -48,13 +50,16 @@ from keeplast.store.look import FirstTimestamps, RemoteLook, look_at_remote
 from keeplast.store.migration import Migration, count_records, new_settings
 from keeplast.store.removal import Removals
 from keeplast.store.restored import Restoration
-from keeplast.store.round import Receipt, RunnerFor, TierRequest, clean_remote
+from keeplast.store.round import clean_remote
 from keeplast.store.status import TierStatus, local_log, tier_status
+from keeplast.store.store_place import StorePlace
 from keeplast.store.verification import TierFinding, verify_partition
 from keeplast.survey.report import ExpiryReport, RoundReport
 from keeplast.survey.request import (
     MEMORY_BYTES_DEFAULT,
     TASK_MEMORY_BYTES_DEFAULT,
+    CleanRequest,
+    PartitionRequest,
 )
 from keeplast.tier.copy.importing import (
     Replaced,
@@ -68,6 +73,7 @@ from keeplast.tier.metadata.marks import Marks
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.metadata.ownership import Ownership
 from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore
+from keeplast.tier.objects.round_files import round_path
 from keeplast.tier.state.partition_state import PartitionState, check_not_forgotten
 
 CLEANER_DEFAULT = CleanerConfig()
@@ -365,14 +371,16 @@ class TieredStore:
                 "the topic is not compacted: its objects are never rewritten. "
                 f"partition={partition} cleanup.policy={policy}"
             )
-        request = TierRequest(
-            topic, cleaner, grace_ms, memory_bytes,
-            force=force, shape=shape, task_memory_bytes=task_memory_bytes,
-            horizons=self._horizons if expired else None, receipt=receipt,
+        request = CleanRequest(
+            (PartitionRequest(partition, round_path(partition), topic, cleaner),),
+            memory_bytes=memory_bytes, force=force, expired=expired, shape=shape,
+            task_memory_bytes=task_memory_bytes,
         )  # fmt: skip
-        report = clean_remote(
-            self._store, self._objects, state, request, runner_for, self._store.clock, progressed
-        )
+        place = StorePlace(
+            self._store, self._objects, state, request, self._store.clock,
+            grace_ms=grace_ms, horizons=self._horizons, receipt=receipt,
+        )  # fmt: skip
+        report = clean_remote(place, runner_for, progressed)
         if not report.skipped:
             self.set_aside(partition, None)  # Whatever kept it from being cleaned is over.
         return report

@@ -24,7 +24,7 @@ from keeplast.config.selection import Selection, select_partitions
 from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.size import parse_size
-from keeplast.run.place import check_places
+from keeplast.run.target import check_places
 from keeplast.survey.report import CleanReport
 from keeplast.survey.request import CleanRequest
 

@@ -26,7 +26,8 @@ from keeplast.errors import CompactionError, StoppedError
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.rewrite.runner import Runner
-from keeplast.store.round import Progressed, Receipt
+from keeplast.run.receipt import Receipt
+from keeplast.store.round import Progressed
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.report import CleanReport, PartitionReport, RoundReport, describe_error
 

@@ -51,6 +51,11 @@ class Located:
 _FILTER_FILE = re.compile(r"([0-9]{20})\.filter(?:\.([0-9a-z]+)\.deleted)?\Z")
 
 
+def round_path(partition: TopicPartition) -> Path:
+    """Return the directory that a partition's objects look like to a round."""
+    return ROOT / str(partition)
+
+
 def filter_file(base_offset: int, attempt: str | None = None) -> str:
     """Return the name of a segment's filter, or of one that ``attempt`` stages with its segment."""
     return f"{base_offset:020d}.filter" + ("" if attempt is None else f".{attempt}.deleted")
@@ -105,7 +110,7 @@ class RoundFiles:
         self._topic_id = topic_id
         self._local = LocalFiles()
         self._compared: dict[str, bool] = {}
-        self.path = ROOT / str(partition)
+        self.path = round_path(partition)
         self._found: dict[str, Located] = {}
         self._ids = {segment.base_offset: segment.segment_id for segment in segments}
         for segment in segments:

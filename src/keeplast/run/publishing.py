@@ -24,8 +24,8 @@ Ended = tuple[TaskResult, CompactionError | OSError | None]
 """A wave, and why it is not in place, if it is not."""
 
 
-class Commits:
-    """Runs ``commit`` for waves, in threads; its errors are results, any other ends the call."""
+class Publishing:
+    """Publishes waves, in threads; a failed commit is a result, any other error ends the call."""
 
     def __init__(self, commit: Callable[[TaskResult], None]) -> None:
         """Take what commits one wave; no thread is there before it is needed."""
@@ -33,7 +33,7 @@ class Commits:
         self._pool = ThreadPoolExecutor(COMMITS_MAX, "keeplast-commit")
         self._running: set[Future[Ended]] = set()
 
-    def __enter__(self) -> Commits:
+    def __enter__(self) -> Publishing:
         """Return itself."""
         return self
 
@@ -41,28 +41,29 @@ class Commits:
         """Wait for what has begun."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def do(self, result: TaskResult) -> Ended:
-        """Commit in the calling thread."""
+    def take(self, result: TaskResult, *, among: int) -> list[Ended]:
+        """Begin the commit of a wave that ``among`` so many may come; returns what has ended.
+
+        The only one is committed in the calling thread. Waits only while as many run as may.
+        """
+        if among == 1:
+            return [self._do(result)]
+        self._running.add(self._pool.submit(self._do, result))
+        return self._taken(_wait(self._running, 0 if len(self._running) < COMMITS_MAX else None))
+
+    def _do(self, result: TaskResult) -> Ended:
         try:
             self._commit(result)
         except (CompactionError, OSError) as error:
             return result, error
         return result, None
 
-    def begin(self, result: TaskResult) -> None:
-        """Commit in another thread."""
-        self._running.add(self._pool.submit(self.do, result))
-
-    def ended(self) -> list[Ended]:
-        """Return what has ended; waits only while as many run as may run at once."""
-        return self._take(_wait(self._running, 0 if len(self._running) < COMMITS_MAX else None))
-
     def rest(self) -> Iterator[list[Ended]]:
         """Yield everything else as it ends, what ended together together."""
         while self._running:
-            yield self._take(_wait(self._running))
+            yield self._taken(_wait(self._running))
 
-    def _take(self, done: set[Future[Ended]]) -> list[Ended]:
+    def _taken(self, done: set[Future[Ended]]) -> list[Ended]:
         self._running -= done
         return [future.result() for future in done]
 

@@ -17,7 +17,7 @@ from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.task import IndexStats, TaskResult
-from keeplast.run.commits import COMMITS_MAX, Commits
+from keeplast.run.publishing import COMMITS_MAX, Publishing
 from tests.support.observed_files import UnsyncedFiles
 from tests.support.partition_maker import (
     clean_request,
@@ -47,11 +47,10 @@ def test_as_many_run_at_once_as_may_and_an_error_is_a_result() -> None:
         done.append(number)
 
     ended = []
-    with Commits(lambda result: commit(result.number)) as commits:
+    with Publishing(lambda result: commit(result.number)) as publishing:
         for number in range(COMMITS_MAX):
-            commits.begin(_wave(number))
-            ended += commits.ended()
-        for some in commits.rest():
+            ended += publishing.take(_wave(number), among=COMMITS_MAX)
+        for some in publishing.rest():
             ended += some
     assert sorted(done) == [n for n in range(COMMITS_MAX) if n != 3]
     assert sorted(result.number for result, _ in ended) == list(range(COMMITS_MAX))
@@ -69,8 +68,8 @@ def test_leaving_early_waits_for_what_has_begun() -> None:
         ended.set()
 
     def leave() -> None:
-        with Commits(lambda _: commit()) as commits:
-            commits.begin(_wave(0))
+        with Publishing(lambda _: commit()) as publishing:
+            publishing.take(_wave(0), among=2)
             assert begun.wait(SECONDS)
             may_end.set()
             raise KeyboardInterrupt

@@ -1,0 +1,345 @@
+"""Logs in directories as the place of rounds: on a broker's disks, or copied to a target.
+
+Receipt and swap, a wave at a time, and then the checkpoint: what cannot be written down is not
+done, and what is in place is never without its receipt. How files change is in
+:mod:`keeplast.run.commit`; nothing else here touches a log. The first round writes the target, if
+there is one; the others go on there, in place.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from keeplast.clock import Clock
+from keeplast.errors import CompactionError
+from keeplast.format.filename import CLEANER_CHECKPOINT, DELETED, parse_segment_file
+from keeplast.log.checkpoints import update_checkpoint
+from keeplast.log.files import FilesRecipe, FileSystem
+from keeplast.log.recovery import recover_swap
+from keeplast.model.partition import TopicPartition
+from keeplast.rewrite.task import TaskResult
+from keeplast.run.commit import (
+    GiveUp,
+    check_unchanged,
+    commit_in_place,
+    commit_to_target,
+    complete_active,
+    copy_partition,
+)
+from keeplast.run.events import Events
+from keeplast.run.receipt import append_receipt, receipt_line, withdraw_receipt
+from keeplast.run.removal import remove_files
+from keeplast.run.room import check_room
+from keeplast.run.round_reports import base_report
+from keeplast.run.round_state import PartitionRun, Round, Site
+from keeplast.run.shield import shielded
+from keeplast.run.target import (
+    check_target,
+    complete_target,
+    is_finished,
+    replace_target,
+    target_of,
+)
+from keeplast.survey.given import check_lifts, lift_notes
+from keeplast.survey.horizons import HorizonBook
+from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
+from keeplast.survey.notes import Lift
+from keeplast.survey.report import RoundReport
+from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.rolling import roll_active, roll_at_target, roll_idle
+from keeplast.survey.survey import Survey, survey_partition
+
+ATTEMPT_BYTES = 8
+
+
+class DirectoryPlace:
+    """The directories of one request; ``writes`` False only counts what rounds would do."""
+
+    def __init__(
+        self,
+        request: CleanRequest,
+        files: FileSystem,
+        recipe: FilesRecipe,
+        clock: Clock,
+        events: Events,
+        horizons: HorizonBook,
+        *,
+        writer: str,
+        writes: bool,
+    ) -> None:
+        """Take the components; ``recipe`` is how workers open what ``files`` shows.
+
+        ``writer`` is the name by which targets know who fills them.
+        """
+        self._request = request
+        self._later = replace(request, first_dirty_offset=None, target=None)
+        self._files = files
+        self._recipe = recipe
+        self._clock = clock
+        self._events = events
+        self._horizons = horizons
+        self._writer = writer
+        self._writes = writes
+        self._receipts = threading.Lock()
+        self._checkpoints = threading.Lock()
+
+    @property
+    def files(self) -> FileSystem:
+        """Return what shows the directories."""
+        return self._files
+
+    def _request_of(self, run: PartitionRun) -> CleanRequest:
+        """Return what a round is asked for: only the first has a start and a target."""
+        return self._later if run.rounds else self._request
+
+    def now_ms(self) -> int:
+        """Return the time that the call is at."""
+        given = self._request.now_ms
+        return self._clock.now_ms() if given is None else given
+
+    # Survey.
+
+    def look(
+        self, partition: PartitionRequest, checkpoints: Checkpoints, *, foresees_roll: bool = True
+    ) -> Survey:
+        """Survey a partition as the first round finds it."""
+        return self._look(partition, self._request, checkpoints, foresees_roll=foresees_roll)
+
+    def lifts_of(self, partition: PartitionRequest) -> tuple[Lift, ...]:
+        """Return which limits of a partition the request lifts."""
+        return self.look(partition, load_checkpoints(self._files, partition.path.parent)).lifts
+
+    def _look(
+        self,
+        partition: PartitionRequest,
+        request: CleanRequest,
+        checkpoints: Checkpoints,
+        *,
+        foresees_roll: bool,
+    ) -> Survey:
+        return survey_partition(
+            partition, request, checkpoints, self._files, self.now_ms(),
+            foresees_roll=foresees_roll, book=self._horizons, clock_ms=self._clock.now_ms(),
+        )  # fmt: skip
+
+    def survey(self, run: PartitionRun) -> Survey:
+        """Survey a directory; before the first round, as it will be when its active segment was
+        left."""
+        checkpoints = load_checkpoints(self._files, run.request.path.parent)
+        request, is_first = self._request_of(run), not run.rounds
+        return self._look(run.request, request, checkpoints, foresees_roll=is_first)
+
+    # Plan.
+
+    def announce(self, run: PartitionRun, survey: Survey) -> Survey:
+        """Refuse lifts and too small a disk; then leave the active segment, if asked or idle."""
+        request = self._request_of(run)
+        if self._writes:
+            source = run.request.path
+            check_lifts(survey.lifts, request, source)
+            if survey.plan is not None:
+                target = target_of(run.request, request)
+                check_room(self._files, survey, survey.plan, source, target)
+            # At a target it is rolled when the round is there; in place before it, and not
+            # before it is known that the round is not refused: that leaves all as it was.
+            if not run.rounds and request.target is None and _may_roll(survey, request):
+                checkpoints = load_checkpoints(self._files, source.parent)
+                self._roll(run, request)
+                survey = self._look(run.request, request, checkpoints, foresees_roll=False)
+        told = lift_notes(survey.lifts, writes=self._writes or request.is_unsafe)
+        # What was done before the first round is told with it.
+        notes = (*run.notes, *told, *survey.notes)
+        run.notes = ()
+        return replace(survey, notes=notes)
+
+    def _roll(self, run: PartitionRun, request: CleanRequest) -> None:
+        if request.roll_active:
+            roll_active(self._files, run.request)
+        elif request.rolls_idle:
+            note = roll_idle(self._files, run.request, self.now_ms())
+            run.notes += () if note is None else (note,)
+
+    def site(self, run: PartitionRun) -> Site:
+        """Return the partition's directory, and its target when that is written."""
+        request, source = self._request_of(run), run.request.path
+        target = target_of(run.request, request) if self._writes else source
+        return Site(
+            path=source,
+            target=target,
+            attempt=secrets.token_hex(ATTEMPT_BYTES),
+            files=self._recipe,
+            writes=self._writes,
+            takes_crcs=self._writes and request.receipt is not None,
+            shares_disk=self._writes and target == source,
+        )
+
+    def skip(self, run: PartitionRun, survey: Survey) -> RoundReport:
+        """Copy a log to the target as it is; repair a checkpoint that is out of range."""
+        request = self._request_of(run)
+        end_offset = survey.first_dirty.offset if survey.first_dirty.repairs else None
+        if end_offset is not None:
+            end_offset = survey.checkpoint_after(end_offset)
+        if self._writes:
+            place = target_of(run.request, request)
+            if request.target is not None:
+                give_up = self._give_up(run.request.partition, run.request.path.parent, place)
+                copy_partition(self._files, run.request.path, place, self._writer, give_up)
+            if end_offset is not None:
+                change = {run.request.partition: end_offset}
+                update_checkpoint(self._files, place.parent, CLEANER_CHECKPOINT, change)
+            if request.target is not None:
+                complete_target(self._files, place, run=self._writer)
+        return replace(base_report(survey), skipped=True, end_offset=end_offset)
+
+    # Commit.
+
+    def publish(self, round_: Round, result: TaskResult) -> None:
+        """Write a line of the receipt and put a wave in place; the line goes when it is not."""
+        if not self._writes:
+            return
+        line = None
+        if self._request.receipt is not None:
+            line = self._note(round_, self._request.receipt)
+        try:
+            if round_.is_in_place:
+                with shielded():
+                    self._swap(round_, result)
+            else:
+                self._fill_target(round_, result)
+        except (CompactionError, OSError):
+            if line is not None and self._request.receipt is not None:
+                self._withdraw(round_, self._request.receipt, line)
+            raise
+
+    def _note(self, round_: Round, receipt: Path) -> bytes:
+        """Write a wave down that is about to be put in place; returns its line."""
+        clean_to = round_.survey.clean_to.offset
+        line = receipt_line(round_, clean_to=clean_to, is_unsafe=self._request.is_unsafe)
+        with self._receipts:
+            append_receipt(self._files, receipt, line)
+        return line
+
+    def _withdraw(self, round_: Round, receipt: Path, line: bytes) -> None:
+        """Take the line of a wave back of which nothing is in place."""
+        try:
+            if round_.is_in_place:
+                check_unchanged(self._files, round_.survey.listing, round_.committed)
+            with self._receipts:
+                withdraw_receipt(self._files, receipt, line)
+        except (CompactionError, OSError) as error:
+            self._events.warned(
+                "the receipt keeps a line of a wave that may not have happened; the files tell. "
+                f"path={receipt} error={error}"
+            )
+
+    def _swap(self, round_: Round, result: TaskResult) -> None:
+        """Put a wave in place and remove what it replaces.
+
+        A disk that fails meanwhile leaves the partition to be finished or undone: now if it can.
+        """
+        path, surveyed = round_.site.path, round_.survey.listing
+        try:
+            replaced = commit_in_place(self._files, path, result.staged, surveyed, round_.committed)
+        except OSError:
+            try:
+                recover_swap(self._files, path)
+            except (CompactionError, OSError) as error:
+                self._events.warned(
+                    "the swap could be neither finished nor undone; the next clean, or a broker's "
+                    f"start, does. path={path} error={error}"
+                )
+            raise
+        round_.committed.extend(result.staged)
+        complete_active(self._files, surveyed)
+        started = self._clock.seconds()
+        remove_files(self._files, replaced, self._events.warned)
+        round_.removal_seconds += self._clock.seconds() - started
+
+    def _fill_target(self, round_: Round, result: TaskResult) -> None:
+        """Complete the target; an earlier log goes when all of the new one lies beside it."""
+        survey, site = round_.survey, round_.site
+        give_up = self._give_up(round_.plan.partition, site.path.parent, site.target)
+        if give_up is None:
+            check_target(self._files, site.target, run=self._writer)
+        surveyed = survey.listing
+        if survey.roll is None:
+            commit_to_target(self._files, site, result.staged, surveyed, give_up)
+        else:
+            on_disk = replace(surveyed, segments=surveyed.segments[:-1])
+            commit_to_target(self._files, site, result.staged, on_disk, give_up)
+            left = on_disk.active.base_offset
+            if round_.plan.bound > left:
+                replaced = {base for each in result.staged if each.files for base in each.sources}
+                roll_at_target(
+                    self._files, site.target, surveyed, survey.roll, round_.plan.topic,
+                    is_replaced=left in replaced,
+                )  # fmt: skip
+        round_.committed.extend(result.staged)
+
+    def _give_up(self, partition: TopicPartition, root: Path, place: Path) -> GiveUp | None:
+        """Return what removes the earlier log at ``place``; None when the place is ours already."""
+        if not self._request.overwrites or not is_finished(self._files, place):
+            return None
+
+        def give_up(staged: Collection[str]) -> None:
+            with self._checkpoints:
+                replace_target(self._files, partition, root, place, run=self._writer, staged=staged)
+
+        return give_up
+
+    def abandon(self, round_: Round) -> None:
+        """Remove what attempts staged under the name of this round's and no commit has renamed."""
+        site = round_.site
+        if not self._writes or not self._files.exists(site.target):
+            return
+        names = {name: parse_segment_file(name) for name in self._files.listdir(site.target)}
+        ours = [
+            site.target / name
+            for name, parsed in names.items()
+            if (parsed is not None and (parsed.attempt or "").startswith(site.attempt))
+            or name.endswith(f".{site.attempt}{DELETED}")
+        ]
+        remove_files(self._files, ours, self._events.warned)
+
+    def checkpoint(self, rounds: Sequence[Round]) -> list[Exception | None]:
+        """Write the checkpoints of a data directory at once, then mark targets complete.
+
+        A file that cannot be written ends all of these rounds with its error.
+        """
+        if not self._writes:
+            return [None] * len(rounds)
+        offsets: dict[Path, dict[TopicPartition, int]] = {}
+        for round_ in rounds:
+            offset = round_.survey.checkpoint_after(round_.results[-1].end_offset)
+            if not round_.plan.is_expired_round and offset is not None:
+                changes = offsets.setdefault(round_.site.target.parent, {})
+                changes[round_.plan.partition] = offset
+        try:
+            for root, changes in offsets.items():
+                with self._checkpoints:
+                    update_checkpoint(self._files, root, CLEANER_CHECKPOINT, changes)
+        except (CompactionError, OSError) as error:
+            return [error] * len(rounds)
+        return [self._complete(round_) for round_ in rounds]
+
+    def _complete(self, round_: Round) -> Exception | None:
+        """End a round that is written down: from now on its log is where it was put."""
+        if not round_.is_in_place:
+            try:
+                complete_target(self._files, round_.site.target, run=self._writer)
+            except (CompactionError, OSError) as error:
+                return error
+        if round_.has_reached_bound:
+            self._horizons.examined(round_.site.path, round_.plan.now_ms)
+        round_.run.request = replace(round_.run.request, path=round_.site.target)
+        return None
+
+
+def _may_roll(survey: Survey, request: CleanRequest) -> bool:
+    """Say whether the active segment is to be left; a torn one refuses that when it is asked."""
+    has_any = survey.listing.active.size_bytes > 0
+    return survey.roll is not None or (request.roll_active and has_any)

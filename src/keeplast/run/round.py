@@ -1,0 +1,150 @@
+"""Rounds from top to bottom: every log is cleaned here, and nowhere else.
+
+    survey    what the log is, and what a round may touch       Rounds.begin: place.survey
+    plan      whether there is one, and what must be said first               place.announce
+    cut       one task or many, by what there is to run on      foresight.cut, room.next_chunk
+    index     winners of the dirty section           \\
+    resolve   where the round ends, its groups        |         the runner: rewrite.wave.run_wave,
+    rewrite   group by group, into staged files       |         or rewrite.staged_round in stages
+    check     what was staged is read again          /
+    commit    wave by wave, the oldest offsets first            Rounds._commit: place.publish
+              and when all of it is in place, once              Rounds._settle: place.checkpoint
+
+Where logs lie is behind :class:`~keeplast.run.place.Place`. A failure ends one partition's round:
+what its wave has staged is removed, the checkpoint stays. Kafka: ``Cleaner.doClean``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from keeplast.clock import Clock
+from keeplast.errors import CommitUnknownError, CompactionError, UnavailableError
+from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.task import TaskResult
+from keeplast.run.events import Events
+from keeplast.run.foresight import cut
+from keeplast.run.place import Place, RunnerFor
+from keeplast.run.publishing import Ended, Publishing
+from keeplast.run.room import next_together
+from keeplast.run.round_reports import failed_report, in_order, round_report
+from keeplast.run.round_state import PartitionRun, Round
+from keeplast.survey.report import RoundReport
+from keeplast.survey.request import CleanRequest
+
+ROUNDS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The rounds of one call; ``check_stop`` raises StoppedError when it is to end."""
+
+    request: CleanRequest
+    place: Place
+    runner_for: RunnerFor
+    clock: Clock
+    events: Events
+    check_stop: Callable[[], None]
+
+    def clean(self, runs: Sequence[PartitionRun], *, rounds: int | None) -> None:
+        """Do so many rounds of each partition; None as many as reach its bound."""
+        for _ in range(ROUNDS_MAX if rounds is None else rounds):
+            waiting = self.begin(runs)
+            if not waiting:
+                return
+            with self.runner_for(self.place.files) as runner:
+                cut(waiting, self.request, runner, self.place.files, self.clock)
+                waiting = in_order(waiting, self.request.order)
+                while waiting:
+                    chosen, later = next_together(waiting, self.place.files)
+                    waiting = self._do_waves(chosen, runner) + later
+
+    def begin(self, runs: Sequence[PartitionRun]) -> list[Round]:
+        """Survey and plan what is not done; returns the rounds that there are to do."""
+        begun = [self._begin(run) for run in runs if not run.is_done]
+        return [round_ for round_ in begun if round_ is not None]
+
+    def _begin(self, run: PartitionRun) -> Round | None:
+        started, survey = self.clock.seconds(), None
+        try:
+            self.check_stop()
+            survey = self.place.survey(run)
+            survey = self.place.announce(run, survey)
+            if survey.plan is None:
+                self.end(run, self.place.skip(run, survey))
+                return None
+            round_ = Round(run, survey, survey.plan, self.place.site(run))
+            round_.driver_seconds = self.clock.seconds() - started
+            self.events.planned(round_.bytes_to_read())
+        except (CompactionError, OSError) as error:
+            self.end(run, failed_report(survey, 0, error))
+            return None
+        return round_
+
+    def _do_waves(self, rounds: list[Round], runner: Runner) -> list[Round]:
+        """Do and commit a wave of each round; returns the rounds that another one follows."""
+        left, again = dict(enumerate(rounds)), list[Round]()
+        lost: CompactionError = UnavailableError("the runner lost the task of this partition")
+        try:
+            with Publishing(lambda result: self._commit(left[result.number], result)) as publishing:
+                try:
+                    self.check_stop()
+                    tasks = [round_.task(number) for number, round_ in left.items()]
+                    for result in runner.run(tasks, self._progressed):
+                        again += self._settle(publishing.take(result, among=len(tasks)), left)
+                except CompactionError as error:
+                    lost = error  # the runner itself failed: what it has not given back is lost
+                for ended in publishing.rest():
+                    again += self._settle(ended, left)
+        finally:
+            # Also of those that an exception from outside, as of a signal, cuts off.
+            for round_ in left.values():
+                self.place.abandon(round_)
+        for round_ in left.values():
+            self._fail(round_, lost)
+        return again
+
+    def _commit(self, round_: Round, result: TaskResult) -> None:
+        if result.error is not None:
+            raise result.error
+        self.check_stop()
+        round_.results.append(result)
+        started = self.clock.seconds() - round_.removal_seconds
+        self.place.publish(round_, result)
+        round_.driver_seconds += self.clock.seconds() - round_.removal_seconds - started
+
+    def _settle(self, ended: list[Ended], left: dict[int, Round]) -> list[Round]:
+        """Take waves that have ended out of ``left``; returns the rounds that another follows."""
+        done, again = list[Round](), list[Round]()
+        for result, error in ended:
+            round_ = left.pop(result.number)
+            if not isinstance(error, CommitUnknownError):
+                self.place.abandon(round_)
+            if error is not None:
+                self._fail(round_, error)
+            elif result.carry is not None:
+                round_.carry = result.carry
+                again.append(round_)
+            else:
+                done.append(round_)
+        for round_, problem in zip(done, self.place.checkpoint(done), strict=True):
+            if problem is not None:
+                self._fail(round_, problem)
+            else:
+                self.end(round_.run, round_report(round_), is_done=round_.has_reached_bound)
+        return again
+
+    def _fail(self, round_: Round, error: Exception) -> None:
+        self.end(round_.run, failed_report(round_.survey, len(round_.committed), error))
+
+    def end(self, run: PartitionRun, report: RoundReport | None, *, is_done: bool = True) -> None:
+        """Take what there is to tell of a partition's round, its last one of the call or not."""
+        run.is_done = is_done
+        if report is not None:
+            run.rounds.append(report)
+            self.events.finished(run.request.partition, report)
+
+    def _progressed(self, read_bytes: int) -> None:
+        self.events.progressed(read_bytes)
+        self.check_stop()  # Workers come here window by window, and end when asked to.

@@ -32,9 +32,10 @@ from keeplast.config.effective import Effective, contradictions
 from keeplast.config.internal_topics import PINS, internal_layer, pinned_value
 from keeplast.config.layers import Layer, warnings_of
 from keeplast.config.values import setting_value, value_text
-from keeplast.errors import InvalidError, RefusedError
+from keeplast.errors import InvalidError
 from keeplast.model.strategy import SLOT_BYTES, Strategy
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.survey.key_bound import usable_slots
 
 DEDUPE_BYTES_PER_THREAD_MIN = 1_048_576
 
@@ -215,27 +216,9 @@ class Settings:
         if map_bytes is None and not dedupe.is_default:
             map_bytes = int(dedupe.number)
         factor = values["log.cleaner.io.buffer.load.factor"]
-        check_key_map(map_bytes, factor.number, source=factor.source)
+        usable_slots(map_bytes, SLOT_BYTES, factor.number, source=factor.source or "default")
         check_io_rate(values["log.cleaner.io.max.bytes.per.second"])
         return CleanerConfig(**{**fields, "key_map_bytes": map_bytes})  # type: ignore[arg-type]
-
-
-def check_key_map(map_bytes: int | None, load_factor: float, *, source: str | None) -> None:
-    """Raise RefusedError unless at least one slot of the key map may be used."""
-    if not 0 < load_factor <= 1:
-        raise RefusedError(
-            f"load factor outside (0, 1]: a full map would never end a search; use 0.9. "
-            f"log.cleaner.io.buffer.load.factor={load_factor} source={source or 'default'}"
-        )
-    if map_bytes is None:
-        return
-    slots = map_bytes // SLOT_BYTES
-    if int(slots * load_factor) < 1:
-        raise RefusedError(
-            f"key map without a usable slot: no round would end; raise --key-map-bytes, "
-            f"{SLOT_BYTES} bytes a slot. key_map_bytes={map_bytes} slots={slots} "
-            f"log.cleaner.io.buffer.load.factor={load_factor}"
-        )
 
 
 def check_io_rate(rate: Effective) -> None:

@@ -14,6 +14,7 @@ from keeplast.columns import batch_table as t
 from keeplast.errors import CorruptError
 from keeplast.format import offset_index, time_index
 from keeplast.format.filename import INDEX, TIME_INDEX, Kind, segment_file
+from keeplast.format.index_bounds import filled_entries
 from keeplast.inspect.verdicts import Findings
 from keeplast.inspect.verified_log import VerifiedLog
 from keeplast.log.partition_log import INDEX_BYTES_MAX, SegmentFiles
@@ -51,8 +52,7 @@ class IndexProof:
             return empty
         if self._is_active:
             self._is_unusable = False
-            filled = np.flatnonzero(entries.any(axis=1))
-            return entries[: int(filled[-1]) + 1 if len(filled) else 0]
+            return filled_entries(entries)
         problem = find_problem(entries, self._segment.size_bytes)
         if problem is not None:
             self._say(kind, problem, self._base)

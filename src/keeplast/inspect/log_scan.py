@@ -21,7 +21,7 @@ from typing import Any
 from keeplast.errors import CompactionError, CorruptError
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.filename import INDEX, TIME_INDEX, TXN_INDEX, Kind, segment_file
-from keeplast.format.index_bounds import ENTRY_BYTES, index_bytes_max
+from keeplast.format.index_bounds import ENTRY_BYTES, filled_entries, index_bytes_max
 from keeplast.format.message_set import Batch
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.inspect.aborted_scan import AbortedScan
@@ -344,9 +344,7 @@ class _IndexChecker:
                 continue
             used = len(entries)
             if view.is_active:
-                # A broker creates an index at full size; zeros at its end are unused slots.
-                filled = entries.any(axis=1).nonzero()[0]
-                used = int(filled[-1]) + 1 if len(filled) else 0
+                used = len(filled_entries(entries))
             problem = codec.find_problem(entries[:used], view.size_bytes)
             if problem is not None:
                 findings.add("corrupt", path, f"wrong index: {problem}")

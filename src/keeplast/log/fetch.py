@@ -14,11 +14,11 @@ import numpy as np
 
 from keeplast.columns import batch_table as t
 from keeplast.errors import CorruptError
-from keeplast.format import offset_index, time_index
+from keeplast.format import offset_index
 from keeplast.format.filename import INDEX, TIME_INDEX
 from keeplast.format.message_set import read_batches
 from keeplast.log.files import FileSystem, reading
-from keeplast.log.partition_log import PartitionFiles, SegmentFiles, read_index
+from keeplast.log.partition_log import PartitionFiles, SegmentFiles, load_entries
 from keeplast.log.windows import WindowBuffers, read_from
 
 WINDOW_BYTES = 1 << 20
@@ -111,10 +111,8 @@ def _bounded(listing: PartitionFiles, end: int) -> Iterator[tuple[SegmentFiles, 
 def _position(segment: SegmentFiles, files: FileSystem, offset: int) -> int:
     """Return where to start reading; the beginning where there is no usable index."""
     try:
-        entries = offset_index.decode(read_index(segment, INDEX, files))
+        entries = load_entries(segment, INDEX, files)
     except (CorruptError, FileNotFoundError):
-        return 0
-    if offset_index.find_problem(entries, segment.size_bytes) is not None:
         return 0
     return offset_index.find_position(entries, max(offset - segment.base_offset, 0))
 
@@ -126,10 +124,8 @@ def _later_from(segment: SegmentFiles, files: FileSystem, timestamp_ms: int) -> 
     nothing of what lies behind. 0 where the index says nothing, or has something later.
     """
     try:
-        entries = time_index.decode(read_index(segment, TIME_INDEX, files))
+        entries = load_entries(segment, TIME_INDEX, files)
     except (CorruptError, FileNotFoundError):
-        return 0
-    if time_index.find_problem(entries, segment.size_bytes) is not None:
         return 0
     if not len(entries) or entries[-1, 0] >= timestamp_ms:
         return 0

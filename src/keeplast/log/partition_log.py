@@ -30,7 +30,7 @@ from keeplast.format.filename import (
     parse_segment_file,
     segment_file,
 )
-from keeplast.format.index_bounds import index_bytes_max
+from keeplast.format.index_bounds import filled_entries, index_bytes_max
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.windows import WindowBuffers, read_from, read_windows
@@ -166,16 +166,37 @@ def load_indexes(
 ) -> SegmentIndexes:
     """Return a closed segment's indexes, from its files or rebuilt from its batches."""
     try:
-        offsets = offset_index.decode(read_index(segment, INDEX, files))
-        times = time_index.decode(read_index(segment, TIME_INDEX, files))
+        offsets, times = (load_entries(segment, kind, files) for kind in (INDEX, TIME_INDEX))
     except (CorruptError, FileNotFoundError):
         return rebuild_indexes(segment, files, interval, buffers)
-    if (
-        offset_index.find_problem(offsets, segment.size_bytes) is None
-        and time_index.find_problem(times, segment.size_bytes) is None
-    ):
-        return SegmentIndexes(offsets, times, False)
-    return rebuild_indexes(segment, files, interval, buffers)
+    return SegmentIndexes(offsets, times, False)
+
+
+def load_entries(
+    segment: SegmentFiles, kind: Kind, files: FileSystem, *, valid_bytes: int | None = None
+) -> NDArray[np.int64]:
+    """Return the entries of a segment's offset or time index, shape (n, 2).
+
+    ``valid_bytes`` is there for an active segment, up to where it is sound: a running broker has
+    its indexes at full size, and what they say of batches behind it counts for nothing.
+    FileNotFoundError without the file, CorruptError when it cannot be this segment's.
+    """
+    codec = offset_index if kind == INDEX else time_index
+    entries: NDArray[np.int64]
+    if valid_bytes is None:
+        entries = codec.decode(read_index(segment, kind, files))
+    else:
+        with reading(files, segment.path(kind)) as handle:
+            data = bytearray(min(handle.size_bytes, index_bytes_max(segment.size_bytes, kind)))
+            count = handle.pread_into(memoryview(data), 0)
+        entries = filled_entries(codec.decode(data[:count]))
+        if kind == INDEX:
+            entries = entries[entries[:, 1] < valid_bytes]
+    size_bytes = segment.size_bytes if valid_bytes is None else valid_bytes
+    problem = codec.find_problem(entries, size_bytes)
+    if problem is not None:
+        raise CorruptError(f"wrong index: {problem}", path=str(segment.path(kind)))
+    return entries
 
 
 class LoadedIndexes(Mapping[int, SegmentIndexes]):
@@ -351,6 +372,7 @@ def find_tail(partition: PartitionFiles, files: FileSystem) -> Tail:
             data = bytearray(min(handle.size_bytes, limit))
             count = handle.pread_into(memoryview(data), 0)
         entries = offset_index.decode(data[:count])
+        # One that is not trimmed is of a broker that runs, or has crashed: the batches tell.
         if len(entries) and offset_index.find_problem(entries, active.size_bytes) is None:
             start = int(entries[-1, 1])
     except (CorruptError, FileNotFoundError):

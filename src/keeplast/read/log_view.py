@@ -14,26 +14,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from keeplast.clock import Clock
 from keeplast.errors import CorruptError, InvalidError
-from keeplast.format import offset_index, partition_metadata, time_index
+from keeplast.format import partition_metadata
 from keeplast.format.filename import (
     INDEX,
     LOG_START_CHECKPOINT,
     PARTITION_METADATA,
     REPLICATION_CHECKPOINT,
     TIME_INDEX,
-    Kind,
 )
-from keeplast.format.index_bounds import index_bytes_max
 from keeplast.log.checkpoints import read_checkpoint
-from keeplast.log.files import FileSystem, reading
+from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import (
     SegmentFiles,
     SegmentIndexes,
     find_tail,
+    load_entries,
 )
 from keeplast.log.settled import settled_partition
 from keeplast.log.windows import WindowBuffers
@@ -202,34 +200,11 @@ def _indexes(
     segment: SegmentFiles, valid_bytes: int, files: FileSystem, *, is_active: bool
 ) -> SegmentIndexes:
     """Return the indexes if they are good for finding a place, else empty ones."""
+    valid = valid_bytes if is_active else None
     try:
-        offsets = offset_index.decode(_read_index(segment, INDEX, files))
-        times = time_index.decode(_read_index(segment, TIME_INDEX, files))
+        offsets, times = (
+            load_entries(segment, kind, files, valid_bytes=valid) for kind in (INDEX, TIME_INDEX)
+        )
     except (CorruptError, FileNotFoundError):
         return SegmentIndexes(_NOTHING, _NOTHING, True)
-    if is_active:
-        offsets, times = _filled(offsets), _filled(times)
-        offsets = offsets[offsets[:, 1] < valid_bytes]
-    problem = offset_index.find_problem(offsets, valid_bytes)
-    if problem is None:
-        problem = time_index.find_problem(times, valid_bytes)
-    if problem is not None:
-        return SegmentIndexes(_NOTHING, _NOTHING, True)
     return SegmentIndexes(offsets, times, False)
-
-
-def _read_index(segment: SegmentFiles, kind: Kind, files: FileSystem) -> memoryview:
-    """Return the first bytes of an index, as many as its segment can need."""
-    with reading(files, segment.path(kind)) as handle:
-        limit = index_bytes_max(segment.size_bytes, kind)
-        data = memoryview(bytearray(min(handle.size_bytes, limit)))
-        return data[: handle.pread_into(data, 0)]
-
-
-def _filled(entries: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the entries before the first empty slot: a running broker keeps indexes at full size.
-
-    The very first slot may be all zeros and an entry; as one it says nothing.
-    """
-    empty = np.flatnonzero((entries == 0).all(axis=1))
-    return entries[: int(empty[0])] if len(empty) else entries

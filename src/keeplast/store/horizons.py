@@ -98,13 +98,14 @@ def _earliest(files: RoundFiles, segment: RemoteSegment) -> int | None:
     path = files.path / filter_file(segment.base_offset)
     try:
         with reading(files, path) as handle:
-            data = bytearray(min(handle.size_bytes, HEAD_BYTES))
+            object_bytes = handle.size_bytes
+            data = bytearray(min(object_bytes, HEAD_BYTES))
             head = decode_head(bytes(data[: handle.pread_into(memoryview(data), 0)]), str(path))
     except (FileNotFoundError, CorruptError):
         return None
     of = SegmentBytes(segment.segment_id, segment.size_bytes, segment.files[LOG].crc32c)
     # Of markers a filter knows that there are some, and not their horizons.
-    if head.segment != of or head.contents.transactional:
+    if not head.is_of(of, object_bytes) or head.contents.transactional:
         return None
     horizon_ms = head.contents.horizon_ms
     return INT64_MAX if horizon_ms is None else horizon_ms

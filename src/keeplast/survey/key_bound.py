@@ -22,19 +22,34 @@ def key_capacity(partition: PartitionRequest) -> int | None:
 
     RefusedError for a load factor outside (0, 1] and for a map without a usable slot.
     """
-    cleaner = partition.cleaner
-    if not 0 < cleaner.load_factor <= 1:
+    cleaner, slot_bytes = partition.cleaner, partition.topic.strategy.slot_bytes
+    slots = usable_slots(
+        cleaner.key_map_bytes, slot_bytes, cleaner.load_factor, source=str(partition.partition)
+    )
+    return None if slots is None else min(slots, INT32_MAX)
+
+
+def usable_slots(
+    map_bytes: int | None, slot_bytes: int, load_factor: float, *, source: str
+) -> int | None:
+    """Return how many slots of a map may be used, at least one; None without a bound.
+
+    RefusedError for a load factor outside (0, 1] and for a map without a usable slot. ``source``
+    is who gave the factor.
+    """
+    if not 0 < load_factor <= 1:
         raise RefusedError(
-            "the load factor must be above 0 and at most 1. "
-            f"log.cleaner.io.buffer.load.factor={cleaner.load_factor}"
+            f"load factor outside (0, 1]: a full map would never end a search; use 0.9. "
+            f"log.cleaner.io.buffer.load.factor={load_factor} source={source}"
         )
-    slots = key_slots(partition)
-    if slots is None:
+    if map_bytes is None:
         return None
-    capacity = int(slots * cleaner.load_factor)
-    if capacity < 1:
+    slots = map_bytes // slot_bytes
+    usable = int(slots * load_factor)
+    if usable < 1:
         raise RefusedError(
-            "the key map has no usable slot; give it more bytes. "
-            f"key_map_bytes={cleaner.key_map_bytes} load_factor={cleaner.load_factor}"
+            f"key map without a usable slot: no round would end; raise --key-map-bytes, "
+            f"{slot_bytes} bytes a slot. key_map_bytes={map_bytes} slots={slots} "
+            f"log.cleaner.io.buffer.load.factor={load_factor}"
         )
-    return min(capacity, INT32_MAX)
+    return usable

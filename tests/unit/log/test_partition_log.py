@@ -11,6 +11,7 @@ import pytest
 from keeplast.errors import CorruptError, RefusedError
 from keeplast.format import offset_index, time_index
 from keeplast.format.batch import encode_batch
+from keeplast.format.filename import INDEX, TIME_INDEX
 from keeplast.format.legacy import encode_message
 from keeplast.format.message_set import read_batches
 from keeplast.format.txn_index import AbortedTransaction
@@ -22,6 +23,7 @@ from keeplast.log.partition_log import (
     find_tail,
     list_partition,
     load_aborted,
+    load_entries,
     load_indexes,
     read_first_batch_timestamp,
     summarize,
@@ -142,6 +144,23 @@ def test_offset_index_that_cannot_be_right_is_rebuilt_in_memory(directory: Path,
     assert found.rebuilt
     assert expected_indexes() == tuples(found)
     assert (path.read_bytes() if path.exists() else None) == content
+
+
+def test_an_active_index_ends_at_its_first_hole_and_at_the_sound_part_of_its_log(
+    directory: Path,
+) -> None:
+    """A broker's own lookups go so far; where a hole begins something may be left behind it."""
+    listing = list_partition(directory, FILES)
+    closed = listing.segments[0]
+    slots = [(1, STARTS[1]), (2, STARTS[2]), (3, STARTS[3])]
+    behind = [(0, 0), (0, 0), (9, STARTS[2])]
+    closed.path(INDEX).write_bytes(offset_index.encode(slots + behind))
+    found = load_entries(closed, INDEX, FILES, valid_bytes=STARTS[3])
+    assert slots[:2] == [tuple(each) for each in found.tolist()]
+    times = [(0, 0), (NOW_MS, 2)]
+    closed.path(TIME_INDEX).write_bytes(time_index.encode([*times, (0, 0), (0, 0)]))
+    found = load_entries(closed, TIME_INDEX, FILES, valid_bytes=STARTS[3])
+    assert times == [tuple(each) for each in found.tolist()]
 
 
 TIME_INDEX_DAMAGES = {

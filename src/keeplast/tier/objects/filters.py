@@ -94,6 +94,10 @@ class FilterHead:
         """Return how long the object is."""
         return self.words_at + self.bits // 8
 
+    def is_of(self, segment: SegmentBytes, object_bytes: int) -> bool:
+        """Say whether an object of ``object_bytes`` is whole, and about these very bytes."""
+        return self.segment == segment and self.size_bytes == object_bytes
+
 
 def encode_filter(
     segment: SegmentBytes,

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import errno
 import shlex
-from pathlib import PurePath
 from typing import Any
 
 
@@ -136,7 +135,7 @@ def installing(extra: str) -> str:
     )
 
 
-def making(directory: PurePath) -> str:
+def making(directory: object) -> str:
     """Return how to get a directory that only the user may make: a name may be mistyped."""
     return f"make it (mkdir -p {shlex.quote(str(directory))})"
 

@@ -33,7 +33,7 @@ from keeplast.format.filename import (
 from keeplast.format.index_bounds import filled_entries, index_bytes_max
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, ReadHandle, reading
-from keeplast.log.windows import WindowBuffers, read_from, read_windows
+from keeplast.log.windows import WindowBuffers, find_start, read_from, read_windows
 from keeplast.model.offsets import INT32_MAX
 from keeplast.model.segment import SegmentSummary
 
@@ -218,6 +218,21 @@ class LoadedIndexes(Mapping[int, SegmentIndexes]):
             segment = self._segments[base]
             self._loaded[base] = load_indexes(segment, self._files, self._interval, self._buffers)
         return self._loaded[base]
+
+    def find_start(self, base: int, offset: int) -> int:
+        """Return from which position the segment at ``base`` has all of ``offset`` and behind it.
+
+        Its file is held against the segment: one that is older could leave batches out.
+        """
+        position = self[base].position_before(offset - base)
+        if not position:
+            return 0
+        segment = self._segments[base]
+        with reading(self._files, segment.log_path) as handle:
+            return find_start(
+                handle, segment.log_path, self._buffers,
+                position=position, offset=offset, end=segment.size_bytes,
+            )  # fmt: skip
 
     def derive(self, base: int) -> None:
         """Take the indexes of a segment that is still appended to from its batches.

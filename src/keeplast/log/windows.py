@@ -155,6 +155,20 @@ def read_from(
     yield from read_windows(handle, path, buffers, end=end, checks_crc=checks_crc)
 
 
+def find_start(
+    handle: ReadHandle, path: Path, buffers: WindowBuffers, *, position: int, offset: int, end: int
+) -> int:
+    """Return where :func:`read_from` would begin: ``position``, or 0 where it is not proven."""
+    windows = read_from(
+        handle, path, buffers, position=position, offset=offset, end=end, checks_crc=False
+    )
+    try:
+        first = next(windows, None)
+    except CorruptError:
+        return 0  # who reads the segment says what is wrong with it
+    return 0 if first is None else first.position
+
+
 def _size_of_next(
     path: Path, position: int, data: NDArray[np.uint8], length: int, stop: int
 ) -> int:

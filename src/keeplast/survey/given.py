@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from keeplast.cleaner.reasons import Limit
+from keeplast.cleaner.eligibility import FirstUncleanable, find_cleanable_range
 from keeplast.errors import CompactionError, RefusedError
+from keeplast.model.segment import SegmentSummary
 from keeplast.survey.notes import GivenOption, Lift, LiftNote
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.wording import lift_words
@@ -40,15 +41,25 @@ def first_dirty_lifts(given: int | None, actual: int) -> tuple[Lift, ...]:
 
 
 def uncleanable_lifts(
-    given: int | None, *, bound: int, actual: int, actual_bound: int, limit: Limit
+    given: int | None,
+    segments: Sequence[SegmentSummary],
+    actual: FirstUncleanable,
+    *,
+    first_dirty: int,
 ) -> tuple[Lift, ...]:
-    """Say what an uncleanable offset above the actual one lifts; ``limit`` is why that is there.
+    """Say what an uncleanable offset above the actual one lifts.
 
     A bound is the offset rounded down to its segment: where both are the same, nothing is lifted.
     """
-    if given is None or bound <= actual_bound:
+    if given is None or given <= actual.offset:
         return ()
-    return (Lift(GivenOption.UNCLEANABLE, given, actual, limit),)
+    bound, actual_bound = (
+        find_cleanable_range(segments, first_dirty=first_dirty, uncleanable=offset).bound
+        for offset in (given, actual.offset)
+    )
+    if bound <= actual_bound:
+        return ()
+    return (Lift(GivenOption.UNCLEANABLE, given, actual.offset, actual.limit),)
 
 
 def _above(option: GivenOption, given: int | None, actual: int) -> tuple[Lift, ...]:

@@ -15,7 +15,6 @@ from keeplast.cleaner.eligibility import (
     CleanableRange,
     FirstDirty,
     FirstUncleanable,
-    find_cleanable_range,
     find_expired_bound,
     find_first_dirty,
     find_first_uncleanable,
@@ -40,7 +39,6 @@ from keeplast.log.format_guard import check_magic, check_understood
 from keeplast.log.partition_log import (
     LoadedIndexes,
     PartitionFiles,
-    SegmentIndexes,
     Tail,
     find_offset_from,
     find_tail,
@@ -171,7 +169,9 @@ def survey_partition(
         *clock_lifts(request.now_ms, now_ms if clock_ms is None else clock_ms),
         *log.bounds.lifts,
         *first_dirty_lifts(request.first_dirty_offset, clean_to.offset),
-        *_uncleanable_lifts(request, segments, uncleanable, first_dirty),
+        *uncleanable_lifts(
+            request.uncleanable_offset, segments, uncleanable, first_dirty=first_dirty.offset
+        ),
     )
     if request.uncleanable_offset is not None:
         given = request.uncleanable_offset
@@ -358,24 +358,6 @@ def _first_uncleanable(
     )
 
 
-def _uncleanable_lifts(
-    request: CleanRequest,
-    segments: Sequence[SegmentSummary],
-    actual: FirstUncleanable,
-    first_dirty: FirstDirty,
-) -> tuple[Lift, ...]:
-    given = request.uncleanable_offset
-    if given is None or given <= actual.offset:
-        return ()
-    bound, actual_bound = (
-        find_cleanable_range(segments, first_dirty=first_dirty.offset, uncleanable=offset).bound
-        for offset in (given, actual.offset)
-    )
-    return uncleanable_lifts(
-        given, bound=bound, actual=actual.offset, actual_bound=actual_bound, limit=actual.limit
-    )
-
-
 def _expired(
     partition: PartitionRequest,
     listing: PartitionFiles,
@@ -435,15 +417,15 @@ def _plan(
 
 def _start_position(
     segments: Sequence[SegmentSummary],
-    indexes: Mapping[int, SegmentIndexes],
+    indexes: LoadedIndexes,
     first_dirty: int,
     bound: int,
 ) -> int:
-    """Return where in the first dirty segment reading begins."""
+    """Return where in the first dirty segment reading begins; no dirty batch lies before it."""
     dirty = segments_between(segments, first_dirty, bound)
     if not dirty or dirty[0].base_offset >= first_dirty:
         return 0
-    return indexes[dirty[0].base_offset].position_before(first_dirty - dirty[0].base_offset)
+    return indexes.find_start(dirty[0].base_offset, first_dirty)
 
 
 def _given(value: int | None, otherwise: int) -> int:

@@ -99,6 +99,13 @@ _HOMES = {
     "keeplast.model.partition": ("TopicPartition",),
     "keeplast.model.topic_config": ("CleanerConfig", "TopicConfig"),
 }
+_EXTRA_OF = {
+    "pyspark": "spark",
+    "pyarrow": "spark",
+    "sqlalchemy": "tier",
+    "alembic": "tier",
+    "obstore": "s3",
+}
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
@@ -106,7 +113,17 @@ def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for."""
     if name not in _HOME_OF:
         raise AttributeError(f"module 'keeplast' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(_HOME_OF[name]), name)
+    try:
+        value: object = getattr(importlib.import_module(_HOME_OF[name]), name)
+    except ImportError as error:
+        extra = _EXTRA_OF.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise ImportError(
+            f"keeplast.{name} needs a package that cannot be imported; install keeplast with its "
+            f"extra {extra!r}. missing={error.name} error={error}",
+            name=error.name,
+        ) from None
     globals()[name] = value
     return value
 

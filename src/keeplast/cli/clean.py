@@ -91,6 +91,7 @@ def _cleaned(values: options.RunOptions) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.frame.call import report_call
     from keeplast.cli.frame.verdict import is_stopped, report_errors, report_exit_code
     from keeplast.cli.show.expiry import expiry_table
+    from keeplast.cli.show.outcome import closing_line
     from keeplast.cli.show.output import print_result, say
     from keeplast.cli.show.tables import note_lines, reasons_table, summary_table
 
@@ -112,6 +113,7 @@ def _cleaned(values: options.RunOptions) -> tuple[int, dict[str, Any]]:
         for table in (reasons_table(report), expiry_table(report, "expired")):
             if table is not None:
                 print_result("", table)
+        print_result("", closing_line(report))
     for message in report_errors(report):
         say(message, kind="error")
     code = stopped_by[0] if stopped_by else report_exit_code(report)

@@ -12,7 +12,7 @@ import typer
 from keeplast.cli.frame import options
 from keeplast.cli.frame.guard import run_guarded
 from keeplast.cli.frame.places import object_option, place
-from keeplast.cli.frame.wiring import RunnerName, check_runner, open_runner
+from keeplast.cli.frame.wiring import RunnerName, check_runner, open_runner, say_start
 from keeplast.cli.show.output import JSON_VERSION
 from keeplast.errors import InvalidError, installing
 from keeplast.log.object_paths import shown
@@ -129,6 +129,7 @@ def _exported(values: ExportOptions) -> tuple[int, dict[str, Any]]:
     )
     # Before Spark is started: a mistake costs no session.
     check_target(values.to.absolute(), LocalFiles(), source, overwrite=values.overwrite)
+    say_start(values.runner, None)
     with (
         ProgressEvents("exporting") as events,
         open_runner(values.runner, master=values.master, cores=values.cores) as workers,

@@ -52,7 +52,6 @@ app = typer.Typer(
     help="Log compaction for Kafka-format logs, outside the broker, on Spark.",
     no_args_is_help=True,
     invoke_without_command=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -65,7 +64,7 @@ app = typer.Typer(
 )
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
     ] = False,
 ) -> None:
     """Log compaction for Kafka-format logs, outside the broker, on Spark."""
@@ -82,7 +81,7 @@ app.add_typer(tier)
 
 
 def main() -> None:
-    """Run the command line of this process and leave with its exit code."""
+    """Run the command line of this process and exit with its code."""
     claim_stdout()
     terminate_on_signal()
     try:

@@ -129,6 +129,7 @@ def _planned(values: options.RunOptions, *, exact: bool) -> tuple[int, dict[str,
     from keeplast.cli.frame.call import report_call
     from keeplast.cli.frame.verdict import report_errors, report_exit_code
     from keeplast.cli.show.expiry import expiry_table
+    from keeplast.cli.show.outcome import closing_line
     from keeplast.cli.show.output import print_result, say
     from keeplast.cli.show.tables import (
         bounds_table,
@@ -155,6 +156,7 @@ def _planned(values: options.RunOptions, *, exact: bool) -> tuple[int, dict[str,
         for table in (*estimates_tables(report), reasons_table(report), expiry):
             if table is not None:
                 print_result("", table)
+        print_result("", closing_line(report, done="to be cleaned"))
     for message in report_errors(report):
         say(message, kind="error")
     return report_exit_code(report), report.to_json()

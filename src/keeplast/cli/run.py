@@ -92,6 +92,7 @@ def _ran(
             metrics_served(metrics, observer, clock, str(settings.root))
         )
         lines = stack.enter_context(RunLines(clock))
+        wiring.say_start(values.runner, None)
         coordinator = stack.enter_context(
             wiring.open_coordinator(
                 values.runner, master=values.master, cores=values.cores, events=lines

@@ -120,6 +120,7 @@ def verify(
 
 def _verified(values: VerifyOptions) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
+    from keeplast.cli.show.outcome import checks_line
     from keeplast.cli.show.output import JSON_VERSION, print_result
     from keeplast.cli.show.verify import render
     from keeplast.inspect.verdicts import Verdict
@@ -131,6 +132,8 @@ def _verified(values: VerifyOptions) -> tuple[int, dict[str, Any]]:
         if not values.as_json:
             print_result(*render(report))
     verdicts = {report.verdict for report in reports}
+    if not values.as_json and (len(reports) != 1 or Verdict.UNJUDGED in verdicts):
+        print_result("", checks_line(reports, is_strict=values.is_strict))
     fails = Verdict.BROKEN in verdicts or (values.is_strict and Verdict.UNJUDGED in verdicts)
     document = {
         "version": JSON_VERSION,

@@ -109,7 +109,7 @@ def skip_words(reason: SkipReason) -> str:
         case r.OnlyActive(base):
             return (
                 f"nothing to clean: there is only the active segment, from {base}; "
-                "--roll-active closes it"
+                "clean --roll-active closes it"
             )
         case r.AllClean(base):
             return f"nothing to clean: all is clean up to the active segment at {base}"
@@ -120,7 +120,7 @@ def skip_words(reason: SkipReason) -> str:
         case r.RatioTooLow(ratio, threshold):
             return (
                 f"dirty ratio {ratio:.3f} is not above {MIN_RATIO} {threshold}; "
-                "--force cleans anyway"
+                "clean --force does it anyway"
             )
         case r.NothingCopied(is_host):
             return f"nothing was copied {'to object storage ' if is_host else ''}yet"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 import keeplast as package
 from tests.unit.cli.conftest import Run
 
@@ -23,3 +25,13 @@ def test_help_says_what_exit_codes_mean(keeplast: Command) -> None:
 
 def test_a_command_that_does_not_exist_is_a_usage_error(keeplast: Command) -> None:
     assert 2 == keeplast("compact").code
+
+
+def test_the_shell_completes_commands_and_options(
+    keeplast: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "--install-completion" in keeplast("--help").out
+    monkeypatch.setenv("_KEEPLAST_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    monkeypatch.setenv("COMP_WORDS", "keeplast del")
+    assert "delete-records" == keeplast().out.strip()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import io
+import sys
 
-from keeplast.cli.show.output import print_result
+import pytest
+from rich.text import Text
+
+from keeplast.cli.show.output import fitting, print_result
+from keeplast.cli.show.picture import PicturedSegment, draw_log
 from keeplast.cli.show.rows import new_table
 from keeplast.cli.show.table_fit import WORD_WIDTH_MAX, Reach, share_width
 
@@ -60,3 +65,43 @@ def test_room_goes_to_the_narrowest_column_first() -> None:
 
 def test_a_word_that_is_cut_is_longer_than_any_name_of_a_broker() -> None:
     assert len("__transaction_state-49") <= WORD_WIDTH_MAX
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_a_picture_has_plain_letters_where_the_output_has_no_others(encoding: str) -> None:
+    segments = [PicturedSegment(0, 4, 100), PicturedSegment(4, 8, 100), PicturedSegment(8, 9, 9)]
+    drawn = draw_log(segments, first_dirty=4)
+    plain = fitting(drawn, encoding)
+    plain.encode(encoding)
+    assert [len(line) for line in drawn.splitlines()] == [len(line) for line in plain.splitlines()]
+    assert {"#", "=", ".", "|"} <= {*plain}
+    assert drawn == fitting(drawn, "utf-8")
+
+
+def test_letters_without_a_plain_one_are_left_to_the_stream() -> None:
+    assert "# ü" == fitting("█ ü", "ascii")
+
+
+def test_an_output_that_has_no_such_letters_gets_the_plain_picture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii", errors="backslashreplace")
+    monkeypatch.setattr("sys.stdout", stream)
+    print_result("█▓░ …")
+    stream.flush()
+    assert b"#=. ~\n" == raw.getvalue()
+
+
+def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("sys.stdout", Terminal())
+    print_result(Text("red", style="red"))
+    coloured = sys.stdout
+    assert isinstance(coloured, Terminal)
+    assert "red\n" == coloured.getvalue()

@@ -118,7 +118,7 @@ def test_where_a_round_ends(limit: Limit, bound: int, uncleanable: int, expected
 @pytest.mark.parametrize(
     ("first_dirty", "first_base", "active_base", "expected"),
     [
-        (0, 0, 0, "there is only the active segment, from 0; --roll-active closes it"),
+        (0, 0, 0, "there is only the active segment, from 0; clean --roll-active closes it"),
         (900, 0, 900, "all is clean up to the active segment at 900"),
         (905, 0, 900, "all is clean up to the active segment at 900"),
         (500, 0, 900, "a transaction is open since offset 815"),

@@ -87,8 +87,7 @@ def _shown(git: Path, runner: RunnerName, *, as_json: bool) -> tuple[int, dict[s
 
     history = History(git)
     clock, files = SystemClock(), LocalFiles()
-    if runner is RunnerName.SPARK:
-        say("starting Spark in this process; --runner local does without")
+    wiring.say_start(runner, 0)
     with (
         tempfile.TemporaryDirectory(prefix="keeplast-demo-") as scratch,
         ProgressEvents("cleaning") as events,

@@ -22,6 +22,7 @@ from keeplast.cli.show.progress import ProgressEvents
 from keeplast.config.assumed import assumed_defaults, assumed_sentence
 from keeplast.config.selection import Selection, select_partitions
 from keeplast.errors import InvalidError
+from keeplast.format.filename import LOG
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.size import parse_size
 from keeplast.run.target import check_places
@@ -53,6 +54,7 @@ def report_call(
         request = make_request(options, selection, memory_bytes)
         if writes:
             check_places(request, files)
+        wiring.say_start(options.runner, log_bytes(selection, files, wiring.SMALL_BYTES))
         with (
             ProgressEvents(what) as events,
             wiring.open_coordinator(
@@ -68,6 +70,22 @@ def report_call(
         (*report.partitions, *selection.decided), key=lambda each: (each.topic, each.partition)
     )
     return replace(report, partitions=tuple(together), warnings=selection.warnings, assumed=assumed)
+
+
+def log_bytes(selection: Selection, files: FileSystem, most: int) -> int | None:
+    """Return the bytes of the chosen logs; None when they are more than ``most`` or not known."""
+    total = 0
+    for each in selection.partitions:
+        try:
+            names = [name for name in files.listdir(each.path) if name.endswith(LOG)]
+            for name in names:
+                total += files.stat(each.path / name).size_bytes
+                if total > most:
+                    return None
+        except OSError:
+            # What is wrong with it is the round's to say.
+            return None
+    return total
 
 
 def say_assumed(options: RunOptions, selection: Selection, *, expires: bool) -> dict[str, str]:

@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from keeplast.cli.show.output import say
+from keeplast.cli.show.sizes import format_bytes
 from keeplast.errors import InvalidError, installing
 
 if TYPE_CHECKING:
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from keeplast.run.local_runner import LocalRunner
     from keeplast.survey.report import CleanReport
     from keeplast.survey.request import CleanRequest
+
+
+SMALL_BYTES = 256 << 20
+"""Up to here Spark's start takes longer than this process needs for all of the work."""
 
 
 class RunnerName(StrEnum):
@@ -80,8 +86,21 @@ def open_runner(
         from keeplast.run.local_runner import LocalRunner
 
         return LocalRunner(cores)
-    from keeplast.pipeline.runner import SparkRunner
+    return _spark_runner(master, cores)
 
+
+def _spark_runner(master: str | None, cores: int | None) -> SparkRunner:
+    """Return the runner; InvalidError in one line when pyspark is there and cannot be used."""
+    try:
+        from keeplast.pipeline.runner import SparkRunner
+    except (ImportError, AttributeError, TypeError, SyntaxError, OSError) as error:
+        if isinstance(error, ImportError) and (error.name or "").startswith("keeplast"):
+            raise
+        raise InvalidError(
+            f"pyspark is there and cannot be imported; "
+            f"{installing('spark')}, or use --runner local. "
+            f"--runner=spark error={type(error).__name__}: {error}"
+        ) from error
     return SparkRunner(master, cores)
 
 
@@ -97,3 +116,16 @@ def check_runner(runner: RunnerName, *, master: str | None) -> None:
             f"pyspark is not installed; {installing('spark')}, or use --runner local. "
             "--runner=spark"
         )
+
+
+def say_start(runner: RunnerName, data_bytes: int | None) -> None:
+    """Say that Spark is being started, which takes seconds in which nothing else is shown.
+
+    ``data_bytes`` is how much there is to read, None when it is not known.
+    """
+    if runner is not RunnerName.SPARK:
+        return
+    hint = ""
+    if data_bytes is not None and data_bytes <= SMALL_BYTES:
+        hint = f"; --runner local needs no Spark and is quicker for {format_bytes(data_bytes)}"
+    say(f"starting Spark…{hint}")

@@ -68,13 +68,26 @@ def clear_screen() -> None:
 def say(message: str, *, kind: str | None = None) -> None:
     """Print a line to stderr; ``kind`` is a word such as ``warning`` before it."""
     prefix = f"{kind}: " if kind else ""
-    sys.stderr.write(f"{prefix}{shown(printable(message))}\n")
+    sys.stderr.write(fitting(f"{prefix}{shown(printable(message))}\n", sys.stderr.encoding))
     sys.stderr.flush()
 
 
 def stderr_console() -> Console:
     """Return a console for progress."""
     return _console(sys.stderr)
+
+
+_PLAIN = str.maketrans("█▓▒░╱│━·…→", "#=-.!|_,~>")
+"""What is drawn where the output has no such letters; one for one, so that columns stay even."""
+
+
+def fitting(text: str, encoding: str | None) -> str:
+    """Return ``text`` with pictures of plain letters where ``encoding`` has none for them."""
+    try:
+        text.encode(encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return text.translate(_PLAIN)
+    return text
 
 
 class _Shown:
@@ -84,7 +97,7 @@ class _Shown:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        return int(self._stream.write(shown(text)))
+        return int(self._stream.write(fitting(shown(text), self._stream.encoding)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -30,11 +30,13 @@ _REASONS = (
 
 def summary_table(report: CleanReport) -> Table:
     """Return a row per partition: bytes, records and tombstones before and after."""
-    table = new_table("partition", ">bytes", ">records", ">tombstones", ">ratio", ">end")
+    table = new_table(
+        "partition", ">bytes", ">records", ">tombstones", ">ratio before", ">clean to"
+    )
     for partition in report.partitions:
         last = partition.rounds[-1] if partition.rounds else RoundReport()
         first_stats, last_stats = _first_and_last_stats(partition.rounds)
-        cells = ["", "", ""]
+        cells = ["failed" if last.error is not None else "", "", ""]
         if first_stats is not None and last_stats is not None:
             cells = [
                 _change(format_bytes, first_stats.bytes_read, last_stats.bytes_written),
@@ -53,7 +55,7 @@ def summary_table(report: CleanReport) -> Table:
 def bounds_table(report: CleanReport) -> Table:
     """Return a row per partition: what would be read, from where to where; all of it exact."""
     table = new_table(
-        "partition", ">log", ">first dirty", ">bound", ">clean", ">cleanable", ">ratio",
+        "partition", ">log", ">first dirty", ">cleans to", ">clean", ">cleanable", ">ratio",
         ">groups", "shape",
     )  # fmt: skip
     for partition in report.partitions:
@@ -131,7 +133,7 @@ def note_lines(report: CleanReport) -> list[str]:
 def round_sentence(report: RoundReport) -> str:
     """Return one round in words."""
     if report.error is not None:
-        return f"failed: {report.error.message}"
+        return "failed; the error follows at the end"
     if report.skipped:
         return f"skipped: {report.reason or 'nothing to do'}"
     if report.stats is None:
@@ -141,7 +143,7 @@ def round_sentence(report: RoundReport) -> str:
     return (
         f"{format_bytes(stats.bytes_read)} -> {format_bytes(stats.bytes_written)}, "
         f"{format_count(stats.messages_read)} -> {format_count(stats.messages_written)} records, "
-        f"end offset {_offset(report.end_offset)}{seconds}"
+        f"clean to offset {_offset(report.end_offset)}{seconds}"
     )
 
 
@@ -194,8 +196,6 @@ def _notes(partition: PartitionReport) -> list[str]:
         ]
     rounds = len(partition.rounds)
     words = [f"{rounds} rounds"] if rounds > 1 else []
-    if last.error is not None:
-        words = [f"{last.error.error_class}, see below"]
     return [*words, *last.notes]
 
 

@@ -17,6 +17,7 @@ from keeplast.cli.frame import wiring
 from keeplast.cli.frame.guard import StopSignals
 from keeplast.cli.frame.verdict import is_stopped, report_errors, report_exit_code
 from keeplast.cli.frame.wiring import RunnerName
+from keeplast.cli.show.outcome import closing_line
 from keeplast.cli.show.output import JSON_VERSION, print_result, say
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.cli.show.sizes import format_bytes, format_count
@@ -64,6 +65,7 @@ def clean_partitions(
     warnings = store.hazards(partitions)
     for warning in warnings:
         say(warning, kind="warning")
+    wiring.say_start(call.runner, None)
     with (
         ProgressEvents("cleaning") as events,
         wiring.open_runner(call.runner, master=call.master, cores=call.cores) as runner,
@@ -123,7 +125,7 @@ def _report_parts(done: CleanReport) -> list[RenderableType]:
     ):
         if more:
             parts += ["", *more]
-    return parts
+    return [*parts, "", closing_line(done)]
 
 
 def chunk_lines(report: CleanReport) -> list[str]:

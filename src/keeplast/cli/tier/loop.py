@@ -78,6 +78,7 @@ def look_after(call: RunCall) -> tuple[int, dict[str, Any]]:
             metrics_served(call.metrics, observer, clock, call.store.shown)
         )
         lines = stack.enter_context(TierLines(clock))
+        wiring.say_start(call.runner, None)
         runner = stack.enter_context(
             wiring.open_runner(call.runner, master=call.master, cores=call.cores)
         )

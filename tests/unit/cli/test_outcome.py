@@ -1,0 +1,81 @@
+"""The last line of a command: exit code 0 that hides nothing, and failures told once, in full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from keeplast.cleaner.reasons import NotCompacted
+from keeplast.cli.show.outcome import checks_line, closing_line
+from keeplast.errors import CorruptError
+from keeplast.inspect.verdicts import Check, Verdict, VerificationReport
+from keeplast.survey.report import CleanReport, PartitionReport, RoundReport, describe_error
+from tests.unit.cli.conftest import FakeCoordinator, Run
+
+WHY = "cleanup.policy is delete: the topic is not compacted"
+DONE = RoundReport(end_offset=4)
+DAMAGE = CorruptError("crc mismatch", path="/d/t-0/x.log", position=7, expected="1", found="2")
+FAILED = RoundReport(error=describe_error(DAMAGE), failure=DAMAGE)
+
+
+def skipped(policy: str) -> RoundReport:
+    return RoundReport(skipped=True, cause=NotCompacted(policy))
+
+
+def report(*rounds: RoundReport) -> CleanReport:
+    return CleanReport(tuple(PartitionReport("t", i, (each,)) for i, each in enumerate(rounds)))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "expected"),
+    [
+        ((DONE, skipped("delete")), f"1 cleaned; 1 skipped: {WHY}"),
+        ((skipped("delete"), skipped("delete")), f"2 skipped: {WHY}"),
+        ((skipped("a"), skipped("b")), "2 skipped: the reasons stand above"),
+        ((DONE, DONE, FAILED), "2 cleaned; 1 failed: the errors follow on stderr"),
+        ((), "no partition was looked at"),
+    ],
+)
+def test_the_closing_line_counts_how_partitions_ended(
+    rounds: tuple[RoundReport, ...], expected: str
+) -> None:
+    assert expected == closing_line(report(*rounds))
+
+
+@pytest.mark.parametrize("command", ["clean", "plan"])
+def test_a_call_that_skipped_everything_ends_with_0_and_says_so(
+    keeplast: Callable[..., Run],
+    coordinator: FakeCoordinator,
+    data_dir: Path,
+    command: str,
+) -> None:
+    coordinator.answer = lambda: skipped("delete")
+    run = keeplast(command, data_dir, "--config", "cleanup.policy=compact")
+    said = f"1 skipped: {WHY}"
+    assert (0, said) == (run.code, run.out.splitlines()[-1])
+
+
+def test_a_failure_is_told_once_and_in_full(
+    keeplast: Callable[..., Run], coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    coordinator.answer = lambda: FAILED
+    run = keeplast("clean", data_dir, "--config", "cleanup.policy=compact")
+    said = "crc mismatch. path=/d/t-0/x.log position=7 expected=1 found=2"
+    assert (3, 1) == (run.code, (run.out + run.err).count(said))
+    assert f"error: t-0: {said}" == run.err.splitlines()[-1]
+    assert "see below" not in run.out
+    assert "failed" in run.out.splitlines()[1].split()
+    assert "1 failed: the errors follow on stderr" == run.out.splitlines()[-1]
+
+
+def test_what_cannot_be_judged_is_said_beside_exit_code_0() -> None:
+    unjudged = Check("winners", "all", Verdict.UNJUDGED, (), 0, ("records are gone",))
+    held = VerificationReport("t-0", (Check("readable", "all", Verdict.HOLDS, (), 0, ()),))
+    reports = [held, VerificationReport("t-1", (unjudged,))]
+    counts = "1 verified, 1 cannot be judged"
+    why = ": the reasons stand above; with --strict that is exit code 1"
+    assert counts + why == checks_line(reports, is_strict=False)
+    assert counts == checks_line(reports, is_strict=True)
+    assert "no partition was checked" == checks_line([], is_strict=False)

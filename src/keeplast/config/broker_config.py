@@ -123,8 +123,9 @@ def broker_problems(data: bytes, path: str) -> list[InvalidError]:
             continue
         try:
             setting_value(
-                definition, each.value, source=f"{path} line={each.line}", spelling=spelling
-            )
+                definition, each.value, source=f"{path} line={each.line}", spelling=spelling,
+                is_brokers=True,
+            )  # fmt: skip
         except InvalidError as error:
             problems.append(error)
     return problems

@@ -21,25 +21,42 @@ from keeplast.config.definition import (
     ValueType,
 )
 from keeplast.errors import InvalidError
-from keeplast.model.duration import DURATION_UNITS, duration_text
+from keeplast.model.duration import DURATION_UNITS, duration_text, find_duration
 from keeplast.model.offsets import INT64_MAX
+from keeplast.model.size import find_size
 from keeplast.model.topic_config import AS_TOTAL
 
 _SIZE_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+SPANS, SIZES = (".ms",), (".bytes", ".buffer.size")
+"""How the names of settings end that are milliseconds or bytes."""
+NO_LIMIT = "no limit"
+_UNIT_WORDS = (
+    (SPANS, ", nor a span of time such as 7d, 12h, 30min or 90s"),
+    (SIZES, ", nor a size such as 64k, 256m or 1g"),
+)
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 _DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def setting_value(
-    definition: Definition, text: str, *, source: str, spelling: Synonym | None = None
+    definition: Definition,
+    text: str,
+    *,
+    source: str,
+    spelling: Synonym | None = None,
+    is_brokers: bool = False,
 ) -> Value:
     """Return the value of ``text`` in the topic's unit, inside the definition's range.
 
     ``spelling`` is the name that was used, with its unit, by default the definition's own;
-    ``source`` is for the message.
+    ``source`` is for the message. Spans and sizes may be written as they are shown (``7d``,
+    ``1g``), but not where ``is_brokers``: a broker does not start on them.
     """
     spelling = Synonym(definition.key) if spelling is None else spelling
+    if is_brokers and definition.type in INTEGER_BOUNDS and not _INTEGER.fullmatch(text.strip()):
+        raise _no_integer(definition, text.strip(), key=spelling.key, source=source, units="")
     value = _parsed(definition, text.strip(), key=spelling.key, source=source)
     if isinstance(value, int) and not isinstance(value, bool):
         if spelling.is_endless_below_zero:
@@ -76,15 +93,15 @@ def value_words(definition: Definition, value: Value | None) -> str:
         return ""
     key = definition.key
     if value in (INT64_MAX, DOUBLE_MAX):
-        return "no limit"
+        return NO_LIMIT
     if value == AS_TOTAL and key.startswith("local."):
         return f"as {key.removeprefix('local.')}"
     if value < 0:
-        return "no limit" if key.startswith(("retention.", "local.")) else ""
+        return NO_LIMIT if key.startswith(("retention.", "local.")) else ""
     units: Sequence[tuple[str, int]] = ()
-    if key.endswith(".ms"):
+    if key.endswith(SPANS):
         units = DURATION_UNITS
-    elif key.endswith((".bytes", ".buffer.size")):
+    elif key.endswith(SIZES):
         units = _SIZE_UNITS
     exact = next((f"{value // size} {unit}" for unit, size in units if _divides(size, value)), "")
     is_long = units is DURATION_UNITS and value >= 100 * DURATION_UNITS[0][1]
@@ -120,12 +137,11 @@ def _parsed(definition: Definition, text: str, *, key: str, source: str) -> Valu
     kind = definition.type
     if kind in INTEGER_BOUNDS:
         low, high = INTEGER_BOUNDS[kind]
-        if _INTEGER.fullmatch(text) and low <= int(text) <= high:
-            return int(text)
-        raise InvalidError(
-            f"not a whole number of {32 if kind is ValueType.INT else 64} bits; correct it. "
-            f"key={key} value={text!r} source={source}"
-        )
+        number = int(text) if _INTEGER.fullmatch(text) else _spelled(definition, text, key)
+        if number is not None and low <= number <= high:
+            return number
+        units = next((words for ends, words in _UNIT_WORDS if key.endswith(ends)), "")
+        raise _no_integer(definition, text, key=key, source=source, units=units)
     if kind is ValueType.DOUBLE:
         if _DOUBLE.fullmatch(text) and math.isfinite(float(text)):
             return float(text)
@@ -141,6 +157,27 @@ def _parsed(definition: Definition, text: str, *, key: str, source: str) -> Valu
     if not text and definition.empty_means is not None:
         return definition.empty_means
     return text.lower() if definition.ignores_case else text
+
+
+def _spelled(definition: Definition, text: str, key: str) -> int | None:
+    """Return the number that a text with a unit means, as values are shown; None for no such."""
+    if text == NO_LIMIT:
+        return next(
+            (each for each in (-1, INT64_MAX) if value_words(definition, each) == NO_LIMIT), None
+        )
+    if key.endswith(SPANS):
+        return find_duration(text)
+    return find_size(text) if key.endswith(SIZES) else None
+
+
+def _no_integer(
+    definition: Definition, text: str, *, key: str, source: str, units: str
+) -> InvalidError:
+    bits = 32 if definition.type is ValueType.INT else 64
+    return InvalidError(
+        f"not a whole number of {bits} bits{units}; correct it. "
+        f"key={key} value={text!r} source={source}"
+    )
 
 
 def _check_range(definition: Definition, value: Value, *, key: str, source: str) -> None:

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 DURATION_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 """Names and milliseconds, the largest first."""
+
+
+_DURATION = re.compile(r"([0-9]{1,15})\s*(d|h|min|s|ms)")
+
+
+def find_duration(text: str) -> int | None:
+    """Return the milliseconds that ``text`` means as :func:`duration_text` writes it, or None.
+
+    The blank may be left out: ``7d``, ``12h``, ``30min``, ``90s``.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    return None if match is None else int(match[1]) * dict(DURATION_UNITS).get(match[2], 1)
 
 
 def duration_text(milliseconds: int) -> str:

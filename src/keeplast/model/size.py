@@ -13,11 +13,24 @@ _SIZE = re.compile(r"([0-9]{1,18})\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE)
 _FACTORS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
-def parse_size(text: str, option: str) -> int:
-    """Return the bytes that ``text`` means (``4096``, ``256m``, ``4g``); InvalidError otherwise."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
+def parse_size(text: str, option: str, *, least: int = 0) -> int:
+    """Return the bytes that ``text`` means (``4096``, ``256m``, ``4g``); InvalidError otherwise.
+
+    Also when they are fewer than ``least``, a whole number of MiB, which the message gives.
+    """
+    size = find_size(text)
+    if size is None:
         raise InvalidError(
             f"not a size; write bytes, or a number with k, m, g or t. {option}={text!r}"
         )
-    return int(match[1]) * _FACTORS.get((match[2] or "").lower(), 1)
+    if size < least:
+        raise InvalidError(
+            f"too little to work with; give at least {least >> 20}m. {option}={text!r}"
+        )
+    return size
+
+
+def find_size(text: str) -> int | None:
+    """Return the bytes that ``text`` means, with a unit or without; None when it is no size."""
+    match = _SIZE.fullmatch(text.strip())
+    return None if match is None else int(match[1]) * _FACTORS.get((match[2] or "").lower(), 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 import pytest
@@ -105,3 +106,15 @@ def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     coloured = sys.stdout
     assert isinstance(coloured, Terminal)
     assert "red\n" == coloured.getvalue()
+
+
+def test_a_reader_that_leaves_early_does_not_change_how_a_command_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", encoding="utf-8") as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        print_result("nobody reads this")
+        print_result("nor this")
+        stream.flush()

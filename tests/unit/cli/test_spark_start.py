@@ -43,7 +43,7 @@ def test_a_broken_pyspark_is_one_line(
     assert 2 == run.code
     assert "Traceback" not in run.err
     last = run.err.splitlines()[-1]
-    assert last.startswith("error: pyspark is there and cannot be imported; install keeplast with it")
+    assert last.startswith("error: pyspark is there and cannot be imported; install keeplast")
     assert last.endswith("--runner=spark error=ImportError: half of it")
 
 

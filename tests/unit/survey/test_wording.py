@@ -153,7 +153,7 @@ def test_an_empty_log_says_so() -> None:
     ("cleanable_bytes", "delayed", "forced", "expected"),
     [
         (45, False, False, "dirty ratio 0.310 is not above min.cleanable.dirty.ratio 0.5; "
-         "--force cleans anyway"),
+         "clean --force does it anyway"),
         (10, True, False, "eligible: 3 h overdue, max.compaction.lag.ms is 1 d"),
         (900, True, False, "eligible: 3 h overdue, max.compaction.lag.ms is 1 d"),
         (900, False, False, "eligible: dirty ratio 0.900 is above min.cleanable.dirty.ratio 0.5"),

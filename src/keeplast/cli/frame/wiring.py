@@ -97,8 +97,8 @@ def _spark_runner(master: str | None, cores: int | None) -> SparkRunner:
         if isinstance(error, ImportError) and (error.name or "").startswith("keeplast"):
             raise
         raise InvalidError(
-            f"pyspark is there and cannot be imported; "
-            f"{installing('spark')}, or use --runner local. "
+            f"pyspark is there and cannot be imported; {installing('spark')}, or use "
+            "--runner local. "
             f"--runner=spark error={type(error).__name__}: {error}"
         ) from error
     return SparkRunner(master, cores)

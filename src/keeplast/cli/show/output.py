@@ -103,9 +103,22 @@ class _Shown:
         return getattr(self._stream, name)
 
 
+class _Paper(Console):
+    """A console whose reader may leave early, as ``head`` does: the command goes on to its end.
+
+    rich would end the process with 1, which means that a check has failed.
+    """
+
+    def on_broken_pipe(self) -> None:
+        """Write nowhere from now on; the exit code stays the command's."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
+
+
 def _console(stream: Any, *, width: int | None = None) -> Console:
     if width is None and not (stream.isatty() or "COLUMNS" in os.environ):
         width = PLAIN_WIDTH
-    return Console(
+    return _Paper(
         file=cast(IO[str], _Shown(stream)), markup=False, highlight=False, emoji=False, width=width
     )

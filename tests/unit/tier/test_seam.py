@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import ConflictError
+from keeplast.format import offset_index
+from keeplast.format.filename import INDEX, LOG, segment_file
+from keeplast.format.message_set import read_batches
 from tests.support.broker_directory import BrokerDirectory
 from tests.support.cleaned_directory import CleanedDirectory
 from tests.support.partition_maker import PARTITION
@@ -44,6 +47,19 @@ def test_so_is_a_topic_without_an_id_that_was_made_anew(tmp_path: Path) -> None:
     broker.tiered.removals.forget(PARTITION, grace_ms=0)
     broker.import_all()
     assert {0: "x", 1: "y", 2: "z"} == broker.values()
+
+
+def test_an_index_that_lies_does_not_hide_it(tmp_path: Path) -> None:
+    broker = BrokerDirectory(tmp_path)
+    broker.append("a", "b")
+    broker.import_all()
+    shutil.rmtree(broker.path)
+    broker.append("x", "y", "z")
+    *_, last = read_batches((broker.path / segment_file(0, LOG)).read_bytes())
+    (broker.path / segment_file(0, INDEX)).write_bytes(offset_index.encode([(0, last.position)]))
+    with pytest.raises(ConflictError, match=r"other batches at one offset.*offset=0 "):
+        broker.copy()
+    assert {0: "a", 1: "b"} == broker.values()
 
 
 @pytest.mark.parametrize("cleans_store", [False, True])

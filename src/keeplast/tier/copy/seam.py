@@ -18,7 +18,7 @@ from keeplast.columns import batch_table as t
 from keeplast.errors import ConflictError
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, list_partition, load_indexes
-from keeplast.log.windows import WindowBuffers, read_windows
+from keeplast.log.windows import WindowBuffers, read_from
 from keeplast.tier.copy.moving_directory import check_unmoved
 from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.round_files import RoundFiles
@@ -72,7 +72,9 @@ def check_seam(
     start = int(before[-1, 1]) if len(before) else 0
     own = [
         batch
-        for batch in _batches(stored, own_file, start, own_file.size_bytes)
+        for batch in _batches(
+            stored, own_file, own_file.size_bytes, position=start, offset=state.remote_end
+        )
         if route.base_offset <= batch.base and batch.last <= route.last_offset
     ]
     if not own:
@@ -83,8 +85,9 @@ def check_seam(
             continue
         size = valid_bytes if each is listing.active else each.size_bytes
         indexes = load_indexes(each, files, index_interval_bytes, WindowBuffers(WINDOW_BYTES))
-        at = indexes.position_before(max(own[0].base - each.base_offset, 0))
-        found = _first_other(own, _batches(files, each, at, size))
+        first = own[0].base
+        at = indexes.position_before(max(first - each.base_offset, 0))
+        found = _first_other(own, _batches(files, each, size, position=at, offset=first))
         if found is not None:
             check_unmoved(each, files)
             raise ConflictError(
@@ -108,12 +111,18 @@ def _first_other(own: list[_Batch], found: Iterator[_Batch]) -> int | None:
     return None
 
 
-def _batches(files: FileSystem, segment: SegmentFiles, start: int, end: int) -> Iterator[_Batch]:
-    """Yield the batches of ``[start, end)`` of a file that have records and are of format 2."""
+def _batches(
+    files: FileSystem, segment: SegmentFiles, end: int, *, position: int, offset: int
+) -> Iterator[_Batch]:
+    """Yield the batches of a file's first ``end`` bytes that have records and are of format 2.
+
+    Those from ``offset`` on at least; ``position`` is where an index says that they begin.
+    """
     with reading(files, segment.log_path) as handle:
-        for window in read_windows(
-            handle, segment.log_path, WindowBuffers(WINDOW_BYTES), start=start, end=end
-        ):
+        for window in read_from(
+            handle, segment.log_path, WindowBuffers(WINDOW_BYTES),
+            position=position, offset=offset, end=end,
+        ):  # fmt: skip
             rows = window.table[: window.batches]
             for row in rows[np.flatnonzero((rows[:, t.COUNT] > 0) & (rows[:, t.MAGIC] == 2))]:
                 crc = int(row[t.POSITION]) + CRC_AT

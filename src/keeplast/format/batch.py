@@ -347,6 +347,8 @@ def encode_batch(
 def encode_empty_batch(header: BatchHeader) -> bytes:
     """Return what cleaning leaves of a batch of which no record is retained, 61 bytes.
 
+    The readable form of what the rebuilding kernel writes; tests bind the two.
+
     Offsets, leader epoch, producer fields, max timestamp and the timestamp-type, transactional
     and control bits stay; codec and delete horizon are cleared, the base timestamp becomes -1.
     """

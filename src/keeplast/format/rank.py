@@ -19,11 +19,6 @@ Rank = tuple[bool, int, int]
 _VERSION = struct.Struct(">q")
 
 
-def has_header(headers: Sequence[Header], name: bytes) -> bool:
-    """Say whether there is a header of exactly this name."""
-    return any(key == name for key, _ in headers)
-
-
 def header_version(headers: Sequence[Header], name: bytes) -> int | None:
     """Return the version in the last header ``name``; None without one, or not of eight bytes."""
     value = next((value for key, value in reversed(headers) if key == name), None)

@@ -62,9 +62,8 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What recovery found: staged files it dealt with, bytes it cut, an offset it began at anew."""
+    """What recovery did: bytes it cut, and an offset at which it began the log anew."""
 
-    staged_files: int = 0
     cut_bytes: int = 0
     restarted_at: int | None = None
 
@@ -357,13 +356,13 @@ class Replica:
 
     def _recover(self) -> Recovered:
         files, directory = self._files, self.directory
-        staged = len(recover_swap(files, directory))
+        recover_swap(files, directory)
         log_start = self.local_log_start
         if not any(name.endswith(LOG) for name in files.listdir(directory)):
             begin_log(files, directory, log_start)
-            return Recovered(staged, 0, log_start)
+            return Recovered(restarted_at=log_start)
         cut = cut_torn_tail(files, directory)
         if find_tail(self.listing(), files).log_end < log_start:
             restart_log(files, directory, log_start)
-            return Recovered(staged, cut, log_start)
-        return Recovered(staged, cut)
+            return Recovered(cut, log_start)
+        return Recovered(cut)

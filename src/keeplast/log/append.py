@@ -129,11 +129,6 @@ class LogAppender:
         """Return the offset that the next record gets."""
         return self._log_end
 
-    @property
-    def active_base_offset(self) -> int:
-        """Return the base offset of the active segment."""
-        return self._active.base_offset
-
     def append(
         self,
         records: Sequence[NewRecord],

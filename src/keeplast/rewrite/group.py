@@ -451,7 +451,6 @@ class _Writing:
                 base_offset=self._base,
                 sources=tuple(s.base_offset for s in self._group.sources) if is_first else (),
                 files=tuple(staged),
-                source_bytes=self._group.size_bytes if is_first else 0,
                 size_bytes=size,
                 batches=self._batches,
             )

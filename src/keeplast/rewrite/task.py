@@ -117,7 +117,6 @@ class StagedGroup:
     base_offset: int
     sources: tuple[int, ...]
     files: tuple[StagedFile, ...]
-    source_bytes: int
     size_bytes: int
     batches: int
 

@@ -7,6 +7,7 @@ until then (transactions, counters) is put back first.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from keeplast.cleaner.plan import GroupPlan
@@ -19,6 +20,9 @@ from keeplast.rewrite.skipping import ContentsBuilder, write_filter
 from keeplast.rewrite.task import PartitionTask, StagedGroup
 from keeplast.tier.objects.filters import SegmentBytes
 from keeplast.tier.objects.round_files import filter_file, new_segment_id
+
+Outputs = tuple[Sequence[StagedGroup], Sequence[ContentsBuilder]]
+"""What a group became, and what filters are to know of each output where the task has filters."""
 
 
 @dataclass(slots=True)
@@ -36,8 +40,8 @@ class SecondPass:
     filters: int = 0
     filter_bytes: int = 0
 
-    def step(self) -> None:
-        """Rewrite and check the next group, or split it in two."""
+    def rewrite(self) -> Outputs | None:
+        """Stage what becomes of the next group; None when it was split in two instead."""
         c, group = self.context, self.pending[0]
         entry = self.transactions.copy(), c.counters.copy()
         try:
@@ -48,19 +52,26 @@ class SecondPass:
                 GroupPlan(group.sources[: full.sources]),
                 GroupPlan(group.sources[full.sources :]),
             ]
-            return
+            return None
         self.staged.extend(outputs)
+        self.copied_bytes += copied_bytes
+        return outputs, contents
+
+    def check(self, rewritten: Outputs) -> None:
+        """Read again what was staged of the next group, which is done then, and write its filters.
+
+        InvariantError or CorruptError when it is not what was reported.
+        """
+        c, (outputs, contents) = self.context, rewritten
         for output in outputs:
             crc = check_group(c.task, output, c.files, c.workspace)
             if crc is not None:
                 self.output_crcs[output.base_offset] = crc
         for output, builder in zip(outputs, contents, strict=False):
             self._write_filter(output, builder)
-        self.copied_bytes += copied_bytes
         if c.task.writes:
             self.left_alone += not any(output.files for output in outputs)
-        self.done.append(group)
-        self.pending.pop(0)
+        self.done.append(self.pending.pop(0))
 
     def _write_filter(self, output: StagedGroup, builder: ContentsBuilder) -> None:
         """Put a filter beside what was staged, or beside a segment that stays and has none."""

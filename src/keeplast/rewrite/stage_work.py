@@ -447,7 +447,9 @@ def rewrite(
     tools.workspace.take_payloads()
     try:
         while second.pending:
-            second.step()
+            rewritten = second.rewrite()
+            if rewritten is not None:
+                second.check(rewritten)
     except EntryNeededError:
         discard(task, staged, tools.files)
         return Rewritten(unit.group.base_offset, ())

@@ -75,15 +75,74 @@ class _Wave:
         self._cache = DecompressedCache(workspace.cache_bytes)
         self._ranking = ranking_of(task.plan.topic)
         self._marked = MarkedPlan(task.plan, task.path, files, progressed)
+        self._source_crcs: dict[int, int] = {}
 
     def run(self) -> TaskResult:
-        """Index unless an earlier wave has, rewrite as many groups as may be, and tell of it."""
+        """Do the five steps; the first two only where no earlier wave of the round has."""
         self._workspace.take_payloads()
-        carry = self._indexed() if self._task.carry is None else self._task.carry
+        carry = self._task.carry
+        if carry is None:
+            carry = self._resolve(self._index())
         started = self._clock.seconds()
-        source_crcs: dict[int, int] = {}
-        second = self._second_pass(carry, source_crcs)
-        self._rewrite(second)
+        second = self._second_pass(carry)
+        while second.pending and self._has_room(second):
+            rewritten = second.rewrite()
+            if rewritten is not None:
+                second.check(rewritten)
+        return self._result(carry, second, self._clock.seconds() - started)
+
+    def _index(self) -> Indexed:
+        """Find the winners of the dirty section; a round for what has expired asks for none."""
+        plan = self._task.plan
+        if plan.is_expired_round:
+            return Indexed(self._ranking.new_map(), plan.bound, IndexStats())
+        started = self._clock.seconds()
+        indexed = index_partition(
+            self._task, self._files, self._workspace, self._cache, self._progressed,
+            self._marked.ask,
+        )  # fmt: skip
+        seconds = self._clock.seconds() - started
+        return replace(indexed, stats=replace(indexed.stats, seconds=seconds))
+
+    def _resolve(self, indexed: Indexed) -> Carry:
+        """Seal the round where the winners end: its groups, and what stands at their entry."""
+        return Carry(
+            end_offset=indexed.end_offset,
+            groups=indexed.skips.rest(plan_groups(self._task.plan, indexed.end_offset)),
+            key_map=indexed.key_map,
+            transactions=second_pass_start(self._marked.plan),
+            counters=np.zeros(verdicts.COUNTERS, np.int64),
+            index=indexed.stats,
+            skips=indexed.skips,
+        )
+
+    def _second_pass(self, carry: Carry) -> SecondPass:
+        """Begin to rewrite and check the groups that are left of a round."""
+        context = PassContext(
+            task=self._task,
+            end_offset=carry.end_offset,
+            standings=MapStandings(carry.key_map),
+            files=self._files,
+            workspace=self._workspace,
+            cache=self._cache,
+            counters=carry.counters,
+            progressed=self._progressed,
+            ranking=self._ranking,
+            ask_markers=self._marked.ask,
+            source_crcs=self._source_crcs if self._task.takes_crcs else None,
+            ledger=carry.key_map.ledger,
+            known_filters=carry.skips.known,
+        )
+        return SecondPass(context, carry.transactions, list(carry.groups), staged=self._staged)
+
+    def _has_room(self, second: SecondPass) -> bool:
+        """Say whether the wave may do one more group; one at the least, for rounds have to end."""
+        limit = self._task.wave_bytes_max
+        if limit is None or not self._staged:
+            return True
+        return sum(group.size_bytes for group in (*second.done, second.pending[0])) <= limit
+
+    def _result(self, carry: Carry, second: SecondPass, clean_seconds: float) -> TaskResult:
         rest = None
         if second.pending:
             rest = replace(carry, groups=tuple(second.pending), transactions=second.transactions)
@@ -97,67 +156,14 @@ class _Wave:
             index=carry.index,
             segments_left_alone=second.left_alone,
             copied_bytes=second.copied_bytes,
-            clean_seconds=self._clock.seconds() - started,
+            clean_seconds=clean_seconds,
             peak_rss_bytes=peak_rss_bytes(),
             carry=rest,
-            source_crcs=source_crcs,
+            source_crcs=self._source_crcs,
             output_crcs=second.output_crcs,
             payloads=self._workspace.take_payloads(),
             filters=replace(skipped, written=second.filters, bytes_written=second.filter_bytes),
         )
-
-    def _indexed(self) -> Carry:
-        """Do the first pass; a round for what has expired has none."""
-        plan = self._task.plan
-        started = self._clock.seconds()
-        if plan.is_expired_round:
-            indexed = Indexed(self._ranking.new_map(), plan.bound, IndexStats())
-        else:
-            indexed = index_partition(
-                self._task, self._files, self._workspace, self._cache, self._progressed,
-                self._marked.ask,
-            )  # fmt: skip
-        groups = plan_groups(plan, indexed.end_offset)
-        return Carry(
-            end_offset=indexed.end_offset,
-            groups=indexed.skips.rest(groups),
-            key_map=indexed.key_map,
-            transactions=second_pass_start(self._marked.plan),
-            counters=np.zeros(verdicts.COUNTERS, np.int64),
-            index=replace(indexed.stats, seconds=self._clock.seconds() - started),
-            skips=indexed.skips,
-        )
-
-    def _second_pass(self, carry: Carry, source_crcs: dict[int, int]) -> SecondPass:
-        context = PassContext(
-            task=self._task,
-            end_offset=carry.end_offset,
-            standings=MapStandings(carry.key_map),
-            files=self._files,
-            workspace=self._workspace,
-            cache=self._cache,
-            counters=carry.counters,
-            progressed=self._progressed,
-            ranking=self._ranking,
-            ask_markers=self._marked.ask,
-            source_crcs=source_crcs if self._task.takes_crcs else None,
-            ledger=carry.key_map.ledger,
-            known_filters=carry.skips.known,
-        )
-        return SecondPass(context, carry.transactions, list(carry.groups), staged=self._staged)
-
-    def _rewrite(self, second: SecondPass) -> None:
-        """Do groups until the wave has its bytes; one at the least, for rounds have to end."""
-        limit = self._task.wave_bytes_max
-        wave_bytes = 0
-        while second.pending:
-            size = second.pending[0].size_bytes
-            if self._staged and limit is not None and wave_bytes + size > limit:
-                break
-            groups_done = len(second.done)
-            second.step()
-            if len(second.done) > groups_done:
-                wave_bytes += size
 
 
 def failed_result(task: PartitionTask, error: Exception) -> TaskResult:

@@ -131,10 +131,10 @@ class Coordinator:
         runs = [PartitionRun(partition) for partition in request.partitions]
         place = self._place(request, writes=False)
         rounds = self._rounds(request, place)
+        begun = rounds.begin(runs)
         if exact:
-            rounds.clean(runs, rounds=1)
+            rounds.do(begun)
         else:
-            begun = rounds.begin(runs)
             cut(begun, request, self._runner, self._files, self._clock)
             for round_ in begun:
                 told = foreseen(round_, request, self._files, self._clock)
@@ -166,7 +166,7 @@ class Coordinator:
             for run in runs:
                 run.notes += behind
                 self._prepare(run, request, unready, rounds)
-            rounds.clean(runs, rounds=request.rounds)
+            rounds.clean(runs)
             if request.retention:
                 for run in runs:
                     self._expire(run, request, writes=True)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from keeplast.cleaner.shapes import Shape
-from keeplast.clock import Clock
 from keeplast.columns.ledger import new_ledger
 from keeplast.errors import CompactionError, InvariantError
 from keeplast.rewrite.marked_plan import MarkersNeededError
@@ -45,11 +44,11 @@ from keeplast.rewrite.units import (
     UnitResult,
     Unmarked,
 )
+from keeplast.rewrite.wave import run_wave
 from keeplast.rewrite.workspace import LEDGER_SHARE, DecompressedCache, cache_bytes_of
+from keeplast.run.workbench import Workbench
 
 Work = Callable[[], None]
-RunWave = Callable[[PartitionTask, Progressed], TaskResult]
-MakeTools = Callable[[PartitionTask, DecompressedCache, Progressed], Tools]
 
 
 class Job(Protocol):
@@ -67,10 +66,10 @@ class Job(Protocol):
 class WaveJob:
     """A wave: one call."""
 
-    def __init__(self, task: PartitionTask, run_wave: RunWave, progressed: Progressed) -> None:
+    def __init__(self, task: PartitionTask, bench: Workbench, progressed: Progressed) -> None:
         """Wait to be started."""
         self._task = task
-        self._run_wave = run_wave
+        self._bench = bench
         self._progressed = progressed
         self._is_started = False
         self._result: TaskResult | None = None
@@ -83,7 +82,9 @@ class WaveJob:
         return self._work
 
     def _work(self) -> None:
-        self._result = self._run_wave(self._task, self._progressed)
+        task, bench, progressed = self._task, self._bench, self._progressed
+        files = bench.files_of(task, progressed)
+        self._result = run_wave(task, files, bench.clock, bench.workspace_of(task), progressed)
 
     def result(self) -> TaskResult:
         """Return what the wave gave; it has ended."""
@@ -99,17 +100,16 @@ class StagedJob:
     def __init__(
         self,
         task: PartitionTask,
-        make_tools: MakeTools,
+        bench: Workbench,
         progressed: Progressed,
-        clock: Clock,
         cache_share: float,
     ) -> None:
         """Wait to be started; ``cache_share`` is in threads' shares of memory."""
         self.bytes_left = task.cost_bytes
         """About how much is still to be read."""
-        self._make_tools = make_tools
+        self._bench = bench
         self._progressed = progressed
-        self._round = StagedRound(task, clock)
+        self._round = StagedRound(task, bench.clock)
         self._units: Iterator[Unit] = self._round.units()
         self._ahead = next(self._units, None)
         self._running = 0
@@ -185,7 +185,11 @@ class StagedJob:
         task = self._round.task
         if isinstance(unit, ResolveUnit):
             return resolve_bucket(unit, task, task.shape.buckets)
-        tools = self._make_tools(task, self._cache, self._progressed)
+        files, workspace = (
+            self._bench.files_of(task, self._progressed),
+            self._bench.workspace_of(task),
+        )
+        tools = Tools(task, files, workspace, self._cache, self._progressed)
         if isinstance(unit, MarkUnit):
             return mark(tools)
         if isinstance(unit, ScanUnit):

@@ -1,16 +1,14 @@
 """Runs rounds in threads of this process; kernels release the interpreter lock.
 
-The only threads below ``service`` but for those that commit (:mod:`keeplast.run.commits`). One
-workspace a thread, made once. The threads of a round in stages share its key map. Units of such
-rounds go before whole partitions, the longest round first, so that a giant one starts at once and
-small ones fill the gaps that its stages leave; whole partitions are begun in the order in which
-they came.
+The only threads below ``service`` but for those that commit (:mod:`keeplast.run.publishing`).
+The threads of a round in stages share its key map. Units of such rounds go before whole
+partitions, the longest round first, so that a giant one starts at once and small ones fill the gaps
+that its stages leave; whole partitions are begun in the order in which they came.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
@@ -20,16 +18,12 @@ from typing import TypeVar
 from keeplast.clock import Clock, SystemClock
 from keeplast.errors import InvalidError, invariant
 from keeplast.log.files import FileSystem
-from keeplast.log.throttle import Throttle, ThrottledFiles
 from keeplast.read.log_state import Winners
 from keeplast.read.state_parts import NO_WINNERS, StatePart, shared_winners
 from keeplast.rewrite.runner import Progressed
-from keeplast.rewrite.stage_work import Tools
 from keeplast.rewrite.task import PartitionTask, TaskResult
-from keeplast.rewrite.wave import run_wave
-from keeplast.rewrite.workspace import DecompressedCache, Workspace
 from keeplast.run.local_jobs import Job, StagedJob, WaveJob, Work
-from keeplast.run.opened_files import OpenedFiles
+from keeplast.run.workbench import Workbench
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -52,12 +46,8 @@ class LocalRunner:
         self._slots = len(os.sched_getaffinity(0)) if cores is None else cores
         if self._slots < 1:
             raise InvalidError(f"at least one core is needed. cores={cores}")
-        self._files = files
-        self._opened = OpenedFiles()
-        self._clock = SystemClock() if clock is None else clock
-        self._throttle = Throttle(self._clock)
+        self._bench = Workbench(files, SystemClock() if clock is None else clock)
         self._pool: ThreadPoolExecutor | None = None
-        self._local = threading.local()
 
     @property
     def slots(self) -> int:
@@ -82,8 +72,7 @@ class LocalRunner:
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
         """Yield results as tasks end; all threads share one limit on their bytes, the least."""
-        limits = [x.io_bytes_per_second for x in tasks if x.io_bytes_per_second is not None]
-        self._throttle.limit(min(limits, default=None))
+        self._bench.share_limit(tasks)
         staged, whole = self._jobs(tasks, progressed)
         if self._pool is None or (len(tasks) == 1 and not staged):
             jobs: list[Job] = [*staged, *whole]
@@ -164,35 +153,9 @@ class LocalRunner:
         # partitions, which keep their own, it has none to spare.
         cut = [task for task in tasks if task.is_staged]
         share = self._slots / len(cut) if cut and len(cut) == len(tasks) else 0.0
-        staged = [StagedJob(task, self._tools, progressed, self._clock, share) for task in cut]
-        whole = (WaveJob(x, self._run_wave, progressed) for x in tasks if not x.is_staged)
+        staged = [StagedJob(task, self._bench, progressed, share) for task in cut]
+        whole = (WaveJob(task, self._bench, progressed) for task in tasks if not task.is_staged)
         return staged, deque(whole)
-
-    def _run_wave(self, task: PartitionTask, progressed: Progressed) -> TaskResult:
-        files = self._files_of(task, progressed)
-        return run_wave(task, files, self._clock, self._workspace(task), progressed)
-
-    def _tools(
-        self, task: PartitionTask, cache: DecompressedCache, progressed: Progressed
-    ) -> Tools:
-        files = self._files_of(task, progressed)
-        return Tools(task, files, self._workspace(task), cache, progressed)
-
-    def _files_of(self, task: PartitionTask, progressed: Progressed) -> FileSystem:
-        files = self._opened.of(task) if self._files is None else self._files
-        if task.io_bytes_per_second is None:
-            return files
-        # A wait tells that nothing has moved, so that a stop ends it.
-        return ThrottledFiles(files, self._throttle, lambda: progressed(0))
-
-    def _workspace(self, task: PartitionTask) -> Workspace:
-        """Return the calling thread's workspace."""
-        workspace: Workspace | None = getattr(self._local, "workspace", None)
-        if workspace is None or self._local.memory_bytes != task.memory_bytes:
-            workspace = Workspace(task.memory_bytes)
-            self._local.workspace = workspace
-            self._local.memory_bytes = task.memory_bytes
-        return workspace
 
 
 def _begin(staged: list[StagedJob], whole: deque[WaveJob]) -> tuple[Work, Job] | None:

@@ -33,8 +33,6 @@ from keeplast.run.round_state import PartitionRun, Round
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest
 
-ROUNDS_MAX = 100_000
-
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
@@ -47,18 +45,20 @@ class Rounds:
     events: Events
     check_stop: Callable[[], None]
 
-    def clean(self, runs: Sequence[PartitionRun], *, rounds: int | None) -> None:
-        """Do so many rounds of each partition; None as many as reach its bound."""
-        for _ in range(ROUNDS_MAX if rounds is None else rounds):
-            waiting = self.begin(runs)
-            if not waiting:
+    def clean(self, runs: Sequence[PartitionRun]) -> None:
+        """Do the rounds of each partition that are asked for, or as many as reach its bound."""
+        for _ in range(self.request.rounds_max):
+            if not (waiting := self.begin(runs)):
                 return
-            with self.runner_for(self.place.files) as runner:
-                cut(waiting, self.request, runner, self.place.files, self.clock)
-                waiting = in_order(waiting, self.request.order)
-                while waiting:
-                    chosen, later = next_together(waiting, self.place.files)
-                    waiting = self._do_waves(chosen, runner) + later
+            self.do(in_order(waiting, self.request.order))
+
+    def do(self, waiting: list[Round]) -> None:
+        """Do rounds that have begun, wave by wave until all have ended."""
+        with self.runner_for(self.place.files) as runner:
+            cut(waiting, self.request, runner, self.place.files, self.clock)
+            while waiting:
+                chosen, later = next_together(waiting, self.place.files)
+                waiting = self._do_waves(chosen, runner) + later
 
     def begin(self, runs: Sequence[PartitionRun]) -> list[Round]:
         """Survey and plan what is not done; returns the rounds that there are to do."""

@@ -142,7 +142,7 @@ def count_records(
     place = DirectoryPlace(
         request, files, recipe, clock, events, HorizonBook(files), writer="", writes=False
     )
-    Rounds(request, place, runner_for, clock, events, lambda: None).clean([run], rounds=1)
+    Rounds(request, place, runner_for, clock, events, lambda: None).clean([run])
     (report,) = run.rounds
     if report.failure is not None:
         raise report.failure

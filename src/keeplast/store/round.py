@@ -27,12 +27,12 @@ def clean_remote(place: StorePlace, runner_for: RunnerFor, progressed: Progresse
     try again. CorruptError and InvariantError do not.
     """
     load_kernels()
-    (partition,) = place.request.partitions
+    request = replace(place.request, rounds=None)
+    (partition,) = request.partitions
     run = PartitionRun(partition)
     with explained(place.store, partition.partition, epoch=place.state.leader_epoch):
-        Rounds(
-            place.request, place, runner_for, place.clock, ProgressOnly(progressed), _go_on
-        ).clean([run], rounds=None)
+        events = ProgressOnly(progressed)
+        Rounds(request, place, runner_for, place.clock, events, _go_on).clean([run])
         last = run.rounds[-1]
         if last.failure is not None:
             raise place.files.named(last.failure)

@@ -18,6 +18,8 @@ from keeplast.model.topic_config import CleanerConfig, TopicConfig
 MEMORY_BYTES_DEFAULT = 256 << 20
 """Windows, buffers and decompressed data kept between the passes; the key map comes on top."""
 
+ROUNDS_MAX = 100_000
+
 TASK_MEMORY_BYTES_DEFAULT = 1 << 30
 """What a Spark task may hold of keys; its windows and buffers come on top."""
 
@@ -86,6 +88,11 @@ class CleanRequest:
         """Raise InvalidError for a number of rounds that would do nothing, and say nothing."""
         if self.rounds is not None and self.rounds < 1:
             raise InvalidError(f"at least one round is needed. rounds={self.rounds}")
+
+    @property
+    def rounds_max(self) -> int:
+        """Return how many rounds of a partition there may be."""
+        return ROUNDS_MAX if self.rounds is None else self.rounds
 
     @property
     def forgets_unreplicated_markers(self) -> bool:

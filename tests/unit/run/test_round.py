@@ -45,7 +45,7 @@ def test_what_was_staged_stays_only_where_a_commit_may_name_it(
     run = PartitionRun(request.partitions[0])
     runner = LocalRunner(1, files=files)
     Rounds(request, place, lambda _: nullcontext(runner), clock, NoEvents(), lambda: None).clean(
-        [run], rounds=None
+        [run]
     )
     (report,) = run.rounds
     assert error is report.failure

@@ -13,6 +13,7 @@ from keeplast.cli.clean import clean
 from keeplast.cli.config import config
 from keeplast.cli.delete_records import delete_records
 from keeplast.cli.demo.command import demo
+from keeplast.cli.doctor import doctor
 from keeplast.cli.export import export
 from keeplast.cli.frame.exit_codes import INTERRUPTED, TERMINATED
 from keeplast.cli.frame.guard import Terminated, terminate_on_signal
@@ -73,7 +74,19 @@ def _options(
         raise typer.Exit
 
 
-for command in (inspect, status, plan, clean, run, delete_records, verify, export, pack, demo):
+for command in (
+    inspect,
+    status,
+    plan,
+    clean,
+    run,
+    delete_records,
+    verify,
+    export,
+    pack,
+    demo,
+    doctor,
+):
     app.command()(command)
 app.add_typer(receipt)
 app.add_typer(config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 
 from keeplast.columns import kernel
 from keeplast.kernel_cache import cache_folder, cache_warning
@@ -22,15 +23,23 @@ def load_kernels(say: Callable[[str], None] | None = None) -> None:
     if warning is not None:
         tell(warning)
     folder = cache_folder()
-    marker = folder / f"{_COMPLETE}-{kernel.processor()}"
-    if marker.exists():
+    if is_compiled():
         kernel.load(_ignore)
         return
     names = kernel.names()
     tell(f"compiling {len(names)} kernels for this processor, once (about 15 s); kept in {folder}")
     kernel.load(lambda name: tell(f"compiling {name}"))
     with contextlib.suppress(OSError):
-        marker.write_text("\n".join(names) + "\n")
+        _marker().write_text("\n".join(names) + "\n")
+
+
+def is_compiled() -> bool:
+    """Say whether the machine code of every kernel lies in the cache, for this processor."""
+    return _marker().exists()
+
+
+def _marker() -> Path:
+    return cache_folder() / f"{_COMPLETE}-{kernel.processor()}"
 
 
 def _ignore(name: str) -> None:

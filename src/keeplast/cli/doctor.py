@@ -1,0 +1,253 @@
+"""``keeplast doctor``: whether this host, and a data directory on it, has what a clean needs.
+
+Looks and changes nothing. What only Spark needs, or only a store, is no problem while it is absent:
+the line says what does without. A problem is what would end a ``clean``, and gives exit code 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
+from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.frame.options import Json
+from keeplast.errors import CompactionError, InvalidError, installing
+
+if TYPE_CHECKING:
+    from keeplast.log.data_directory import DataDirectory
+    from keeplast.log.files import FileSystem
+
+Found = TypeVar("Found")
+JAVA_MIN = 17
+JAVA_SECONDS_MAX = 20
+NAMES_MAX = 5
+
+
+class State(StrEnum):
+    """How one thing stands."""
+
+    OK = "ok"
+    ABSENT = "absent"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One thing that was looked at; ``words`` say what was found and what helps."""
+
+    name: str
+    state: State
+    words: str
+
+
+def doctor(
+    data_dir: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[DATA_DIR]",
+            help="Look at this Kafka log.dirs directory too: rights, lock, disk, policies.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Look whether all is there that clean needs: Java, pyspark, rights, lock, disk, policies.
+
+    Changes nothing. Exit code 1 when something would end a clean.
+    """
+    run_guarded(lambda: _examined(data_dir, as_json=as_json), as_json=as_json)
+
+
+def _examined(data_dir: Path | None, *, as_json: bool) -> tuple[int, dict[str, Any]]:
+    from rich.text import Text
+
+    from keeplast.cli.show.output import JSON_VERSION, print_result
+    from keeplast.cli.show.rows import new_table
+    from keeplast.model.escapes import printable
+
+    found = [*host_findings(), *(() if data_dir is None else directory_findings(data_dir))]
+    problems = sum(each.state is State.PROBLEM for each in found)
+    if not as_json:
+        table = new_table("=what", "=state", "found")
+        for each in found:
+            table.add_row(each.name, each.state.value, Text(printable(each.words)))
+        words = "nothing is in the way" if not problems else f"{problems} in the way of a clean"
+        print_result(table, "", words)
+    document = {"version": JSON_VERSION, "checks": [asdict(each) for each in found]}
+    return CHECK_FAILED if problems else DONE, document
+
+
+def host_findings() -> Iterator[Diagnosis]:
+    """Yield what this host has: Python, kernels, Java, pyspark, and what extras bring."""
+    from keeplast import __version__
+
+    yield Diagnosis("keeplast", State.OK, f"{__version__} on Python {platform.python_version()}")
+    yield _kernels()
+    yield find_java()
+    yield _pyspark()
+    for extra, packages, use in (
+        ("s3", ("obstore",), "logs in object storage"),
+        ("tier", ("sqlalchemy", "alembic", "obstore", "psycopg"), "keeplast tier"),
+    ):
+        missing = [name for name in packages if importlib.util.find_spec(name) is None]
+        words = f"{', '.join(missing)} missing, for {use}; {installing(extra)}"
+        yield (
+            Diagnosis(f"extra {extra}", State.ABSENT, words)
+            if missing
+            else Diagnosis(f"extra {extra}", State.OK, f"there, for {use}")
+        )
+
+
+def _kernels() -> Diagnosis:
+    from keeplast.columns import kernel
+    from keeplast.kernel_cache import cache_folder, cache_warning
+    from keeplast.rewrite.kernels import is_compiled
+
+    warning = cache_warning()
+    if warning is not None:
+        return Diagnosis("kernels", State.ABSENT, warning)
+    if not is_compiled():
+        count = len(kernel.names())
+        words = f"{count} are compiled by the first command that needs them (about 15 s)"
+        return Diagnosis("kernels", State.ABSENT, words)
+    return Diagnosis("kernels", State.OK, f"compiled for this processor, in {cache_folder()}")
+
+
+def find_java() -> Diagnosis:
+    """Say which Java there is; only Spark needs one."""
+    home = os.environ.get("JAVA_HOME")
+    path = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    without = "--runner local does without"
+    if path is None:
+        return Diagnosis("Java", State.ABSENT, f"none in {home or 'PATH'}; {without}")
+    try:
+        done = subprocess.run(
+            [path, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS_MAX,
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Diagnosis("Java", State.ABSENT, f"{path} does not start ({error}); {without}")
+    version = re.search(r'version "([0-9]+)', done.stderr + done.stdout)
+    if version is None or int(version[1]) < JAVA_MIN:
+        told = version[1] if version else "an unknown version"
+        return Diagnosis("Java", State.ABSENT, f"{told}, Spark needs {JAVA_MIN}; {without}")
+    return Diagnosis("Java", State.OK, f"{version[1]} at {path}")
+
+
+def _pyspark() -> Diagnosis:
+    from importlib.metadata import PackageNotFoundError, version
+
+    from keeplast.cli.frame.wiring import RunnerName, open_runner
+
+    try:
+        open_runner(RunnerName.SPARK, master=None, cores=None)
+        return Diagnosis("pyspark", State.OK, version("pyspark"))
+    except (InvalidError, PackageNotFoundError) as error:
+        return Diagnosis("pyspark", State.ABSENT, str(error))
+
+
+def directory_findings(path: Path) -> Iterator[Diagnosis]:
+    """Yield what stands in the way of a clean of the data directory ``path``."""
+    from keeplast.log.data_directory import open_data_directory
+    from keeplast.log.files import LocalFiles
+
+    files = LocalFiles()
+    directory = _tried("directory", lambda: open_data_directory(path, files))
+    if isinstance(directory, Diagnosis):
+        yield directory
+        return
+    count = len(directory.partitions)
+    words = f"{directory.root}: {count} partition{'' if count == 1 else 's'}"
+    yield Diagnosis("directory", State.OK, words)
+    yield find_rights(directory)
+    yield _lock(directory)
+    yield _tried("disk", lambda: _disk(directory, files))
+    yield _tried("policies", lambda: _policies(directory, files))
+
+
+def find_rights(directory: DataDirectory) -> Diagnosis:
+    """Say whether this user may do to each file what a clean does."""
+    from keeplast.cli.show.fault import missing_right, user_name
+
+    missing = []
+    for each in (directory.root, *(entry.path for entry in directory.partitions)):
+        inside: list[Path] = []
+        with contextlib.suppress(OSError):
+            inside = sorted(each.iterdir()) if each != directory.root else []
+        missing += [right for path in (each, *inside) if (right := missing_right(path))]
+    if not missing:
+        return Diagnosis("rights", State.OK, f"{user_name()} may read and write all of it")
+    shown = "; ".join(dict.fromkeys(missing[:NAMES_MAX]))
+    words = f"{user_name()} may not {shown}; run as the broker's user, such as sudo -u kafka"
+    return Diagnosis("rights", State.PROBLEM, words)
+
+
+def _lock(directory: DataDirectory) -> Diagnosis:
+    from keeplast.log.lock import is_locked
+
+    if is_locked(directory.root):
+        words = "held: a broker or another keeplast works here; stop it, or clean a copy"
+        return Diagnosis("lock", State.PROBLEM, words)
+    return Diagnosis("lock", State.OK, "free")
+
+
+def _disk(directory: DataDirectory, files: FileSystem) -> Diagnosis:
+    """Compare what may be written with the largest log, which a round may need at once."""
+    from keeplast.cli.show.sizes import format_bytes
+    from keeplast.format.filename import LOG
+    from keeplast.run.room import usable_bytes
+
+    room = usable_bytes(files, directory.root)
+    sizes = [
+        sum(files.stat(each.path / name).size_bytes for name in files.listdir(each.path)
+            if name.endswith(LOG))
+        for each in directory.partitions
+    ]  # fmt: skip
+    words = f"{format_bytes(max(room, 0))} may be written; the largest log has "
+    words += format_bytes(max(sizes, default=0))
+    if room <= 0:
+        return Diagnosis("disk", State.PROBLEM, f"{words}; make room, or use --to another disk")
+    return Diagnosis("disk", State.OK, words)
+
+
+def _policies(directory: DataDirectory, files: FileSystem) -> Diagnosis:
+    """Say of which topics nobody knows whether they are compacted; ``clean`` refuses those."""
+    from keeplast.config.settings import PolicyOrigin
+    from keeplast.config.sources import read_settings
+    from keeplast.log.data_directory import METADATA_TOPIC
+
+    settings = read_settings(directory.root, files)
+    topics = {each.partition.topic for each in directory.partitions if each.mark is None}
+    topics -= {METADATA_TOPIC}
+    unknown = sorted(t for t in topics if settings.policy_origin(t) is PolicyOrigin.UNKNOWN)
+    if unknown:
+        names = ", ".join(unknown[:NAMES_MAX]) + (", …" if len(unknown) > NAMES_MAX else "")
+        words = (
+            f"cleanup.policy is unknown of {len(unknown)} of {len(topics)} topics: {names}; say it "
+            "with keeplast config set cleanup.policy=compact --topic T DATA_DIR"
+        )
+        return Diagnosis("policies", State.PROBLEM, words)
+    compacted = sum(settings.topic_config(topic).is_compacted for topic in topics)
+    return Diagnosis("policies", State.OK, f"known; {compacted} of {len(topics)} compacted")
+
+
+def _tried(name: str, look: Callable[[], Found]) -> Found | Diagnosis:
+    from keeplast.cli.show.fault import fault_text
+
+    try:
+        return look()
+    except (CompactionError, OSError) as error:
+        return Diagnosis(name, State.PROBLEM, fault_text(error))

@@ -122,7 +122,9 @@ def test_cm06_a_checkpoint_beyond_the_log_makes_everything_dirty_again(world: Wo
     world.log(0, 4)
     world.set_checkpoint(0, 200)
     _, _, published = world.once()
-    assert 0 == published.snapshots[0].partitions[0].first_dirty
+    figures = published.snapshots[0].partitions[0].figures
+    assert figures is not None
+    assert 0 == figures.first_dirty
     assert 20 == world.checkpoint(0)
 
 
@@ -402,7 +404,8 @@ def test_a_log_whose_rounds_fail_is_as_overdue_and_dirty_as_it_is(tmp_path: Path
     assert YEARS_MS // 1000 == found["max-compaction-delay-secs"]
     assert 100 == found["max-dirty-percent"]
     assert 0 == found["uncleanable-partitions-count"]
-    grown = [x.partitions[0].compaction_delay_ms or 0 for x in waiting]
+    known = [x.partitions[0].figures for x in waiting]
+    grown = [0 if figures is None else figures.compaction_delay_ms for figures in known]
     assert [YEARS_MS + x.looked_ms - waiting[0].looked_ms for x in waiting] == grown
     assert grown[-1] > grown[0]
     assert 0 == gauges_of(published.snapshots[-1])["max-compaction-delay-secs"]

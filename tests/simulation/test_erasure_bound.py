@@ -237,8 +237,9 @@ class Simulation:
             return
         for facts in snapshot.partitions:
             is_eligible = facts.state is PartitionState.ELIGIBLE
-            covered = facts.bound if is_eligible else facts.first_dirty
-            assert covered is not None
+            figures = facts.figures
+            assert figures is not None
+            covered = figures.cleanable.bound if is_eligible else figures.first_dirty
             # While the daemon works it goes by what it found, for the time of a pause.
             found_ms = snapshot.looked_ms - self.backoff_ms
             self.check_eligible(self.logs[facts.partition], covered, found_ms)

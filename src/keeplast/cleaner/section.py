@@ -61,6 +61,33 @@ class DirtySection:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LogFigures:
+    """How dirty a log is and for how long, whoever asks: what is published of every look at one.
+
+    ``first_dirty`` is inclusive. ``uncleanable_bytes`` lie at and above the bound, the active
+    segment included. ``compaction_delay_ms`` and ``overdue_from_ms`` are those of the section.
+    """
+
+    first_dirty: int
+    cleanable: CleanableRange
+    uncleanable_bytes: int
+    compaction_delay_ms: int
+    overdue_from_ms: int | None
+
+
+def figures_of(section: DirtySection, segments: Sequence[SegmentSummary]) -> LogFigures:
+    """Return the figures of a log with these ``segments``, all of it."""
+    bound = section.cleanable.bound
+    return LogFigures(
+        section.first_dirty.offset,
+        section.cleanable,
+        sum(segment.size_bytes for segment in segments if segment.base_offset >= bound),
+        section.compaction_delay_ms,
+        section.overdue_from_ms,
+    )
+
+
 def find_dirty_section(
     segments: Sequence[SegmentSummary],
     topic: TopicConfig,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from keeplast.cleaner.eligibility import CleanableRange
 from keeplast.cleaner.erasure import DirtyLog, Eligibility, find_deadline, find_eligibility
 from keeplast.cleaner.reasons import Decision, TransactionLimit, WatermarkLimit
+from keeplast.cleaner.section import LogFigures
 from keeplast.columns import batch_table as t
 from keeplast.errors import CompactionError
 from keeplast.inspect.stages import (
@@ -53,7 +53,7 @@ class LogStatus:
     """One log as of the clock it was asked with.
 
     ``decision`` is why a round is worth it, or why it is not.
-    ``notes`` are all of the survey's. ``uncleanable_bytes`` lie at and above the bound.
+    ``notes`` are all of the survey's.
     ``deadline_ms`` is when ``max.compaction.lag.ms`` ends for the log: after it, it is overdue.
     ``leftover_bytes`` are those of replaced or unfinished files that a crash left.
     """
@@ -63,10 +63,7 @@ class LogStatus:
     segments: tuple[SegmentSummary, ...]
     log_start: int
     log_end: int
-    first_dirty: int
-    cleanable: CleanableRange
-    uncleanable_bytes: int
-    compaction_delay_ms: int
+    figures: LogFigures
     deadline_ms: int | None
     decision: Decision
     notes: tuple[Note, ...]
@@ -144,14 +141,7 @@ def find_status(
         segments=survey.segments,
         log_start=survey.log_start,
         log_end=survey.tail.log_end,
-        first_dirty=survey.first_dirty.offset,
-        cleanable=survey.cleanable,
-        uncleanable_bytes=sum(
-            each.size_bytes
-            for each in survey.segments
-            if each.base_offset >= survey.cleanable.bound
-        ),
-        compaction_delay_ms=survey.compaction_delay_ms,
+        figures=survey.figures,
         deadline_ms=find_deadline(log, partition.topic),
         decision=survey.decision,
         notes=survey.notes,
@@ -198,9 +188,9 @@ def _dirty_log(
     needs_largest = topic.min_compaction_lag_ms > 0 or key_capacity(partition) is not None
     return DirtyLog(
         survey.segments,
-        survey.first_dirty.offset,
+        survey.section.first_dirty.offset,
         log_end,
-        survey.cleanable.bound,
+        survey.section.cleanable.bound,
         is_eligible=survey.plan is not None and not survey.plan.is_expired_round,
         limit=limit,
         active_first_ms=read_first_batch_timestamp(survey.listing.active, files),

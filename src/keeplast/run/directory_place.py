@@ -180,7 +180,8 @@ class DirectoryPlace:
     def skip(self, run: PartitionRun, survey: Survey) -> RoundReport:
         """Copy a log to the target as it is; repair a checkpoint that is out of range."""
         request = self._request_of(run)
-        end_offset = survey.first_dirty.offset if survey.first_dirty.repairs else None
+        first_dirty = survey.section.first_dirty
+        end_offset = first_dirty.offset if first_dirty.repairs else None
         if end_offset is not None:
             end_offset = survey.checkpoint_after(end_offset)
         if self._writes:

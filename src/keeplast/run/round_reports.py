@@ -105,8 +105,8 @@ def candidate_of(survey: Survey, partition: TopicPartition, *, passed_over: int 
     """Return what decides when an eligible partition's turn comes."""
     return Candidate(
         partition,
-        survey.cleanable.ratio,
-        survey.compaction_delay_ms if survey.cleanable.cleanable_bytes else 0,
+        survey.section.cleanable.ratio,
+        survey.section.compaction_delay_ms if survey.section.cleanable.cleanable_bytes else 0,
         is_expired_round=survey.plan is not None and survey.plan.is_expired_round,
         passed_over=passed_over,
     )
@@ -115,17 +115,17 @@ def candidate_of(survey: Survey, partition: TopicPartition, *, passed_over: int 
 def base_report(survey: Survey) -> RoundReport:
     """Return what a survey alone says of a round."""
     return RoundReport(
-        first_dirty=survey.first_dirty.offset,
-        uncleanable=survey.uncleanable.offset,
-        bound=survey.cleanable.bound,
+        first_dirty=survey.section.first_dirty.offset,
+        uncleanable=survey.section.uncleanable.offset,
+        bound=survey.section.cleanable.bound,
         log_start=survey.log_start,
         log_end=survey.tail.log_end,
         last_stable=survey.last_stable,
-        clean_bytes=survey.cleanable.clean_bytes,
-        cleanable_bytes=survey.cleanable.cleanable_bytes,
-        ratio=survey.cleanable.ratio,
-        compaction_delay_ms=survey.compaction_delay_ms,
-        dating=survey.dating,
+        clean_bytes=survey.section.cleanable.clean_bytes,
+        cleanable_bytes=survey.section.cleanable.cleanable_bytes,
+        ratio=survey.section.cleanable.ratio,
+        compaction_delay_ms=survey.section.compaction_delay_ms,
+        dating=survey.section.dating,
         cause=survey.reason,
         is_expired_round=survey.plan is not None and survey.plan.is_expired_round,
         remarks=survey.notes,

@@ -12,9 +12,10 @@ serves them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from keeplast.cleaner.section import LogFigures
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.stats import Stats
 from keeplast.service.snapshot import PartitionFacts, PartitionState, Snapshot
@@ -142,8 +143,13 @@ def _clean_time_seconds(observed: Observed, _now_ms: int) -> float:
     return int(max((each.total_seconds for each in observed.stats()), default=0.0))
 
 
+def _figures(partitions: Sequence[PartitionFacts]) -> list[LogFigures]:
+    """Return what is known of those that could be looked at once."""
+    return [each.figures for each in partitions if each.figures is not None]
+
+
 def _compaction_delay_seconds(observed: Observed, _now_ms: int) -> float:
-    delays = [each.compaction_delay_ms or 0 for each in observed.partitions]
+    delays = [each.compaction_delay_ms for each in _figures(observed.partitions)]
     return max(delays, default=0) // 1000
 
 
@@ -152,12 +158,14 @@ def _uncleanable_partitions(observed: Observed, _now_ms: int) -> float:
 
 
 def _uncleanable_bytes(observed: Observed, _now_ms: int) -> float:
-    return sum(each.cleanable_bytes or 0 for each in observed.in_state(PartitionState.SET_ASIDE))
+    marked = _figures(observed.in_state(PartitionState.SET_ASIDE))
+    return sum(each.cleanable.cleanable_bytes for each in marked)
 
 
 def _dirty_percent(observed: Observed, _now_ms: int) -> float:
     candidates = (PartitionState.ELIGIBLE, PartitionState.WAITING, PartitionState.RETRYING)
-    ratios = [each.ratio or 0.0 for each in observed.partitions if each.state in candidates]
+    found = _figures([each for each in observed.partitions if each.state in candidates])
+    ratios = [each.cleanable.ratio for each in found]
     return int(100 * max(ratios, default=0.0))
 
 

@@ -77,8 +77,8 @@ def look_at(
     for each in requests:
         found = _look_at(each, request, checkpoints, coordinator, files, now_ms)
         findings.append(found)
-        if found.survey is not None and found.survey.first_dirty.repairs:
-            repairs[each.partition] = found.survey.first_dirty.offset
+        if found.survey is not None and found.survey.section.first_dirty.repairs:
+            repairs[each.partition] = found.survey.section.first_dirty.offset
     if repairs:
         update_checkpoint(files, root, CLEANER_CHECKPOINT, repairs)
     return findings
@@ -114,7 +114,6 @@ def facts_of(
         return failed_facts(
             finding.request, history, str(finding.error), now_ms=finding.looked_ms, last=last
         )
-    above = [each for each in survey.listing.segments if each.base_offset >= survey.cleanable.bound]
     if isinstance(survey.decision, DueReason):
         state, reason = PartitionState.ELIGIBLE, due_briefly(survey.decision)
     else:
@@ -124,16 +123,9 @@ def facts_of(
         finding.request.path,
         state,
         reason,
-        first_dirty=survey.first_dirty.offset,
-        bound=survey.cleanable.bound,
         log_start=survey.log_start,
         log_end=survey.tail.log_end,
-        clean_bytes=survey.cleanable.clean_bytes,
-        cleanable_bytes=survey.cleanable.cleanable_bytes,
-        uncleanable_bytes=sum(each.size_bytes for each in above),
-        ratio=survey.cleanable.ratio,
-        compaction_delay_ms=survey.compaction_delay_ms,
-        overdue_from_ms=survey.overdue_from_ms,
+        figures=survey.figures,
         surveyed_ms=finding.looked_ms,
         is_expired_round=survey.plan is not None and survey.plan.is_expired_round,
         rounds=history.rounds,
@@ -159,15 +151,16 @@ def failed_facts(
     it is as overdue as it was and more.
     """
     bare = PartitionFacts(request.partition, request.path, PartitionState.RETRYING, reason)
-    delay = None
-    if last is not None and last.surveyed_ms is not None:
-        bare, delay = last, delay_ms(last.overdue_from_ms, now_ms)
+    figures = None
+    if last is not None and last.figures is not None:
+        delay = delay_ms(last.figures.overdue_from_ms, now_ms)
+        bare, figures = last, replace(last.figures, compaction_delay_ms=delay)
     return replace(
         bare,
         path=request.path,
         state=PartitionState.RETRYING if mark is None else PartitionState.SET_ASIDE,
         reason=reason,
-        compaction_delay_ms=delay,
+        figures=figures,
         is_expired_round=False,
         rounds=history.rounds,
         last_round=history.last_round,

@@ -58,27 +58,27 @@ PARTITION_GAUGES = (
     PartitionGauge(
         "keeplast_partition_clean_bytes",
         "Bytes below the first dirty offset, by segment.",
-        lambda p: p.clean_bytes,
+        lambda p: None if p.figures is None else p.figures.cleanable.clean_bytes,
     ),
     PartitionGauge(
         "keeplast_partition_cleanable_bytes",
         "Bytes of the dirty segments that a round may clean.",
-        lambda p: p.cleanable_bytes,
+        lambda p: None if p.figures is None else p.figures.cleanable.cleanable_bytes,
     ),
     PartitionGauge(
         "keeplast_partition_uncleanable_bytes",
         "Bytes at and above the bound, the active segment included.",
-        lambda p: p.uncleanable_bytes,
+        lambda p: None if p.figures is None else p.figures.uncleanable_bytes,
     ),
     PartitionGauge(
         "keeplast_partition_dirty_ratio",
         "Cleanable by clean and cleanable bytes.",
-        lambda p: p.ratio,
+        lambda p: None if p.figures is None else p.figures.cleanable.ratio,
     ),
     PartitionGauge(
         "keeplast_partition_compaction_delay_seconds",
         "For how long the log is overdue, 0 when it is not; also while it fails.",
-        lambda p: None if p.compaction_delay_ms is None else p.compaction_delay_ms / 1000,
+        lambda p: None if p.figures is None else p.figures.compaction_delay_ms / 1000,
     ),
     PartitionGauge(
         "keeplast_partition_last_round_timestamp_seconds",

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from keeplast.cleaner.section import LogFigures
 from keeplast.model.partition import TopicPartition
 from keeplast.survey.report import RoundReport
 
@@ -63,14 +64,11 @@ class TierTotals:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """One partition as of the last look at it. Offsets and bytes are None while never surveyed.
+    """One partition as of the last look at it; ``figures`` are None while it was never surveyed.
 
-    Of one that fails they are those of the last look that went well, at ``surveyed_ms``.
-    ``reason`` says in words why it is in its state. ``first_dirty`` is inclusive, ``bound`` and
-    ``log_end`` are exclusive. ``clean_bytes`` and ``cleanable_bytes`` are those of the ratio,
-    ``uncleanable_bytes`` lie at and above the bound, the active segment included.
-    ``compaction_delay_ms`` is for how long compaction is overdue, 0 when it is not;
-    it grows from ``overdue_from_ms`` on, None when it never does, also while the partition fails.
+    Of one that fails they are those of the last look that went well, at ``surveyed_ms``, but for
+    ``compaction_delay_ms``, which goes on growing. ``log_end`` is exclusive.
+    ``reason`` says in words why it is in its state.
     ``is_expired_round`` says that only removable tombstones and markers make it eligible.
     ``rounds`` counts those since the start, and ``last_round`` is the last of them that was not
     skipped, failed ones included.
@@ -80,16 +78,9 @@ class PartitionFacts:
     path: Path
     state: PartitionState
     reason: str
-    first_dirty: int | None = None
-    bound: int | None = None
     log_start: int | None = None
     log_end: int | None = None
-    clean_bytes: int | None = None
-    cleanable_bytes: int | None = None
-    uncleanable_bytes: int | None = None
-    ratio: float | None = None
-    compaction_delay_ms: int | None = None
-    overdue_from_ms: int | None = None
+    figures: LogFigures | None = None
     surveyed_ms: int | None = None
     is_expired_round: bool = False
     rounds: int = 0

@@ -240,8 +240,8 @@ def find_timestamp_ahead_max(settings: Settings, topic: str) -> int:
 
 def _urgency(status: PartitionStatus) -> tuple[int, int, float, TopicPartition]:
     log = status.log
-    delay = 0 if log is None else log.compaction_delay_ms
-    ratio = 0.0 if log is None else log.cleanable.ratio
+    delay = 0 if log is None else log.figures.compaction_delay_ms
+    ratio = 0.0 if log is None else log.figures.cleanable.ratio
     return _URGENCY[status.state], -delay, -ratio, status.partition
 
 
@@ -258,11 +258,11 @@ def _looked_at(request: PartitionRequest, log: LogStatus | Exception) -> Partiti
     if isinstance(log, Exception):
         return PartitionStatus(partition, State.UNREADABLE, describe_error(log).message, error=log)
     if not isinstance(log.decision, DueReason):
-        state = State.CLEAN if log.first_dirty >= log.log_end else State.WAITING
+        state = State.CLEAN if log.figures.first_dirty >= log.log_end else State.WAITING
     elif log.is_expired_round:
         state = State.EXPIRED
     else:
-        state = State.OVERDUE if log.compaction_delay_ms else State.ELIGIBLE
+        state = State.OVERDUE if log.figures.compaction_delay_ms else State.ELIGIBLE
     return PartitionStatus(partition, state, decision_words(log.decision), log, log.decision)
 
 

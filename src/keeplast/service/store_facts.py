@@ -58,16 +58,9 @@ def with_look(facts: PartitionFacts, look: RemoteLook, looked_ms: int) -> Partit
     state = look.state
     return replace(
         facts,
-        first_dirty=look.first_dirty,
-        bound=look.cleanable.bound,
         log_start=state.log_start,
         log_end=state.remote_end,
-        clean_bytes=look.cleanable.clean_bytes,
-        cleanable_bytes=look.cleanable.cleanable_bytes,
-        uncleanable_bytes=look.uncleanable_bytes,
-        ratio=look.cleanable.ratio,
-        compaction_delay_ms=look.compaction_delay_ms,
-        overdue_from_ms=look.overdue_from_ms,
+        figures=look.figures,
         surveyed_ms=looked_ms,
         is_expired_round=bool(look.expired),
         tier=TierFacts(

@@ -322,8 +322,8 @@ class StoreWork:
         return [
             Candidate(
                 partition,
-                found.look.cleanable.ratio,
-                found.look.compaction_delay_ms,
+                found.look.figures.cleanable.ratio,
+                found.look.figures.compaction_delay_ms,
                 passed_over=self._schedule.history(partition).passed_over,
             )
             for partition, found in self._findings.items()
@@ -334,7 +334,7 @@ class StoreWork:
         """Do one round of each chosen partition; returns those whose round ended."""
         chosen = [self._findings[choice.partition] for choice in choices]
         for found in chosen:
-            ranges = found.look.cleanable
+            ranges = found.look.figures.cleanable
             self._events.planned(ranges.clean_bytes + 2 * ranges.cleanable_bytes)
         if self._pool is None or len(chosen) == 1:
             reports = [self._round(found) for found in chosen]

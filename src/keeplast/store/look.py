@@ -24,7 +24,14 @@ from keeplast.cleaner.reasons import (
     NotCompacted,
     NothingCopied,
 )
-from keeplast.cleaner.section import DirtySection, due_reason, find_dirty_section, skip_reason
+from keeplast.cleaner.section import (
+    DirtySection,
+    LogFigures,
+    due_reason,
+    figures_of,
+    find_dirty_section,
+    skip_reason,
+)
 from keeplast.log.partition_log import list_partition, read_first_batch_timestamp
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.segment import SegmentSummary
@@ -46,7 +53,7 @@ SEGMENTS_MAX = 10_000
 class RemoteLook:
     """A partition of a store as found; ``decision`` is why a round is worth it, or not.
 
-    ``uncleanable_bytes`` lie at and above the bound; ``expires`` says that retention or the log
+    ``expires`` says that retention or the log
     start let something go. ``expired`` is what a round could remove without anything dirty, where
     that was asked for and nothing else is worth one.
     """
@@ -54,11 +61,7 @@ class RemoteLook:
     state: PartitionState
     topic: TopicConfig
     orphans: tuple[Orphan, ...]
-    first_dirty: int
-    cleanable: CleanableRange
-    uncleanable_bytes: int
-    compaction_delay_ms: int
-    overdue_from_ms: int | None
+    figures: LogFigures
     decision: Decision
     expires: bool
     expired: Expired = NOTHING
@@ -119,19 +122,16 @@ def look_at_remote(
     section = find_dirty_section(
         segments, topic, first_dirty=FirstDirty(first_dirty), uncleanable=uncleanable, now_ms=now_ms
     )
-    cleanable = section.cleanable
     decision = _decide(state, topic, section, segments)
     expired = NOTHING
     can_expire = topic.is_compacted and state.routes and not isinstance(decision, DueReason)
     if horizons is not None and can_expire:
-        bound = find_expired_bound(segments, first_dirty=first_dirty, bound=cleanable.bound)
+        bound = find_expired_bound(segments, first_dirty=first_dirty, bound=section.cleanable.bound)
         expired = horizons.expired(state, bound, now_ms)
         if expired:
             decision = expired.due_reason()
-    above = [s for s in segments if s.base_offset >= cleanable.bound]
     return RemoteLook(
-        state, topic, orphans, first_dirty, cleanable, sum(s.size_bytes for s in above),
-        section.compaction_delay_ms, section.overdue_from_ms, decision,
+        state, topic, orphans, figures_of(section, segments), decision,
         bool(plan_remote_expiry(topic, state, now_ms).expired), expired,
     )  # fmt: skip
 

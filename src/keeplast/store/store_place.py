@@ -162,7 +162,7 @@ class StorePlace:
             for note in found.notes
         )
         decision = as_copied(
-            found.decision, found.cleanable, first_dirty=self.state.first_dirty(), end=end
+            found.decision, found.section.cleanable, first_dirty=self.state.first_dirty(), end=end
         )
         return replace(found, decision=decision, notes=notes)
 
@@ -187,7 +187,8 @@ class StorePlace:
         if survey.plan is None:
             return survey
         if not run.rounds:
-            self._uncleanable, self._began_ms = survey.uncleanable.offset, survey.plan.now_ms
+            self._uncleanable = survey.section.uncleanable.offset
+            self._began_ms = survey.plan.now_ms
         # A store has derived its transaction indexes when it took the segments in.
         plan = replace(survey.plan, keeps_group_ends=True).believing_indexes()
         return replace(survey, plan=plan)

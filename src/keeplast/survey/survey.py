@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keeplast.cleaner.dating import Dating, dating_notes
+from keeplast.cleaner.dating import dating_notes
 from keeplast.cleaner.eligibility import (
-    CleanableRange,
     FirstDirty,
     FirstUncleanable,
     find_expired_bound,
@@ -26,7 +25,9 @@ from keeplast.cleaner.producers import last_records
 from keeplast.cleaner.reasons import Decision, DueReason, GivenLimit, SkipReason
 from keeplast.cleaner.section import (
     DirtySection,
+    LogFigures,
     due_reason,
+    figures_of,
     find_dirty_section,
     section_notes,
     skip_reason,
@@ -92,12 +93,7 @@ class Survey:
     tail: Tail
     log_start: int
     last_stable: int
-    first_dirty: FirstDirty
-    uncleanable: FirstUncleanable
-    cleanable: CleanableRange
-    compaction_delay_ms: int
-    overdue_from_ms: int | None
-    dating: Dating
+    section: DirtySection
     plan: RoundPlan | None
     sample: SampleChoice | None
     decision: Decision
@@ -105,6 +101,11 @@ class Survey:
     clean_to: FirstDirty
     lifts: tuple[Lift, ...] = ()
     roll: ForeseenRoll | None = None
+
+    @property
+    def figures(self) -> LogFigures:
+        """Return what is published of the log."""
+        return figures_of(self.section, self.segments)
 
     @property
     def reason(self) -> SkipReason | None:
@@ -117,7 +118,7 @@ class Survey:
         It never moves over a range that was not cleaned: a round that began above what is clean
         leaves it there, however it came to begin there.
         """
-        if self.first_dirty.offset <= self.clean_to.offset:
+        if self.section.first_dirty.offset <= self.clean_to.offset:
             return end_offset
         return self.clean_to.offset if self.clean_to.repairs else None
 
@@ -207,12 +208,7 @@ def survey_partition(
         tail=log.tail,
         log_start=log.bounds.log_start,
         last_stable=log.last_stable,
-        first_dirty=section.first_dirty,
-        uncleanable=section.uncleanable,
-        cleanable=section.cleanable,
-        compaction_delay_ms=section.compaction_delay_ms,
-        overdue_from_ms=section.overdue_from_ms,
-        dating=section.dating,
+        section=section,
         plan=plan,
         sample=None if plan is None or known else choose_sample(plan, log.indexes),
         decision=decision,
@@ -255,7 +251,8 @@ class _Log:
     @property
     def last_stable(self) -> int:
         """Return the offset below which every transaction is decided and every record safe."""
-        return min(self.bounds.high_watermark, _given(self.open_from, self.tail.log_end))
+        decided = self.tail.log_end if self.open_from is None else self.open_from
+        return min(self.bounds.high_watermark, decided)
 
 
 def _read_log(
@@ -426,10 +423,6 @@ def _start_position(
     if not dirty or dirty[0].base_offset >= first_dirty:
         return 0
     return indexes.find_start(dirty[0].base_offset, first_dirty)
-
-
-def _given(value: int | None, otherwise: int) -> int:
-    return otherwise if value is None else value
 
 
 def _summaries(

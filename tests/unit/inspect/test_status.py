@@ -72,14 +72,14 @@ def test_bytes_and_offsets_are_those_of_the_files(log: LogBuilder) -> None:
     assert (0, 6, 2, 4) == (
         found.log_start,
         found.log_end,
-        found.first_dirty,
-        found.cleanable.bound,
+        found.figures.first_dirty,
+        found.figures.cleanable.bound,
     )
-    assert size(log, 0) == found.cleanable.clean_bytes
-    assert size(log, 2) == found.cleanable.cleanable_bytes
-    assert size(log, 4) == found.uncleanable_bytes
+    assert size(log, 0) == found.figures.cleanable.clean_bytes
+    assert size(log, 2) == found.figures.cleanable.cleanable_bytes
+    assert size(log, 4) == found.figures.uncleanable_bytes
     assert size(log, 0, 2, 4) == found.size_bytes
-    assert 0.5 == found.cleanable.ratio
+    assert 0.5 == found.figures.cleanable.ratio
     assert isinstance(found.decision, RatioTooLow | NothingBelow)
     assert found.stages is None
 
@@ -91,7 +91,7 @@ def test_the_deadline_is_that_of_the_first_dirty_segment(log: LogBuilder) -> Non
     assert status(log, max_compaction_lag_ms=INT64_MAX).deadline_ms is None
     late_ms = NOW_MS + LAG_MS + 7
     assert (7, NOW_MS + LAG_MS) == (
-        status(log, now_ms=late_ms).compaction_delay_ms,
+        status(log, now_ms=late_ms).figures.compaction_delay_ms,
         status(log, now_ms=late_ms).deadline_ms,
     )
 
@@ -103,7 +103,7 @@ def test_what_is_in_the_active_segment_is_due_last(log: LogBuilder) -> None:
 def test_an_active_segment_that_is_due_to_be_left_counts_as_left(log: LogBuilder) -> None:
     now_ms = NOW_MS + LAG_MS + DAY_MS
     found = status(log, now_ms=now_ms)
-    assert (6, 0) == (found.cleanable.bound, found.uncleanable_bytes)
+    assert (6, 0) == (found.figures.cleanable.bound, found.figures.uncleanable_bytes)
     assert now_ms == found.eligibility.by_ms
     assert isinstance(found.notes[0], RollNote)
 

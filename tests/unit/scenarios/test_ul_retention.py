@@ -177,7 +177,7 @@ def test_where_the_log_start_lies_between_batches_what_follows_counts(tmp_path: 
     request = clean_request(directory)
     checkpoints = load_checkpoints(LocalFiles(), tmp_path)
     survey = survey_partition(request.partitions[0], request, checkpoints, LocalFiles(), NOW_MS)
-    assert (20, 20) == (survey.last_stable, survey.cleanable.bound)
+    assert (20, 20) == (survey.last_stable, survey.section.cleanable.bound)
 
 
 def summaries(*sizes: int) -> list[SegmentSummary]:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.cleaner.eligibility import CleanableRange
+from keeplast.cleaner.section import LogFigures
 from keeplast.errors import CorruptError
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.stats import Reasons, Stats
@@ -23,15 +25,17 @@ def facts(
     state: PartitionState = PartitionState.WAITING,
     *,
     ratio: float | None = 0.25,
-    cleanable_bytes: int | None = 100,
+    size_bytes: int = 400,
     delay_ms: int = 0,
     last_round: RoundReport | None = None,
 ) -> PartitionFacts:
     partition = TopicPartition("t", number)
+    cleanable_bytes = round(size_bytes * (ratio or 0.0))
+    cleanable = CleanableRange(9, size_bytes - cleanable_bytes, cleanable_bytes)
+    figures = None if ratio is None else LogFigures(5, cleanable, 50, delay_ms, None)
     return PartitionFacts(
-        partition, ROOT / str(partition), state, "a reason", clean_bytes=300,
-        cleanable_bytes=cleanable_bytes, uncleanable_bytes=50, ratio=ratio,
-        compaction_delay_ms=delay_ms, last_round=last_round,
+        partition, ROOT / str(partition), state, "a reason", figures=figures,
+        last_round=last_round,
         last_round_ms=None if last_round is None else NOW_MS,
     )  # fmt: skip
 
@@ -84,7 +88,7 @@ def test_x49_the_share_of_the_map_in_use_is_told_as_it_is(
 def test_ci01_partitions_that_are_set_aside_are_counted_with_what_could_be_cleaned() -> None:
     observer = GaugeObserver()
     aside = [
-        facts(n, PartitionState.SET_ASIDE, cleanable_bytes=size) for n, size in ((0, 100), (1, 40))
+        facts(n, PartitionState.SET_ASIDE, size_bytes=size) for n, size in ((0, 400), (1, 160))
     ]
     observer.published(snapshot(*aside, facts(2)))
     found = values(observer)
@@ -106,10 +110,10 @@ def test_the_delay_is_that_of_the_most_overdue_and_follows_every_look() -> None:
 
 def test_the_dirtiest_is_looked_for_among_those_that_can_be_cleaned() -> None:
     found = observed(
-        facts(0, ratio=0.429),
-        facts(1, PartitionState.ELIGIBLE, ratio=0.428),
+        facts(0, ratio=0.429, size_bytes=1000),
+        facts(1, PartitionState.ELIGIBLE, ratio=0.428, size_bytes=1000),
         facts(2, PartitionState.SET_ASIDE, ratio=0.9),
-        facts(4, PartitionState.RETRYING, ratio=0.43),
+        facts(4, PartitionState.RETRYING, ratio=0.43, size_bytes=1000),
         facts(3, PartitionState.REFUSED, ratio=None),
     )
     assert 43 == found["max-dirty-percent"]

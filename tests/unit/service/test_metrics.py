@@ -34,7 +34,7 @@ def server(observer: GaugeObserver, port: int = 0) -> MetricsServer:
 
 def test_a_scrape_gives_every_gauge_under_its_name() -> None:
     observer = GaugeObserver()
-    aside = facts(1, PartitionState.SET_ASIDE, cleanable_bytes=40)
+    aside = facts(1, PartitionState.SET_ASIDE, size_bytes=160)
     done = round_of(bytes_read=200, bytes_written=50)
     observer.published(snapshot(facts(0, last_round=done, delay_ms=7000), aside))
     with server(observer) as running:

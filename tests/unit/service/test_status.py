@@ -11,6 +11,7 @@ import pytest
 from keeplast.cleaner.eligibility import CleanableRange
 from keeplast.cleaner.erasure import BasisKind, Eligibility, ErasureBasis, Pace, find_wait_ms
 from keeplast.cleaner.reasons import DirtyEnough, ExpiredDue, NotCompacted, RatioTooLow
+from keeplast.cleaner.section import LogFigures
 from keeplast.config.layers import flags_layer
 from keeplast.config.settings import Settings
 from keeplast.errors import CorruptError, RefusedError
@@ -49,6 +50,8 @@ PACE = Pace(bytes_per_second=1000, round_ms=10, slots=1, backoff_ms=100)
 SIZES = [100, 200]
 DUE = Eligibility(NOW_MS + 50, ErasureBasis(BasisKind.OVERDUE))
 WORTH_IT = DirtyEnough(0.6, 0.5)
+FIGURES = LogFigures(5, CleanableRange(8, 60, 40), 0, 0, None)
+FIGURE_NAMES = {"first_dirty", "cleanable", "compaction_delay_ms"}
 Found = list[tuple[PartitionRequest, LogStatus | Exception]]
 
 
@@ -62,10 +65,11 @@ def request(tmp_path: Path, number: int) -> PartitionRequest:
 def log(tmp_path: Path, number: int, **changes: Any) -> tuple[PartitionRequest, LogStatus]:
     partition = request(tmp_path, number)
     found = LogStatus(
-        partition.partition, partition.path, (SegmentSummary(0, 100, 0, -1, 0, 0),), 0, 10, 5,
-        CleanableRange(8, 60, 40), 0, 0, None, RatioTooLow(0.4, 0.5), (), False, DUE, None, 0,
+        partition.partition, partition.path, (SegmentSummary(0, 100, 0, -1, 0, 0),), 0, 10,
+        FIGURES, None, RatioTooLow(0.4, 0.5), (), False, DUE, None, 0,
     )  # fmt: skip
-    return partition, replace(found, **changes)
+    mine = {name: changes.pop(name) for name in FIGURE_NAMES & changes.keys()}
+    return partition, replace(found, figures=replace(FIGURES, **mine), **changes)
 
 
 def joined(
@@ -181,7 +185,7 @@ def test_nothing_is_promised_while_rounds_fail(tmp_path: Path) -> None:
     assert first.log is not None
     assert first.erased_by is not None
     assert (7, None, True) == (
-        first.log.compaction_delay_ms, first.erased_by.by_ms, first.erased_by.is_unknown,
+        first.log.figures.compaction_delay_ms, first.erased_by.by_ms, first.erased_by.is_unknown,
     )  # fmt: skip
     # What needs no round now fails in none.
     assert (State.WAITING, None) == (second.state, second.failing)

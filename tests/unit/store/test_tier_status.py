@@ -185,8 +185,8 @@ def test_an_imported_log_has_the_ratio_of_its_directory(
     source.store.close()
     world.tiered.import_directory(PARTITION, directory, SETTINGS, progressed=lambda count: None)
     status = world.status(local=False)
-    assert survey.first_dirty.offset == status.first_dirty
-    assert survey.cleanable.ratio == status.ratio
+    assert survey.section.first_dirty.offset == status.first_dirty
+    assert survey.section.cleanable.ratio == status.ratio
     world.store.close()
 
 

@@ -16,7 +16,7 @@ from rich.status import Status
 from rich.table import Table
 
 from keeplast.cleaner.selection import Choice
-from keeplast.cli.show.output import JSON_VERSION, say, stderr_console
+from keeplast.cli.show.output import JSON_VERSION, figures_document, say, stderr_console
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.cli.show.rows import cells, new_table, time_text
 from keeplast.cli.show.sizes import format_bytes, format_count
@@ -138,7 +138,8 @@ def _saved(before: int, after: int) -> str:
 def _idle_words(snapshot: Snapshot) -> str:
     count = len(snapshot.partitions)
     words = f"idle: {count} partition{'' if count == 1 else 's'}"
-    ratios = [each.ratio for each in snapshot.partitions if each.ratio is not None]
+    known = [each.figures for each in snapshot.partitions if each.figures is not None]
+    ratios = [figures.cleanable.ratio for figures in known]
     if ratios:
         words += f", at most {100 * max(ratios):.0f} % dirty"
     for state in _TOLD_WHEN_IDLE:
@@ -169,7 +170,7 @@ def run_table(report: RunReport) -> Table:
             *cells([each.partition]),
             str(each.rounds),
             _clean_to(each),
-            "" if each.ratio is None else f"{100 * each.ratio:.0f} %",
+            "" if each.figures is None else f"{100 * each.figures.cleanable.ratio:.0f} %",
             *cells([each.state, each.reason]),
         )
     return table
@@ -179,7 +180,7 @@ def _clean_to(facts: PartitionFacts) -> str:
     last = facts.last_round
     if last is not None and last.end_offset is not None and not last.is_expired_round:
         return str(last.end_offset)
-    return "" if facts.first_dirty is None else str(facts.first_dirty)
+    return "" if facts.figures is None else str(facts.figures.first_dirty)
 
 
 def run_document(report: RunReport, *, is_stopped: bool) -> dict[str, Any]:
@@ -199,20 +200,17 @@ def run_document(report: RunReport, *, is_stopped: bool) -> dict[str, Any]:
 
 
 def _facts_document(facts: PartitionFacts) -> dict[str, Any]:
+    figures = figures_document(facts.figures)
     return {
         "topic": facts.partition.topic,
         "partition": facts.partition.partition,
         "state": facts.state.value,
         "reason": facts.reason,
-        "first_dirty": facts.first_dirty,
-        "bound": facts.bound,
+        "first_dirty": figures.pop("first_dirty"),
+        "bound": figures.pop("bound"),
         "log_start": facts.log_start,
         "log_end": facts.log_end,
-        "clean_bytes": facts.clean_bytes,
-        "cleanable_bytes": facts.cleanable_bytes,
-        "uncleanable_bytes": facts.uncleanable_bytes,
-        "ratio": facts.ratio,
-        "compaction_delay_ms": facts.compaction_delay_ms,
+        **figures,
         "surveyed_ms": facts.surveyed_ms,
         "rounds": facts.rounds,
         "failures": facts.failures,

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from keeplast.cleaner.reasons import BoundNote
-from keeplast.cli.show.output import JSON_VERSION
+from keeplast.cli.show.output import JSON_VERSION, figures_document
 from keeplast.cli.show.picture import PicturedSegment, draw_log
 from keeplast.cli.show.rows import time_text
 from keeplast.cli.show.sizes import format_bytes, format_count
@@ -75,9 +75,9 @@ def _summary(status: DirectoryStatus) -> str:
         if (count := len(status.in_state(state)))
     ]
     logs = [each.log for each in status.partitions if each.log is not None]
-    clean = sum(log.cleanable.clean_bytes for log in logs)
-    cleanable = sum(log.cleanable.cleanable_bytes for log in logs)
-    rest = sum(log.uncleanable_bytes for log in logs)
+    clean = sum(log.figures.cleanable.clean_bytes for log in logs)
+    cleanable = sum(log.figures.cleanable.cleanable_bytes for log in logs)
+    rest = sum(log.figures.uncleanable_bytes for log in logs)
     plural = "" if len(status.partitions) == 1 else "s"
     return (
         f"{status.root}: {format_count(len(status.partitions))} partition{plural} "
@@ -97,7 +97,7 @@ def _details(each: PartitionStatus, now_ms: int) -> list[str]:
         lines.append(f"failing since {time_text(mark.since_ms)}: {mark.error_class}")
     if log is not None:
         # Where there is nothing to clean, the bound's note says the same as the reason.
-        has_nothing = not log.cleanable.cleanable_bytes
+        has_nothing = not log.figures.cleanable.cleanable_bytes
         lines += sentences(
             note
             for note in log.notes
@@ -107,8 +107,8 @@ def _details(each: PartitionStatus, now_ms: int) -> list[str]:
             lines.append(
                 f"deadline of max.compaction.lag.ms: {_moment(log.deadline_ms, now_ms)}"
                 + (
-                    f", overdue for {duration_text(log.compaction_delay_ms)}"
-                    if log.compaction_delay_ms
+                    f", overdue for {duration_text(log.figures.compaction_delay_ms)}"
+                    if log.figures.compaction_delay_ms
                     else ""
                 )
             )
@@ -182,7 +182,7 @@ def _picture(log: LogStatus, width: int) -> str:
             for segment, end in zip(log.segments, ends, strict=True)
         ],
         log_start=log.log_start,
-        first_dirty=log.first_dirty,
+        first_dirty=log.figures.first_dirty,
         screen=width,
     )
 
@@ -235,26 +235,18 @@ def _mark_document(mark: SetAside | None) -> dict[str, Any] | None:
     }
 
 
-_LOG_FIELDS = (
-    "log_start", "log_end", "first_dirty", "bound", "clean_bytes", "cleanable_bytes",
-    "uncleanable_bytes", "ratio", "compaction_delay_ms", "deadline_ms", "leftover_bytes", "notes",
-    "tombstones", "markers",
-)  # fmt: skip
-
-
 def _log_document(log: LogStatus | None) -> dict[str, Any]:
-    if log is None:
-        return dict.fromkeys(_LOG_FIELDS)
-    stages = log.stages
-    values = (
-        log.log_start, log.log_end, log.first_dirty, log.cleanable.bound,
-        log.cleanable.clean_bytes, log.cleanable.cleanable_bytes, log.uncleanable_bytes,
-        log.cleanable.ratio, log.compaction_delay_ms, log.deadline_ms, log.leftover_bytes,
-        list(sentences(log.notes)),
-        None if stages is None else _stage_document(stages.tombstones, stages),
-        None if stages is None else _stage_document(stages.markers, stages),
-    )  # fmt: skip
-    return dict(zip(_LOG_FIELDS, values, strict=True))
+    stages = None if log is None else log.stages
+    return {
+        "log_start": None if log is None else log.log_start,
+        "log_end": None if log is None else log.log_end,
+        **figures_document(None if log is None else log.figures),
+        "deadline_ms": None if log is None else log.deadline_ms,
+        "leftover_bytes": None if log is None else log.leftover_bytes,
+        "notes": None if log is None else list(sentences(log.notes)),
+        "tombstones": None if stages is None else _stage_document(stages.tombstones, stages),
+        "markers": None if stages is None else _stage_document(stages.markers, stages),
+    }
 
 
 def _stage_document(counts: StageCounts, stages: Stages) -> dict[str, Any]:

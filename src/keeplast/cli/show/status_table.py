@@ -93,11 +93,11 @@ def _cells(each: PartitionStatus, now_ms: int) -> dict[str, str]:
     if log is None:
         return cells
     return cells | {
-        CLEAN: format_bytes(log.cleanable.clean_bytes),
-        CLEANABLE: format_bytes(log.cleanable.cleanable_bytes),
-        NOT_YET: format_bytes(log.uncleanable_bytes),
-        RATIO: f"{log.cleanable.ratio:.3f}",
-        FIRST_DIRTY: str(log.first_dirty),
+        CLEAN: format_bytes(log.figures.cleanable.clean_bytes),
+        CLEANABLE: format_bytes(log.figures.cleanable.cleanable_bytes),
+        NOT_YET: format_bytes(log.figures.uncleanable_bytes),
+        RATIO: f"{log.figures.cleanable.ratio:.3f}",
+        FIRST_DIRTY: str(log.figures.first_dirty),
         DEADLINE: "" if log.deadline_ms is None else relative_text(log.deadline_ms, now_ms),
     }
 
@@ -105,8 +105,10 @@ def _cells(each: PartitionStatus, now_ms: int) -> dict[str, str]:
 def _bar(each: PartitionStatus, width: int) -> str:
     if each.log is None:
         return ""
-    found = each.log.cleanable
-    return draw_bar(found.clean_bytes, found.cleanable_bytes, each.log.uncleanable_bytes, width)
+    found = each.log.figures.cleanable
+    return draw_bar(
+        found.clean_bytes, found.cleanable_bytes, each.log.figures.uncleanable_bytes, width
+    )
 
 
 def _erased_cell(erased: ErasedBy | None, now_ms: int) -> str:

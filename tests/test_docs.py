@@ -170,3 +170,9 @@ def test_words_of_the_screens_are_explained(word: str) -> None:
 
 def test_the_readme_is_read_in_five_minutes() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= README_LINES_MAX
+
+
+def test_the_tool_that_pages_make_a_versioned_topic_with_works(tmp_path: Path) -> None:
+    tool = ROOT / "tools" / "make_versions.py"
+    subprocess.run([sys.executable, tool, tmp_path], check=True)
+    assert list((tmp_path / "prices-0").glob("*.log"))

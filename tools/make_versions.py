@@ -12,10 +12,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from keeplast.kernel_cache import load_kernels  # noqa: E402 - after the path is set
-from keeplast.log.append import LogAppender, NewRecord  # noqa: E402
+from keeplast.log.append import LogAppender, NewRecord  # noqa: E402 - after the path is set
 from keeplast.log.files import LocalFiles  # noqa: E402
 from keeplast.model.topic_config import TopicConfig  # noqa: E402
+from keeplast.rewrite.kernels import load_kernels  # noqa: E402
 
 START_MS = 1_790_000_000_000
 KEYS = 40

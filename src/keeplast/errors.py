@@ -70,12 +70,12 @@ class CorruptError(CompactionError):
         ]
         super().__init__(f"{problem}. {' '.join(parts)}" if parts else problem)
 
-    def located(self, path: str, position: int = 0) -> CorruptError:
-        """Return the same error with ``path`` set and ``position`` (of the unit) added."""
+    def located(self, path: str) -> CorruptError:
+        """Return the same error with ``path`` set, unless it has one."""
         return CorruptError(
             self.problem,
             path=path if self.path is None else self.path,
-            position=position + (self.position or 0),
+            position=self.position or 0,
             expected=self.expected,
             found=self.found,
         )

@@ -115,7 +115,6 @@ def choose_partition(
     partition: int,
     flags: Sequence[str] = (),
     config_file: Path | None = None,
-    environment: Mapping[str, str] | None = None,
     broker_config: Path | None = None,
 ) -> tuple[PartitionRequest, tuple[str, ...]]:
     """Return one partition, whatever its policy is, and warnings.
@@ -129,7 +128,6 @@ def choose_partition(
         files,
         flags=flags,
         config_file=config_file,
-        environment=environment,
         broker_config=broker_config,
     )
     (entry,) = _chosen(directory, topics=(topic,), partitions=(partition,))

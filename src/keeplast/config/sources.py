@@ -80,14 +80,13 @@ def read_cleaner_config(
     *,
     flags: Sequence[str] = (),
     config_file: Path | None = None,
-    environment: Mapping[str, str] | None = None,
     broker_config: Path | None = None,
 ) -> CleanerConfig:
     """Return the cleaner's settings where there is no data directory, as they are now.
 
     Sources and errors are those of :func:`read_settings`; ``config_file`` None means no file.
     """
-    layers = read_layers(files, flags=flags, config_file=config_file, environment=environment)
+    layers = read_layers(files, flags=flags, config_file=config_file)
     return Settings(layers, broker=_broker(broker_config, files)).cleaner_config()
 
 

@@ -136,10 +136,8 @@ def decompress(
     return _decompress_zstd(view, limit)
 
 
-def decompress_into(
-    codec: Codec, data: memoryview, target: memoryview, *, magic: int = 2
-) -> int | None:
-    """Decompress to the start of ``target`` and return how many bytes that gave.
+def decompress_into(codec: Codec, data: memoryview, target: memoryview) -> int | None:
+    """Decompress what magic 2 or 1 has to the start of ``target`` and return how many bytes it was.
 
     None when it cannot be known beforehand that they fit; nothing is lost by asking
     :func:`decompress` then. CorruptError as there. Bytes of ``target`` behind the result may
@@ -153,7 +151,7 @@ def decompress_into(
         _fill_from_snappy(data, parts, target)
         return total
     if codec == Codec.LZ4:
-        blocks = lz4_frame.decode_blocks(data, is_checksum_checked=magic > 0)
+        blocks = lz4_frame.decode_blocks(data, is_checksum_checked=True)
         if sum(block.output_bytes_max for block in blocks) > room:
             return None
         return _fill_from_lz4(data, blocks, target, room)

@@ -192,14 +192,13 @@ class LogAppender:
         producer_id: int,
         producer_epoch: int,
         timestamp_ms: int,
-        coordinator_epoch: int = 0,
     ) -> int:
         """Append the marker that ends a producer's transaction and return its offset.
 
         ``outcome`` is COMMIT or ABORT. An aborted transaction with data enters the index.
         """
         offset = self._log_end
-        key, value = encode_end_transaction(EndTransactionMarker(outcome, coordinator_epoch))
+        key, value = encode_end_transaction(EndTransactionMarker(outcome, 0))
         data = encode_batch(
             [Record(offset, timestamp_ms, key, value)],
             leader_epoch=self._leader_epoch,

@@ -13,13 +13,7 @@ from keeplast.store.erasure import TierPace
 from keeplast.store.tiered_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT
 
 
-def tier_pace(
-    cleaner: CleanerConfig,
-    sizes: Sequence[int],
-    *,
-    grace_ms: int = GRACE_MS_DEFAULT,
-    garbage_age_ms: int = GARBAGE_AGE_MS_DEFAULT,
-) -> TierPace:
+def tier_pace(cleaner: CleanerConfig, sizes: Sequence[int]) -> TierPace:
     """Return the pace over logs of these sizes in bytes, one after another on a slow disk.
 
     Without replicas: a store that is filled by ``import`` or ``copy`` has none of its own.
@@ -27,5 +21,5 @@ def tier_pace(
     pace = daemon_pace(cleaner, None)
     return TierPace(
         every_ms=pace.backoff_ms, round_ms=sum(pace.duration_ms(size) for size in sizes),
-        grace_ms=grace_ms, garbage_age_ms=garbage_age_ms, has_followers=False,
+        grace_ms=GRACE_MS_DEFAULT, garbage_age_ms=GARBAGE_AGE_MS_DEFAULT, has_followers=False,
     )  # fmt: skip

@@ -30,7 +30,7 @@ CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 HEAP = "-Xmx384m"
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 START_SECONDS = 60.0
-STOP_SECONDS = 40.0
+STOP_SECONDS = 180.0
 
 PROPERTIES = {
     "process.roles": "broker,controller",

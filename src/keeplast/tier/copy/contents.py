@@ -19,7 +19,7 @@ from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, Tail, list_partition
 from keeplast.log.transactions import TransactionFold, fold_before
 from keeplast.log.windows import WindowBuffers, read_windows
-from keeplast.tier.copy.moving_directory import MovedError, check_unmoved
+from keeplast.tier.copy.moving_directory import check_unmoved
 from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.round_files import RoundFiles
 from keeplast.tier.objects.transfer import find_cut
@@ -113,25 +113,19 @@ class ContentReader:
         )
 
 
-def is_untouched_from(offset: int, listing: PartitionFiles, files: FileSystem) -> bool:
-    """Say whether no cleaner has dropped or dated anything from ``offset`` to its segment's end.
+def read_rest(offset: int, listing: PartitionFiles, files: FileSystem) -> Content | None:
+    """Return what there is from ``offset`` to the end of the closed segment that it is in.
 
-    A first cleaning dates every batch with a tombstone or marker, and a later one that drops it
-    leaves its offset missing. False for the active segment, for batches of the old formats, which
-    have no date, and when the file is another one by now.
+    None where no closed segment has it. MovedError when the file is another one by now.
     """
     ends = [segment.base_offset for segment in listing.segments[1:]]
     for segment, end in zip(listing.segments, ends, strict=False):
-        if not segment.base_offset <= offset < end:
-            continue
-        try:
+        if segment.base_offset <= offset < end:
             part = Part(segment, end, segment.size_bytes, is_cut=False)
             found = ContentReader(files, TransactionFold).read(part, offset)
             check_unmoved(segment, files)
-        except (MovedError, FileNotFoundError):
-            return False
-        return not found.missing and not found.has_old_format and found.horizon_ms is None
-    return False
+            return found
+    return None
 
 
 def opened_in_store(objects: ObjectStore, state: PartitionState) -> TransactionFold:

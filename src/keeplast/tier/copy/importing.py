@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from keeplast.clock import Clock
-from keeplast.errors import ConflictError, CorruptError, RefusedError
+from keeplast.errors import ConflictError, CorruptError, RefusedError, UnavailableError
 from keeplast.format import leader_epoch, partition_metadata
 from keeplast.format.batch import encode_batch
 from keeplast.format.filename import (
@@ -46,10 +46,10 @@ from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.tier.copy.contents import (
     ContentReader,
-    is_untouched_from,
     opened_in_directory,
     opened_in_store,
     parts_to_copy,
+    read_rest,
 )
 from keeplast.tier.copy.moving_directory import check_unmoved, directory_id, still_listing
 from keeplast.tier.copy.replacing import RangeReplacement
@@ -215,19 +215,20 @@ def import_segments(
             segment=made, lineage=lineage, known=state,
         )  # fmt: skip
         progressed(segment.size_bytes)
+    is_replaced = False
     if hazard is not None:
         state, done = replacement.replace(state, hazard)
+        is_replaced = done is not None
         if done is not None:
             replaced(done)
     visit = Visit(began_ms, listing.active.base_offset, topic.delete_retention_ms)
-    if (
-        state.remote_end < visit.uncleaned_from
-        and replicated_ms is not None
-        # What began above the high watermark as it was last written down had not been cleaned. In
-        # the segment with the store's end that is to be seen: it may have been merged since.
-        and is_untouched_from(state.remote_end, listing, files)
-    ):
-        visit = replace(visit, at_ms=replicated_ms, uncleaned_from=state.remote_end)
+    if state.remote_end < visit.uncleaned_from and replicated_ms is not None:
+        # A log that is the directory's as of now cannot miss what was dropped before.
+        is_even = is_whole or is_replaced
+        visit = _visit_below_watermark(
+            visit, state.remote_end, replicated_ms, files, directory, clock,
+            None if is_even else visits,
+        )  # fmt: skip
     _remember(store, state, directory_id(directory, files), visits, visit, began_ms, cleaned_to)
     return state
 
@@ -239,6 +240,39 @@ def _opened(
     if state.routes:
         return opened_in_store(objects, state)
     return opened_in_directory(listing, files, listing.segments[0].base_offset)
+
+
+def _visit_below_watermark(
+    visit: Visit,
+    end: int,
+    replicated_ms: int,
+    files: FileSystem,
+    directory: Path,
+    clock: Clock,
+    visits: Visits | None,
+) -> Visit:
+    """Return since when nothing at or above the store's ``end`` had been cleaned, if that is known.
+
+    What begins above the high watermark had not been cleaned when it was written down. The segment
+    with ``end`` reaches across it, and tells of itself: a broker that has gone on may have merged
+    it with what lay below. When no tombstone or marker has gone from it, each is there, and dated
+    where a cleaner was; none has when no offset is missing, or when ``visits`` rule that out until
+    now (None where what went before does not count).
+    """
+    try:
+        rest = read_rest(end, still_listing(directory, files, clock), files)
+    except (UnavailableError, RefusedError, FileNotFoundError):
+        return visit
+    if rest is None or rest.has_old_format:
+        return visit
+    if rest.missing and visits is not None:
+        deadline_ms = visits.deadline_ms(end, visit.retention_ms)
+        if deadline_ms is None or clock.now_ms() >= deadline_ms:
+            return visit
+    at_ms = replicated_ms
+    if rest.horizon_ms is not None:
+        at_ms = min(at_ms, rest.horizon_ms - visit.retention_ms)
+    return replace(visit, at_ms=at_ms, uncleaned_from=end)
 
 
 def _replicated_ms(files: FileSystem, directory: Path, now_ms: int) -> int | None:

@@ -28,6 +28,7 @@ FAILING_NAME = "keeplast-failing"
 VERSION = 1
 BYTES_MAX = 64 << 20
 REASON_LENGTH_MAX = 2000
+STORED_BETWEEN = ": "
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,24 @@ def failing(
     try:
         return set_aside(files, partition, directory, error, since_ms)
     except OSError:
-        name = type(error).__name__
-        return SetAside(partition, str(error)[:REASON_LENGTH_MAX] or name, name, since_ms, "")
+        return mark_of(partition, error, since_ms)
+
+
+def mark_of(partition: TopicPartition, error: Exception, since_ms: int) -> SetAside:
+    """Return the mark of a partition that no files are known of, as in a store."""
+    name = type(error).__name__
+    return SetAside(partition, str(error)[:REASON_LENGTH_MAX] or name, name, since_ms, "")
+
+
+def stored_mark(mark: SetAside) -> str:
+    """Return what a store keeps of a mark: the class of the error, a colon, the reason."""
+    return f"{mark.error_class}{STORED_BETWEEN}{mark.reason}"
+
+
+def read_stored_mark(partition: TopicPartition, text: str, since_ms: int) -> SetAside:
+    """Return the mark that :func:`stored_mark` wrote; text without a colon is both."""
+    name, _, reason = text.partition(STORED_BETWEEN)
+    return SetAside(partition, reason or name, name, since_ms, "")
 
 
 def is_about(mark: SetAside, files: FileSystem, directory: Path) -> bool:

@@ -36,7 +36,7 @@ from keeplast.service.ledger import Ledger
 from keeplast.service.narrator import TierNarrator
 from keeplast.service.receipts import BYTES_MAX, receipt_to
 from keeplast.service.schedule import RETRY_MS_MAX, is_lasting, is_stop
-from keeplast.service.set_aside import REASON_LENGTH_MAX, SetAside
+from keeplast.service.set_aside import SetAside, mark_of, read_stored_mark, stored_mark
 from keeplast.service.snapshot import PartitionFacts, TierTotals
 from keeplast.service.store_facts import elsewhere_facts, own_facts, with_look
 from keeplast.service.store_settings import StoreSettings
@@ -261,8 +261,7 @@ class StoreWork:
         if state.uncleanable_reason is None:
             self._schedule.marks.pop(partition, None)
             return None
-        name, _, reason = state.uncleanable_reason.partition(": ")
-        mark = SetAside(partition, reason or name, name, self.ledger.looked_ms, "")
+        mark = read_stored_mark(partition, state.uncleanable_reason, self.ledger.looked_ms)
         return self._schedule.marks.setdefault(partition, mark)
 
     def _entry(self, partition: TopicPartition) -> PartitionEntry | None:
@@ -458,10 +457,9 @@ class StoreWork:
         is_damage = isinstance(error, CorruptError)
         if partition in self._schedule.marks or not (is_damage or is_lasting(error, request.path)):
             return None
-        name, reason = type(error).__name__, str(error)[:REASON_LENGTH_MAX]
-        mark = SetAside(partition, reason or name, name, self._clock.now_ms(), "")
+        mark = mark_of(partition, error, self._clock.now_ms())
         try:
-            self._store.set_aside(partition, f"{name}: {reason}")
+            self._store.set_aside(partition, stored_mark(mark))
         except (CompactionError, OSError) as problem:
             # It is found damaged once more; whoever owns the partition now decides.
             self._narrator.warned(f"{partition} could not be set aside in the store: {problem}")

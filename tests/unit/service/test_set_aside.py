@@ -16,8 +16,11 @@ from keeplast.service.set_aside import (
     FILE_NAME,
     REASON_LENGTH_MAX,
     fingerprint,
+    mark_of,
     read_set_aside,
+    read_stored_mark,
     set_aside,
+    stored_mark,
     write_set_aside,
 )
 from tests.support.partition_maker import PARTITION, one, write_partition
@@ -46,6 +49,15 @@ def test_marks_read_back(directory: Path) -> None:
     write_set_aside(FILES, root, {})
     assert not (root / FILE_NAME).exists()
     assert {} == read_set_aside(FILES, root)
+
+
+@pytest.mark.parametrize("reason", ["crc mismatch. path=a: b", ""])
+def test_a_mark_that_a_store_keeps_reads_back(reason: str) -> None:
+    mark = mark_of(PARTITION, CorruptError(reason), 5)
+    assert mark == read_stored_mark(PARTITION, stored_mark(mark), 5)
+    assert ("CorruptError", reason or "CorruptError") == (mark.error_class, mark.reason)
+    bare = read_stored_mark(PARTITION, "by hand", 5)
+    assert ("by hand", "by hand") == (bare.error_class, bare.reason)
 
 
 def test_other_files_have_another_fingerprint(directory: Path) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from keeplast.config.choice import SettingSources
 from keeplast.config.selection import Selection, select_partitions
 from keeplast.inspect.status import LogStatus, TombstoneReading, find_status
 from keeplast.log.append import LogAppender, NewRecord
@@ -158,7 +159,10 @@ class Simulation:
 
     def select(self) -> Selection:
         return select_partitions(
-            self.root, self.files, environment={}, key_map_bytes=self.key_map_bytes
+            self.root,
+            self.files,
+            sources=SettingSources(environment={}),
+            key_map_bytes=self.key_map_bytes,
         )
 
     def append(self, log: Log) -> None:

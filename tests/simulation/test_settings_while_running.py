@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.config.choice import SettingSources
 from keeplast.config.settings_file import change_settings
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
@@ -28,7 +29,9 @@ def world(tmp_path: Path) -> Iterator[World]:
 def change(world: World, topic: str | None, **values: str) -> None:
     """Write settings into the file of the directory; dots are underscores."""
     changes = {name.replace("_", "."): value for name, value in values.items()}
-    change_settings(world.root, LocalFiles(), changes, topic=topic, environment={})
+    change_settings(
+        world.root, LocalFiles(), changes, topic=topic, sources=SettingSources(environment={})
+    )
 
 
 def test_lc07_settings_that_are_changed_together_count_together_and_stay(world: World) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from keeplast.cleaner.selection import Choice, Order
+from keeplast.config.choice import SettingSources
 from keeplast.config.selection import Selection, select_partitions
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.append import NewRecord
@@ -150,7 +151,7 @@ class World:
         return read_partition(self.path(number)).final_values()
 
     def select(self) -> Selection:
-        return select_partitions(self.root, LocalFiles(), environment={})
+        return select_partitions(self.root, LocalFiles(), sources=SettingSources(environment={}))
 
     def daemon(
         self,

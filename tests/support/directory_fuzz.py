@@ -26,6 +26,7 @@ from typing import NoReturn
 
 from keeplast.api.configured_log import open_log
 from keeplast.cli.show.log import view_partition
+from keeplast.config.choice import SettingSources
 from keeplast.config.selection import select_partitions
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format import checkpoint, leader_epoch, meta_properties, partition_metadata
@@ -218,8 +219,8 @@ def _use(data: Path, dice: random.Random, tally: Tally) -> None:
     files = LocalFiles()
     _count(tally, "inspect", lambda: view_partition(partition, files, Sample(True, 0, 1000)))
     _count(tally, "read", lambda: sum(1 for _ in open_log(partition).records()))
-    flags = ["cleanup.policy=compact"]
-    _count(tally, "select", lambda: select_partitions(data, files, flags=flags, environment={}))
+    sources = SettingSources(flags=("cleanup.policy=compact",), environment={})
+    _count(tally, "select", lambda: select_partitions(data, files, sources=sources))
     request = clean_request(partition, topic=dice.choice([COMPACT, SMALL_SEGMENTS]))
     if dice.random() < 0.3:
         request = replace(request, first_dirty_offset=0)

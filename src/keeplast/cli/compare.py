@@ -6,14 +6,15 @@ strategy's own keys are taken off the command line.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from keeplast.cli.frame.call import select
+from keeplast.cli.frame.call import make_request, select
+from keeplast.cli.frame.command import Result
 from keeplast.cli.frame.exit_codes import DONE, error_exit_code
 from keeplast.cli.frame.guard import error_document
-from keeplast.cli.frame.options import RunOptions
+from keeplast.cli.frame.options import CleanOptions
 from keeplast.cli.frame.verdict import report_errors, report_exit_code
 from keeplast.cli.show.compare import render
 from keeplast.cli.show.fault import fault_text
@@ -25,10 +26,9 @@ from keeplast.format.filename import LOG_START_CHECKPOINT
 from keeplast.inspect.preview import READINGS, StrategyPreview, preview_strategy
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import LocalFiles
-from keeplast.model.size import parse_size
 from keeplast.model.topic_config import TopicConfig
 from keeplast.survey.report import CleanReport
-from keeplast.survey.request import PartitionRequest
+from keeplast.survey.request import CleanRequest, PartitionRequest
 
 STRATEGY_KEYS = (
     "compaction.strategy",
@@ -38,20 +38,14 @@ STRATEGY_KEYS = (
 )
 
 
-def compared(values: RunOptions, *, first: int) -> tuple[int, dict[str, Any]]:
+def compare_strategies(options: CleanOptions, *, first: int, as_json: bool) -> Result:
     """Return exit code and document; the tables are printed unless JSON was asked for."""
-    memory_bytes = parse_size(values.memory, "--memory")
-    selection = select(values)
+    call = make_request(options)
+    selection = select(options, LocalFiles())
     for warning in selection.warnings:
         say(warning, kind="warning")
-    settings = read_settings(
-        selection.directory.root,
-        LocalFiles(),
-        flags=without_strategy(values.config),
-        config_file=values.config_file,
-        broker_config=values.broker_config,
-        environment=os.environ,
-    )
+    sources = replace(options.settings, flags=without_strategy(options.settings.flags))
+    settings = read_settings(selection.directory.root, LocalFiles(), sources)
     today = {
         request: settings.topic_config(request.partition.topic) for request in selection.partitions
     }
@@ -70,22 +64,22 @@ def compared(values: RunOptions, *, first: int) -> tuple[int, dict[str, Any]]:
             partition = request.partition
             head: dict[str, Any] = {"topic": partition.topic, "partition": partition.partition}
             try:
-                preview = _preview(values, request, today[request], first, memory_bytes, events)
+                preview = _preview(call, request, today[request], first, events)
             except (CompactionError, OSError) as error:
                 say(f"{partition}: {fault_text(error)}", kind="error")
                 code = max(code, error_exit_code(error))
                 documents.append({**head, "error": error_document(error)["error"]})
                 continue
             documents.append({**head, "error": None, **to_json(preview)})
-            if not values.as_json:
+            if not as_json:
                 print_result(*render(preview))
     documents.sort(key=lambda each: (each["topic"], each["partition"]))
     return code or DONE, {"version": JSON_VERSION, "partitions": documents}
 
 
-def without_strategy(flags: Sequence[str]) -> list[str]:
+def without_strategy(flags: Sequence[str]) -> tuple[str, ...]:
     """Return the ``KEY=VALUE`` texts that say nothing about the strategy."""
-    return [flag for flag in flags if flag.partition("=")[0].strip() not in STRATEGY_KEYS]
+    return tuple(flag for flag in flags if flag.partition("=")[0].strip() not in STRATEGY_KEYS)
 
 
 def _check_differs(request: PartitionRequest, today: TopicConfig) -> None:
@@ -99,17 +93,16 @@ def _check_differs(request: PartitionRequest, today: TopicConfig) -> None:
 
 
 def _preview(
-    values: RunOptions,
+    call: CleanRequest,
     request: PartitionRequest,
     today: TopicConfig,
     first: int,
-    memory_bytes: int,
     events: ProgressEvents,
 ) -> StrategyPreview:
     files = LocalFiles()
     log_bytes = sum(path.stat().st_size for path in request.path.glob("*.log"))
     events.planned(READINGS * log_bytes)
-    log_start = values.log_start_offset
+    log_start = call.log_start_offset
     if log_start is None:
         stored = read_checkpoint(files, request.path.parent, LOG_START_CHECKPOINT)
         log_start = stored.get(request.partition, 0)
@@ -120,7 +113,7 @@ def _preview(
         today=today,
         then=request.topic,
         first=first,
-        memory_bytes=memory_bytes,
+        memory_bytes=call.memory_bytes,
         log_start=log_start,
         progressed=events.progressed,
     )

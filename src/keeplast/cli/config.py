@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from keeplast.cli.frame.guard import run_guarded
-from keeplast.cli.frame.options import BrokerConfig, Config, ConfigFile, Json
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.options import FileOptions, SettingOptions
+from keeplast.cli.frame.parameters import BrokerConfig, Json
 
 config = typer.Typer(
     name="config",
@@ -38,7 +39,12 @@ Key = Annotated[
 
 
 @config.command(name="list")
+@command(
+    first=("topic", "effective", "flags"),
+    example="keeplast config list DATA_DIR --topic orders --effective",
+)
 def list_settings(
+    settings: SettingOptions,
     data_dir: Annotated[
         Path | None,
         typer.Argument(
@@ -52,45 +58,33 @@ def list_settings(
         bool,
         typer.Option("--effective", help="With every default, not only what some source has set."),
     ] = False,
-    config: Config = None,
-    config_file: ConfigFile = None,
-    broker_config: BrokerConfig = None,
     as_json: Json = False,
-) -> None:
+) -> Result:
     """List the settings: all there are, or of a data directory those set and where.
 
     A topic's value from any source beats the cluster's, which beats the default; flags beat the
     environment, which beats the file, which beats the directory's own metadata, which beats the
     broker's file.
     """
-    from keeplast.cli.config_call import listed
+    from keeplast.cli.config_call import list_what_counts
 
-    run_guarded(
-        lambda: listed(
-            data_dir,
-            topic,
-            tuple(config or ()),
-            config_file,
-            broker_config,
-            effective=effective,
-            as_json=as_json,
-        ),
-        as_json=as_json,
-    )
+    return list_what_counts(data_dir, topic, settings, effective=effective, as_json=as_json)
 
 
 @config.command()
-def describe(key: Key, broker_config: BrokerConfig = None, as_json: Json = False) -> None:
+@command(first=("broker_config",), example="keeplast config describe min.cleanable.dirty.ratio")
+def describe(key: Key, broker_config: BrokerConfig = None, as_json: Json = False) -> Result:
     """Say what a setting means: names, type, default, range, trade-off, and whether it acts.
 
     With `--broker-config` also what that file says of it, and in which line.
     """
-    from keeplast.cli.config_call import described
+    from keeplast.cli.config_call import describe_setting
 
-    run_guarded(lambda: described(key, broker_config, as_json=as_json), as_json=as_json)
+    return describe_setting(key, broker_config, as_json=as_json)
 
 
 @config.command()
+@command(first=(), example="keeplast config check keeplast.toml")
 def check(
     file: Annotated[
         Path,
@@ -101,79 +95,72 @@ def check(
         ),
     ],
     as_json: Json = False,
-) -> None:
+) -> Result:
     """Look for mistakes in a settings file; all of them are told, and the exit code is 1."""
-    from keeplast.cli.config_call import checked
+    from keeplast.cli.config_call import check_file
 
-    run_guarded(lambda: checked(file, as_json=as_json), as_json=as_json)
+    return check_file(file, as_json=as_json)
 
 
 @config.command()
+@command(
+    first=("topic", "flags", "config_file"),
+    example="keeplast config get cleanup.policy DATA_DIR --topic orders",
+)
 def get(
     key: Key,
     data_dir: DataDir,
+    settings: SettingOptions,
     topic: Topic = None,
-    config: Config = None,
-    config_file: ConfigFile = None,
-    broker_config: BrokerConfig = None,
     as_json: Json = False,
-) -> None:
+) -> Result:
     """Print the value that counts; where it comes from goes to stderr."""
-    from keeplast.cli.config_call import got
+    from keeplast.cli.config_call import get_value
 
-    run_guarded(
-        lambda: got(
-            key, data_dir, topic, tuple(config or ()), config_file, broker_config, as_json=as_json
-        ),
-        as_json=as_json,
-    )
+    return get_value(key, data_dir, topic, settings, as_json=as_json)
 
 
 @config.command(name="set")
+@command(
+    first=("topic", "config_file", "broker_config"),
+    example="keeplast config set cleanup.policy=compact DATA_DIR --topic orders",
+)
 def set_settings(
     settings: Annotated[
-        list[str],
+        tuple[str, ...],
         typer.Argument(metavar="KEY=VALUE...", help="Settings to write.", show_default=False),
     ],
     data_dir: DataDir,
+    files: FileOptions,
     topic: Topic = None,
-    config_file: ConfigFile = None,
-    broker_config: BrokerConfig = None,
     as_json: Json = False,
-) -> None:
+) -> Result:
     """Write settings into keeplast.toml of a data directory, checked together with all others.
 
     Nothing is written unless the result can be used. The rest of the file stays as it is, comments
     included. What runs takes it from its next round on.
     """
-    from keeplast.cli.config_call import changed, pairs
+    from keeplast.cli.config_call import change_file, pairs
 
-    run_guarded(
-        lambda: changed(
-            pairs(settings), data_dir, topic, config_file, broker_config, as_json=as_json
-        ),
-        as_json=as_json,
-    )
+    return change_file(pairs(settings), data_dir, topic, files, as_json=as_json)
 
 
 @config.command()
+@command(
+    first=("topic", "config_file", "broker_config"),
+    example="keeplast config unset cleanup.policy DATA_DIR --topic orders",
+)
 def unset(
     keys: Annotated[
-        list[str],
+        tuple[str, ...],
         typer.Argument(metavar="KEY...", help="Settings to remove.", show_default=False),
     ],
     data_dir: DataDir,
+    files: FileOptions,
     topic: Topic = None,
-    config_file: ConfigFile = None,
-    broker_config: BrokerConfig = None,
     as_json: Json = False,
-) -> None:
+) -> Result:
     """Remove settings from keeplast.toml, so that the next source in line counts again."""
-    from keeplast.cli.config_call import changed
+    from keeplast.cli.config_call import change_file
 
-    run_guarded(
-        lambda: changed(
-            dict.fromkeys(keys), data_dir, topic, config_file, broker_config, as_json=as_json
-        ),
-        as_json=as_json,
-    )
+    return change_file(dict.fromkeys(keys), data_dir, topic, files, as_json=as_json)

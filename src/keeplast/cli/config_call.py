@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from keeplast.cli.frame.command import Result
 from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
 from keeplast.cli.show.config import (
     broker_text,
@@ -25,6 +25,7 @@ from keeplast.config.broker_config import (
     read_broker_bytes,
     read_broker_config,
 )
+from keeplast.config.choice import SettingSources
 from keeplast.config.definitions import DEFINITIONS
 from keeplast.config.layers import file_layer, file_problems, find_definition, warnings_of
 from keeplast.config.settings import Settings
@@ -36,28 +37,25 @@ from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory, open_data
 from keeplast.log.files import LocalFiles
 
 BROKER_SUFFIX = ".properties"
-Outcome = tuple[int, dict[str, Any]]
 
 
-def listed(
+def list_what_counts(
     data_dir: Path | None,
     topic: str | None,
-    flags: Sequence[str],
-    config_file: Path | None,
-    broker_config: Path | None,
+    sources: SettingSources,
     *,
     effective: bool,
     as_json: bool,
-) -> Outcome:
+) -> Result:
     """List what there is, or what counts in a data directory."""
     if data_dir is None:
-        if effective or topic is not None or broker_config is not None:
+        if effective or topic is not None or sources.broker_config is not None:
             raise InvalidError("whose settings these are is not said; give DATA_DIR. DATA_DIR=")
         if not as_json:
             print_result(definitions_table(DEFINITIONS))
         return DONE, _document(settings=[definition_row(each) for each in DEFINITIONS])
     directory = open_data_directory(data_dir, LocalFiles())
-    settings = _settings(directory, flags, config_file, broker_config)
+    settings = read_settings(directory.root, LocalFiles(), sources)
     for warning in settings.warnings_of_broker:
         say(warning, kind="warning")
     _warn_of_topic(directory, topic)
@@ -74,7 +72,7 @@ def listed(
     )
 
 
-def described(key: str, broker_config: Path | None, *, as_json: bool) -> Outcome:
+def describe_setting(key: str, broker_config: Path | None, *, as_json: bool) -> Result:
     """Say everything about one setting, and what a broker's file says of it."""
     definition = find_definition(key)
     row: dict[str, Any] = definition_row(definition)
@@ -90,10 +88,10 @@ def described(key: str, broker_config: Path | None, *, as_json: bool) -> Outcome
     return DONE, _document(**row)
 
 
-def checked(file: Path, *, as_json: bool) -> Outcome:
+def check_file(file: Path, *, as_json: bool) -> Result:
     """Tell every mistake in a file, and what a user should know of it."""
     if file.suffix == BROKER_SUFFIX:
-        return _checked_broker(file, as_json=as_json)
+        return _check_broker_file(file, as_json=as_json)
     path = file.resolve()
     text = read_text(path, LocalFiles())
     problems = [str(problem) for problem in file_problems(text, str(file))]
@@ -124,7 +122,7 @@ def checked(file: Path, *, as_json: bool) -> Outcome:
     )
 
 
-def _checked_broker(file: Path, *, as_json: bool) -> Outcome:
+def _check_broker_file(file: Path, *, as_json: bool) -> Result:
     """Tell every mistake in a broker's file; what is not a setting of ours is nobody's business."""
     files, path = LocalFiles(), file.resolve()
     problems = [str(each) for each in broker_problems(read_broker_bytes(path, files), str(path))]
@@ -153,20 +151,18 @@ def _checked_broker(file: Path, *, as_json: bool) -> Outcome:
     )
 
 
-def got(
+def get_value(
     key: str,
     data_dir: Path,
     topic: str | None,
-    flags: Sequence[str],
-    config_file: Path | None,
-    broker_config: Path | None,
+    sources: SettingSources,
     *,
     as_json: bool,
-) -> Outcome:
+) -> Result:
     """Print the value that counts."""
     definition = find_definition(key)
     directory = open_data_directory(data_dir, LocalFiles())
-    settings = _settings(directory, flags, config_file, broker_config)
+    settings = read_settings(directory.root, LocalFiles(), sources)
     found = settings.effective(definition, topic)
     _warn_of_topic(directory, topic)
     if not as_json:
@@ -188,15 +184,14 @@ def pairs(settings: Sequence[str]) -> dict[str, str | None]:
     return found
 
 
-def changed(
+def change_file(
     changes: Mapping[str, str | None],
     data_dir: Path,
     topic: str | None,
-    config_file: Path | None,
-    broker_config: Path | None,
+    sources: SettingSources,
     *,
     as_json: bool,
-) -> Outcome:
+) -> Result:
     """Write settings, or remove those whose value is None, and say what that did."""
     files = LocalFiles()
     directory = open_data_directory(data_dir, files)
@@ -207,9 +202,7 @@ def changed(
         changes,
         topic=topic,
         topics_here=_topics(directory),
-        config_file=config_file,
-        environment=os.environ,
-        broker_config=broker_config,
+        sources=sources,
     )
     if not as_json:
         print_result(*change_lines(edit, topic, directory.root))
@@ -228,22 +221,6 @@ def changed(
             for each in edit.changes
         ],
         warnings=list(edit.warnings),
-    )
-
-
-def _settings(
-    directory: DataDirectory,
-    flags: Sequence[str],
-    config_file: Path | None,
-    broker_config: Path | None,
-) -> Settings:
-    return read_settings(
-        directory.root,
-        LocalFiles(),
-        flags=flags,
-        config_file=config_file,
-        environment=os.environ,
-        broker_config=broker_config,
     )
 
 

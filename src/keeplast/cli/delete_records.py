@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.frame import options
-from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.options import SettingOptions
+from keeplast.cli.frame.parameters import SCOPE, DataDir, HighWatermark, Json, Unsafe
+from keeplast.model.partition import TopicPartition
 
 if TYPE_CHECKING:
     from keeplast.run.delete_records import DeleteRecordsReport
 
 Topic = Annotated[
-    str, typer.Option("--topic", metavar="T", help="The topic.", rich_help_panel=options.SCOPE)
+    str, typer.Option("--topic", metavar="T", help="The topic.", rich_help_panel=SCOPE)
 ]
 Partition = Annotated[
     int,
-    typer.Option(
-        "--partition", metavar="N", min=0, help="Its partition.", rich_help_panel=options.SCOPE
-    ),
+    typer.Option("--partition", metavar="N", min=0, help="Its partition.", rich_help_panel=SCOPE),
 ]
 BeforeOffset = Annotated[
     int,
@@ -42,49 +41,28 @@ DryRun = Annotated[
 ]
 
 
+@command(
+    first=("topic", "partition", "before_offset"),
+    example="keeplast delete-records DATA_DIR --topic orders --partition 0 --before-offset 100",
+)
 def delete_records(
-    data_dir: options.DataDir,
+    data_dir: DataDir,
     topic: Topic,
     partition: Partition,
     before_offset: BeforeOffset,
+    settings: SettingOptions,
     remove: Remove = False,
     dry_run: DryRun = False,
-    config: options.Config = None,
-    config_file: options.ConfigFile = None,
-    broker_config: options.BrokerConfig = None,
-    high_watermark: options.HighWatermark = None,
-    unsafe: options.Unsafe = False,
-    as_json: options.Json = False,
-) -> None:
+    high_watermark: HighWatermark = None,
+    unsafe: Unsafe = False,
+    as_json: Json = False,
+) -> Result:
     """Delete a partition's records below an offset, whatever their keys, as DeleteRecords does.
 
     They are gone for readers at once. Their bytes go when all of a segment is below the offset:
     with the next `clean` or `run`, at a broker's next retention check, or now with `--remove`.
     Refused for a topic whose policy lacks `delete`, and above the high watermark.
     """
-    run_guarded(
-        lambda: _deleted(
-            data_dir, topic, partition, before_offset, remove, dry_run, tuple(config or ()),
-            config_file, broker_config, high_watermark, unsafe, as_json,
-        ),
-        as_json=as_json,
-    )  # fmt: skip
-
-
-def _deleted(
-    data_dir: Path,
-    topic: str,
-    partition: int,
-    before_offset: int,
-    remove: bool,
-    dry_run: bool,
-    config: tuple[str, ...],
-    config_file: Path | None,
-    broker_config: Path | None,
-    high_watermark: int | None,
-    unsafe: bool,
-    as_json: bool,
-) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.show.output import print_result, say
     from keeplast.config.selection import choose_partition
@@ -93,13 +71,7 @@ def _deleted(
 
     files = LocalFiles()
     request, warnings = choose_partition(
-        data_dir,
-        files,
-        topic=topic,
-        partition=partition,
-        flags=config,
-        config_file=config_file,
-        broker_config=broker_config,
+        data_dir, files, TopicPartition(topic, partition), settings
     )
     for warning in warnings:
         say(warning, kind="warning")

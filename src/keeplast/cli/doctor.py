@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
-from keeplast.cli.frame.guard import run_guarded
-from keeplast.cli.frame.options import Json
+from keeplast.cli.frame.parameters import Json
 from keeplast.errors import CompactionError, InvalidError, installing
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Diagnosis:
     words: str
 
 
+@command(first=(), example="keeplast doctor DATA_DIR")
 def doctor(
     data_dir: Annotated[
         Path | None,
@@ -63,15 +64,11 @@ def doctor(
         ),
     ] = None,
     as_json: Json = False,
-) -> None:
+) -> Result:
     """Look whether all is there that clean needs: Java, pyspark, rights, lock, disk, policies.
 
     Changes nothing. Exit code 1 when something would end a clean.
     """
-    run_guarded(lambda: _examined(data_dir, as_json=as_json), as_json=as_json)
-
-
-def _examined(data_dir: Path | None, *, as_json: bool) -> tuple[int, dict[str, Any]]:
     from rich.text import Text
 
     from keeplast.cli.show.output import JSON_VERSION, print_result

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.frame.guard import run_guarded
-from keeplast.cli.frame.options import Json, ObjectOptions
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.parameters import Json, ObjectOptions
 from keeplast.cli.frame.places import place, recipe_for
 
 if TYPE_CHECKING:
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 LIMIT_DEFAULT = 20
 
 
+@command(
+    first=("records", "from_offset", "limit"),
+    example="keeplast inspect DATA_DIR/orders-0 --records",
+)
 def inspect(
     path: Annotated[
         Path,
@@ -37,31 +41,14 @@ def inspect(
         int,
         typer.Option("--limit", metavar="N", min=0, help="Batches, records or entries to show."),
     ] = LIMIT_DEFAULT,
-    object_option: ObjectOptions = None,
+    object_options: ObjectOptions = (),
     as_json: Json = False,
-) -> None:
+) -> Result:
     """Show segments, batches, records and whatever is wrong with them.
 
     Everything is read to find problems, whatever is shown. Nothing is changed or locked; a log
     that a broker is writing may end in a batch that is not finished yet.
     """
-    run_guarded(
-        lambda: _inspected(
-            path, records, from_offset, limit, tuple(object_option or ()), as_json=as_json
-        ),
-        as_json=as_json,
-    )
-
-
-def _inspected(
-    path: Path,
-    records: bool,
-    from_offset: int,
-    limit: int,
-    object_options: tuple[str, ...],
-    *,
-    as_json: bool,
-) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.frame.exit_codes import CORRUPT, DONE
     from keeplast.cli.show.log import METADATA_SNAPSHOT, view_partition, view_segment
     from keeplast.cli.show.output import print_result, screen_width
@@ -86,9 +73,7 @@ def _inspected(
     return CORRUPT if view.findings.is_corrupt else DONE, view.to_json()
 
 
-def _file_inspected(
-    path: Path, files: FileSystem, limit: int, *, as_json: bool
-) -> tuple[int, dict[str, Any]]:
+def _file_inspected(path: Path, files: FileSystem, limit: int, *, as_json: bool) -> Result:
     from keeplast.cli.frame.exit_codes import CORRUPT, DONE
     from keeplast.cli.show.file import view_file
     from keeplast.cli.show.output import JSON_VERSION, print_result, say

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from keeplast.cli.frame import options
-from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.parameters import Json
 
 EXTRAS_DEFAULT = ("spark", "s3")
 
@@ -22,7 +22,7 @@ Target = Annotated[
     ),
 ]
 Extras = Annotated[
-    list[str] | None,
+    tuple[str, ...],
     typer.Option(
         "--extra",
         metavar="NAME",
@@ -43,23 +43,18 @@ Python = Annotated[
 ]
 
 
+@command(first=("to", "extras", "python"), example="keeplast pack --to keeplast.tar.gz")
 def pack(
     to: Target,
-    extra: Extras = None,
+    extras: Extras = (),
     python: Python = None,
-    as_json: options.Json = False,
-) -> None:
+    as_json: Json = False,
+) -> Result:
     """Pack keeplast, what it needs and its compiled kernels for the executors of a cluster.
 
     Hosts then need Python and Java, and compile nothing. Spark hands the archive out: see what is
     printed, and docs/operations/cluster.md.
     """
-    run_guarded(lambda: _packed(to, extra, python, as_json=as_json), as_json=as_json)
-
-
-def _packed(
-    target: Path, extras: list[str] | None, python: Path | None, *, as_json: bool
-) -> tuple[int, dict[str, Any]]:
     import sys
 
     from keeplast.cli.frame.exit_codes import DONE
@@ -68,14 +63,14 @@ def _packed(
     from keeplast.cli.show.sizes import format_bytes
     from keeplast.pipeline.pack import check_target, installed_extras, pack_environment
 
-    check_target(target)
-    if extras is None:
+    check_target(to)
+    if not extras:
         chosen = installed_extras(EXTRAS_DEFAULT)
     else:
         chosen = [each for each in extras if each != "none"]
     interpreter = Path(sys.executable).resolve() if python is None else python
     with ProgressEvents("packing") as events:
-        done = pack_environment(target, events, say, extras=chosen, python=interpreter)
+        done = pack_environment(to, events, say, extras=chosen, python=interpreter)
     if not as_json:
         print_result(
             f"{done.path}: {format_bytes(done.size_bytes)}, {len(done.packages)} packages "

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from keeplast.cli.frame.guard import run_guarded
-from keeplast.cli.frame.options import Json
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.parameters import Json
 
 receipt = typer.Typer(
     name="receipt",
@@ -24,6 +24,7 @@ def _group() -> None:
 
 
 @receipt.command()
+@command(first=(), example="keeplast receipt show receipts.jsonl")
 def show(
     file: Annotated[
         Path,
@@ -32,12 +33,8 @@ def show(
         ),
     ],
     as_json: Json = False,
-) -> None:
+) -> Result:
     """Show each round: its clock and range, what it read and wrote, and what went and why."""
-    run_guarded(lambda: _shown(file, as_json=as_json), as_json=as_json)
-
-
-def _shown(file: Path, *, as_json: bool) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.show.output import JSON_VERSION, print_result
     from keeplast.cli.show.receipt import receipts_table

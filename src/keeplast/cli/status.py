@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.frame import options
-from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.options import ScopeOptions, SettingOptions
+from keeplast.cli.frame.parameters import FACTS, DataDir, Json, NowMs, ObjectOptions
 from keeplast.cli.frame.places import recipe_for
 from keeplast.errors import InvalidError
 
@@ -78,7 +78,7 @@ Receipts = Annotated[
         metavar="FILE",
         help="Where rounds wrote their receipts. Default: those that keeplast run keeps in "
         "DATA_DIR.",
-        rich_help_panel=options.FACTS,
+        rich_help_panel=FACTS,
     ),
 ]
 RoundSeconds = Annotated[
@@ -89,118 +89,79 @@ RoundSeconds = Annotated[
         min=0,
         help="The longest that a round takes here, for 'erased by'. Default: from each log's size, "
         "at a pace that a slow disk keeps.",
-        rich_help_panel=options.FACTS,
+        rich_help_panel=FACTS,
     ),
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatusOptions:
-    """The values of the options for one call."""
+    """What ``status`` takes."""
 
-    data_dir: Path
-    topics: tuple[str, ...]
-    partitions: tuple[int, ...]
-    config: tuple[str, ...]
-    config_file: Path | None
-    broker_config: Path | None
-    now_ms: int | None
-    tombstones: TombstonesName
-    receipt: Path | None
-    round_seconds: float | None
-    limit: int | None
-    details: bool
-    as_json: bool
-    object_options: tuple[str, ...] = ()
+    data_dir: DataDir
+    scope: ScopeOptions
+    limit: Limit = LIMIT_DEFAULT
+    all_partitions: All = False
+    details: Details = False
+    tombstones: Tombstones = TombstonesName.HEADERS
+    watch: Watch = None
+    settings: SettingOptions
+    now_ms: NowMs = None
+    receipt: Receipts = None
+    round_seconds: RoundSeconds = None
+    object_options: ObjectOptions = ()
 
 
-def status(
-    data_dir: options.DataDir,
-    topic: options.Topics = None,
-    partition: options.Partitions = None,
-    limit: Limit = LIMIT_DEFAULT,
-    all_partitions: All = False,
-    details: Details = False,
-    tombstones: Tombstones = TombstonesName.HEADERS,
-    watch: Watch = None,
-    config: options.Config = None,
-    config_file: options.ConfigFile = None,
-    broker_config: options.BrokerConfig = None,
-    now_ms: options.NowMs = None,
-    receipt: Receipts = None,
-    round_seconds: RoundSeconds = None,
-    object_option: options.ObjectOptions = None,
-    as_json: options.Json = False,
-) -> None:
+@command(first=("topics", "watch", "details"), example="keeplast status DATA_DIR --topic orders")
+def status(options: StatusOptions, as_json: Json = False) -> Result:
     """Say where every log stands, why it is cleaned or not, and by when old values are gone.
 
     The most urgent partitions come first. Reads without the directory's lock and writes nothing; a
     broker or keeplast run may be at work.
     """
-    values = StatusOptions(
-        data_dir=data_dir,
-        topics=tuple(topic or ()),
-        partitions=tuple(partition or ()),
-        config=tuple(config or ()),
-        config_file=config_file,
-        broker_config=broker_config,
-        now_ms=now_ms,
-        tombstones=tombstones,
-        receipt=receipt,
-        round_seconds=round_seconds,
-        limit=None if all_partitions else limit,
-        details=details,
-        as_json=as_json,
-        object_options=tuple(object_option or ()),
-    )
-    run_guarded(lambda: _told(values, watch), as_json=as_json)
-
-
-def _told(values: StatusOptions, watch: int | None) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.frame.exit_codes import DONE, error_exit_code
     from keeplast.cli.show.output import print_result
     from keeplast.cli.show.status import status_document
     from keeplast.clock import SystemClock
 
-    if watch is not None:
-        return _watched(values, watch)
-    found = _look(values, SystemClock().now_ms() if values.now_ms is None else values.now_ms)
-    if not values.as_json:
-        print_result(*_rendered(found, values))
+    if options.watch is not None:
+        return _watched(options, options.watch, as_json=as_json)
+    found = _look(options, SystemClock().now_ms() if options.now_ms is None else options.now_ms)
+    if not as_json:
+        print_result(*_rendered(found, options))
     codes = [error_exit_code(each.error) for each in found.partitions if each.error is not None]
     return max(codes, default=DONE), status_document(found)
 
 
-def _watched(values: StatusOptions, watch: int) -> tuple[int, dict[str, Any]]:
+def _watched(options: StatusOptions, watch: int, *, as_json: bool) -> Result:
     """Show the status again and again; Ctrl-C is how that ends, not how it fails."""
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.show.output import clear_screen, print_result
     from keeplast.clock import SystemClock
 
-    if values.as_json or values.now_ms is not None:
+    if as_json or options.now_ms is not None:
         raise InvalidError(
             f"--watch goes on with the clock; leave out --json and --now-ms. --watch={watch}"
         )
     clock = SystemClock()
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            parts = _rendered(_look(values, clock.now_ms()), values)
+            parts = _rendered(_look(options, clock.now_ms()), options)
             clear_screen()
             print_result(*parts)
             clock.sleep(watch)
     return DONE, {}
 
 
-def _rendered(found: DirectoryStatus, values: StatusOptions) -> list[RenderableType]:
+def _rendered(found: DirectoryStatus, options: StatusOptions) -> list[RenderableType]:
     from keeplast.cli.show.output import screen_width
     from keeplast.cli.show.status import render_status
 
-    return render_status(
-        found, limit=values.limit, has_details=values.details, width=screen_width()
-    )
+    limit = None if options.all_partitions else options.limit
+    return render_status(found, limit=limit, has_details=options.details, width=screen_width())
 
 
-def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
+def _look(options: StatusOptions, now_ms: int) -> DirectoryStatus:
     from keeplast.cli.show.output import say
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.config.selection import select_partitions
@@ -217,17 +178,8 @@ def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
     )
     from keeplast.survey.request import CleanRequest
 
-    files = recipe_for((values.data_dir,), values.object_options).open()
-    selection = select_partitions(
-        values.data_dir,
-        files,
-        topics=values.topics,
-        partitions=values.partitions,
-        flags=values.config,
-        config_file=values.config_file,
-        broker_config=values.broker_config,
-        environment=os.environ,
-    )
+    files = recipe_for((options.data_dir,), options.object_options).open()
+    selection = select_partitions(options.data_dir, files, options.scope, options.settings)
     for warning in selection.warnings:
         say(warning, kind="warning")
     load_kernels(lambda message: say(message, kind="warning"))
@@ -238,7 +190,7 @@ def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
     )
     marks, failures = _marks(files, root, FILE_NAME), _marks(files, root, FAILING_NAME)
     sizes = find_sizes(selection.directory, files)
-    tombstones = TombstoneReading(values.tombstones.value)
+    tombstones = TombstoneReading(options.tombstones.value)
     with ProgressEvents("looking") as events:
         if tombstones is not TombstoneReading.SKIP:
             events.planned(sum(sizes[each.partition] for each in selection.partitions))
@@ -258,10 +210,10 @@ def _look(values: StatusOptions, now_ms: int) -> DirectoryStatus:
         files=files,
         now_ms=now_ms,
         is_locked=is_locked(root),
-        pace=daemon_pace(cleaner, values.round_seconds),
+        pace=daemon_pace(cleaner, options.round_seconds),
         marks=marks,
         failures=failures,
-        receipts=read_round_receipts(files, root, values.receipt),
+        receipts=read_round_receipts(files, root, options.receipt),
         sizes=[*sizes.values()],
     )
 

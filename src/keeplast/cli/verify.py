@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.frame import options
-from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.options import ScopeOptions, SettingOptions
+from keeplast.cli.frame.parameters import FACTS, MEMORY_DEFAULT, RUN, Json, NowMs, ObjectOptions
 from keeplast.cli.frame.places import place, recipe_for
 from keeplast.errors import InvalidError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from keeplast.log.files import FileSystem
 
 Places = Annotated[
-    list[Path],
+    tuple[Path, ...],
     typer.Argument(
         metavar="BEFORE AFTER",
         help="The log before cleaning and after it: two partition directories, or two log.dirs "
@@ -34,7 +35,7 @@ ReceiptFile = Annotated[
         "--receipt",
         metavar="FILE",
         help="What clean --receipt wrote: the clock, the bound, sizes and checksums.",
-        rich_help_panel=options.FACTS,
+        rich_help_panel=FACTS,
     ),
 ]
 Replicas = Annotated[
@@ -53,88 +54,55 @@ Memory = Annotated[
         "--memory",
         metavar="SIZE",
         help="What sorting may hold in memory; the rest lies in the system's temporary directory.",
-        rich_help_panel=options.RUN,
+        rich_help_panel=RUN,
     ),
 ]
 
 UNWRITTEN = "the receipt file is missing or empty: clean writes none when nothing was cleaned."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
-    """The values of the options for one call."""
+    """What ``verify`` takes."""
 
-    places: tuple[Path, ...]
-    receipt: Path | None
-    are_replicas: bool
-    topics: tuple[str, ...]
-    partitions: tuple[int, ...]
-    config: tuple[str, ...]
-    config_file: Path | None
-    broker_config: Path | None
-    now_ms: int | None
-    memory: str
-    is_strict: bool
-    object_options: tuple[str, ...]
-    as_json: bool
+    places: Places
+    receipt: ReceiptFile = None
+    replicas: Replicas = False
+    scope: ScopeOptions
+    settings: SettingOptions
+    now_ms: NowMs = None
+    memory: Memory = MEMORY_DEFAULT
+    strict: Strict = False
+    object_options: ObjectOptions = ()
 
 
-def verify(
-    places: Places,
-    receipt: ReceiptFile = None,
-    replicas: Replicas = False,
-    topic: options.Topics = None,
-    partition: options.Partitions = None,
-    config: options.Config = None,
-    config_file: options.ConfigFile = None,
-    broker_config: options.BrokerConfig = None,
-    now_ms: options.NowMs = None,
-    memory: Memory = options.MEMORY_DEFAULT,
-    strict: Strict = False,
-    object_option: options.ObjectOptions = None,
-    as_json: options.Json = False,
-) -> None:
+@command(
+    first=("receipt", "replicas", "strict"),
+    example="keeplast verify BEFORE AFTER --receipt receipts.jsonl",
+)
+def verify(options: VerifyOptions, as_json: Json = False) -> Result:
     """Judge what cleaning did, by a method of its own: nothing of the cleaner decides here.
 
     Each check *holds*, is *broken* (exit 1), or *cannot be judged*, with the reason. Nothing is
     written but sorted runs in a temporary directory, and no lock is taken: nobody may write to the
     logs meanwhile.
     """
-    values = VerifyOptions(
-        places=tuple(places),
-        receipt=receipt,
-        are_replicas=replicas,
-        topics=tuple(topic or ()),
-        partitions=tuple(partition or ()),
-        config=tuple(config or ()),
-        config_file=config_file,
-        broker_config=broker_config,
-        now_ms=now_ms,
-        memory=memory,
-        is_strict=strict,
-        object_options=tuple(object_option or ()),
-        as_json=as_json,
-    )
-    run_guarded(lambda: _verified(values), as_json=as_json)
-
-
-def _verified(values: VerifyOptions) -> tuple[int, dict[str, Any]]:
     from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
     from keeplast.cli.show.outcome import checks_line
     from keeplast.cli.show.output import JSON_VERSION, print_result
     from keeplast.cli.show.verify import render
     from keeplast.inspect.verdicts import Verdict
 
-    _check_places(values)
+    _check_places(options)
     reports = []
-    for report in _reports(values):
+    for report in _reports(options):
         reports.append(report)
-        if not values.as_json:
+        if not as_json:
             print_result(*render(report))
     verdicts = {report.verdict for report in reports}
-    if not values.as_json and (len(reports) != 1 or Verdict.UNJUDGED in verdicts):
-        print_result("", checks_line(reports, is_strict=values.is_strict))
-    fails = Verdict.BROKEN in verdicts or (values.is_strict and Verdict.UNJUDGED in verdicts)
+    if not as_json and (len(reports) != 1 or Verdict.UNJUDGED in verdicts):
+        print_result("", checks_line(reports, is_strict=options.strict))
+    fails = Verdict.BROKEN in verdicts or (options.strict and Verdict.UNJUDGED in verdicts)
     document = {
         "version": JSON_VERSION,
         "partitions": [report.to_json() for report in reports],
@@ -142,22 +110,22 @@ def _verified(values: VerifyOptions) -> tuple[int, dict[str, Any]]:
     return CHECK_FAILED if fails else DONE, document
 
 
-def _check_places(values: VerifyOptions) -> None:
+def _check_places(options: VerifyOptions) -> None:
     """Make sure that there are as many directories as the call is about."""
-    count = len(values.places)
-    if values.are_replicas and (values.receipt is not None or count != 2):
+    count = len(options.places)
+    if options.replicas and (options.receipt is not None or count != 2):
         raise InvalidError(
             f"--replicas takes two directories and no receipt; leave the others out. "
             f"directories={count}"
         )
-    if count != 2 and not (count == 1 and values.receipt is not None):
+    if count != 2 and not (count == 1 and options.receipt is not None):
         raise InvalidError(
             "give BEFORE and AFTER, or --receipt FILE and the cleaned directory. "
             f"directories={count}"
         )
 
 
-def _reports(values: VerifyOptions) -> Iterator[VerificationReport]:
+def _reports(options: VerifyOptions) -> Iterator[VerificationReport]:
     """Yield what is found of each partition."""
     from keeplast.cli.verify_pairs import find_pairs
     from keeplast.config.sources import read_settings
@@ -165,52 +133,44 @@ def _reports(values: VerifyOptions) -> Iterator[VerificationReport]:
     from keeplast.model.size import parse_size
     from keeplast.survey.receipt_book import read_entries, rounds_of
 
-    files = recipe_for(values.places, values.object_options).open()
-    is_unwritten = values.receipt is not None and _is_unwritten(values.receipt, files)
-    entries = () if values.receipt is None or is_unwritten else read_entries(values.receipt, files)
-    receipts = rounds_of(entries)
-    pairs = find_pairs(
-        values.places,
-        files,
-        topics=values.topics,
-        partitions=values.partitions,
-        are_replicas=values.are_replicas,
+    files = recipe_for(options.places, options.object_options).open()
+    is_unwritten = options.receipt is not None and _is_unwritten(options.receipt, files)
+    entries = (
+        () if options.receipt is None or is_unwritten else read_entries(options.receipt, files)
     )
+    receipts = rounds_of(entries)
+    pairs = find_pairs(options.places, files, options.scope, are_replicas=options.replicas)
     described = {each.partition for each in entries}
     if described and described.isdisjoint(pair.partition for pair in pairs.found):
         # A receipt of another directory would pass for one of rounds that found nothing to do.
         raise InvalidError(
             "the receipt is about none of these partitions; give the receipt of this directory. "
             f"in_receipt={min(described)} partition={pairs.found[0].partition} "
-            f"path={values.receipt}"
+            f"path={options.receipt}"
         )
-    settings = read_settings(
-        pairs.root,
-        files,
-        flags=values.config,
-        config_file=values.config_file,
-        broker_config=values.broker_config,
-    )
+    settings = read_settings(pairs.root, files, options.settings)
     for pair in pairs.found:
         verifier = Verifier(
             files,
             VerifySettings(
                 topic=settings.topic_config(pair.partition.topic),
                 cleaner=settings.cleaner_config(),
-                now_ms=values.now_ms,
-                memory_bytes=parse_size(values.memory, "--memory"),
+                now_ms=options.now_ms,
+                memory_bytes=parse_size(options.memory, "--memory"),
             ),
         )
         mine = [each for each in receipts if each.partition == pair.partition]
-        if values.are_replicas and pair.before is not None:
+        if options.replicas and pair.before is not None:
             report = verifier.verify_replicas(pair.before, pair.after)
         elif pair.before is not None:
-            given = None if values.receipt is None else mine
+            given = None if options.receipt is None else mine
             report = verifier.verify_pair(pair.before, pair.after, given)
         else:
             report = verifier.verify_in_place(pair.after, mine)
         if is_unwritten:
-            report = replace(report, notes=(f"{UNWRITTEN} receipt={values.receipt}", *report.notes))
+            report = replace(
+                report, notes=(f"{UNWRITTEN} receipt={options.receipt}", *report.notes)
+            )
         yield report
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from keeplast.config.choice import PartitionChoice
 from keeplast.errors import InvalidError
 from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory, open_data_directory
 from keeplast.log.files import FileSystem
@@ -32,9 +33,8 @@ class Pairs:
 def find_pairs(
     places: Sequence[Path],
     files: FileSystem,
+    choice: PartitionChoice,
     *,
-    topics: Sequence[str],
-    partitions: Sequence[int],
     are_replicas: bool,
 ) -> Pairs:
     """Return the partitions of the last place with their counterparts in the first.
@@ -43,7 +43,7 @@ def find_pairs(
     a verdict on all.
     """
     directories = [open_data_directory(place, files) for place in places]
-    found = [_paths(each, topics, partitions) for each in directories]
+    found = [_paths(each, choice) for each in directories]
     is_single = all(each.is_single for each in directories)
     if is_single and [len(each) for each in found] == [1, 1]:
         # Two directories that were named one by one may have any names.
@@ -68,14 +68,11 @@ def find_pairs(
     )
 
 
-def _paths(
-    directory: DataDirectory, topics: Sequence[str], partitions: Sequence[int]
-) -> dict[TopicPartition, Path]:
+def _paths(directory: DataDirectory, choice: PartitionChoice) -> dict[TopicPartition, Path]:
     return {
         entry.partition: entry.path
         for entry in directory.partitions
         if entry.mark is None
         and entry.partition.topic != METADATA_TOPIC
-        and (not topics or entry.partition.topic in topics)
-        and (not partitions or entry.partition.partition in partitions)
+        and choice.includes(entry.partition)
     }

@@ -15,12 +15,18 @@ What is refused or skipped here becomes a report of its own; the other partition
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast.cleaner.internal_topics import check_internal
 from keeplast.cleaner.reasons import NotCompacted
+from keeplast.config.choice import (
+    ALL_PARTITIONS,
+    USUAL_SOURCES,
+    PartitionChoice,
+    SettingSources,
+)
 from keeplast.config.layers import FLAG_SOURCE
 from keeplast.config.settings import PolicyOrigin, Settings
 from keeplast.config.sources import FILE_NAME, read_settings
@@ -34,6 +40,7 @@ from keeplast.log.data_directory import (
     open_data_directory,
 )
 from keeplast.log.files import FileSystem
+from keeplast.model.partition import TopicPartition
 from keeplast.survey.report import PartitionReport, RoundReport, describe_error
 from keeplast.survey.request import PartitionRequest
 
@@ -57,44 +64,27 @@ class Selection:
 def select_partitions(
     data_directory: Path,
     files: FileSystem,
+    choice: PartitionChoice = ALL_PARTITIONS,
+    sources: SettingSources = USUAL_SOURCES,
     *,
-    topics: Sequence[str] = (),
-    partitions: Sequence[int] = (),
-    flags: Sequence[str] = (),
-    config_file: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-    broker_config: Path | None = None,
     key_map_bytes: int | None = None,
 ) -> Selection:
     """Return what a call with these arguments is about.
 
-    ``flags`` are ``KEY=VALUE`` texts; ``config_file`` None means ``keeplast.toml`` in the data
-    directory when there is one; ``environment`` None means the process's own; ``broker_config`` is
-    a broker's ``server.properties``. Raises InvalidError
-    for anything that names nothing or contradicts itself, RefusedError for what must not be
-    touched.
+    Raises InvalidError for anything that names nothing or contradicts itself, RefusedError for what
+    must not be touched.
     """
-    directory = open_data_directory(data_directory, files)
-    settings = read_settings(
-        directory.root,
-        files,
-        flags=flags,
-        config_file=config_file,
-        environment=environment,
-        broker_config=broker_config,
-        key_map_bytes=key_map_bytes,
-    )
-    chosen = _chosen(directory, topics=topics, partitions=partitions)
+    found = _find(data_directory, files, choice, sources, key_map_bytes=key_map_bytes)
+    directory, settings = found.directory, found.settings
     names = {entry.partition.topic for entry in _in_service(directory)}
-    is_named = bool(topics) or len(names) <= 1
-    _check_policy_flag(flags, is_named=is_named, names=names)
+    is_named = _check_policy_flag(choice, sources, names)
     warnings = [*settings.warnings, *_left_alone(directory)]
     for topic in sorted(settings.topic_names() - names):
         if not directory.is_single:
             warnings.append(f"settings for a topic that is not here. topic={topic}")
     requests: list[PartitionRequest] = []
     decided: list[PartitionReport] = []
-    for entry in chosen:
+    for entry in found.entries:
         outcome = _decide(entry, settings, is_named=is_named, root=directory.root)
         if isinstance(outcome, PartitionRequest):
             requests.append(outcome)
@@ -110,29 +100,20 @@ def select_partitions(
 def choose_partition(
     data_directory: Path,
     files: FileSystem,
-    *,
-    topic: str,
-    partition: int,
-    flags: Sequence[str] = (),
-    config_file: Path | None = None,
-    broker_config: Path | None = None,
+    partition: TopicPartition,
+    sources: SettingSources = USUAL_SOURCES,
 ) -> tuple[PartitionRequest, tuple[str, ...]]:
     """Return one partition, whatever its policy is, and warnings.
 
-    Arguments and errors are those of :func:`select_partitions`; RefusedError too when nobody says
-    what its policy is.
+    Errors are those of :func:`select_partitions`; RefusedError too when nobody says what its policy
+    is.
     """
-    directory = open_data_directory(data_directory, files)
-    settings = read_settings(
-        directory.root,
-        files,
-        flags=flags,
-        config_file=config_file,
-        broker_config=broker_config,
-    )
-    (entry,) = _chosen(directory, topics=(topic,), partitions=(partition,))
+    topic = partition.topic
+    choice = PartitionChoice(topics=(topic,), partitions=(partition.partition,))
+    found = _find(data_directory, files, choice, sources)
+    (entry,), settings = found.entries, found.settings
     if settings.policy_origin(topic) is PolicyOrigin.UNKNOWN:
-        raise _unknown_policy(topic, directory.root)
+        raise _unknown_policy(topic, found.directory.root)
     request = PartitionRequest(
         entry.partition, entry.path, settings.topic_config(topic), settings.cleaner_config()
     )
@@ -142,38 +123,24 @@ def choose_partition(
 def select_directory(
     data_directory: Path,
     files: FileSystem,
-    *,
-    topics: Sequence[str] = (),
-    partitions: Sequence[int] = (),
-    flags: Sequence[str] = (),
-    config_file: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-    broker_config: Path | None = None,
+    choice: PartitionChoice = ALL_PARTITIONS,
+    sources: SettingSources = USUAL_SOURCES,
 ) -> tuple[tuple[tuple[PartitionEntry, dict[str, str]], ...], tuple[str, ...]]:
     """Return partitions whatever their policy is, each with what is set for it, and warnings.
 
-    What is set are Kafka's names and texts, without the defaults. Arguments and errors are those of
+    What is set are Kafka's names and texts, without the defaults. Errors are those of
     :func:`select_partitions`; RefusedError too when nobody says what a topic's policy is.
     """
-    directory = open_data_directory(data_directory, files)
-    settings = read_settings(
-        directory.root,
-        files,
-        flags=flags,
-        config_file=config_file,
-        environment=environment,
-        broker_config=broker_config,
-    )
-    chosen = _chosen(directory, topics=topics, partitions=partitions)
+    found = _find(data_directory, files, choice, sources)
+    directory, settings = found.directory, found.settings
     names = {entry.partition.topic for entry in _in_service(directory)}
-    is_named = bool(topics) or len(names) <= 1
-    _check_policy_flag(flags, is_named=is_named, names=names)
-    found = []
+    is_named = _check_policy_flag(choice, sources, names)
     warnings = [*settings.warnings, *_left_alone(directory)]
-    for topic in dict.fromkeys(entry.partition.topic for entry in chosen):
+    for topic in dict.fromkeys(entry.partition.topic for entry in found.entries):
         check_internal(topic, settings.topic_config(topic))
         warnings += settings.hazards(topic)
-    for entry in chosen:
+    selected = []
+    for entry in found.entries:
         topic = entry.partition.topic
         origin = settings.policy_origin(topic)
         if origin is PolicyOrigin.UNKNOWN:
@@ -187,8 +154,30 @@ def select_directory(
             for key, value in values.items()
             if not value.is_default and value.value is not None
         }
-        found.append((entry, given))
-    return tuple(found), tuple(warnings)
+        selected.append((entry, given))
+    return tuple(selected), tuple(warnings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The chosen partitions of a directory, whatever their policy is, and all settings."""
+
+    directory: DataDirectory
+    settings: Settings
+    entries: list[PartitionEntry]
+
+
+def _find(
+    data_directory: Path,
+    files: FileSystem,
+    choice: PartitionChoice,
+    sources: SettingSources,
+    *,
+    key_map_bytes: int | None = None,
+) -> _Found:
+    directory = open_data_directory(data_directory, files)
+    settings = read_settings(directory.root, files, sources, key_map_bytes=key_map_bytes)
+    return _Found(directory, settings, _chosen(directory, choice))
 
 
 def _left_alone(directory: DataDirectory) -> list[str]:
@@ -211,13 +200,11 @@ def _in_service(directory: DataDirectory) -> list[PartitionEntry]:
     ]
 
 
-def _chosen(
-    directory: DataDirectory, *, topics: Sequence[str], partitions: Sequence[int]
-) -> list[PartitionEntry]:
+def _chosen(directory: DataDirectory, choice: PartitionChoice) -> list[PartitionEntry]:
     available = _in_service(directory)
     if directory.is_single and not available:
         _refuse(directory.partitions[0])
-    for topic in topics:
+    for topic in choice.topics:
         if any(entry.partition.topic == topic for entry in available):
             continue
         for entry in directory.partitions:
@@ -228,13 +215,8 @@ def _chosen(
             f"{_nearest(topic, {entry.partition.topic for entry in available})}. "
             f"topic={topic} path={directory.root}"
         )
-    chosen = [
-        entry
-        for entry in available
-        if (not topics or entry.partition.topic in topics)
-        and (not partitions or entry.partition.partition in partitions)
-    ]
-    for number in partitions:
+    chosen = [entry for entry in available if choice.includes(entry.partition)]
+    for number in choice.partitions:
         if all(entry.partition.partition != number for entry in chosen):
             raise InvalidError(
                 f"no such partition in the data directory; leave --partition out to take all. "
@@ -262,13 +244,16 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]}" if close else "there is none"
 
 
-def _check_policy_flag(flags: Sequence[str], *, is_named: bool, names: Iterable[str]) -> None:
-    keys = {flag.partition("=")[0].strip() for flag in flags}
+def _check_policy_flag(choice: PartitionChoice, sources: SettingSources, names: set[str]) -> bool:
+    """Return whether the user named the topics; ``names`` are all there are."""
+    is_named = bool(choice.topics) or len(names) <= 1
+    keys = {flag.partition("=")[0].strip() for flag in sources.flags}
     if "cleanup.policy" in keys and not is_named:
         raise InvalidError(
             f"cleanup.policy for every topic at once; name the topics with --topic. "
             f"source={FLAG_SOURCE} topics={','.join(sorted(names))}"
         )
+    return is_named
 
 
 def _decide(

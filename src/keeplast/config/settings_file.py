@@ -17,6 +17,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import Comment, Table
 
+from keeplast.config.choice import USUAL_SOURCES, SettingSources
 from keeplast.config.definition import (
     Definition,
     Synonym,
@@ -61,9 +62,7 @@ def change_settings(
     *,
     topic: str | None,
     topics_here: Sequence[str] = (),
-    config_file: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-    broker_config: Path | None = None,
+    sources: SettingSources = USUAL_SOURCES,
 ) -> Edit:
     """Write ``changes`` (None removes a key) for ``topic`` or the cluster, and say what it did.
 
@@ -71,18 +70,11 @@ def change_settings(
     InvalidError when a value, or what follows from it together with the others, cannot be used;
     nothing is written then. ConflictError when the file changed meanwhile.
     """
-    path = settings_path(root, config_file)
+    path = settings_path(root, sources.config_file)
     old = _present_text(path, files)
 
     def settings_with(text: str) -> Settings:
-        return read_settings(
-            root,
-            files,
-            config_file=config_file,
-            environment=environment,
-            file_text=text,
-            broker_config=broker_config,
-        )
+        return read_settings(root, files, sources, file_text=text)
 
     new, removed = edited_text(old or "", changes, topic=topic, path=str(path))
     before, after = settings_with(old or ""), settings_with(new)

@@ -8,11 +8,11 @@ the whole call, and whoever goes on keeps what it had.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from keeplast.config.broker_config import BrokerConfig, read_broker_config
+from keeplast.config.choice import USUAL_SOURCES, SettingSources
 from keeplast.config.layers import Layer, environment_layer, file_layer, flags_layer
 from keeplast.config.metadata_log import read_metadata, read_node_id
 from keeplast.config.settings import Settings
@@ -27,35 +27,26 @@ FILE_BYTES_MAX = 4 << 20
 def read_settings(
     root: Path,
     files: FileSystem,
+    sources: SettingSources = USUAL_SOURCES,
     *,
-    flags: Sequence[str] = (),
-    config_file: Path | None = None,
-    environment: Mapping[str, str] | None = None,
     key_map_bytes: int | None = None,
     file_text: str | None = None,
-    broker_config: Path | None = None,
 ) -> Settings:
     """Return the settings of every source for the data directory ``root``, as they are now.
 
-    ``flags`` are ``KEY=VALUE`` texts; ``config_file`` None means ``keeplast.toml`` in ``root`` when
-    there is one; ``environment`` None means the process's own; ``file_text`` takes the place of
-    what the file says; ``broker_config`` is a broker's ``server.properties``. InvalidError when a
-    source cannot be used, CorruptError when the metadata
-    are damaged.
+    ``file_text`` takes the place of what the file says. InvalidError when a source cannot be used,
+    CorruptError when the metadata are damaged.
     """
-    layers: list[Layer] = [
-        flags_layer(flags),
-        environment_layer(os.environ if environment is None else environment),
-    ]
-    path = settings_path(root, config_file)
-    if file_text is None and (config_file is not None or files.exists(path)):
+    layers = _spoken_layers(sources)
+    path = settings_path(root, sources.config_file)
+    if file_text is None and (sources.config_file is not None or files.exists(path)):
         file_text = read_text(path, files)
     if file_text is not None:
         layers.append(file_layer(file_text, str(path)))
     return Settings(
         layers,
         directory_layer=read_metadata(root, files),
-        broker=_broker(broker_config, files, root),
+        broker=_broker(sources.broker_config, files, root),
         key_map_bytes=key_map_bytes,
     )
 
@@ -75,37 +66,28 @@ def _broker(path: Path | None, files: FileSystem, root: Path | None = None) -> B
     return replace(found, warnings=(*found.warnings, warning))
 
 
-def read_cleaner_config(
-    files: FileSystem,
-    *,
-    flags: Sequence[str] = (),
-    config_file: Path | None = None,
-    broker_config: Path | None = None,
-) -> CleanerConfig:
+def read_cleaner_config(files: FileSystem, sources: SettingSources) -> CleanerConfig:
     """Return the cleaner's settings where there is no data directory, as they are now.
 
-    Sources and errors are those of :func:`read_settings`; ``config_file`` None means no file.
+    Errors are those of :func:`read_settings`; without a ``config_file`` there is no file.
     """
-    layers = read_layers(files, flags=flags, config_file=config_file)
-    return Settings(layers, broker=_broker(broker_config, files)).cleaner_config()
+    broker = _broker(sources.broker_config, files)
+    return Settings(read_layers(files, sources), broker=broker).cleaner_config()
 
 
-def read_layers(
-    files: FileSystem,
-    *,
-    flags: Sequence[str] = (),
-    config_file: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> list[Layer]:
+def read_layers(files: FileSystem, sources: SettingSources) -> list[Layer]:
     """Return what is said where there is no data directory, the strongest source first."""
-    layers = [
-        flags_layer(flags),
-        environment_layer(os.environ if environment is None else environment),
-    ]
-    if config_file is not None:
-        path = config_file.resolve()
+    layers = _spoken_layers(sources)
+    if sources.config_file is not None:
+        path = sources.config_file.resolve()
         layers.append(file_layer(read_text(path, files), str(path)))
     return layers
+
+
+def _spoken_layers(sources: SettingSources) -> list[Layer]:
+    """Return what flags and environment say."""
+    environment = os.environ if sources.environment is None else sources.environment
+    return [flags_layer(sources.flags), environment_layer(environment)]
 
 
 def settings_path(root: Path, config_file: Path | None) -> Path:

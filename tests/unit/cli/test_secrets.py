@@ -10,7 +10,7 @@ import typer
 
 from keeplast.cli.frame.guard import run_guarded
 from keeplast.cli.frame.places import OPTION_BYTES_MAX, object_option
-from keeplast.cli.tier.options import store_call
+from keeplast.cli.tier.options import StoreAddress
 from keeplast.errors import InvalidError, UnavailableError
 from keeplast.log.object_paths import place_path
 from keeplast.tier.objects.stores import lasting_url, open_tree, reason_of
@@ -72,7 +72,7 @@ def test_whatever_fails_is_printed_without_secrets(
 
 def test_the_name_of_a_store_on_lines_pages_and_labels_is_without_secrets() -> None:
     """What the loop calls the store, in its first line, in its status and in its metrics."""
-    assert "postgresql://***@host/db?sslpassword=***" == store_call(URL).shown
+    assert "postgresql://***@host/db?sslpassword=***" == StoreAddress(store=URL).shown
 
 
 @pytest.mark.parametrize(

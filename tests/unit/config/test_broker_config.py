@@ -9,6 +9,7 @@ import pytest
 import keeplast
 from keeplast.config.assumed import assumed_defaults, assumed_of_kept, assumed_sentence
 from keeplast.config.broker_config import FILE_BYTES_MAX, BrokerConfig, decode_broker_config
+from keeplast.config.choice import SettingSources
 from keeplast.config.definitions import BY_KEY
 from keeplast.config.layers import Layer, file_layer, flags_layer
 from keeplast.config.settings import Settings
@@ -133,7 +134,8 @@ def test_another_brokers_file_is_said_to_be_one(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     for text, expected in (("node.id=3\n", 0), ("broker.id=4\n", 1), ("", 0)):
         file.write_text(text)
-        settings = read_settings(tmp_path, LocalFiles(), environment={}, broker_config=file)
+        sources = SettingSources(environment={}, broker_config=file)
+        settings = read_settings(tmp_path, LocalFiles(), sources)
         assert expected == len(settings.warnings)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.config.choice import PartitionChoice, SettingSources
 from keeplast.config.selection import Selection, select_directory, select_partitions
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import LocalFiles
@@ -35,11 +36,8 @@ def select(
     return select_partitions(
         path,
         LocalFiles(),
-        flags=flags,
-        topics=topics,
-        partitions=partitions,
-        config_file=config_file,
-        environment={},
+        PartitionChoice(topics=tuple(topics), partitions=tuple(partitions)),
+        SettingSources(flags=tuple(flags), config_file=config_file, environment={}),
     )
 
 
@@ -208,7 +206,8 @@ def test_nobody_can_say_how_the_brokers_own_topics_rank(
 ) -> None:
     make(tmp_path, "__consumer_offsets-0", "orders-0")
     (tmp_path / "keeplast.toml").write_text(f"{file}[topic.orders]\ncleanup.policy='compact'\n")
-    selection = select_partitions(tmp_path, LocalFiles(), flags=flags, environment=variables)
+    sources = SettingSources(flags=tuple(flags), environment=variables)
+    selection = select_partitions(tmp_path, LocalFiles(), sources=sources)
     strategies = {str(each.partition): each.topic.strategy for each in selection.partitions}
     assert Strategy.OFFSET == strategies["__consumer_offsets-0"]
     assert ("topic.__consumer" in file) == (Strategy.OFFSET == strategies["orders-0"])
@@ -222,10 +221,10 @@ def test_a_clusters_policy_is_not_kept_as_that_of_topics_that_nobody_named(
     tmp_path: Path, policy: str
 ) -> None:
     make(tmp_path, "a-0", "b-0")
-    flags = [f"log.cleanup.policy={policy}"]
+    sources = SettingSources(flags=(f"log.cleanup.policy={policy}",), environment={})
     with pytest.raises(RefusedError, match="may have its own"):
-        select_directory(tmp_path, LocalFiles(), flags=flags, environment={})
-    found, _ = select_directory(tmp_path, LocalFiles(), topics=["a"], flags=flags, environment={})
+        select_directory(tmp_path, LocalFiles(), sources=sources)
+    found, _ = select_directory(tmp_path, LocalFiles(), PartitionChoice(topics=("a",)), sources)
     assert [policy] == [settings["cleanup.policy"] for _, settings in found]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.config.choice import SettingSources
 from keeplast.config.layers import file_layer
 from keeplast.config.settings_file import Edit, change_settings, edited_text
 from keeplast.config.sources import FILE_NAME, read_settings
@@ -48,7 +49,7 @@ def change(
         changes,
         topic=topic,
         topics_here=topics_here,
-        environment=environment or {},
+        sources=SettingSources(environment=environment or {}),
     )
 
 
@@ -191,7 +192,7 @@ def test_lc06_a_change_that_a_validator_rejects_leaves_the_configuration(tmp_pat
 
 def test_a_changed_file_counts_when_the_settings_are_read_again(tmp_path: Path) -> None:
     def segment_ms() -> int:
-        settings = read_settings(tmp_path, LocalFiles(), environment={})
+        settings = read_settings(tmp_path, LocalFiles(), SettingSources(environment={}))
         return settings.topic_config("t").segment_ms
 
     assert 604_800_000 == segment_ms()
@@ -238,7 +239,11 @@ def test_a_file_that_somebody_else_changes_meanwhile_is_theirs(tmp_path: Path) -
 
     with pytest.raises(ConflictError):
         change_settings(
-            tmp_path, Meddling(), {"log.preallocate": "true"}, topic=None, environment={}
+            tmp_path,
+            Meddling(),
+            {"log.preallocate": "true"},
+            topic=None,
+            sources=SettingSources(environment={}),
         )
     assert "log.roll.ms = 8" in path.read_text()
 
@@ -268,8 +273,7 @@ def test_a_named_file_may_be_a_link_and_keeps_its_mode(tmp_path: Path) -> None:
         LocalFiles(),
         {"segment.ms": "5"},
         topic="t",
-        config_file=link,
-        environment={},
+        sources=SettingSources(config_file=link, environment={}),
     )
     assert '[topic.t]\n"segment.ms" = 5\n' == real.read_text()
     assert link.is_symlink()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.config.choice import SettingSources
 from keeplast.config.selection import Selection, select_partitions
 from keeplast.log.files import LocalFiles
 from keeplast.survey.report import PartitionReport
@@ -25,8 +26,9 @@ from tests.support.partition_maker import (
 
 def select(directory: Path, policy: str, **settings: object) -> Selection:
     values: Mapping[str, object] = {"cleanup.policy": policy, **settings}
-    flags = [f"{key}={value}" for key, value in values.items()]
-    return select_partitions(directory.parent, LocalFiles(), flags=flags, environment={})
+    flags = tuple(f"{key}={value}" for key, value in values.items())
+    sources = SettingSources(flags=flags, environment={})
+    return select_partitions(directory.parent, LocalFiles(), sources=sources)
 
 
 def clean(directory: Path, policy: str, **settings: object) -> PartitionReport:

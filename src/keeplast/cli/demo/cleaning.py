@@ -17,6 +17,7 @@ from keeplast.cli.demo.reading import LogReading, read_log
 from keeplast.cli.demo.topic import PARTITION, write_topic
 from keeplast.cli.frame.wiring import CoordinatorPort
 from keeplast.clock import Clock
+from keeplast.config.choice import PartitionChoice
 from keeplast.config.selection import select_partitions
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.checkpoints import read_checkpoint
@@ -103,7 +104,7 @@ def clean_broker_sample(
 ) -> Outcome:
     """Clean a copy of the directory that a broker wrote, with the settings it had there."""
     shutil.copytree(SAMPLE, root)
-    selection = select_partitions(root, files, topics=(SAMPLE_TOPIC,))
+    selection = select_partitions(root, files, PartitionChoice(topics=(SAMPLE_TOPIC,)))
     [partition] = selection.partitions
     before = read_log(partition.path, files)
     started = clock.seconds()

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.frame import options
-from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.parameters import Json, Runner
 from keeplast.cli.frame.wiring import RunnerName
 from keeplast.cli.show.output import JSON_VERSION
 
@@ -34,6 +34,7 @@ Next
    clean in place             keeplast clean DATA_DIR         (the broker must be stopped)"""
 
 
+@command(first=("git", "tier", "runner"), example="keeplast demo --runner local")
 def demo(
     git: Annotated[
         Path,
@@ -47,23 +48,20 @@ def demo(
             "round, and a reader still gets what was appended.",
         ),
     ] = False,
-    runner: options.Runner = RunnerName.SPARK,
-    as_json: options.Json = False,
-) -> None:
+    runner: Runner = RunnerName.SPARK,
+    as_json: Json = False,
+) -> Result:
     """Compact a git history and a broker's data directory, and compare what remains.
 
     The history becomes a compacted topic: path by path, the last value must be what git says.
     """
 
-    def body() -> tuple[int, dict[str, Any]]:
-        if tier:
-            return _tiered(runner, as_json=as_json)
-        return _shown(git, runner, as_json=as_json)
-
-    run_guarded(body, as_json=as_json)
+    if tier:
+        return _tiered(runner, as_json=as_json)
+    return _shown(git, runner, as_json=as_json)
 
 
-def _tiered(runner: RunnerName, *, as_json: bool) -> tuple[int, dict[str, Any]]:
+def _tiered(runner: RunnerName, *, as_json: bool) -> Result:
     from keeplast.cli.show.output import say
     from keeplast.cli.tier.options import check_packages
     from keeplast.rewrite.kernels import load_kernels
@@ -75,7 +73,7 @@ def _tiered(runner: RunnerName, *, as_json: bool) -> tuple[int, dict[str, Any]]:
     return show_tier(runner, as_json=as_json)
 
 
-def _shown(git: Path, runner: RunnerName, *, as_json: bool) -> tuple[int, dict[str, Any]]:
+def _shown(git: Path, runner: RunnerName, *, as_json: bool) -> Result:
     from keeplast.cli.demo.history import History
     from keeplast.cli.frame import wiring
     from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE

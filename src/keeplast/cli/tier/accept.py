@@ -6,47 +6,42 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keeplast.cli.frame import options
-from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.parameters import Json
 from keeplast.cli.show.output import JSON_VERSION
-from keeplast.cli.tier import options as shared
-from keeplast.cli.tier.options import Result, check_packages, store_call
+from keeplast.cli.tier.options import StoreAddress, check_packages
 
 if TYPE_CHECKING:
     from keeplast.store.restored import Gap, Restored
 
 
+@command(first=("store", "yes"), example="keeplast tier accept --store sqlite:///meta.db")
 def accept(
-    store: shared.Store,
+    place: StoreAddress,
     yes: Annotated[
         bool,
         typer.Option(
             "--yes", help="Do it. Without, only say what the metadata lacks, and exit with 4."
         ),
     ] = False,
-    object_option: shared.ObjectOptions = None,
-    as_json: options.Json = False,
-) -> None:  # fmt: skip
+    as_json: Json = False,
+) -> Result:  # fmt: skip
     """Let metadata count from here on that was restored from a backup, and say what it lacks.
 
     What was committed since the backup is lost to it: objects that it does not know are collected
     as garbage from then on, when they are a day old. Nothing is removed by this command. Restore
     newer metadata instead where there is any.
     """
+    check_packages()
+    from keeplast.cli.frame.exit_codes import DONE, REFUSED
+    from keeplast.cli.show.output import print_result
 
-    def body() -> Result:
-        check_packages()
-        from keeplast.cli.frame.exit_codes import DONE, REFUSED
-        from keeplast.cli.show.output import print_result
-
-        with store_call(store, object_option=object_option).opened() as opened:
-            found = opened.restoration.accept() if yes else opened.restoration.plan()
-        if not as_json:
-            print_result(*_lines(found))
-        code = REFUSED if found.is_refused and not found.is_accepted else DONE
-        return code, _document(found)
-
-    run_guarded(body, as_json=as_json)
+    with place.opened() as opened:
+        found = opened.restoration.accept() if yes else opened.restoration.plan()
+    if not as_json:
+        print_result(*_lines(found))
+    code = REFUSED if found.is_refused and not found.is_accepted else DONE
+    return code, _document(found)
 
 
 def _document(found: Restored) -> dict[str, Any]:

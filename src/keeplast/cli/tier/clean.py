@@ -3,82 +3,120 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from rich.console import RenderableType
 
-from keeplast.cleaner.shapes import Shape
 from keeplast.cli.frame import wiring
+from keeplast.cli.frame.command import Result
 from keeplast.cli.frame.guard import StopSignals
 from keeplast.cli.frame.verdict import is_stopped, report_errors, report_exit_code
-from keeplast.cli.frame.wiring import RunnerName
 from keeplast.cli.show.outcome import closing_line
 from keeplast.cli.show.output import JSON_VERSION, print_result, say
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.cli.show.sizes import format_bytes, format_count
 from keeplast.cli.show.tables import note_lines, reasons_table, summary_table
-from keeplast.cli.tier.options import ROUNDS_MAX
+from keeplast.cli.tier.options import ROUNDS_MAX, TierCleanOptions
+from keeplast.cli.tier.steps import receipt_writer
+from keeplast.config.broker_config import broker_settings
+from keeplast.config.mapping import cleaner_config
 from keeplast.errors import CompactionError, StoppedError
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.rewrite.runner import Runner
-from keeplast.run.receipt import Receipt
-from keeplast.store.round import Progressed
 from keeplast.store.tiered_store import TieredStore
 from keeplast.survey.report import CleanReport, PartitionReport, RoundReport, describe_error
 
+RoundOf = Callable[[TieredStore, TopicPartition, Callable[[int], None], Runner], RoundReport]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanCall:
-    """What the rounds of one call are asked for, and what does them.
 
-    ``assumed`` are the defaults that they rest on because no source says them.
+def clean_store(options: TierCleanOptions, *, as_json: bool) -> Result:
+    """Do a round for each chosen partition.
+
+    What an argument can be wrong about is found before the store is opened.
     """
+    call = options.call
+    round_of = _round_of(options)
+    with call.opened(broker_config=options.broker_config) as store:
+        chosen = call.chosen(store)
+        assumed = call.say_assumed(
+            store, chosen, options.broker_config, is_forced=options.worth.force, expires=False
+        )
+        done, signal_code = _do_rounds(store, chosen, options, round_of)
+    done = replace(done, assumed=assumed)
+    if not as_json:
+        print_result(*_report_parts(done))
+    for message in report_errors(done):
+        say(message, kind="error")
+    code = report_exit_code(done)
+    if signal_code is not None and is_stopped(done):
+        code = signal_code
+    return code, {**done.to_json(), "version": JSON_VERSION}
 
-    runner: RunnerName
-    master: str | None
-    cores: int | None
-    memory_bytes: int
-    task_memory_bytes: int
-    shape: Shape | None
-    grace_ms: int
-    force: bool
-    expired: bool
-    takes_over: bool
-    receipt: Receipt | None
-    cleaner: CleanerConfig
-    assumed: Mapping[str, str]
+
+def _round_of(options: TierCleanOptions) -> RoundOf:
+    """Return what does the round that is asked for; what is no defect of ours is in its report."""
+    cleaner = CleanerConfig()
+    if options.broker_config is not None:
+        cleaner = cleaner_config({}, cluster=broker_settings(options.broker_config))
+    clean = partial(
+        TieredStore.clean, cleaner=cleaner, memory_bytes=options.work.memory_bytes,
+        task_memory_bytes=options.work.task_memory_bytes, shape=options.work.chosen_shape,
+        grace_ms=options.grace.milliseconds, force=options.worth.force,
+        expired=options.worth.expired, takes_over=options.call.take_over,
+        receipt=receipt_writer(options.receipt),
+    )  # fmt: skip
+
+    def do_round(
+        store: TieredStore, each: TopicPartition, progressed: Callable[[int], None], runner: Runner
+    ) -> RoundReport:
+        try:
+            progressed(0)
+            return clean(store, each, lambda files: nullcontext(runner), progressed=progressed)
+        except (CompactionError, OSError) as error:
+            return RoundReport(error=describe_error(error), failure=error)
+
+    return do_round
 
 
-def clean_partitions(
-    store: TieredStore, partitions: Sequence[TopicPartition], call: CleanCall, *, as_json: bool
-) -> tuple[int, dict[str, Any]]:
-    """Do the rounds on one runner; a fault of one partition is in its report and stops no other."""
-    wiring.check_runner(call.runner, master=call.master)
+def _do_rounds(
+    store: TieredStore,
+    partitions: Sequence[TopicPartition],
+    options: TierCleanOptions,
+    round_of: RoundOf,
+) -> tuple[CleanReport, int | None]:
+    """Do the rounds on one runner; a fault of one partition is in its report and stops no other.
+
+    Returns the report, and the exit code of a signal that came.
+    """
+    workers = options.workers
+    wiring.check_runner(workers.runner, master=workers.master)
     stopping = threading.Event()
     reports: list[PartitionReport] = []
     warnings = store.hazards(partitions)
     for warning in warnings:
         say(warning, kind="warning")
-    wiring.say_start(call.runner, None)
+    wiring.say_start(workers.runner, None)
     with (
         ProgressEvents("cleaning") as events,
-        wiring.open_runner(call.runner, master=call.master, cores=call.cores) as runner,
+        wiring.open_runner(workers.runner, master=workers.master, cores=workers.cores) as runner,
     ):
         # A chosen shape cuts each round for all there is; otherwise partitions run side by side.
-        width = 1 if call.shape is not None else min(len(partitions), runner.slots, ROUNDS_MAX)
+        is_cut = options.work.shape is not None
+        width = 1 if is_cut else min(len(partitions), runner.slots, ROUNDS_MAX)
 
         def progressed(read_bytes: int) -> None:
             events.progressed(read_bytes)
             if stopping.is_set():
                 raise StoppedError("stopped on request; what is published stays, run again")
 
-        do_round = partial(_round, store, call, runner, progressed)
+        def do_round(each: TopicPartition) -> RoundReport:
+            return round_of(store, each, progressed, runner)
+
         with (
             StopSignals(stopping.set) as signals,
             ThreadPoolExecutor(max(width, 1), "keeplast-round") as pool,
@@ -86,32 +124,7 @@ def clean_partitions(
             for each, report in zip(partitions, pool.map(do_round, partitions), strict=True):
                 events.finished(each, report)
                 reports.append(PartitionReport(each.topic, each.partition, (report,)))
-    done = CleanReport(tuple(reports), warnings, call.assumed)
-    if not as_json:
-        print_result(*_report_parts(done))
-    for message in report_errors(done):
-        say(message, kind="error")
-    code = report_exit_code(done)
-    if signals.exit_code is not None and is_stopped(done):
-        code = signals.exit_code
-    return code, {**done.to_json(), "version": JSON_VERSION}
-
-
-def _round(
-    store: TieredStore, call: CleanCall, runner: Runner, progressed: Progressed,
-    partition: TopicPartition,
-) -> RoundReport:  # fmt: skip
-    """Do a round in whatever thread; what is no defect of ours is in its report."""
-    try:
-        progressed(0)
-        return store.clean(
-            partition, lambda files: nullcontext(runner), cleaner=call.cleaner,
-            memory_bytes=call.memory_bytes, progressed=progressed, force=call.force,
-            takes_over=call.takes_over, grace_ms=call.grace_ms, shape=call.shape,
-            task_memory_bytes=call.task_memory_bytes, expired=call.expired, receipt=call.receipt,
-        )  # fmt: skip
-    except (CompactionError, OSError) as error:
-        return RoundReport(error=describe_error(error), failure=error)
+    return CleanReport(tuple(reports), warnings), signals.exit_code
 
 
 def _report_parts(done: CleanReport) -> list[RenderableType]:

@@ -5,7 +5,7 @@ A fault of one partition is told and stops no other; the greatest exit code coun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from keeplast.cli.show.fault import fault_text
 from keeplast.cli.show.output import JSON_VERSION, print_result, say
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.cli.show.sizes import format_bytes, format_counted
+from keeplast.cli.tier.options import OwnedCall
 from keeplast.clock import SystemClock
+from keeplast.config.choice import SettingSources
 from keeplast.config.selection import select_directory
 from keeplast.config.sources import read_settings
 from keeplast.errors import CompactionError, InvalidError
@@ -38,26 +40,19 @@ IMPORTING = "importing"
 def import_directory(
     store: TieredStore,
     data_dir: Path,
+    call: OwnedCall,
+    sources: SettingSources,
     *,
-    topics: tuple[str, ...],
-    partitions: tuple[int, ...],
-    flags: tuple[str, ...],
-    config_file: Path | None,
-    broker_config: Path | None,
-    takes_over: bool,
     as_json: bool,
 ) -> tuple[int, dict[str, Any]]:
     """Import the chosen partitions, one after another, and say what each has now."""
-    chosen, warnings = select_directory(
-        data_dir, LocalFiles(), topics=topics, partitions=partitions, flags=flags,
-        config_file=config_file, broker_config=broker_config,
-    )  # fmt: skip
+    chosen, warnings = select_directory(data_dir, LocalFiles(), call.scope, sources)
     for warning in warnings:
         say(warning, kind="warning")
 
     def act_on(partition: TopicPartition, path: Path, settings: dict[str, str]) -> Act:
         return lambda progressed, replaced: store.import_directory(
-            partition, path, settings, progressed=progressed, takes_over=takes_over,
+            partition, path, settings, progressed=progressed, takes_over=call.take_over,
             replaced=replaced,
         )  # fmt: skip
 
@@ -71,19 +66,20 @@ def import_directory(
 def copy_directory(
     store: TieredStore,
     data_dir: Path,
-    partitions: Sequence[TopicPartition],
-    *,
+    call: OwnedCall,
     broker_config: Path | None,
-    takes_over: bool,
+    *,
     as_json: bool,
 ) -> tuple[int, dict[str, Any]]:
-    """Copy what those of ``partitions`` have gained that lie in ``data_dir``.
+    """Copy what those of the chosen partitions have gained that lie in ``data_dir``.
 
     How long its broker keeps tombstones decides what a copy can have missed; ``broker_config`` is
     where the broker says so.
     """
+    partitions = call.chosen(store)
     directory = open_data_directory(data_dir, LocalFiles())
-    settings = read_settings(directory.root, LocalFiles(), broker_config=broker_config)
+    sources = SettingSources(broker_config=broker_config)
+    settings = read_settings(directory.root, LocalFiles(), sources)
     for warning in settings.warnings_of_broker:
         say(warning, kind="warning")
     found = [(each, directory.find(each)) for each in partitions]
@@ -96,7 +92,7 @@ def copy_directory(
 
     def act_on(partition: TopicPartition, path: Path) -> Act:
         return lambda progressed, replaced: store.copy_directory(
-            partition, path, progressed=progressed, takes_over=takes_over,
+            partition, path, progressed=progressed, takes_over=call.take_over,
             retention_ms=settings.topic_config(partition.topic).delete_retention_ms,
             replaced=replaced,
         )  # fmt: skip

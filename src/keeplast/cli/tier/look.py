@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.frame import options
-from keeplast.cli.frame.guard import run_guarded
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.parameters import BrokerConfig, Json
 from keeplast.cli.show.output import JSON_VERSION
-from keeplast.cli.tier import options as shared
-from keeplast.cli.tier.options import Result, store_call
+from keeplast.cli.tier.options import StoreCall
 
 if TYPE_CHECKING:
     from keeplast.model.partition import TopicPartition
@@ -34,62 +33,57 @@ ErasedBy = Annotated[
 ]  # fmt: skip
 
 
+@command(
+    first=("store", "topics", "local"), example="keeplast tier status --store sqlite:///meta.db"
+)
 def status(
-    store: shared.Store,
-    topic: options.Topics = None,
-    partition: options.Partitions = None,
+    call: StoreCall,
     local: Local = None,
     erased_by: ErasedBy = False,
-    broker_config: options.BrokerConfig = None,
-    object_option: shared.ObjectOptions = None,
-    as_json: options.Json = False,
-) -> None:
+    broker_config: BrokerConfig = None,
+    as_json: Json = False,
+) -> Result:
     """Show each partition: what is cleaned and dirty, in which tier, and what waits to be removed.
 
     With `--local` the local log of a host is shown beside what is in object storage.
     """
+    from keeplast.cli.show.output import print_result, screen_width
+    from keeplast.cli.show.tier_status import (
+        erased_document,
+        erased_lines,
+        given_up_lines,
+        status_document,
+        status_parts,
+    )
+    from keeplast.model.topic_config import CleanerConfig
 
-    def body() -> Result:
-        from keeplast.cli.show.output import print_result, screen_width
-        from keeplast.cli.show.tier_status import (
-            erased_document,
-            erased_lines,
-            given_up_lines,
-            status_document,
-            status_parts,
-        )
-        from keeplast.model.topic_config import CleanerConfig
+    erasures = {}
+    places = _places(local)
+    with call.opened(broker_config=broker_config) as opened:
+        found = [opened.status(each, places(each)) for each in call.chosen(opened)]
+        given_up = [each for each in opened.forgotten() if call.scope.includes(each)]
+        if erased_by:
+            from keeplast.service.tier_pace import tier_pace
 
-        call = store_call(store, topic, partition, object_option, broker_config=broker_config)
-        erasures = {}
-        places = _places(local)
-        with call.opened() as opened:
-            found = [opened.status(each, places(each)) for each in call.chosen(opened)]
-            given_up = [each for each in opened.forgotten() if call.is_about(each)]
-            if erased_by:
-                from keeplast.service.tier_pace import tier_pace
-
-                pace = tier_pace(CleanerConfig(), [each.remote_bytes for each in found])
-                for each in found:
-                    erasures[each.partition] = opened.erased_by(
-                        each.partition, pace, places(each.partition)
-                    )
-        if not as_json:
-            print_result(
-                *status_parts(found, screen_width()), *erased_lines(erasures),
-                *given_up_lines(given_up),
-            )  # fmt: skip
-        documents = [
-            {**status_document(s), **erased_document(erasures.get(s.partition))} for s in found
-        ]
-        return 0, {
-            "version": JSON_VERSION, "partitions": documents,
-            "given_up": [
-                {"topic": each.topic, "partition": each.partition} for each in given_up
-            ],
-        }  # fmt: skip
-
-    run_guarded(body, as_json=as_json)
+            pace = tier_pace(CleanerConfig(), [each.remote_bytes for each in found])
+            for each in found:
+                erasures[each.partition] = opened.erased_by(
+                    each.partition, pace, places(each.partition)
+                )
+    if not as_json:
+        print_result(
+            *status_parts(found, screen_width()), *erased_lines(erasures),
+            *given_up_lines(given_up),
+        )  # fmt: skip
+    documents = [
+        {**status_document(s), **erased_document(erasures.get(s.partition))} for s in found
+    ]
+    return 0, {
+        "version": JSON_VERSION, "partitions": documents,
+        "given_up": [
+            {"topic": each.topic, "partition": each.partition} for each in given_up
+        ],
+    }  # fmt: skip
 
 
 def _places(local: Path | None) -> Callable[[TopicPartition], Path | None]:
@@ -111,31 +105,21 @@ def _places(local: Path | None) -> Callable[[TopicPartition], Path | None]:
     return place
 
 
-def verify(
-    store: shared.Store,
-    topic: options.Topics = None,
-    partition: options.Partitions = None,
-    object_option: shared.ObjectOptions = None,
-    as_json: options.Json = False,
-) -> None:
+@command(first=("store", "topics"), example="keeplast tier verify --store sqlite:///meta.db")
+def verify(call: StoreCall, as_json: Json = False) -> Result:
     """Read every live object and check the store's invariants; changes nothing."""
+    from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
+    from keeplast.cli.show.output import print_result
+    from keeplast.cli.show.progress import ProgressEvents
+    from keeplast.cli.show.tier_status import findings_document, findings_lines
 
-    def body() -> Result:
-        from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
-        from keeplast.cli.show.output import print_result
-        from keeplast.cli.show.progress import ProgressEvents
-        from keeplast.cli.show.tier_status import findings_document, findings_lines
-
-        call = store_call(store, topic, partition, object_option)
-        found = {}
-        with call.opened() as opened:
-            chosen = call.chosen(opened)
-            for each in chosen:
-                with ProgressEvents(f"reading {each}") as events:
-                    found[each] = opened.verify(each, events.progressed, events.planned)
-                if not as_json:
-                    print_result(*findings_lines({each: found[each]}))
-        code = CHECK_FAILED if any(found.values()) else DONE
-        return code, {"version": JSON_VERSION, "partitions": findings_document(found)}
-
-    run_guarded(body, as_json=as_json)
+    found = {}
+    with call.opened() as opened:
+        chosen = call.chosen(opened)
+        for each in chosen:
+            with ProgressEvents(f"reading {each}") as events:
+                found[each] = opened.verify(each, events.progressed, events.planned)
+            if not as_json:
+                print_result(*findings_lines({each: found[each]}))
+    code = CHECK_FAILED if any(found.values()) else DONE
+    return code, {"version": JSON_VERSION, "partitions": findings_document(found)}

@@ -1,4 +1,4 @@
-"""The options that the commands of ``keeplast tier`` share, spelled once, and what they open.
+"""The options that the commands of ``keeplast tier`` share, declared once, and what they open.
 
 Imports nothing heavy: the database and the object store are opened when a command's body runs.
 """
@@ -7,19 +7,27 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.frame.guard import run_guarded
-from keeplast.cli.frame.options import RUN
+from keeplast.cli.frame.options import (
+    LoopOptions,
+    MetricsOptions,
+    RunnerOptions,
+    ScopeOptions,
+    SettingOptions,
+    WorkOptions,
+    WorthOptions,
+)
+from keeplast.cli.frame.parameters import RUN, BrokerConfig, Receipt, Runner
 from keeplast.cli.frame.places import object_option
+from keeplast.cli.frame.wiring import RunnerName
 
 if TYPE_CHECKING:
-    from keeplast.cli.tier.steps import Step
     from keeplast.config.layers import Layer
     from keeplast.model.partition import TopicPartition
     from keeplast.store.tiered_store import TieredStore
@@ -28,21 +36,6 @@ OWNER = "Who does it"
 ROUNDS_MAX = 32
 """How many partitions of a store are worked on at once, however many cores a cluster has."""
 
-Store = Annotated[
-    str,
-    typer.Option(
-        "--store", metavar="URL", show_default=False,
-        help="The metadata store: sqlite:///FILE, or postgresql://USER@HOST/DATABASE with the "
-        "password in PGPASSWORD or ~/.pgpass.",
-    ),
-]  # fmt: skip
-DataDir = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DATA_DIR", show_default=False,
-        help="A Kafka log.dirs directory on this host, or one partition directory in it.",
-    ),
-]  # fmt: skip
 Objects = Annotated[
     str | None,
     typer.Option(
@@ -50,42 +43,11 @@ Objects = Annotated[
         help="Where the objects are: file://, s3://, gs:// or az://. Remembered by the store.",
     ),
 ]  # fmt: skip
-ObjectOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--object-option", metavar="KEY=VALUE",
-        help="An option of the object store, such as endpoint=http://host:port; repeatable. Give "
-        "secrets as KEY=@FILE or KEY=env:NAME, or leave them to AWS_ACCESS_KEY_ID and its like.",
-    ),
-]  # fmt: skip
-Master = Annotated[
-    str | None,
-    typer.Option(
-        "--master", metavar="URL", rich_help_panel=RUN,
-        help="Spark master; its executors read and write the objects themselves, file:// ones at "
-        "the same path on every host. Default: local[*].",
-    ),
-]  # fmt: skip
-Owner = Annotated[
-    str | None,
-    typer.Option(
-        "--owner", metavar="NAME", rich_help_panel=OWNER,
-        help="Who owns what this command changes. Default: the name of this host.",
-    ),
-]  # fmt: skip
-TakeOver = Annotated[
-    bool,
-    typer.Option(
-        "--take-over", rich_help_panel=OWNER,
-        help="Fence another owner, or another process of this one. What it does from then on is "
-        "refused.",
-    ),
-]  # fmt: skip
-GraceMs = Annotated[
-    int | None,
-    typer.Option(
-        "--grace-ms", metavar="MS", min=0,
-        help="How long replaced segments stay for readers that began before. Default: an hour.",
+DataDir = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DATA_DIR", show_default=False,
+        help="A Kafka log.dirs directory on this host, or one partition directory in it.",
     ),
 ]  # fmt: skip
 GarbageAgeMs = Annotated[
@@ -103,22 +65,46 @@ ExpiryReceipt = Annotated[
     ),
 ]  # fmt: skip
 
-Result = tuple[int, dict[str, Any]]
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreAddress:
+    """Which store a command opens."""
 
-@dataclass(frozen=True, slots=True)
-class StoreCall:
-    """Which store a command opens, as whom, and which of its partitions it is about."""
+    store: Annotated[
+        str,
+        typer.Option(
+            "--store", metavar="URL", show_default=False,
+            help="The metadata store: sqlite:///FILE, or postgresql://USER@HOST/DATABASE with the "
+            "password in PGPASSWORD or ~/.pgpass.",
+        ),
+    ]  # fmt: skip
+    object_options: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--object-option", metavar="KEY=VALUE",
+            help="An option of the object store, such as endpoint=http://host:port; repeatable. "
+            "Give "
+            "secrets as KEY=@FILE or KEY=env:NAME, or leave them to AWS_ACCESS_KEY_ID and its "
+            "like.",
+        ),
+    ] = ()  # fmt: skip
 
-    store: str
-    object_options: tuple[str, ...] = ()
-    owner: str | None = None
-    topics: tuple[str, ...] = ()
-    partitions: tuple[int, ...] = ()
-    broker_config: Path | None = None
+    @property
+    def owner_name(self) -> str:
+        """Return who owns what the command changes: the host unless somebody says otherwise."""
+        return socket.gethostname()
+
+    @property
+    def shown(self) -> str:
+        """Return the store's URL without a password."""
+        from keeplast.model.redaction import shown_url
+
+        return shown_url(self.store)
 
     @contextlib.contextmanager
-    def opened(self, objects: str | None = None) -> Iterator[TieredStore]:
+    def opened(
+        self, objects: str | None = None, broker_config: Path | None = None
+    ) -> Iterator[TieredStore]:
         """Open the store; InvalidError says which package or which argument is missing."""
         from functools import partial
 
@@ -136,29 +122,41 @@ class StoreCall:
                 "others than its owner could open the metadata store, which has the key of its "
                 f"filters; their rights are taken away. store={self.shown} mode={mode:04o}"
             )
-        topic_of = partial(topic_config, cluster=self._broker_settings())
+        topic_of = partial(topic_config, cluster=_broker_settings(broker_config))
         given = dict(object_option(text) for text in self.object_options)
         with open_store(
             self.store, objects, owner=self.owner_name, topic_of=topic_of, options=given
         ) as opened:
             yield opened
 
-    def _broker_settings(self) -> Mapping[str, str]:
-        """Return what a broker's file says, once its warnings are said."""
-        from keeplast.config.broker_config import read_broker_config
-        from keeplast.log.files import LocalFiles
 
-        if self.broker_config is None:
-            return {}
-        found = read_broker_config(self.broker_config, LocalFiles())
-        for warning in found.warnings:
-            _warn(warning)
-        return found.layer.cluster
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCall(StoreAddress):
+    """Which partitions of a store a command is about."""
+
+    scope: ScopeOptions
+
+    def chosen(self, opened: TieredStore) -> list[TopicPartition]:
+        """Return the chosen partitions; InvalidError when nothing in the store fits."""
+        from keeplast.errors import InvalidError
+
+        known = opened.partitions()
+        found = [each for each in known if self.scope.includes(each)]
+        if not found and not (self.scope.topics or self.scope.partitions):
+            _warn("the store has no partitions; keeplast tier import takes some in")
+        elif not found:
+            names = ", ".join(str(each) for each in known[:10]) or "none"
+            raise InvalidError(
+                f"no such partition in the store. topics={list(self.scope.topics)} "
+                f"partitions={list(self.scope.partitions)} there={names}"
+            )
+        return found
 
     def say_assumed(
         self,
         opened: TieredStore,
         partitions: Iterable[TopicPartition],
+        broker_config: Path | None,
         *,
         layers: Sequence[Layer] = (),
         is_forced: bool = False,
@@ -172,7 +170,7 @@ class StoreCall:
         from keeplast.cli.show.output import say
         from keeplast.config.assumed import assumed_of_kept, assumed_sentence
 
-        if self.broker_config is not None:
+        if broker_config is not None:
             return {}
         assumed = assumed_of_kept(
             (opened.state(each).settings for each in partitions), layers,
@@ -182,39 +180,127 @@ class StoreCall:
             say(assumed_sentence(assumed), kind="note")
         return assumed
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedCall(StoreCall):
+    """As whom a command changes partitions of a store."""
+
+    owner: Annotated[
+        str | None,
+        typer.Option(
+            "--owner", metavar="NAME", rich_help_panel=OWNER,
+            help="Who owns what this command changes. Default: the name of this host.",
+        ),
+    ] = None  # fmt: skip
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", rich_help_panel=OWNER,
+            help="Fence another owner, or another process of this one. What it does from then on "
+            "is "
+            "refused.",
+        ),
+    ] = False  # fmt: skip
+
     @property
     def owner_name(self) -> str:
         """Return who owns what the command changes: the host unless somebody says otherwise."""
         return self.owner or socket.gethostname()
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierRunnerOptions(RunnerOptions):
+    """Where rounds of a store are done: here, unless somebody says Spark."""
+
+    runner: Runner = RunnerName.LOCAL
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "--master", metavar="URL", rich_help_panel=RUN,
+            help="Spark master; its executors read and write the objects themselves, file:// ones "
+            "at "
+            "the same path on every host. Default: local[*].",
+        ),
+    ] = None  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraceOptions:
+    """How long replaced segments stay."""
+
+    grace_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--grace-ms", metavar="MS", min=0,
+            help="How long replaced segments stay for readers that began before. Default: an hour.",
+        ),
+    ] = None  # fmt: skip
+
     @property
-    def shown(self) -> str:
-        """Return the store's URL without a password."""
-        from keeplast.model.redaction import shown_url
+    def milliseconds(self) -> int:
+        """Return what was asked for, or what is usual."""
+        from keeplast.store.tiered_store import GRACE_MS_DEFAULT
 
-        return shown_url(self.store)
+        return GRACE_MS_DEFAULT if self.grace_ms is None else self.grace_ms
 
-    def is_about(self, partition: TopicPartition) -> bool:
-        """Say whether a partition is one of those that were asked for."""
-        return (not self.topics or partition.topic in self.topics) and (
-            not self.partitions or partition.partition in self.partitions
-        )
 
-    def chosen(self, opened: TieredStore) -> list[TopicPartition]:
-        """Return the chosen partitions; InvalidError when nothing in the store fits."""
-        from keeplast.errors import InvalidError
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovalOptions:
+    """What is taken out of a store, by whom, and whether it is only said."""
 
-        known = opened.partitions()
-        found = [each for each in known if self.is_about(each)]
-        if not found and not (self.topics or self.partitions):
-            _warn("the store has no partitions; keeplast tier import takes some in")
-        elif not found:
-            names = ", ".join(str(each) for each in known[:10]) or "none"
-            raise InvalidError(
-                f"no such partition in the store. topics={list(self.topics)} "
-                f"partitions={list(self.partitions)} there={names}"
-            )
-        return found
+    call: OwnedCall
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes", help="Do it. Without, only say what would be lost, and exit with 4."
+        ),
+    ] = False  # fmt: skip
+    grace: GraceOptions
+    receipt: Annotated[
+        Path | None,
+        typer.Option("--receipt", metavar="FILE", help="Append a line for each partition changed."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierCleanOptions:
+    """What ``tier clean`` takes."""
+
+    call: OwnedCall
+    worth: WorthOptions
+    workers: TierRunnerOptions
+    work: WorkOptions
+    grace: GraceOptions
+    broker_config: BrokerConfig = None
+    receipt: Receipt = None
+
+
+DataDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help="Copy what the store's partitions gain in this Kafka log.dirs directory. It is only "
+        "read; its broker may be running.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierRunOptions:
+    """What ``tier run`` takes."""
+
+    call: OwnedCall
+    data_dir: DataDirectory = None
+    loop: LoopOptions
+    workers: TierRunnerOptions
+    work: WorkOptions
+    settings: SettingOptions
+    grace: GraceOptions
+    garbage_age_ms: GarbageAgeMs = None
+    receipt: Receipt = None
+    metrics: MetricsOptions
 
 
 def check_packages() -> None:
@@ -234,54 +320,17 @@ def check_packages() -> None:
         )
 
 
-def store_call(
-    store: str,
-    topic: list[str] | None = None,
-    partition: list[int] | None = None,
-    object_option: list[str] | None = None,
-    owner: str | None = None,
-    broker_config: Path | None = None,
-) -> StoreCall:
-    """Return the call that the values of the shared options make."""
-    return StoreCall(
-        store, tuple(object_option or ()), owner, tuple(topic or ()), tuple(partition or ()),
-        broker_config,
-    )  # fmt: skip
+def _broker_settings(path: Path | None) -> Mapping[str, str]:
+    """Return what a broker's file says, once its warnings are said."""
+    from keeplast.config.broker_config import read_broker_config
+    from keeplast.log.files import LocalFiles
 
-
-def each_partition(
-    call: StoreCall,
-    step_of: Callable[[], Step[Any]],
-    *,
-    as_json: bool,
-    with_forgotten: bool = False,
-    assumes_retention: bool = False,
-) -> None:
-    """Do a step for each chosen partition, and show what came of it.
-
-    ``with_forgotten`` takes those in that were given up; ``assumes_retention`` says that the step
-    removes what retention lets go, whose assumed defaults are said. What ``step_of`` raises is
-    about the call, and said before anything is opened.
-    """
-
-    def body() -> Result:
-        check_packages()
-        from keeplast.cli.tier.steps import do_each
-
-        step = step_of()
-        with call.opened() as opened:
-            gone = opened.forgotten() if with_forgotten else ()
-            also = [each for each in gone if call.is_about(each)]
-            # Where nothing but these fits, that is no mistake.
-            known = any(call.is_about(each) for each in opened.partitions())
-            chosen = call.chosen(opened) if known or not also else []
-            assumed = {}
-            if assumes_retention:
-                assumed = call.say_assumed(opened, chosen, cleans=False)
-            code, document = do_each(opened, sorted([*chosen, *also]), step, as_json=as_json)
-            return code, document | ({"assumed": assumed} if assumes_retention else {})
-
-    run_guarded(body, as_json=as_json)
+    if path is None:
+        return {}
+    found = read_broker_config(path, LocalFiles())
+    for warning in found.warnings:
+        _warn(warning)
+    return found.layer.cluster
 
 
 def _warn(message: str) -> None:

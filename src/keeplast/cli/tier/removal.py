@@ -10,31 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.frame import options
-from keeplast.cli.frame.guard import run_guarded
-from keeplast.cli.tier import options as shared
-from keeplast.cli.tier.options import Result, StoreCall, check_packages, store_call
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.parameters import Json
+from keeplast.cli.tier.options import OwnedCall, RemovalOptions, check_packages
 
 if TYPE_CHECKING:
     from keeplast.model.partition import TopicPartition
     from keeplast.store.tiered_store import TieredStore
 
-Yes = Annotated[
-    bool,
-    typer.Option(
-        "--yes", help="Do it. Without, only say what would be lost, and exit with 4."
-    ),
-]  # fmt: skip
-RemovalReceipt = Annotated[
-    Path | None,
-    typer.Option("--receipt", metavar="FILE", help="Append a line for each partition changed."),
-]
 
-
+@command(
+    first=("store", "topics", "to_offset"),
+    example="keeplast tier truncate --store sqlite:///meta.db --data-dir DATA_DIR",
+)
 def truncate(
-    store: shared.Store,
-    topic: options.Topics = None,
-    partition: options.Partitions = None,
+    options: RemovalOptions,
     to_offset: Annotated[
         int | None,
         typer.Option(
@@ -50,95 +40,69 @@ def truncate(
             "that the directory has no more of it.",
         ),
     ] = None,
-    yes: Yes = False,
-    grace_ms: shared.GraceMs = None,
-    receipt: RemovalReceipt = None,
-    object_option: shared.ObjectOptions = None,
-    owner: shared.Owner = None,
-    take_over: shared.TakeOver = False,
-    as_json: options.Json = False,
-) -> None:  # fmt: skip
+    as_json: Json = False,
+) -> Result:  # fmt: skip
     """Cut the end of a partition off that its broker has truncated, or that nobody wants.
 
     An unreplicated tail that was copied and is truncated later is another history than the
     directory's: it is copied no further until the store is cut too. Objects go with `collect`,
     when their grace has passed.
     """
+    check_packages()
+    from keeplast.cli.tier.removal_steps import remove_each, truncation
+    from keeplast.errors import InvalidError
+    from keeplast.log.data_directory import open_data_directory
+    from keeplast.log.files import LocalFiles
 
-    def body() -> Result:
-        check_packages()
-        from keeplast.cli.tier.removal_steps import remove_each, truncation
-        from keeplast.errors import InvalidError
-        from keeplast.log.data_directory import open_data_directory
-        from keeplast.log.files import LocalFiles
-
-        if (to_offset is None) == (data_dir is None):
-            raise InvalidError("give one of --to-offset and --data-dir")
-        call = store_call(store, topic, partition, object_option, owner)
-        with call.opened() as opened:
-            chosen = call.chosen(opened)
-            if to_offset is not None and len(chosen) != 1:
+    if (to_offset is None) == (data_dir is None):
+        raise InvalidError("give one of --to-offset and --data-dir")
+    with options.call.opened() as opened:
+        chosen = options.call.chosen(opened)
+        if to_offset is not None and len(chosen) != 1:
+            raise InvalidError(
+                "an offset is one partition's; name it with --topic and --partition. "
+                f"partitions={len(chosen)}"
+            )
+        paths: dict[TopicPartition, Path] = {}
+        if data_dir is not None:
+            directory = open_data_directory(data_dir, LocalFiles())
+            found = [(each, directory.find(each)) for each in chosen]
+            paths = {each: entry.path for each, entry in found if entry is not None}
+            chosen = list(paths)
+            if not chosen:
                 raise InvalidError(
-                    "an offset is one partition's; name it with --topic and --partition. "
-                    f"partitions={len(chosen)}"
+                    f"none of the store's partitions is in the directory. path={data_dir}"
                 )
-            paths: dict[TopicPartition, Path] = {}
-            if data_dir is not None:
-                directory = open_data_directory(data_dir, LocalFiles())
-                found = [(each, directory.find(each)) for each in chosen]
-                paths = {each: entry.path for each, entry in found if entry is not None}
-                chosen = list(paths)
-                if not chosen:
-                    raise InvalidError(
-                        f"none of the store's partitions is in the directory. path={data_dir}"
-                    )
-            step = truncation(
-                to_offset, paths, does=yes, grace_ms=grace_ms, takes_over=take_over,
-                receipt=receipt,
-            )  # fmt: skip
-            return remove_each(opened, chosen, step, does=yes, as_json=as_json)
-
-    run_guarded(body, as_json=as_json)
+        step = truncation(options, to_offset, paths)
+        return remove_each(opened, chosen, step, does=options.yes, as_json=as_json)
 
 
-def forget(
-    store: shared.Store,
-    topic: options.Topics = None,
-    partition: options.Partitions = None,
-    yes: Yes = False,
-    grace_ms: shared.GraceMs = None,
-    receipt: RemovalReceipt = None,
-    object_option: shared.ObjectOptions = None,
-    owner: shared.Owner = None,
-    take_over: shared.TakeOver = False,
-    as_json: options.Json = False,
-) -> None:
+@command(
+    first=("store", "topics", "yes"),
+    example="keeplast tier forget --store sqlite:///meta.db --topic orders",
+)
+def forget(options: RemovalOptions, as_json: Json = False) -> Result:
     """Give partitions up: they are in the store no more, and `collect` removes their objects.
 
     Name them with `--topic`. `import` takes one in anew, from its beginning.
     """
+    check_packages()
+    from keeplast.cli.tier.removal_steps import forgetting, remove_each
+    from keeplast.errors import InvalidError
 
-    def body() -> Result:
-        check_packages()
-        from keeplast.cli.tier.removal_steps import forgetting, remove_each
-        from keeplast.errors import InvalidError
-
-        if not topic:
-            raise InvalidError("name what to give up with --topic, and --partition for one of it")
-        call = store_call(store, topic, partition, object_option, owner)
-        with call.opened() as opened:
-            step = forgetting(does=yes, grace_ms=grace_ms, takes_over=take_over, receipt=receipt)
-            return remove_each(opened, _known(call, opened), step, does=yes, as_json=as_json)
-
-    run_guarded(body, as_json=as_json)
+    if not options.call.scope.topics:
+        raise InvalidError("name what to give up with --topic, and --partition for one of it")
+    with options.call.opened() as opened:
+        chosen = _known(options.call, opened)
+        return remove_each(opened, chosen, forgetting(options), does=options.yes, as_json=as_json)
 
 
-def _known(call: StoreCall, opened: TieredStore) -> list[TopicPartition]:
+def _known(call: OwnedCall, opened: TieredStore) -> list[TopicPartition]:
     """Return the chosen partitions; InvalidError says when they were given up already."""
     from keeplast.errors import InvalidError
 
-    gone = [each for each in opened.forgotten() if call.is_about(each)]
-    if gone and not any(call.is_about(each) for each in opened.partitions()):
+    gone = [each for each in opened.forgotten() if call.scope.includes(each)]
+    if gone and not any(call.scope.includes(each) for each in opened.partitions()):
         raise InvalidError(
             "given up already; keeplast tier collect removes the objects. "
             f"partitions={', '.join(map(str, gone))}"

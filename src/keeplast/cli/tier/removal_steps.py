@@ -13,51 +13,44 @@ from rich.console import RenderableType
 
 from keeplast.cli.frame.exit_codes import DONE, REFUSED
 from keeplast.cli.show.sizes import format_bytes, format_counted
+from keeplast.cli.tier.options import RemovalOptions
 from keeplast.cli.tier.steps import Step, do_each
 from keeplast.log.files import LocalFiles
 from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
 from keeplast.service.receipts import receipt_to
 from keeplast.store.removal import Removal
-from keeplast.store.tiered_store import GRACE_MS_DEFAULT, TieredStore
+from keeplast.store.tiered_store import TieredStore
 
 
 def truncation(
-    offset: int | None,
-    paths: Mapping[TopicPartition, Path],
-    *,
-    does: bool,
-    grace_ms: int | None,
-    takes_over: bool,
-    receipt: Path | None,
+    options: RemovalOptions, offset: int | None, paths: Mapping[TopicPartition, Path]
 ) -> Step[Removal]:
     """Cut partitions at ``offset``, or where their directories in ``paths`` say; or plan it."""
-    write_line = receipt_to(LocalFiles(), receipt)
+    write_line = receipt_to(LocalFiles(), options.receipt)
 
     def act(store: TieredStore, each: TopicPartition) -> Removal:
         path = paths.get(each)
-        if not does:
+        if not options.yes:
             return store.removals.plan_truncation(each, offset, directory=path)
         return store.removals.truncate(
-            each, offset, directory=path, takes_over=takes_over, receipt=write_line,
-            grace_ms=GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
+            each, offset, directory=path, takes_over=options.call.take_over, receipt=write_line,
+            grace_ms=options.grace.milliseconds,
         )  # fmt: skip
 
     return Step(act, _document, _shown)
 
 
-def forgetting(
-    *, does: bool, grace_ms: int | None, takes_over: bool, receipt: Path | None
-) -> Step[Removal]:
+def forgetting(options: RemovalOptions) -> Step[Removal]:
     """Give partitions up, or plan it."""
-    write_line = receipt_to(LocalFiles(), receipt)
+    write_line = receipt_to(LocalFiles(), options.receipt)
 
     def act(store: TieredStore, each: TopicPartition) -> Removal:
-        if not does:
+        if not options.yes:
             return store.removals.plan_forgetting(each)
         return store.removals.forget(
-            each, takes_over=takes_over, receipt=write_line,
-            grace_ms=GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
+            each, takes_over=options.call.take_over, receipt=write_line,
+            grace_ms=options.grace.milliseconds,
         )  # fmt: skip
 
     return Step(act, _document, _shown)

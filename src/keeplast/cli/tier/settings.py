@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from keeplast.cli.frame import options
-from keeplast.cli.tier import options as shared
-from keeplast.cli.tier.options import each_partition, store_call
-
-if TYPE_CHECKING:
-    from keeplast.cli.tier.steps import Step
-    from keeplast.store.migration import Migration
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.parameters import MEMORY_DEFAULT, BrokerConfig, Cores, Flags, Json, Memory
+from keeplast.cli.tier.options import OwnedCall, check_packages
 
 Unset = Annotated[
-    list[str] | None,
+    tuple[str, ...],
     typer.Option("--unset", metavar="KEY", help="A setting to take out; repeatable."),
 ]
 Plan = Annotated[bool, typer.Option("--plan", help="Only say what would follow; changes nothing.")]
@@ -28,52 +24,48 @@ DropKeyless = Annotated[
 ]
 
 
+@command(
+    first=("store", "flags", "topics"),
+    example="keeplast tier configure --store sqlite:///meta.db --topic t --config segment.ms=1",
+)
 def configure(
-    store: shared.Store,
-    config: options.Config = None,
-    broker_config: options.BrokerConfig = None,
-    unset: Unset = None,
-    topic: options.Topics = None,
-    partition: options.Partitions = None,
+    call: OwnedCall,
+    flags: Flags = (),
+    broker_config: BrokerConfig = None,
+    unset: Unset = (),
     plan: Plan = False,
     drop_keyless: DropKeyless = False,
-    cores: options.Cores = None,
-    memory: options.Memory = options.MEMORY_DEFAULT,
-    object_option: shared.ObjectOptions = None,
-    owner: shared.Owner = None,
-    take_over: shared.TakeOver = False,
-    as_json: options.Json = False,
-) -> None:
+    cores: Cores = None,
+    memory: Memory = MEMORY_DEFAULT,
+    as_json: Json = False,
+) -> Result:
     """Change what is kept with partitions: `--config cleanup.policy=compact,delete`.
 
     A topic that becomes compacted is read once first. Records without a key belong to no key and
     would go: they are counted, and the change is refused until `--drop-keyless` confirms it.
     """
+    check_packages()
+    from keeplast.cli.tier.steps import each_partition, settings_step
+    from keeplast.model.size import parse_size
 
-    def step() -> Step[Migration]:
-        from keeplast.cli.tier.steps import settings_step
-        from keeplast.model.size import parse_size
-
-        return settings_step(
-            _changes(config, unset), plans=plan, drops_keyless=drop_keyless, takes_over=take_over,
-            cores=cores, memory_bytes=parse_size(memory, "--memory"),
-        )  # fmt: skip
-
-    call = store_call(store, topic, partition, object_option, owner, broker_config)
-    each_partition(call, step, as_json=as_json)
+    step = settings_step(
+        _changes(flags, unset), plans=plan, drops_keyless=drop_keyless,
+        takes_over=call.take_over, cores=cores, memory_bytes=parse_size(memory, "--memory"),
+    )  # fmt: skip
+    return each_partition(call, step, as_json=as_json, broker_config=broker_config)
 
 
-def _changes(config: list[str] | None, unset: list[str] | None) -> dict[str, str | None]:
+def _changes(flags: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, str | None]:
     """Return the changes by key; InvalidError without any, or for one that cannot be read."""
     from keeplast.errors import InvalidError
 
     changes: dict[str, str | None] = {}
-    for text in config or ():
+    for text in flags:
         key, separator, value = text.partition("=")
         if not separator or not key:
             raise InvalidError(f"give KEY=VALUE. --config={text}")
         changes[key.strip()] = value.strip()
-    changes.update(dict.fromkeys(unset or ()))
+    changes.update(dict.fromkeys(unset))
     if not changes:
         raise InvalidError("say what to change: --config KEY=VALUE, or --unset KEY")
     return changes

@@ -16,6 +16,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from keeplast.cli.frame import wiring
+from keeplast.cli.frame.command import Result
 from keeplast.cli.frame.exit_codes import DONE, error_exit_code
 from keeplast.cli.frame.guard import error_document
 from keeplast.cli.frame.wiring import RunnerName
@@ -25,6 +26,7 @@ from keeplast.cli.show.output import JSON_VERSION, print_result, say
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.cli.show.rows import new_table
 from keeplast.cli.show.sizes import format_bytes, format_count, format_counted
+from keeplast.cli.tier.options import GraceOptions, OwnedCall, StoreCall
 from keeplast.clock import SystemClock
 from keeplast.errors import CompactionError
 from keeplast.log.files import LocalFiles
@@ -32,7 +34,7 @@ from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
 from keeplast.service.receipts import receipt_to
 from keeplast.store.migration import Migration
-from keeplast.store.tiered_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT, TieredStore
+from keeplast.store.tiered_store import GARBAGE_AGE_MS_DEFAULT, TieredStore
 from keeplast.survey.receipt_book import clock_notes
 from keeplast.survey.report import CleanReport, ExpiryReport, PartitionReport
 from keeplast.survey.wording import sentences
@@ -71,6 +73,33 @@ def do_each(
     return code, {"version": JSON_VERSION, "partitions": documents}
 
 
+def each_partition(
+    call: StoreCall,
+    step: Step[Any],
+    *,
+    as_json: bool,
+    broker_config: Path | None = None,
+    with_forgotten: bool = False,
+    assumes_retention: bool = False,
+) -> Result:
+    """Do a step for each chosen partition, and show what came of it.
+
+    ``with_forgotten`` takes those in that were given up; ``assumes_retention`` says that the step
+    removes what retention lets go, whose assumed defaults are said.
+    """
+    with call.opened(broker_config=broker_config) as opened:
+        gone = opened.forgotten() if with_forgotten else ()
+        also = [each for each in gone if call.scope.includes(each)]
+        # Where nothing but these fits, that is no mistake.
+        known = any(call.scope.includes(each) for each in opened.partitions())
+        chosen = call.chosen(opened) if known or not also else []
+        assumed = {}
+        if assumes_retention:
+            assumed = call.say_assumed(opened, chosen, broker_config, cleans=False)
+        code, document = do_each(opened, sorted([*chosen, *also]), step, as_json=as_json)
+        return code, document | ({"assumed": assumed} if assumes_retention else {})
+
+
 def receipt_writer(path: Path | None) -> Callable[[bytes], None] | None:
     """Return what appends receipts; warns when the clock is behind the last one there."""
     for note in sentences(clock_notes(LocalFiles(), path, SystemClock().now_ms())):
@@ -79,20 +108,16 @@ def receipt_writer(path: Path | None) -> Callable[[bytes], None] | None:
 
 
 def expiry_step(
-    *,
-    grace_ms: int | None,
-    takes_over: bool,
-    receipt: Path | None,
-    log_start: int | None = None,
+    call: OwnedCall, grace: GraceOptions, receipt: Path | None, log_start: int | None
 ) -> Step[ExpiryReport]:
     """Let go what retention and the log start offset let go."""
-    grace = GRACE_MS_DEFAULT if grace_ms is None else grace_ms
     write_line = receipt_writer(receipt)
 
     def act(store: TieredStore, each: TopicPartition) -> ExpiryReport:
         return store.expire(
-            each, takes_over=takes_over, grace_ms=grace, receipt=write_line, log_start=log_start
-        )
+            each, takes_over=call.take_over, grace_ms=grace.milliseconds, receipt=write_line,
+            log_start=log_start,
+        )  # fmt: skip
 
     def document(done: ExpiryReport) -> dict[str, Any]:
         return {
@@ -116,12 +141,12 @@ def _expired_parts(done: Mapping[TopicPartition, ExpiryReport]) -> list[Renderab
     return [*([] if table is None else [table]), *([""] if table and lines else []), *lines]
 
 
-def collection_step(*, garbage_age_ms: int | None, takes_over: bool) -> Step[Collected]:
+def collection_step(call: OwnedCall, garbage_age_ms: int | None) -> Step[Collected]:
     """Remove replaced segments whose grace has passed, and objects that nobody names."""
     age = GARBAGE_AGE_MS_DEFAULT if garbage_age_ms is None else garbage_age_ms
 
     def act(store: TieredStore, each: TopicPartition) -> Collected:
-        return store.collect(each, takes_over=takes_over, garbage_age_ms=age)
+        return store.collect(each, takes_over=call.take_over, garbage_age_ms=age)
 
     return Step(act, asdict, _collected_parts)
 

@@ -22,7 +22,7 @@ RunnerFor = Callable[[FileSystem], AbstractContextManager[Runner]]
 """Gives the runner of rounds on some files; one that serves several is not closed by leaving it."""
 
 
-class Place(Protocol):
+class LogPlace(Protocol):
     """Where the logs of one call lie.
 
     Its errors are those of a partition when they are CompactionError or OSError; others end a call.

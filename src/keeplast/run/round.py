@@ -10,8 +10,8 @@
     commit    wave by wave, the oldest offsets first            Rounds._commit: place.publish
               and when all of it is in place, once              Rounds._settle: place.checkpoint
 
-Where logs lie is behind :class:`~keeplast.run.place.Place`. A failure ends one partition's round:
-what its wave has staged is removed, the checkpoint stays. Kafka: ``Cleaner.doClean``.
+Where logs lie is behind :class:`~keeplast.run.place.LogPlace`. A failure ends the round of one
+partition: what its wave has staged is removed, the checkpoint stays. Kafka: ``Cleaner.doClean``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from keeplast.rewrite.runner import Runner
 from keeplast.rewrite.task import TaskResult
 from keeplast.run.events import Events
 from keeplast.run.foresight import cut
-from keeplast.run.place import Place, RunnerFor
+from keeplast.run.place import LogPlace, RunnerFor
 from keeplast.run.publishing import Ended, Publishing
 from keeplast.run.room import next_together
 from keeplast.run.round_reports import failed_report, in_order, round_report
@@ -39,7 +39,7 @@ class Rounds:
     """The rounds of one call; ``check_stop`` raises StoppedError when it is to end."""
 
     request: CleanRequest
-    place: Place
+    place: LogPlace
     runner_for: RunnerFor
     clock: Clock
     events: Events

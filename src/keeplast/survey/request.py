@@ -43,9 +43,10 @@ class PartitionRequest:
 
 @dataclass(frozen=True, slots=True)
 class CleanRequest:
-    """A call of clean or plan.
+    """A call of clean or plan, for logs in directories and for one in a store.
 
-    ``rounds`` None means until ``end_offset`` reaches the bound. Offsets given here stand in place
+    ``rounds`` None means until ``end_offset`` reaches the bound, as always in a store, where a
+    round has chunks. Offsets given here stand in place
     of what the directory says and apply to every partition of the call: each may hold a round
     back, and so may a clock that is behind; what would lift a limit is refused by whoever writes,
     unless ``is_unsafe`` lets it stand as given (:mod:`keeplast.survey.given`). ``target`` None

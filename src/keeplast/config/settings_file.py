@@ -20,6 +20,7 @@ from tomlkit.items import Comment, Table
 from keeplast.config.choice import USUAL_SOURCES, SettingSources
 from keeplast.config.definition import (
     Definition,
+    Scope,
     Synonym,
     Value,
     cluster_spellings,
@@ -33,6 +34,8 @@ from keeplast.config.values import value_text, written_value
 from keeplast.errors import ConflictError, InvalidError
 from keeplast.log.files import FileSystem
 from keeplast.log.lock import edited
+
+TOPICS_SHOWN_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,8 @@ def change_settings(
         made.append(Change(key, definition, was, now, removed[key]))
     hazards = [hazard for each in judged for hazard in after.hazards(each)]
     warnings = [*_warnings(made, changes, str(path)), *hazards]
+    if topic is None:
+        warnings += _own_values(after, [e for e in made if changes[e.key] is not None], topics_here)
     return Edit(path, tuple(made), tuple(warnings))
 
 
@@ -223,6 +228,24 @@ def _toml_value(value: Value) -> object:
     if isinstance(value, tuple):
         return list(value) if len(value) > 1 else "".join(value)
     return value
+
+
+def _own_values(
+    after: Settings, made: Sequence[Change], topics_here: Sequence[str]
+) -> Iterator[str]:
+    """Yield which topics a cluster's new value does not reach, because they have their own."""
+    for each in made:
+        values = {topic: after.effective(each.definition, topic) for topic in topics_here}
+        kept = {t: value for t, value in values.items() if value.scope is Scope.TOPIC}
+        if each.definition.scope is not Scope.TOPIC or not kept:
+            continue
+        named = sorted(kept)[:TOPICS_SHOWN_MAX]
+        shown = ", ".join(f"{topic}={value_text(kept[topic].value)}" for topic in named)
+        more = f" and {len(kept) - len(named)} more" if len(kept) > len(named) else ""
+        yield (
+            "topics keep a value of their own, which beats the cluster's; change it with --topic. "
+            f"key={each.key} topics={shown}{more}"
+        )
 
 
 def _warnings(

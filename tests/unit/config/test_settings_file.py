@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,7 +41,7 @@ def change(
     topic: str | None = None,
     *,
     environment: Mapping[str, str] | None = None,
-    topics_here: tuple[str, ...] = (),
+    topics_here: Sequence[str] = (),
 ) -> Edit:
     return change_settings(
         root,
@@ -278,3 +278,22 @@ def test_a_named_file_may_be_a_link_and_keeps_its_mode(tmp_path: Path) -> None:
     assert '[topic.t]\n"segment.ms" = 5\n' == real.read_text()
     assert link.is_symlink()
     assert 0o640 == real.stat().st_mode & 0o777
+
+
+def test_a_clusters_value_says_which_topics_keep_their_own(tmp_path: Path) -> None:
+    change(tmp_path, {"retention.ms": "5"}, topic="own")
+    edit = change(tmp_path, {"retention.ms": "7"}, topics_here=("own", "other"))
+    assert (
+        "topics keep a value of their own, which beats the cluster's; change it with --topic. "
+        "key=retention.ms topics=own=5",
+    ) == edit.warnings
+    assert () == change(tmp_path, {"segment.ms": "7"}, topics_here=("own", "other")).warnings
+    assert () == change(tmp_path, {"retention.ms": "8"}, topic="own").warnings
+
+
+def test_only_the_first_of_many_topics_are_named(tmp_path: Path) -> None:
+    topics = [f"t{number:02d}" for number in range(12)]
+    for topic in topics:
+        change(tmp_path, {"retention.ms": "5"}, topic=topic)
+    (warning,) = change(tmp_path, {"retention.ms": "7"}, topics_here=topics).warnings
+    assert warning.endswith("t09=5 and 2 more")

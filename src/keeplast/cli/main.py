@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -23,9 +25,13 @@ from keeplast.cli.plan import plan
 from keeplast.cli.receipt import receipt
 from keeplast.cli.run import run
 from keeplast.cli.show.output import claim_stdout
+from keeplast.cli.show.voice import Voice
 from keeplast.cli.status import status
 from keeplast.cli.tier.main import tier
 from keeplast.cli.verify import verify
+
+LOG_FILE = "--log-file"
+VOICE_FLAGS = ("--quiet", "-q", "--verbose", "-v")
 
 
 class CheckedGroup(TyperGroup):
@@ -43,8 +49,32 @@ class CheckedGroup(TyperGroup):
                 raise typer.BadParameter(
                     f"argument {number} is empty; is a variable not set? argument={text!r}"
                 )
-        found: list[str] = super().parse_args(ctx, args)
+        found: list[str] = super().parse_args(ctx, voice_first(args))
         return found
+
+
+def voice_first(args: Sequence[str]) -> list[str]:
+    """Return the arguments with those of the voice in front, wherever they stood.
+
+    They are about every command, and people write them at its end. Behind ``--`` nothing is one.
+    """
+    front: list[str] = []
+    rest = list(args)
+    end = rest.index("--") if "--" in rest else len(rest)
+    at = 0
+    while at < end:
+        name, equals, _ = rest[at].partition("=")
+        if rest[at] in VOICE_FLAGS or (name == LOG_FILE and equals):
+            width = 1
+        elif rest[at] == LOG_FILE and at + 1 < end:
+            width = 2
+        else:
+            at += 1
+            continue
+        front += rest[at : at + width]
+        del rest[at : at + width]
+        end -= width
+    return [*front, *rest]
 
 
 app = typer.Typer(
@@ -64,14 +94,41 @@ app = typer.Typer(
     "4 refused, 5 failed, 130 and 143 stopped by a signal.",
 )
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
     ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet",
+            "-q",
+            help="Say errors and warnings only, and draw no progress. This and the next two may "
+            "stand anywhere on the line.",
+        ),
+    ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            "-v",
+            help="Say each round as it ends, and where in keeplast an error comes from.",
+        ),
+    ] = False,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(
+            LOG_FILE,
+            metavar="FILE",
+            help="Append all that is said to this file too, with the time, also when quiet.",
+        ),
+    ] = None,
 ) -> None:
     """Log compaction for Kafka-format logs, outside the broker, on Spark."""
     if version:
         typer.echo(f"keeplast {__version__}")
         raise typer.Exit
+    context.with_resource(Voice(is_quiet=quiet, is_verbose=verbose, path=log_file))
 
 
 for command in (

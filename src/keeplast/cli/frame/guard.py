@@ -22,7 +22,8 @@ import typer
 
 from keeplast.cli.frame import exit_codes
 from keeplast.cli.show.fault import fault_text
-from keeplast.cli.show.output import JSON_VERSION, print_document, say
+from keeplast.cli.show.output import JSON_VERSION, print_document, say, say_trace
+from keeplast.cli.show.voice import voice
 from keeplast.errors import CompactionError, CorruptError
 from keeplast.model.redaction import without_secrets
 
@@ -45,6 +46,7 @@ def run_guarded(
 
 def _ended(body: Callable[[], tuple[int, dict[str, Any] | None]], *, as_json: bool) -> int:
     try:
+        voice().open()
         code, document = body()
     except KeyboardInterrupt:
         code, document = exit_codes.INTERRUPTED, _stopped("SIGINT")
@@ -58,10 +60,12 @@ def _ended(body: Callable[[], tuple[int, dict[str, Any] | None]], *, as_json: bo
     except (CompactionError, OSError) as error:
         code, document = exit_codes.error_exit_code(error), error_document(error)
         say(fault_text(error), kind="error")
+        if voice().is_verbose:
+            say_trace(without_secrets(traceback.format_exc()))
     except typer.Exit:
         raise
     except Exception as error:  # noqa: BLE001 - the loop that owns the command: code 5, not 1
-        sys.stderr.write(without_secrets(traceback.format_exc()))
+        say_trace(without_secrets(traceback.format_exc()))
         code, document = exit_codes.FAILED, error_document(error)
     if as_json and document is not None:
         try:

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from keeplast.cleaner.section import LogFigures
 from keeplast.cli.show.table_fit import fit_table
+from keeplast.cli.show.voice import voice
 from keeplast.log.object_paths import shown
 from keeplast.model.escapes import printable
 
@@ -67,15 +68,29 @@ def clear_screen() -> None:
 
 
 def say(message: str, *, kind: str | None = None) -> None:
-    """Print a line to stderr; ``kind`` is a word such as ``warning`` before it."""
+    """Print a line to stderr; ``kind`` is a word such as ``warning`` before it.
+
+    A quiet command keeps back what is neither an error nor a warning; the log file has all lines.
+    """
     prefix = f"{kind}: " if kind else ""
-    sys.stderr.write(fitting(f"{prefix}{shown(printable(message))}\n", sys.stderr.encoding))
-    sys.stderr.flush()
+    line = f"{prefix}{shown(printable(message))}"
+    voice().keep(line)
+    if voice().says(kind):
+        sys.stderr.write(fitting(f"{line}\n", sys.stderr.encoding))
+        sys.stderr.flush()
+
+
+def say_trace(trace: str) -> None:
+    """Print to stderr where an error comes from, which is many lines."""
+    voice().keep(trace)
+    sys.stderr.write(trace)
 
 
 def stderr_console() -> Console:
-    """Return a console for progress."""
-    return _console(sys.stderr)
+    """Return a console for progress; nothing shows on it while a command is quiet."""
+    console = _console(sys.stderr)
+    console.quiet = voice().is_quiet
+    return console
 
 
 _PLAIN = str.maketrans("█▓▒░╱│━·…→", "#=-.!|_,~>")

@@ -22,6 +22,7 @@ from rich.progress import (
 
 from keeplast.cli.show.output import say, stderr_console
 from keeplast.cli.show.tables import round_sentence
+from keeplast.cli.show.voice import voice
 from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
 from keeplast.survey.report import RoundReport
@@ -94,19 +95,29 @@ class ProgressEvents:
 
     def finished(self, partition: TopicPartition, report: RoundReport) -> None:
         """Say it in a line where there is no bar."""
+        words = f"{self._what} {partition}: {round_sentence(report)}"
         if self._progress is None:
-            say(f"{self._what} {partition}: {round_sentence(report)}")
+            say(words)
+        elif voice().is_verbose:
+            self._above(words)
+        else:
+            voice().keep(words)
 
     def noted(self, message: str) -> None:
         """Say how work will be done, above the bar."""
         if self._progress is not None:
-            self._console.print(printable(message), soft_wrap=True)
+            self._above(message)
         else:
             say(message)
 
     def warned(self, message: str) -> None:
         """Say it at once, above the bar."""
-        if self._progress is not None:
-            self._console.print(f"warning: {printable(message)}", soft_wrap=True)
+        if self._progress is not None and not voice().is_quiet:
+            self._above(f"warning: {message}")
         else:
             say(message, kind="warning")
+
+    def _above(self, message: str) -> None:
+        """Print a line above the bar."""
+        voice().keep(message)
+        self._console.print(printable(message), soft_wrap=True)

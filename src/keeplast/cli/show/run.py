@@ -120,7 +120,7 @@ class RunLines(ProgressEvents):
     def _line(self, text: str) -> None:
         moment = time_text(self._clock.now_ms()).partition(".")[0].partition(" ")[2]
         if self._console.is_terminal:
-            self._console.print(f"{moment}  {printable(text)}", soft_wrap=True)
+            self._above(f"{moment}  {text}")
         else:
             say(f"{moment}  {text}")
 

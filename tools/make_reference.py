@@ -100,9 +100,10 @@ What each command takes, and what it leaves behind.
 `--json` prints one document on stdout and nothing else, whatever happens; progress, warnings and
 Spark's output go to stderr. Sizes are bytes, or a number with `k`, `m`, `g` or `t`.
 
-Of every command, anywhere on its line: `--quiet` (`-q`) says errors and warnings only, `--verbose` (`-v`) says each round as
-it ends and where an error comes from, `--log-file FILE` keeps all that is said, with the time. `NO_COLOR` switches colours
-off; `keeplast --install-completion` lets the shell complete.
+Of every command, anywhere on its line: `--quiet` (`-q`) says errors and warnings only, `--verbose`
+(`-v`) says each round as it ends and where an error comes from, `--log-file FILE` keeps all that is
+said, with the time. `NO_COLOR` switches colours off; `keeplast --install-completion` lets the shell
+complete.
 """
 
 METRICS_HEAD = f"""# Metrics

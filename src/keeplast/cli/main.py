@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,8 @@ from keeplast.cli.tier.main import tier
 from keeplast.cli.verify import verify
 
 LOG_FILE = "--log-file"
+HELP_COLUMNS_MIN = 90
+"""Tables of options need so many columns; below, names of options would be cut."""
 VOICE_FLAGS = ("--quiet", "-q", "--verbose", "-v")
 
 
@@ -39,6 +42,13 @@ class CheckedGroup(TyperGroup):
 
     As a path it would mean the current directory, and be cleaned wherever somebody happens to be.
     """
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; on a narrow screen one whose help cuts no option's name."""
+        found = super().get_command(ctx, cmd_name)
+        if found is not None and shutil.get_terminal_size().columns < HELP_COLUMNS_MIN:
+            _make_plain(found)
+        return found
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Look at every argument of the command line before any command does."""
@@ -51,6 +61,13 @@ class CheckedGroup(TyperGroup):
                 )
         found: list[str] = super().parse_args(ctx, voice_first(args))
         return found
+
+
+def _make_plain(command: Any) -> None:
+    """Have the help of a command, and of those below it, in plain lines that fold."""
+    command.rich_markup_mode = None
+    for below in getattr(command, "commands", {}).values():
+        _make_plain(below)
 
 
 def voice_first(args: Sequence[str]) -> list[str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+import typer
 
 import keeplast as package
+from keeplast.cli.main import app
 from tests.unit.cli.conftest import Run
 
 Command = Callable[..., Run]
@@ -35,3 +38,22 @@ def test_the_shell_completes_commands_and_options(
     monkeypatch.setenv("COMP_CWORD", "1")
     monkeypatch.setenv("COMP_WORDS", "keeplast del")
     assert "delete-records" == keeplast().out.strip()
+
+
+def commands_below(group: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        yield (*names, name)
+        if hasattr(command, "commands"):
+            yield from commands_below(command, (*names, name))
+
+
+@pytest.mark.parametrize("columns", [40, 80, 100])
+def test_no_help_cuts_the_name_of_an_option(
+    keeplast: Command, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    found = list(commands_below(typer.main.get_command(app)))
+    assert len(found) > 25
+    for names in found:
+        run = keeplast(*names, "--help")
+        assert (0, []) == (run.code, [line for line in run.out.splitlines() if "…" in line]), names

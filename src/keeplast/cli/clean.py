@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.guard import StopSignals
@@ -14,16 +16,27 @@ if TYPE_CHECKING:
     from keeplast.survey.report import CleanReport
     from keeplast.survey.request import CleanRequest
 
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="Change nothing, and say what would be done: the same as keeplast plan."
+    ),
+]
+
 
 @command(
     first=("topics", "to", "runner"), example="keeplast clean DATA_DIR --topic orders --to COPY"
 )
-def clean(options: CleanOptions, as_json: Json = False) -> Result:
+def clean(options: CleanOptions, dry_run: DryRun = False, as_json: Json = False) -> Result:
     """Drop the records that a later one with the same key supersedes, as Kafka's cleaner does.
 
     The broker must be stopped, or the directory be a copy: its lock is taken and held. A round that
     fails leaves the partition as it was.
     """
+    if dry_run:
+        from keeplast.cli.plan import say_plan
+
+        return say_plan(options, exact=False, as_json=as_json)
     from keeplast.cli.frame.call import report_call
     from keeplast.cli.frame.verdict import is_stopped, report_errors, report_exit_code
     from keeplast.cli.show.expiry import expiry_table

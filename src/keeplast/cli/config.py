@@ -109,8 +109,16 @@ def check(
 )
 def get(
     key: Key,
-    data_dir: DataDir,
     settings: SettingOptions,
+    data_dir: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[DATA_DIR]",
+            help="The data directory, or a partition in it. Default: what counts without any, by "
+            "options, environment and Kafka's defaults.",
+            show_default=False,
+        ),
+    ] = None,
     topic: Topic = None,
     as_json: Json = False,
 ) -> Result:

@@ -30,7 +30,7 @@ from keeplast.config.definitions import DEFINITIONS
 from keeplast.config.layers import file_layer, file_problems, find_definition, warnings_of
 from keeplast.config.settings import Settings
 from keeplast.config.settings_file import change_settings
-from keeplast.config.sources import read_settings, read_text
+from keeplast.config.sources import read_settings, read_spoken_settings, read_text
 from keeplast.config.values import value_text
 from keeplast.errors import CompactionError, InvalidError
 from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory, open_data_directory
@@ -153,7 +153,7 @@ def _check_broker_file(file: Path, *, as_json: bool) -> Result:
 
 def get_value(
     key: str,
-    data_dir: Path,
+    data_dir: Path | None,
     topic: str | None,
     sources: SettingSources,
     *,
@@ -161,13 +161,18 @@ def get_value(
 ) -> Result:
     """Print the value that counts."""
     definition = find_definition(key)
-    directory = open_data_directory(data_dir, LocalFiles())
-    settings = read_settings(directory.root, LocalFiles(), sources)
+    if data_dir is None:
+        root, settings = Path(), read_spoken_settings(LocalFiles(), sources)
+    else:
+        directory = open_data_directory(data_dir, LocalFiles())
+        root, settings = directory.root, read_settings(directory.root, LocalFiles(), sources)
+        _warn_of_topic(directory, topic)
     found = settings.effective(definition, topic)
-    _warn_of_topic(directory, topic)
     if not as_json:
         print_result(value_text(found.value) if found.value is not None else "")
-        say(f"{definition.key}: {origin_text(definition, found, directory.root)}")
+        origin = origin_text(definition, found, root)
+        nowhere = "" if data_dir is not None else "; of no data directory: give DATA_DIR for one"
+        say(f"{definition.key}: {origin}{nowhere}")
     return DONE, _document(
         topic=topic, **(definition_row(definition) | value_row(definition, found))
     )

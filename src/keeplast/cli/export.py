@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.options import RunnerOptions, ScopeOptions, SettingOptions
+from keeplast.cli.frame.options import RunnerOptions, ScopeOptions, SettingOptions, memory_size
 from keeplast.cli.frame.parameters import (
     MEMORY_DEFAULT,
     TASK_MEMORY_DEFAULT,
@@ -119,16 +119,9 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
 
 def _source(options: ExportOptions) -> SourceOptions:
     """Return what is read, in the words of the data source."""
-    from keeplast.model.size import parse_size
     from keeplast.pipeline.source_options import OBJECT_PREFIX, read_options
-    from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 
-    memory_bytes = parse_size(options.memory, "--memory")
-    if memory_bytes < MEMORY_BYTES_MIN:
-        raise InvalidError(
-            "memory is less than a worker can work in; give at least 32m. "
-            f"--memory={options.memory}"
-        )
+    memory_bytes = memory_size(options.memory)
     given = {
         OBJECT_PREFIX + key: value for key, value in map(object_option, options.object_options)
     }

@@ -57,6 +57,11 @@ def plan(
         from keeplast.cli.compare import compare_strategies
 
         return compare_strategies(options, first=first, as_json=as_json)
+    return say_plan(options, exact=exact, as_json=as_json)
+
+
+def say_plan(options: CleanOptions, *, exact: bool, as_json: bool) -> Result:
+    """Say what a clean with these options would do; returns exit code and document."""
     from keeplast.cli.frame.call import report_call
     from keeplast.cli.frame.verdict import report_errors, report_exit_code
     from keeplast.cli.show.expiry import expiry_table

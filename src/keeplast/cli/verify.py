@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.options import ScopeOptions, SettingOptions
+from keeplast.cli.frame.options import ScopeOptions, SettingOptions, memory_size
 from keeplast.cli.frame.parameters import FACTS, MEMORY_DEFAULT, RUN, Json, NowMs, ObjectOptions
 from keeplast.cli.frame.places import place, recipe_for
 from keeplast.errors import InvalidError
@@ -130,7 +130,6 @@ def _reports(options: VerifyOptions) -> Iterator[VerificationReport]:
     from keeplast.cli.verify_pairs import find_pairs
     from keeplast.config.sources import read_settings
     from keeplast.inspect.verification import Verifier, VerifySettings
-    from keeplast.model.size import parse_size
     from keeplast.survey.receipt_book import read_entries, rounds_of
 
     files = recipe_for(options.places, options.object_options).open()
@@ -156,7 +155,7 @@ def _reports(options: VerifyOptions) -> Iterator[VerificationReport]:
                 topic=settings.topic_config(pair.partition.topic),
                 cleaner=settings.cleaner_config(),
                 now_ms=options.now_ms,
-                memory_bytes=parse_size(options.memory, "--memory"),
+                memory_bytes=memory_size(options.memory),
             ),
         )
         mine = [each for each in receipts if each.partition == pair.partition]

@@ -67,12 +67,17 @@ def _broker(path: Path | None, files: FileSystem, root: Path | None = None) -> B
 
 
 def read_cleaner_config(files: FileSystem, sources: SettingSources) -> CleanerConfig:
-    """Return the cleaner's settings where there is no data directory, as they are now.
+    """Return the cleaner's settings where there is no data directory, as they are now."""
+    return read_spoken_settings(files, sources).cleaner_config()
+
+
+def read_spoken_settings(files: FileSystem, sources: SettingSources) -> Settings:
+    """Return the settings where there is no data directory, as they are now.
 
     Errors are those of :func:`read_settings`; without a ``config_file`` there is no file.
     """
     broker = _broker(sources.broker_config, files)
-    return Settings(read_layers(files, sources), broker=broker).cleaner_config()
+    return Settings(read_layers(files, sources), broker=broker)
 
 
 def read_layers(files: FileSystem, sources: SettingSources) -> list[Layer]:

@@ -442,3 +442,26 @@ def test_a_line_of_a_brokers_file_that_cannot_be_used_costs_no_session(
     run = keeplast("clean", data_dir, *COMPACT, "--broker-config", data_dir / "server.properties")
     assert (2, []) == (run.code, coordinator.opened)
     assert "line=2" in run.err
+
+
+@pytest.mark.parametrize("command", ["plan", "clean", "run"])
+@pytest.mark.parametrize("size", ["0", "1", "31m"])
+def test_too_little_memory_is_refused_with_the_least_that_works(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path, command: str, size: str
+) -> None:
+    run = keeplast(command, data_dir, *COMPACT, "--memory", size)
+    assert 2 == run.code
+    assert f"too little to work with; give at least 32m. --memory={size!r}" in run.err
+    assert [] == coordinator.requests
+
+
+def test_a_dry_run_is_a_plan(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
+) -> None:
+    dry = keeplast("clean", data_dir, *COMPACT, "--dry-run")
+    assert (0, False) == (dry.code, coordinator.exact)
+    planned = keeplast("plan", data_dir, *COMPACT)
+    assert planned.out == dry.out
+    coordinator.exact = None
+    keeplast("clean", data_dir, *COMPACT)
+    assert coordinator.exact is None

@@ -199,3 +199,15 @@ def test_what_is_set_is_judged_with_the_brokers_file(keeplast: Command, tmp_path
     change = ("config", "set", "min.compaction.lag.ms=20", tmp_path / "data")
     assert 2 == keeplast(*change, "--broker-config", file).code
     assert 0 == keeplast(*change).code
+
+
+def test_get_without_a_directory_says_what_counts_without_one(
+    keeplast: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = keeplast("config", "get", "retention.ms")
+    assert (0, "604800000") == (run.code, run.out.strip())
+    assert "retention.ms: default; of no data directory: give DATA_DIR for one" in run.err
+    monkeypatch.setenv("KEEPLAST_LOG_RETENTION_MS", "7")
+    assert "7" == keeplast("config", "get", "retention.ms").out.strip()
+    given = keeplast("config", "get", "retention.ms", "--topic", "t", "--config", "retention.ms=2h")
+    assert "7200000" == given.out.strip()

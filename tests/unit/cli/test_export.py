@@ -255,7 +255,7 @@ def test_an_export_that_is_stopped_leaves_nothing_behind(
     [
         (["--topic", "orderz"], "did you mean"),
         (["--partition", "9"], "no such partition"),
-        (["--memory", "5k"], "give at least 32m. --memory=5k"),
+        (["--memory", "5k"], "give at least 32m. --memory='5k'"),
     ],
 )
 def test_mistakes_are_usage_errors(

@@ -139,6 +139,13 @@ class RunnerOptions:
     cores: Cores = None
 
 
+def memory_size(text: str) -> int:
+    """Return what ``--memory`` says, in bytes; InvalidError below what a worker can work in."""
+    from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+
+    return parse_size(text, "--memory", least=MEMORY_BYTES_MIN)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOptions:
     """What a round may hold in memory, and how its work is cut."""
@@ -166,8 +173,8 @@ class WorkOptions:
 
     @property
     def memory_bytes(self) -> int:
-        """Return the size in bytes; InvalidError when it is none."""
-        return parse_size(self.memory, "--memory")
+        """Return the size in bytes; InvalidError when it is none, or too little."""
+        return memory_size(self.memory)
 
     @property
     def task_memory_bytes(self) -> int:

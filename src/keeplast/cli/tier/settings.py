@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.options import memory_size
 from keeplast.cli.frame.parameters import MEMORY_DEFAULT, BrokerConfig, Cores, Flags, Json, Memory
 from keeplast.cli.tier.options import OwnedCall, check_packages
 
@@ -46,11 +47,10 @@ def configure(
     """
     check_packages()
     from keeplast.cli.tier.steps import each_partition, settings_step
-    from keeplast.model.size import parse_size
 
     step = settings_step(
         _changes(flags, unset), plans=plan, drops_keyless=drop_keyless,
-        takes_over=call.take_over, cores=cores, memory_bytes=parse_size(memory, "--memory"),
+        takes_over=call.take_over, cores=cores, memory_bytes=memory_size(memory),
     )  # fmt: skip
     return each_partition(call, step, as_json=as_json, broker_config=broker_config)
 

@@ -9,11 +9,11 @@ import pytest
 
 from keeplast.clock import SystemClock
 from keeplast.log.files import LocalFiles
+from keeplast.model.document import encode
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
-from keeplast.survey.report import round_to_json
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.archive import names
 from tests.support.cases import lay_out, load_case, rounds, topic_config
@@ -49,9 +49,9 @@ def test_plan_has_exact_bounds_and_estimates_what_is_sound(
         coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
         planned = coordinator.plan(request).partitions[0].rounds[-1]
         counted = coordinator.plan(request, exact=True).partitions[0].rounds[-1]
-    document = round_to_json(planned)
+    document = encode(planned)
     json.dumps(document)
-    exact = round_to_json(counted)
+    exact = encode(counted)
     assert [exact[key] for key in EXACT] == [document[key] for key in EXACT]
     assert None is planned.stats
     # Damage in what was sampled is left to the exact plan; otherwise there is an estimate of what

@@ -66,4 +66,4 @@ def clean(options: CleanOptions, dry_run: DryRun = False, as_json: Json = False)
     for message in report_errors(report):
         say(message, kind="error")
     code = stopped_by[0] if stopped_by else report_exit_code(report)
-    return code, report.to_json()
+    return code, report

@@ -18,7 +18,7 @@ from keeplast.cli.frame.options import CleanOptions
 from keeplast.cli.frame.verdict import report_errors, report_exit_code
 from keeplast.cli.show.compare import render
 from keeplast.cli.show.fault import fault_text
-from keeplast.cli.show.output import JSON_VERSION, print_result, say
+from keeplast.cli.show.output import print_result, say
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.config.sources import read_settings
 from keeplast.errors import CompactionError, InvalidError
@@ -70,11 +70,11 @@ def compare_strategies(options: CleanOptions, *, first: int, as_json: bool) -> R
                 code = max(code, error_exit_code(error))
                 documents.append({**head, "error": error_document(error)["error"]})
                 continue
-            documents.append({**head, "error": None, **to_json(preview)})
+            documents.append({**head, "error": None, **preview_document(preview)})
             if not as_json:
                 print_result(*render(preview))
     documents.sort(key=lambda each: (each["topic"], each["partition"]))
-    return code or DONE, {"version": JSON_VERSION, "partitions": documents}
+    return code or DONE, {"partitions": documents}
 
 
 def without_strategy(flags: Sequence[str]) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ def _preview(
     )
 
 
-def to_json(preview: StrategyPreview) -> dict[str, Any]:
+def preview_document(preview: StrategyPreview) -> dict[str, Any]:
     """Return one partition as the document shows it; keys are hexadecimal."""
     spread = preview.spread
     return {

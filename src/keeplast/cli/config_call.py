@@ -18,7 +18,7 @@ from keeplast.cli.show.config import (
     value_row,
     values_table,
 )
-from keeplast.cli.show.output import JSON_VERSION, print_result, say
+from keeplast.cli.show.output import print_result, say
 from keeplast.cli.show.sizes import format_counted
 from keeplast.config.broker_config import (
     broker_problems,
@@ -240,4 +240,4 @@ def _warn_of_topic(directory: DataDirectory, topic: str | None) -> None:
 
 
 def _document(**parts: object) -> dict[str, Any]:
-    return {"version": JSON_VERSION, **parts}
+    return parts

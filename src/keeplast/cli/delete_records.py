@@ -87,7 +87,7 @@ def delete_records(
     )
     if not as_json:
         print_result(*_lines(report, dry_run=dry_run, removes=remove))
-    return DONE, {**report.to_json(), "dry_run": dry_run}
+    return DONE, {**report.as_document(), "dry_run": dry_run}
 
 
 def _lines(report: DeleteRecordsReport, *, dry_run: bool, removes: bool) -> list[str]:

@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -71,7 +71,7 @@ def doctor(
     """
     from rich.text import Text
 
-    from keeplast.cli.show.output import JSON_VERSION, print_result
+    from keeplast.cli.show.output import print_result
     from keeplast.cli.show.rows import new_table
     from keeplast.model.escapes import printable
 
@@ -83,7 +83,7 @@ def doctor(
             table.add_row(each.name, each.state.value, Text(printable(each.words)))
         words = "nothing is in the way" if not problems else f"{problems} in the way of a clean"
         print_result(table, "", words)
-    document = {"version": JSON_VERSION, "checks": [asdict(each) for each in found]}
+    document = {"checks": found}
     return CHECK_FAILED if problems else DONE, document
 
 

@@ -22,7 +22,6 @@ from keeplast.cli.frame.parameters import (
 )
 from keeplast.cli.frame.places import object_option, place
 from keeplast.cli.frame.wiring import check_runner, open_runner, say_start
-from keeplast.cli.show.output import JSON_VERSION
 from keeplast.errors import InvalidError, installing
 from keeplast.log.object_paths import shown
 from keeplast.model.escapes import printable
@@ -110,9 +109,8 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
         print_result(printable(f"exported to {done.target}"), "", _table(done))
         say(f"go on reading with startingOffsets as in {done.target / '_offsets.json'}")
     return DONE, {
-        "version": JSON_VERSION,
-        "target": str(done.target),
-        "partitions": [each.to_json() for each in done.partitions],
+        "target": done.target,
+        "partitions": done.partitions,
         "offsets": done.offsets(),
     }
 

@@ -70,13 +70,13 @@ def inspect(
         return _file_inspected(path, files, limit, as_json=as_json)
     if not as_json:
         print_result(*view.render(screen_width()))
-    return CORRUPT if view.findings.is_corrupt else DONE, view.to_json()
+    return CORRUPT if view.findings.is_corrupt else DONE, view
 
 
 def _file_inspected(path: Path, files: FileSystem, limit: int, *, as_json: bool) -> Result:
     from keeplast.cli.frame.exit_codes import CORRUPT, DONE
     from keeplast.cli.show.file import view_file
-    from keeplast.cli.show.output import JSON_VERSION, print_result, say
+    from keeplast.cli.show.output import print_result, say
 
     view = view_file(path, files)
     count = len(view.rows)
@@ -85,13 +85,12 @@ def _file_inspected(path: Path, files: FileSystem, limit: int, *, as_json: bool)
     if view.problem is not None:
         say(f"wrong {view.kind}: {view.problem}", kind="error")
     document = {
-        "version": JSON_VERSION,
-        "path": str(path),
+        "path": path,
         "kind": view.kind,
         "entries": view.entries(limit),
         "truncated": count > limit,
         "problems": []
         if view.problem is None
-        else [{"severity": "corrupt", "path": str(path), "problem": view.problem}],
+        else [{"severity": "corrupt", "path": path, "problem": view.problem}],
     }
     return CORRUPT if view.problem else DONE, document

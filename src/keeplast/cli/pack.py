@@ -84,7 +84,7 @@ def pack(
             f"    --conf spark.pyspark.driver.python={sys.executable} \\",
             f"    {entry_point()} clean DATA_DIR",
         )
-    return DONE, done.to_json()
+    return DONE, done
 
 
 def entry_point() -> Path:

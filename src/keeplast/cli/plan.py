@@ -95,4 +95,4 @@ def say_plan(options: CleanOptions, *, exact: bool, as_json: bool) -> Result:
         print_result("", closing_line(report, done="to be cleaned"))
     for message in report_errors(report):
         say(message, kind="error")
-    return report_exit_code(report), report.to_json()
+    return report_exit_code(report), report

@@ -36,7 +36,7 @@ def show(
 ) -> Result:
     """Show each round: its clock and range, what it read and wrote, and what went and why."""
     from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.cli.show.output import JSON_VERSION, print_result
+    from keeplast.cli.show.output import print_result
     from keeplast.cli.show.receipt import receipts_table
     from keeplast.errors import InvalidError
     from keeplast.log.files import LocalFiles
@@ -50,5 +50,5 @@ def show(
     receipts = read_entries(file, LocalFiles())
     if not as_json:
         print_result(receipts_table(receipts))
-    document = {"version": JSON_VERSION, "receipts": [each.document for each in receipts]}
+    document = {"receipts": [each.document for each in receipts]}
     return DONE, document

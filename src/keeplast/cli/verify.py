@@ -89,7 +89,7 @@ def verify(options: VerifyOptions, as_json: Json = False) -> Result:
     """
     from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
     from keeplast.cli.show.outcome import checks_line
-    from keeplast.cli.show.output import JSON_VERSION, print_result
+    from keeplast.cli.show.output import print_result
     from keeplast.cli.show.verify import render
     from keeplast.inspect.verdicts import Verdict
 
@@ -103,11 +103,7 @@ def verify(options: VerifyOptions, as_json: Json = False) -> Result:
     if not as_json and (len(reports) != 1 or Verdict.UNJUDGED in verdicts):
         print_result("", checks_line(reports, is_strict=options.strict))
     fails = Verdict.BROKEN in verdicts or (options.strict and Verdict.UNJUDGED in verdicts)
-    document = {
-        "version": JSON_VERSION,
-        "partitions": [report.to_json() for report in reports],
-    }
-    return CHECK_FAILED if fails else DONE, document
+    return CHECK_FAILED if fails else DONE, {"partitions": reports}
 
 
 def _check_places(options: VerifyOptions) -> None:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from keeplast.errors import CompactionError, CorruptError
 from keeplast.format import offset_index, time_index, txn_index
@@ -28,6 +27,7 @@ from keeplast.inspect.aborted_scan import AbortedScan
 from keeplast.inspect.epoch_check import EpochCheck
 from keeplast.inspect.log_rows import Row, batch_row, record_row
 from keeplast.log.files import FileSystem, reading
+from keeplast.model.document import shown_fields
 from keeplast.model.offsets import NO_TIMESTAMP, RELATIVE_OFFSET_MAX
 from keeplast.read.log_reader import read_segment
 
@@ -46,16 +46,10 @@ class Finding:
     expected: str | None = None
     found: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def as_document(self) -> dict[str, object]:
         """Return it for the document."""
-        return {
-            "severity": self.severity,
-            "path": self.path,
-            "position": self.position,
-            "problem": self.problem,
-            "expected": self.expected,
-            "found": self.found,
-        }
+        head = {"severity": self.severity, "path": self.path, "position": self.position}
+        return head | shown_fields(self)
 
 
 @dataclass(slots=True)
@@ -127,12 +121,12 @@ class SegmentView:
     magics: Counter[int] = field(default_factory=Counter)
     codecs: Counter[str] = field(default_factory=Counter)
 
-    def to_json(self) -> dict[str, Any]:
+    def as_document(self) -> dict[str, object]:
         """Return it for the document."""
         return {
             "base_offset": self.base_offset,
             "end_offset": self.end_offset,
-            "path": str(self.path),
+            "path": self.path,
             "size_bytes": self.size_bytes,
             "valid_bytes": self.valid_bytes,
             "modified_ms": self.modified_ms,
@@ -140,7 +134,7 @@ class SegmentView:
             "batches": self.batches,
             "records": self.records,
             "max_timestamp": self.max_timestamp,
-            "magics": {str(magic): count for magic, count in sorted(self.magics.items())},
+            "magics": dict(sorted(self.magics.items())),
             "codecs": dict(sorted(self.codecs.items())),
         }
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from keeplast.cleaner.shapes import Ground, Shape, ShapeChoice
 from keeplast.clock import SystemClock
@@ -69,7 +69,7 @@ class ExportedPartition:
     choice: ShapeChoice
     tasks: int
 
-    def to_json(self) -> dict[str, Any]:
+    def as_document(self) -> dict[str, object]:
         """Return the partition's part of the document."""
         return {
             "topic": self.partition.topic,
@@ -77,7 +77,7 @@ class ExportedPartition:
             "end_offset": self.end_offset,
             "records": self.records,
             "size_bytes": self.size_bytes,
-            "shape": str(self.choice.shape),
+            "shape": self.choice.shape,
             "buckets": self.choice.buckets,
             "tasks": self.tasks,
             "why": self.choice.why,

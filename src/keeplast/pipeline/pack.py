@@ -22,7 +22,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Protocol
 
 from keeplast.columns import kernel
 from keeplast.errors import InvalidError, RefusedError
@@ -76,17 +76,16 @@ class Pack:
     processor: str
     python: Path
 
-    def to_json(self) -> dict[str, Any]:
+    def as_document(self) -> dict[str, object]:
         """Return the document that ``--json`` prints."""
         return {
-            "version": 1,
-            "path": str(self.path),
+            "path": self.path,
             "bytes": self.size_bytes,
             "unpacked_bytes": self.unpacked_bytes,
             "packages": dict(self.packages),
             "kernels": self.kernels,
             "processor": self.processor,
-            "python": str(self.python),
+            "python": self.python,
         }
 
 

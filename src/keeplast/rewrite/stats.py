@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
+from keeplast.model.document import shown_fields
+
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
@@ -95,6 +97,13 @@ class FilterStats:
     bytes_read: int = 0
     written: int = 0
     bytes_written: int = 0
+
+    def as_document(self) -> dict[str, object]:
+        """Return what a document shows: the counters, and the shares."""
+        return {
+            **shown_fields(self), "share_skipped": self.share_skipped,
+            "share_of_segments": self.share_of_segments,
+        }  # fmt: skip
 
     @property
     def share_skipped(self) -> float | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from keeplast.cleaner.retention import ExpiryRule
 from keeplast.errors import CorruptError, InvalidError, RefusedError
@@ -21,13 +20,13 @@ from keeplast.log.lock import locked
 from keeplast.log.log_start import follow_log_start, raise_log_start
 from keeplast.log.partition_log import find_tail, list_partition
 from keeplast.log.recovery import recover_swap
+from keeplast.model.document import shown_fields
 from keeplast.rewrite.kernels import load_kernels
 from keeplast.run.expiry import expire, settle, survey_expiry
 from keeplast.run.removal import remove_files
 from keeplast.run.shield import shielded
 from keeplast.survey.given import check_lifts
 from keeplast.survey.log_bounds import find_bounds, load_checkpoints
-from keeplast.survey.report import JSON_VERSION
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.wording import lift_words
 
@@ -71,22 +70,10 @@ class DeleteRecordsReport:
         """True when the log start moves; an offset below it is no error and does nothing."""
         return self.log_start > self.log_start_before
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the document that ``--json`` prints."""
-        return {
-            "version": JSON_VERSION,
-            "topic": self.topic,
-            "partition": self.partition,
-            "changed": self.changed,
-            "log_start_before": self.log_start_before,
-            "log_start": self.log_start,
-            "high_watermark": self.high_watermark,
-            "log_end": self.log_end,
-            "below": [_segment_to_json(segment) for segment in self.below],
-            "partly": None if self.partly is None else _segment_to_json(self.partly),
-            "removed": self.removed,
-            "lifts": list(self.lifts),
-        }
+    def as_document(self) -> dict[str, object]:
+        """Return what the document shows."""
+        head = {"topic": self.topic, "partition": self.partition, "changed": self.changed}
+        return head | shown_fields(self, "topic", "partition", "is_compacted")
 
 
 def delete_records(
@@ -201,7 +188,3 @@ def _removed(
     remove_files(files, expire(files, partition, survey, lambda: None), warned)
     settle(files, partition)
     return replace(report, removed=True)
-
-
-def _segment_to_json(segment: DeletedSegment) -> dict[str, int]:
-    return {"base": segment.base, "bytes": segment.bytes, "end_offset": segment.end_offset}

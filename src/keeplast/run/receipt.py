@@ -23,13 +23,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from keeplast.log.files import FileSystem, reading
+from keeplast.model.document import encode
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.run.round_reports import group_reports, round_report
 from keeplast.run.round_state import Round
 from keeplast.survey.notes import Lift
 from keeplast.survey.receipt_book import BYTES_MAX
-from keeplast.survey.report import ExpiryReport, expiry_to_json, round_to_json
+from keeplast.survey.report import ExpiryReport
 from keeplast.survey.wording import lift_words
 
 RECEIPT_VERSION = 2
@@ -118,7 +119,7 @@ def receipt_line(round_: Round, *, clean_to: int, is_unsafe: bool = False) -> by
             }
             for group in last.staged
         ],
-        "round": round_to_json(
+        "round": encode(
             replace(round_report(round_), groups=group_reports(last.groups), filters=None)
         ),
     }
@@ -166,6 +167,6 @@ def expiry_line(
             "retention.ms": topic.retention_ms,
             "retention.bytes": topic.retention_bytes,
         },
-        "expiry": expiry_to_json(report),
+        "expiry": encode(report),
     }
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"

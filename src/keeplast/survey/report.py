@@ -1,22 +1,21 @@
 """What a run says afterwards: the numbers of every round, and of every failure.
 
-The field names are the JSON document's; ``to_json`` is the only place where that is spelled.
+The field names are the JSON document's; ``as_document`` says what is shown in another way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from keeplast.cleaner.dating import Dating
 from keeplast.cleaner.reasons import SkipReason
 from keeplast.errors import CorruptError, error_text
+from keeplast.model.document import document_of, shown_fields
 from keeplast.rewrite.stats import FilterStats, Reasons, Stats, add_counters
 from keeplast.survey.notes import Note
 from keeplast.survey.wording import sentences, skip_words
-
-JSON_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,10 @@ class ErrorReport:
     message: str
     path: str | None = None
     position: int | None = None
+
+    def as_document(self) -> dict[str, object]:
+        """Return what the document shows."""
+        return {"class": self.error_class, **shown_fields(self, "error_class")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,14 @@ class RoundReport:
         """Return in words what limited the round."""
         return sentences(self.remarks)
 
+    def as_document(self) -> dict[str, object]:
+        """Return what the document shows: why in words, and the error without its exception."""
+        words = {"cause": "reason", "remarks": "notes"}
+        return {
+            words.get(name, name): getattr(self, words.get(name, name))
+            for name in shown_fields(self, "failure")
+        }
+
 
 def joined_reports(first: RoundReport, second: RoundReport) -> RoundReport:
     """Return the report of two chunks of one round: the bounds and the reason are the first's."""
@@ -170,6 +181,14 @@ class ExpiryReport:
         """Return the bytes of the segments that went."""
         return sum(segment.bytes for segment in self.segments)
 
+    def as_document(self) -> dict[str, object]:
+        """Return what the document shows: the error without its exception, and the sums."""
+        rules = {
+            rule: {"segments": count, "bytes": size}
+            for rule, (count, size) in self.by_rule().items()
+        }
+        return {**shown_fields(self, "failure"), "bytes": self.bytes, "by_rule": rules}
+
     def by_rule(self) -> dict[str, tuple[int, int]]:
         """Return segments and bytes by the rule they went by."""
         found: dict[str, tuple[int, int]] = {}
@@ -191,6 +210,14 @@ class PartitionReport:
     rounds: tuple[RoundReport, ...]
     expiry: ExpiryReport | None = None
 
+    def as_document(self) -> dict[str, object]:
+        """Return what the document shows: the last round, and all of them."""
+        last = self.rounds[-1].as_document() if self.rounds else {}
+        return {
+            "topic": self.topic, "partition": self.partition, **last, "rounds": self.rounds,
+            "expiry": self.expiry,
+        }  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class CleanReport:
@@ -206,21 +233,13 @@ class CleanReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the document that ``--json`` prints."""
+        return document_of(self)
+
+    def as_document(self) -> dict[str, object]:
+        """Return what the document shows."""
         return {
-            "version": JSON_VERSION,
-            "warnings": list(self.warnings),
-            "assumed": dict(self.assumed),
-            "partitions": [
-                {
-                    "topic": p.topic,
-                    "partition": p.partition,
-                    **(round_to_json(p.rounds[-1]) if p.rounds else {}),
-                    "rounds": [round_to_json(r) for r in p.rounds],
-                    "expiry": None if p.expiry is None else expiry_to_json(p.expiry),
-                }
-                for p in self.partitions
-            ],
-        }
+            "warnings": self.warnings, "assumed": self.assumed, "partitions": self.partitions,
+        }  # fmt: skip
 
 
 def describe_error(error: Exception) -> ErrorReport:
@@ -230,61 +249,3 @@ def describe_error(error: Exception) -> ErrorReport:
         path = str(error.filename)
     position = error.position if isinstance(error, CorruptError) else None
     return ErrorReport(type(error).__name__, error_text(error), path, position)
-
-
-def _plain(value: object) -> dict[str, Any]:
-    return {f.name: getattr(value, f.name) for f in fields(value)}  # type: ignore[arg-type]
-
-
-def round_to_json(r: RoundReport) -> dict[str, Any]:
-    """Return one round as the document shows it."""
-    words = {"cause": "reason", "remarks": "notes"}
-    document = {words.get(name, name): value for name, value in _plain(r).items()}
-    del document["failure"]
-    document["reason"] = r.reason
-    document["stats"] = _plain(r.stats) if r.stats else None
-    document["reasons"] = _plain(r.reasons) if r.reasons else None
-    document["estimate"] = _plain(r.estimate) if r.estimate else None
-    document["filters"] = _filters_to_json(r.filters)
-    document["dating"] = _plain(r.dating) if r.dating else None
-    document["groups"] = (
-        None if r.groups is None else [{"bases": list(g.bases), "bytes": g.bytes} for g in r.groups]
-    )
-    document["notes"] = list(r.notes)
-    document["error"] = _error_to_json(r.error)
-    return document
-
-
-def _filters_to_json(stats: FilterStats | None) -> dict[str, Any] | None:
-    if stats is None:
-        return None
-    return {
-        **_plain(stats),
-        "share_skipped": stats.share_skipped,
-        "share_of_segments": stats.share_of_segments,
-    }
-
-
-def expiry_to_json(e: ExpiryReport) -> dict[str, Any]:
-    """Return an expiry as the document shows it."""
-    document = _plain(e)
-    del document["failure"]
-    document["bytes"] = e.bytes
-    document["by_rule"] = {
-        rule: {"segments": count, "bytes": size} for rule, (count, size) in e.by_rule().items()
-    }
-    document["segments"] = [_plain(segment) for segment in e.segments]
-    document["notes"] = list(e.notes)
-    document["error"] = _error_to_json(e.error)
-    return document
-
-
-def _error_to_json(error: ErrorReport | None) -> dict[str, Any] | None:
-    if error is None:
-        return None
-    return {
-        "class": error.error_class,
-        "message": error.message,
-        "path": error.path,
-        "position": error.position,
-    }

@@ -46,7 +46,7 @@ def test_a_signal_behind_the_end_of_the_work_hides_no_result(
     with pytest.raises(typer.Exit) as left:
         run_guarded(body, as_json=True)
     assert left.value.exit_code == DONE
-    assert json.loads(capsys.readouterr().out) == {"partitions": ["cleaned"]}
+    assert ["cleaned"] == json.loads(capsys.readouterr().out)["partitions"]
     assert handlers == {each: signal.getsignal(each) for each in CODES}
 
 
@@ -66,7 +66,7 @@ def test_a_signal_while_the_result_is_printed_cuts_nothing_off(
     monkeypatch.setattr("keeplast.cli.frame.guard.print_document", disturbed)
     with pytest.raises(typer.Exit):
         run_guarded(body, as_json=True)
-    assert json.loads(capsys.readouterr().out) == {"partitions": []}
+    assert {"version": 1, "partitions": []} == json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("number", CODES)

@@ -30,6 +30,7 @@ from keeplast.inspect.verdicts import Verdict, VerificationReport
 from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
+from keeplast.model.document import encode
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.survey.receipt_book import RoundReceipt, read_receipts
 from keeplast.survey.request import CleanRequest, PartitionRequest
@@ -84,7 +85,7 @@ def test_two_rounds_hold_with_their_receipts(kept: Path) -> None:
     """Without them the tombstone at 20 would be gone before it had a horizon."""
     before, after = (kept / name / str(PARTITION) for name in ("before", "after"))
     report = verifier().verify_pair(before, after, receipts_of(kept))
-    assert Verdict.HOLDS is report.verdict, report.to_json()
+    assert Verdict.HOLDS is report.verdict, encode(report)
     alone = verifier(now_ms=LATE_MS).verify_pair(before, after)
     assert ["horizons"] == broken(alone)
 
@@ -187,7 +188,7 @@ def test_empty_logs_hold(tmp_path: Path, log_start: int) -> None:
         verifier().verify_pair(before, after),
         verifier().verify_replicas(before, after),
     ):
-        assert Verdict.HOLDS is report.verdict, report.to_json()
+        assert Verdict.HOLDS is report.verdict, encode(report)
 
 
 def test_log_that_has_lost_all_its_segments_is_broken(tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ def test_log_that_has_lost_all_its_segments_is_broken(tmp_path: Path) -> None:
     empty = tmp_path / "empty" / str(PARTITION)
     empty.mkdir(parents=True)
     report = verifier(now_ms=SECOND_MS).verify_pair(pair.before, empty)
-    assert {"winners", "untouched"} <= set(broken(report)), report.to_json()
+    assert {"winners", "untouched"} <= set(broken(report)), encode(report)
     (empty / f"{0:020d}.log.deleted").touch()
     assert ["readable"] == broken(verifier().verify_pair(pair.before, empty))
 
@@ -209,7 +210,7 @@ def test_replicas_cleaned_at_different_times_hold(tmp_path: Path) -> None:
         (late.after, early.before),
     ):
         report = verifier().verify_replicas(first, second)
-        assert Verdict.HOLDS is report.verdict, report.to_json()
+        assert Verdict.HOLDS is report.verdict, encode(report)
 
 
 def test_replica_that_lags_behind_holds(tmp_path: Path) -> None:
@@ -218,7 +219,7 @@ def test_replica_that_lags_behind_holds(tmp_path: Path) -> None:
     log.segments[BOUND].clear()
     log.save()
     report = verifier().verify_replicas(pair.after, pair.before)
-    assert Verdict.HOLDS is report.verdict, report.to_json()
+    assert Verdict.HOLDS is report.verdict, encode(report)
     assert "the logs end at 28 and 24" in report.notes
 
 
@@ -264,7 +265,7 @@ def test_old_formats_hold_after_conversion(tmp_path: Path) -> None:
     shutil.copytree(log.directory, before)
     log.clean()
     report = verifier(now_ms=log.now_ms).verify_pair(before, log.directory)
-    assert Verdict.HOLDS is report.verdict, report.to_json()
+    assert Verdict.HOLDS is report.verdict, encode(report)
 
 
 def test_memory_that_is_too_small_for_the_log_changes_nothing(tmp_path: Path) -> None:
@@ -279,7 +280,7 @@ def test_memory_that_is_too_small_for_the_log_changes_nothing(tmp_path: Path) ->
     report = verifier(now_ms=log.now_ms, memory_bytes=1, temporary=tmp_path).verify_pair(
         before, log.directory
     )
-    assert Verdict.HOLDS is report.verdict, report.to_json()
+    assert Verdict.HOLDS is report.verdict, encode(report)
     damaged = DamagedLog(log.directory)
     damaged.lose(5999)
     damaged.save()
@@ -360,7 +361,7 @@ def test_the_final_record_has_the_greatest_rank_and_not_the_last_offset() -> Non
 def test_report_is_json(tmp_path: Path) -> None:
     pair = make_pair(tmp_path)
     report = verifier().verify_pair(pair.before, pair.after)
-    document = json.loads(json.dumps(report.to_json()))
+    document = json.loads(json.dumps(encode(report)))
     assert "holds" == document["verdict"]
     assert {"name", "claim", "verdict", "count", "findings", "reasons"} == set(
         document["checks"][0]

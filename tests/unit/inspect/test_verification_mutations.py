@@ -22,6 +22,7 @@ from keeplast.format.record import Record
 from keeplast.inspect.verdicts import Verdict, VerificationReport
 from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.log.files import LocalFiles
+from keeplast.model.document import encode
 from tests.support.cleaned_pair import BOUND, LATE_MS, SECOND_MS, TOPIC, CleanedPair, make_pair
 from tests.support.damaged_log import DamagedLog, remade
 from tests.support.log_builder import START_MS
@@ -209,7 +210,7 @@ def test_damage_is_called_by_its_name(
     damage(log, DamagedLog(pair.before))
     log.save()
     report = judged(pair, after)
-    assert checks == broken(report), report.to_json()
+    assert checks == broken(report), encode(report)
     first = report.check(checks[0]).findings[0]
     assert words in first.problem, first
     assert offset == first.offset
@@ -217,7 +218,7 @@ def test_damage_is_called_by_its_name(
 
 def test_undamaged_log_holds_in_every_check(pair: CleanedPair) -> None:
     report = judged(pair, pair.after)
-    assert {Verdict.HOLDS} == {check.verdict for check in report.checks}, report.to_json()
+    assert {Verdict.HOLDS} == {check.verdict for check in report.checks}, encode(report)
 
 
 def test_finding_names_the_key(pair: CleanedPair, tmp_path: Path) -> None:
@@ -261,13 +262,13 @@ def test_wrong_index_entries_are_named(pair: CleanedPair, tmp_path: Path) -> Non
         (INDEX, offset_index.decode, offset_index.encode),
         (TIME_INDEX, time_index.decode, time_index.encode),
     ]
-    for kind, decode, encode in cases:
+    for kind, decode, write in cases:
         after = tmp_path / kind / pair.after.name
         shutil.copytree(pair.after, after)
         path = after / segment_file(0, kind)
         entries = decode(path.read_bytes())
         entries[1, 1] += 1
-        path.write_bytes(encode(entries))
+        path.write_bytes(write(entries))
         report = judged(pair, after)
         assert ["indexes"] == broken(report)
         assert path.name in report.check("indexes").findings[0].problem

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,7 @@ from keeplast.inspect.verdicts import Verdict
 from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import Buffer, FileSystem, LocalFiles, ReadHandle, WriteHandle
+from keeplast.model.document import encode
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.runner import Progressed
@@ -44,7 +46,7 @@ from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
 from keeplast.run.room import RESERVE_BYTES_MIN
 from keeplast.survey.receipt_book import read_receipts
-from keeplast.survey.report import RoundReport, round_to_json
+from keeplast.survey.report import RoundReport
 from tests.support.mixed_log import LEFT_ALONE, segments, write_mixed_log
 from tests.support.observed_files import ObservedFiles
 from tests.support.partition_maker import (
@@ -884,7 +886,7 @@ NOT_COUNTED = ("peak_rss_bytes", "segments_left_alone", "copied_bytes")
 
 def counted(report: RoundReport) -> dict[str, object]:
     """Return the parts of a report that do not depend on time or on having written."""
-    document = round_to_json(report)
+    document: dict[str, Any] = encode(report)
     stats = document["stats"]
     for name in list(stats):
         if name.endswith("seconds") or name in NOT_COUNTED:

@@ -18,11 +18,12 @@ from keeplast.format.control import ControlType
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import LocalFiles, ReadHandle
+from keeplast.model.document import encode
 from keeplast.model.strategy import SLOT_BYTES
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.rewrite.stats import Reasons, Stats
 from keeplast.survey import sample
-from keeplast.survey.report import Estimate, round_to_json
+from keeplast.survey.report import Estimate
 from keeplast.survey.request import CleanRequest
 from tests.support.partition_maker import (
     NOW_MS,
@@ -363,9 +364,9 @@ def test_disk_is_the_largest_group_in_place_and_the_log_at_a_target(tmp_path: Pa
 
 def test_document_tells_estimates_from_counts(tmp_path: Path) -> None:
     request = clean_request(write_partition(tmp_path, {0: one(0, b"a"), 1: one(1, b"b")}))
-    estimated = round_to_json(last_round(coordinator().plan(request)))
+    estimated = encode(last_round(coordinator().plan(request)))
     assert (None, None) == (estimated["stats"], estimated["reasons"])
     assert 1 == estimated["estimate"]["messages_read"]
-    counted = round_to_json(last_round(coordinator().plan(request, exact=True)))
+    counted = encode(last_round(coordinator().plan(request, exact=True)))
     assert (None, None) == (counted["estimate"], counted["disk_bytes"])
     assert 1 == counted["stats"]["messages_read"]

@@ -24,6 +24,7 @@ from keeplast.format.filename import (
 from keeplast.format.message_set import read_batches
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import LocalFiles
+from keeplast.model.document import encode
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.survey.report import RoundReport
@@ -230,7 +231,7 @@ def test_deleting_above_the_high_watermark_of_the_directory_is_refused(log: Path
         opened.delete_records(EXPIRING, before_offset=9, high_watermark=9)
     assert before == tree(log.parent)
     report = opened.delete_records(EXPIRING, before_offset=9, high_watermark=9, is_unsafe=True)
-    assert ["--high-watermark 9 is above the high watermark, 8"] == report.to_json()["lifts"]
+    assert ["--high-watermark 9 is above the high watermark, 8"] == encode(report)["lifts"]
     assert 9 == opened.log_start_offset()
 
 

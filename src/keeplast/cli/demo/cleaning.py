@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import keeplast
 from keeplast.cli.demo.history import History
@@ -49,7 +48,7 @@ class Outcome:
         """True when a reader gets exactly what it must."""
         return not self.wrong_keys
 
-    def to_json(self) -> dict[str, Any]:
+    def as_document(self) -> dict[str, object]:
         """Return the part's document."""
         return {
             "name": self.name,

@@ -14,7 +14,6 @@ import typer
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import Json, Runner
 from keeplast.cli.frame.wiring import RunnerName
-from keeplast.cli.show.output import JSON_VERSION
 
 if TYPE_CHECKING:
     from keeplast.cli.demo.cleaning import Outcome
@@ -109,10 +108,9 @@ def _shown(git: Path, runner: RunnerName, *, as_json: bool) -> Result:
             say(message, kind="error")
     is_equal = all(outcome.is_equal for outcome in outcomes)
     document = {
-        "version": JSON_VERSION,
         "runner": str(runner),
         "equal": is_equal,
-        "parts": [outcome.to_json() for outcome in outcomes],
+        "parts": outcomes,
     }
     failed = max(report_exit_code(report) for report in reports)
     return failed or (DONE if is_equal else CHECK_FAILED), document

@@ -106,7 +106,7 @@ def show_tier(runner: RunnerName, *, as_json: bool) -> tuple[int, dict[str, Any]
         outcome = _Story(Path(scratch), runner, tell, stack).told()
     tell(_closing(outcome))
     document = {
-        "version": 1, "runner": str(runner), "equal": outcome.is_equal, **asdict(outcome),
+        "runner": str(runner), "equal": outcome.is_equal, **asdict(outcome),
     }  # fmt: skip
     return DONE if outcome.is_equal else CHECK_FAILED, document
 

@@ -22,7 +22,7 @@ import typer
 
 from keeplast.cli.frame import exit_codes
 from keeplast.cli.show.fault import fault_text
-from keeplast.cli.show.output import JSON_VERSION, print_document, say, say_trace
+from keeplast.cli.show.output import print_document, say, say_trace
 from keeplast.cli.show.voice import voice
 from keeplast.errors import CompactionError, CorruptError
 from keeplast.model.redaction import without_secrets
@@ -99,7 +99,6 @@ def error_document(error: Exception) -> dict[str, Any]:
     elif isinstance(error, OSError) and error.filename is not None:
         path = os.fsdecode(error.filename)
     return {
-        "version": JSON_VERSION,
         "partitions": [],
         "error": {
             "class": type(error).__name__,
@@ -178,7 +177,6 @@ def _on_terminate(number: int, frame: FrameType | None) -> None:
 
 def _stopped(name: str) -> dict[str, Any]:
     return {
-        "version": JSON_VERSION,
         "partitions": [],
         "error": {
             "class": "Stopped",

@@ -9,13 +9,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from keeplast.cli.show.file import view_file
-from keeplast.cli.show.output import JSON_VERSION
 from keeplast.cli.show.picture import PicturedSegment, draw_log
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.cli.show.rows import (
@@ -67,24 +65,23 @@ class LogView:
     log_start: int | None = None
     first_dirty: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def as_document(self) -> dict[str, object]:
         """Return the document."""
         partition = self.partition
         return {
-            "version": JSON_VERSION,
-            "path": str(self.path),
+            "path": self.path,
             "kind": self.kind,
             "topic": None if partition is None else partition.topic,
             "partition": None if partition is None else partition.partition,
             "log_start": self.log_start,
             "log_end": self.segments[-1].end_offset if self.segments else None,
             "first_dirty": self.first_dirty,
-            "segments": [segment.to_json() for segment in self.segments],
+            "segments": self.segments,
             "records" if self.sample.wants_records else "batches": [
                 document_row(row) for row in self.sample.rows
             ],
             "truncated": self.sample.is_cut,
-            "problems": [finding.to_json() for finding in self.findings.items],
+            "problems": self.findings.items,
             "problems_left_out": self.findings.left_out,
         }
 

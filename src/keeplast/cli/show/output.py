@@ -19,10 +19,9 @@ from keeplast.cleaner.section import LogFigures
 from keeplast.cli.show.table_fit import fit_table
 from keeplast.cli.show.voice import voice
 from keeplast.log.object_paths import shown
+from keeplast.model.document import document_of
 from keeplast.model.escapes import printable
 
-JSON_VERSION = 1
-"""Of every document; it grows when a field goes or changes its meaning."""
 PLAIN_WIDTH = 120
 """Columns to lay out for when stdout is a file or a pipe and nobody says how wide it is."""
 
@@ -37,9 +36,9 @@ def claim_stdout() -> None:
     )
 
 
-def print_document(document: dict[str, Any]) -> None:
-    """Print the one JSON document of a command."""
-    sys.stdout.write(shown(json.dumps(document, indent=1)) + "\n")
+def print_document(document: object) -> None:
+    """Print the one JSON document of a command, made of ``document``."""
+    sys.stdout.write(shown(json.dumps(document_of(document), indent=1)) + "\n")
     sys.stdout.flush()
 
 

@@ -7,7 +7,6 @@ elsewhere becoming idle is said once. All of that goes to stderr.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,7 +15,7 @@ from rich.status import Status
 from rich.table import Table
 
 from keeplast.cleaner.selection import Choice
-from keeplast.cli.show.output import JSON_VERSION, figures_document, say, stderr_console
+from keeplast.cli.show.output import figures_document, say, stderr_console
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.cli.show.rows import cells, new_table, time_text
 from keeplast.cli.show.sizes import format_bytes, format_count
@@ -25,7 +24,7 @@ from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
 from keeplast.service.run_report import RunReport
 from keeplast.service.snapshot import PartitionFacts, PartitionState, Snapshot
-from keeplast.survey.report import ExpiryReport, RoundReport, round_to_json
+from keeplast.survey.report import ExpiryReport, RoundReport
 
 _TOLD_WHEN_IDLE = (
     PartitionState.RETRYING,
@@ -186,7 +185,6 @@ def _clean_to(facts: PartitionFacts) -> str:
 def run_document(report: RunReport, *, is_stopped: bool) -> dict[str, Any]:
     """Return the document of a run."""
     return {
-        "version": JSON_VERSION,
         "stopped": is_stopped,
         "seconds": report.seconds,
         "turns": report.snapshot.turn,
@@ -194,7 +192,7 @@ def run_document(report: RunReport, *, is_stopped: bool) -> dict[str, Any]:
         "bytes_read": report.bytes_read,
         "bytes_written": report.bytes_written,
         "left": [str(partition) for partition in report.left],
-        **({} if report.snapshot.tier is None else {"tier": asdict(report.snapshot.tier)}),
+        **({} if report.snapshot.tier is None else {"tier": report.snapshot.tier}),
         "partitions": [_facts_document(each) for each in report.snapshot.partitions],
     }
 
@@ -217,6 +215,6 @@ def _facts_document(facts: PartitionFacts) -> dict[str, Any]:
         "retry_at_ms": facts.retry_at_ms,
         "set_aside_since_ms": facts.set_aside_since_ms,
         "last_round_ms": facts.last_round_ms,
-        "last_round": None if facts.last_round is None else round_to_json(facts.last_round),
-        **({} if facts.tier is None else {"tier": asdict(facts.tier)}),
+        "last_round": facts.last_round,
+        **({} if facts.tier is None else {"tier": facts.tier}),
     }

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from keeplast.cleaner.reasons import BoundNote
-from keeplast.cli.show.output import JSON_VERSION, figures_document
+from keeplast.cli.show.output import figures_document
 from keeplast.cli.show.picture import PicturedSegment, draw_log
 from keeplast.cli.show.rows import time_text
 from keeplast.cli.show.sizes import format_bytes, format_count
@@ -59,7 +59,6 @@ def render_status(
 def status_document(status: DirectoryStatus) -> dict[str, Any]:
     """Return the document that ``--json`` prints."""
     return {
-        "version": JSON_VERSION,
         "path": str(status.root),
         "now_ms": status.now_ms,
         "is_locked": status.is_locked,

@@ -8,7 +8,6 @@ import typer
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import Json
-from keeplast.cli.show.output import JSON_VERSION
 from keeplast.cli.tier.options import StoreAddress, check_packages
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def accept(
 
 def _document(found: Restored) -> dict[str, Any]:
     return {
-        "version": JSON_VERSION, "is_older": found.is_refused, "done": found.is_accepted,
+        "is_older": found.is_refused, "done": found.is_accepted,
         "partitions": [
             {
                 "topic": gap.partition.topic, "partition": gap.partition.partition,

@@ -16,7 +16,7 @@ from keeplast.cli.frame.command import Result
 from keeplast.cli.frame.guard import StopSignals
 from keeplast.cli.frame.verdict import is_stopped, report_errors, report_exit_code
 from keeplast.cli.show.outcome import closing_line
-from keeplast.cli.show.output import JSON_VERSION, print_result, say
+from keeplast.cli.show.output import print_result, say
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.cli.show.sizes import format_bytes, format_count
 from keeplast.cli.show.tables import note_lines, reasons_table, summary_table
@@ -55,7 +55,7 @@ def clean_store(options: TierCleanOptions, *, as_json: bool) -> Result:
     code = report_exit_code(done)
     if signal_code is not None and is_stopped(done):
         code = signal_code
-    return code, {**done.to_json(), "version": JSON_VERSION}
+    return code, done
 
 
 def _round_of(options: TierCleanOptions) -> RoundOf:

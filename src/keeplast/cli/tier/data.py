@@ -13,7 +13,6 @@ import typer
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.options import SettingOptions
 from keeplast.cli.frame.parameters import BrokerConfig, Json
-from keeplast.cli.show.output import JSON_VERSION
 from keeplast.cli.tier.options import (
     DataDir,
     Objects,
@@ -39,7 +38,7 @@ def init(place: StoreAddress, objects: Objects = None, as_json: Json = False) ->
         words = format_counted(count, "partition")
         print_result(f"the store is ready, {words}; next: keeplast tier import DATA_DIR")
     return 0, {
-        "version": JSON_VERSION, "store": place.shown, "objects": objects, "count": count,
+        "store": place.shown, "objects": objects, "count": count,
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from keeplast.cli.frame.exit_codes import DONE, error_exit_code
 from keeplast.cli.frame.guard import error_document
 from keeplast.cli.show.fault import fault_text
-from keeplast.cli.show.output import JSON_VERSION, print_result, say
+from keeplast.cli.show.output import print_result, say
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.cli.show.sizes import format_bytes, format_counted
 from keeplast.cli.tier.options import OwnedCall
@@ -134,7 +134,7 @@ def _taken_over(
                 "log_start": state.log_start,
                 "remote_end": state.remote_end,
                 "first_dirty": state.first_dirty(),
-                "replaced": [done.to_json() for done in replaced],
+                "replaced": replaced,
             }
         )
         left_out = _left_out(path, partition, state) if what == IMPORTING else None
@@ -148,7 +148,7 @@ def _taken_over(
                 f"{len(state.routes)} in the store, {format_bytes(state.remote_bytes)}, offsets "
                 f"{state.log_start}..{state.remote_end}"
             )
-    return code, {"version": JSON_VERSION, "partitions": documents}
+    return code, {"partitions": documents}
 
 
 def _left_out(path: Path, partition: TopicPartition, state: PartitionState) -> str | None:

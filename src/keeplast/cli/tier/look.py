@@ -10,7 +10,6 @@ import typer
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import BrokerConfig, Json
-from keeplast.cli.show.output import JSON_VERSION
 from keeplast.cli.tier.options import StoreCall
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def status(
         {**status_document(s), **erased_document(erasures.get(s.partition))} for s in found
     ]
     return 0, {
-        "version": JSON_VERSION, "partitions": documents,
+        "partitions": documents,
         "given_up": [
             {"topic": each.topic, "partition": each.partition} for each in given_up
         ],
@@ -122,4 +121,4 @@ def verify(call: StoreCall, as_json: Json = False) -> Result:
             if not as_json:
                 print_result(*findings_lines({each: found[each]}))
     code = CHECK_FAILED if any(found.values()) else DONE
-    return code, {"version": JSON_VERSION, "partitions": findings_document(found)}
+    return code, {"partitions": findings_document(found)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -22,7 +22,7 @@ from keeplast.cli.frame.guard import error_document
 from keeplast.cli.frame.wiring import RunnerName
 from keeplast.cli.show.expiry import expiry_table
 from keeplast.cli.show.fault import fault_text
-from keeplast.cli.show.output import JSON_VERSION, print_result, say
+from keeplast.cli.show.output import print_result, say
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.cli.show.rows import new_table
 from keeplast.cli.show.sizes import format_bytes, format_count, format_counted
@@ -30,6 +30,7 @@ from keeplast.cli.tier.options import GraceOptions, OwnedCall, StoreCall
 from keeplast.clock import SystemClock
 from keeplast.errors import CompactionError
 from keeplast.log.files import LocalFiles
+from keeplast.model.document import shown_fields
 from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
 from keeplast.service.receipts import receipt_to
@@ -70,7 +71,7 @@ def do_each(
         documents.append({"topic": each.topic, "partition": each.partition, **facts})
     if done and not as_json:
         print_result(*step.shown(done))
-    return code, {"version": JSON_VERSION, "partitions": documents}
+    return code, {"partitions": documents}
 
 
 def each_partition(
@@ -148,7 +149,7 @@ def collection_step(call: OwnedCall, garbage_age_ms: int | None) -> Step[Collect
     def act(store: TieredStore, each: TopicPartition) -> Collected:
         return store.collect(each, takes_over=call.take_over, garbage_age_ms=age)
 
-    return Step(act, asdict, _collected_parts)
+    return Step(act, shown_fields, _collected_parts)
 
 
 def _collected_parts(done: Mapping[TopicPartition, Collected]) -> list[RenderableType]:

@@ -43,9 +43,8 @@ Answers to ``Cleaner.buildOffsetMap``, ``MemoryRecords.filterTo``; cleaning.md s
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.model.strategy import Strategy
@@ -197,10 +196,6 @@ class Hazard:
             f"copied: offsets are missing, and {since}. {numbers}"
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields for programs."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
@@ -222,10 +217,6 @@ class Replacement:
             f"replaced by the directory's log, offsets {self.log_start}..{self.remote_end}: "
             f"{self.hazard.sentence()}"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields for programs."""
-        return asdict(self)
 
 
 def find_hazard(

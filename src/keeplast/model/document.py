@@ -1,0 +1,69 @@
+"""The one encoder of the JSON that commands print and receipts keep.
+
+A dataclass is an object of its fields, by their names and in their order; a tuple is a list, an
+enum its value, a path its text, bytes are hexadecimal. A class whose fields are not what a document
+shows says so in ``as_document``, whose values are encoded in turn. Who composes a document puts
+values into it and leaves their encoding to this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, Protocol, runtime_checkable
+
+JSON_VERSION = 1
+"""Of every document; it grows when a field goes or changes its meaning."""
+
+
+@runtime_checkable
+class Documented(Protocol):
+    """What a document shows in another way than field by field."""
+
+    def as_document(self) -> object:
+        """Return what is shown; values in it need not be encoded."""
+        ...
+
+
+@runtime_checkable
+class PathText(Protocol):
+    """A path, of whichever library."""
+
+    def __fspath__(self) -> str:
+        """Return its text."""
+        ...
+
+
+def document_of(value: object) -> dict[str, Any]:
+    """Return the whole document of a command: the version, and what ``value`` is encoded to."""
+    return {"version": JSON_VERSION, **encode(value)}
+
+
+def encode(value: object) -> Any:
+    """Return ``value`` as objects, lists, texts, numbers, booleans and None.
+
+    TypeError for what no document shows.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value.value if isinstance(value, Enum) else value
+    if isinstance(value, Documented):
+        return encode(value.as_document())
+    if isinstance(value, Mapping):
+        return {str(key): encode(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(each) for each in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: encode(each) for name, each in shown_fields(value).items()}
+    if isinstance(value, PathText):
+        return value.__fspath__()
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Enum):
+        return encode(value.value)
+    raise TypeError(f"no document shows this. type={type(value).__name__}")
+
+
+def shown_fields(value: Any, *left_out: str) -> dict[str, object]:
+    """Return the fields of a dataclass as they are, by name, without those left out."""
+    return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in left_out}

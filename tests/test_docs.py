@@ -68,6 +68,13 @@ def test_named_files_of_the_repository_exist(page: Path) -> None:
         assert (ROOT / name).exists(), name
 
 
+def test_every_module_that_the_architecture_names_is_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    named = re.findall(r"`((?!src/)[a-z]+/[a-z_/]*\.py)`", page)
+    assert 20 <= len(named)
+    assert [] == [name for name in named if not (ROOT / "src" / "keeplast" / name).is_file()]
+
+
 def test_index_reaches_every_page() -> None:
     reached = {ROOT / "README.md", ROOT / "docs" / "index.md"}
     waiting = list(reached)

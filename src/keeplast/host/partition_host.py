@@ -33,7 +33,7 @@ from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import Tail, list_partition, load_indexes, summarize
 from keeplast.log.transactions import aborted_by_segment
 from keeplast.log.windows import WindowBuffers
-from keeplast.model.offsets import INT64_MAX
+from keeplast.model.offsets import INT64_MAX, NO_LEADER_EPOCH
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
@@ -162,8 +162,11 @@ class PartitionHost(Replica):
         For a replica that starts anew, or was left behind when it has to lead. With ``start``,
         where a segment of object storage ends, as the leader's local start, the local log begins
         there unless it reaches as far: what lies below stays in object storage alone (KIP-405).
+        ConflictError, and nothing is taken, when what is here is another leader's than there.
         """
+        self._check_follower()
         state = self.state()
+        self._check_same_epochs(state)
         self.follow_log_start(state.log_start)
         if start is not None and self.log_end_offset < start:
             self.begin_at(start, state.lineage, self._producers_at(state, start))
@@ -172,7 +175,10 @@ class PartitionHost(Replica):
         while self.log_end_offset < state.remote_end:
             before = self.log_end_offset
             found = fetch(files, listing, before, end=state.remote_end)
-            if self.replicate(found.data, high_watermark=state.remote_end) == before:
+            # Also of leaders that this host has not heard of: whose log it is was compared.
+            self._append_stored(found.data, newest=NO_LEADER_EPOCH)
+            self._high_watermark = self.log_end_offset
+            if self.log_end_offset == before:
                 raise ConflictError(
                     "object storage changed meanwhile; catch up again. "
                     f"partition={self.partition} at={before} remote_end={state.remote_end}"
@@ -209,6 +215,10 @@ class PartitionHost(Replica):
                 f"partition={self.partition} local_start={self.local_start} "
                 f"remote_end={state.remote_end}"
             )
+        self._check_same_epochs(state)
+
+    def _check_same_epochs(self, state: PartitionState) -> None:
+        """ConflictError where a local batch is of another leader than object storage has there."""
         found = find_divergent_batch(
             self._files, self.listing(), self.lineage, state.lineage, state.remote_end
         )

@@ -47,7 +47,7 @@ from keeplast.log.truncation import (
     restart_log,
     truncate_log,
 )
-from keeplast.model.offsets import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from keeplast.model.offsets import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.tier.copy.importing import read_lineage
@@ -229,21 +229,39 @@ class Replica:
         Batches below the log end are there already and passed over; gaps and empty batches of a
         cleaned log are taken as they are. A log that begins at the leader's log start, and has
         nothing yet, begins with the batch that holds it. ``log_start`` is the leader's, and taken
-        over. InvalidError for a batch that begins below the log end and ends behind it.
+        over. InvalidError for a batch that begins below the log end and ends behind it. FencedError
+        for a batch of a later leader than the one that is followed, if this host was told of one:
+        nothing from it on is taken.
         """
         self._check_follower()
+        self._append_stored(data, newest=self.epoch)
+        if log_start is not None:
+            self.follow_log_start(log_start)
+        self._high_watermark = min(max(high_watermark, 0), self.log_end_offset)
+        return self.log_end_offset
+
+    def _append_stored(self, data: bytes, *, newest: int) -> None:
+        """Append the batches of ``data`` that are not there; ``newest`` is the last leader epoch
+        that is taken, and -1 takes all.
+
+        An overtaken leader serves what is in object storage, and there the log is its successor's.
+        Appended here it would hide from the next truncation, which goes by the last epoch, that
+        what lies below is another leader's. Kafka: ``UnifiedLog.appendAsFollower``, KAFKA-18723.
+        """
         for batch in read_batches(data):
             if not isinstance(batch, RecordBatch):
                 raise InvalidError("only batches of format 2 are replicated")
             if batch.last_offset < self.log_end_offset:
                 continue
+            if NO_LEADER_EPOCH < newest < batch.leader_epoch:
+                raise FencedError(
+                    "the leader that is followed was replaced; follow the new one, truncate to "
+                    f"it, then replicate. partition={self.partition} epoch={newest} "
+                    f"batch_epoch={batch.leader_epoch} base_offset={batch.base_offset}"
+                )
             if batch.base_offset < self.log_end_offset:
                 self._begin_with(batch)
             self._log.append_stored(batch)
-        if log_start is not None:
-            self.follow_log_start(log_start)
-        self._high_watermark = min(max(high_watermark, 0), self.log_end_offset)
-        return self.log_end_offset
 
     def _begin_with(self, batch: RecordBatch) -> None:
         """Begin anew where ``batch`` does: the log start may lie inside of a batch.

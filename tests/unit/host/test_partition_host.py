@@ -283,6 +283,58 @@ def test_a_longer_log_that_goes_on_from_another_one_is_not_elected(cluster: Clus
     assert read_all(c) == read_all(b)
 
 
+def test_a_follower_takes_nothing_of_a_later_leader_from_one_that_was_replaced(
+    cluster: Cluster,
+) -> None:
+    """Below the first dirty offset ``a`` serves object storage, which is its successor's by now."""
+    a, b, c = cluster.host("a"), cluster.host("b"), cluster.host("c")
+    a.become_leader(1)
+    write(a, 3)
+    b.become_follower(1)
+    for other in (b, c):
+        replicate(a, other)
+    a.append([NewRecord(b"k", b"a3", NOW_MS)])
+    a.append([NewRecord(b"k", b"a4", NOW_MS)])
+    replicate(a, b)
+    c.become_leader(2)
+    write(c, 4, start=3)
+    c.roll()
+    c.copy()
+    cluster.clean()
+    a.append([NewRecord(b"k", b"a5", NOW_MS)])
+    a.append([NewRecord(b"k", b"a6", NOW_MS)])
+    with pytest.raises(FencedError, match="epoch=1 batch_epoch=2 base_offset=5"):
+        replicate(a, b)
+    assert 5 == b.log_end_offset
+    b.become_follower(2)
+    assert 3 == b.truncate_to(c.lineage, c.log_end_offset)
+    replicate(c, b)
+    assert read_all(c) == read_all(b)
+    b.become_leader(3)
+
+
+def test_what_object_storage_has_is_not_appended_to_another_leaders_records(
+    cluster: Cluster,
+) -> None:
+    """Its epoch at the end would tell the next truncation that both logs are the same."""
+    a, b = cluster.host("a"), cluster.host("b")
+    b.become_leader(1)
+    write(b, 3)
+    replicate(b, a)
+    b.append([NewRecord(b"k", b"b3", NOW_MS)])
+    a.become_leader(2)
+    write(a, 3, start=3)
+    a.roll()
+    a.copy()
+    b.become_follower(2)
+    with pytest.raises(ConflictError, match="offset=3 epoch=1 stored_epoch=2"):
+        b.catch_up()
+    assert 4 == b.log_end_offset
+    b.truncate_to(a.lineage, a.log_end_offset)
+    assert 6 == b.catch_up()
+    assert read_all(a) == read_all(b)
+
+
 def test_a_replica_that_begins_behind_object_storage_is_not_elected(cluster: Cluster) -> None:
     a, b = cluster.host("a"), cluster.host("b")
     a.become_leader(1)

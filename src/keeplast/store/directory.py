@@ -12,7 +12,7 @@ from pathlib import Path
 
 from keeplast.clock import Clock
 from keeplast.errors import RefusedError
-from keeplast.format.filename import LOG_START_CHECKPOINT
+from keeplast.format.filename import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
@@ -31,6 +31,23 @@ from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ID_CHARS
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.remote_retention import find_directory_log_start
+
+REPLICATION_MARGIN_MS = 30_000
+"""A broker writes high watermarks down a moment after it has read them."""
+
+
+def find_replicated_ms(files: FileSystem, directory: Path, clock: Clock) -> int | None:
+    """Return when no more was replicated than the high watermark says that is read *behind* this.
+
+    A broker's cleaner was below it until then. None where the file does not tell, or its clock is
+    not ours.
+    """
+    path = directory.parent / REPLICATION_CHECKPOINT
+    try:
+        written_ms = files.stat(path).mtime_ns // 1_000_000
+    except FileNotFoundError:
+        return None
+    return None if written_ms > clock.now_ms() else written_ms - REPLICATION_MARGIN_MS
 
 
 def directory_bounds(

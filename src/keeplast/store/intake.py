@@ -14,6 +14,7 @@ from keeplast.clock import Clock
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
+from keeplast.store.directory import find_replicated_ms
 from keeplast.survey.log_bounds import load_checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import survey_partition
@@ -48,11 +49,14 @@ class Intake:
     progressed: Callable[[int], None]
     replaced: Replaced
 
-    def whole(self, high_watermark: int | None) -> PartitionState:
-        """Take all of it below ``high_watermark``, and what its cleaner has cleaned for clean."""
+    def whole(self, high_watermark: int | None, replicated_ms: int | None) -> PartitionState:
+        """Take all of it below ``high_watermark``, and what its cleaner has cleaned for clean.
+
+        ``replicated_ms`` as of :func:`.directory.find_replicated_ms`.
+        """
 
         def act() -> PartitionState:
-            state = self._import(high_watermark=high_watermark)
+            state = self._import(high_watermark=high_watermark, replicated_ms=replicated_ms)
             return adopt_checkpoint(self.store, self.files, self.directory, state, self.topic)
 
         return while_it_moves(self.directory, self.files, act)
@@ -68,6 +72,7 @@ class Intake:
             topic = replace(topic, delete_retention_ms=retention_ms)
 
         def act() -> PartitionState:
+            replicated_ms = find_replicated_ms(self.files, self.directory, self.clock)
             # In the middle of a swap a survey would miss what lies between two renames.
             still_listing(self.directory, self.files, self.clock)
             survey = survey_partition(
@@ -75,16 +80,19 @@ class Intake:
                 load_checkpoints(self.files, self.directory.parent), self.files,
                 self.clock.now_ms(),
             )  # fmt: skip
-            return replace(self, topic=topic)._import(until=survey.last_stable)
+            return replace(self, topic=topic)._import(
+                until=survey.last_stable, replicated_ms=replicated_ms
+            )
 
         return while_it_moves(self.directory, self.files, act)
 
     def _import(
-        self, *, until: int | None = None, high_watermark: int | None = None
-    ) -> PartitionState:
+        self, *, replicated_ms: int | None, until: int | None = None,
+        high_watermark: int | None = None,
+    ) -> PartitionState:  # fmt: skip
         return import_segments(
             self.store, self.objects, self.files, self.directory, self.store.load(self.partition),
             topic=self.topic, clock=self.clock, progressed=self.progressed, until=until,
-            high_watermark=high_watermark, grace_ms=self.grace_ms,
+            high_watermark=high_watermark, replicated_ms=replicated_ms, grace_ms=self.grace_ms,
             replaced=self.replaced,
         )  # fmt: skip

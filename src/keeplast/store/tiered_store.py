@@ -37,7 +37,12 @@ from keeplast.run.local_runner import LocalRunner
 from keeplast.run.place import RunnerFor
 from keeplast.run.receipt import Receipt
 from keeplast.run.target import begin_target, complete_target
-from keeplast.store.directory import begin_partition, directory_bounds, follow_log_start
+from keeplast.store.directory import (
+    begin_partition,
+    directory_bounds,
+    find_replicated_ms,
+    follow_log_start,
+)
 from keeplast.store.erasure import (
     TierErasure,
     TierPace,
@@ -266,6 +271,7 @@ class TieredStore:
         """
         topic = self._topic_of(settings)
         check_internal(partition.topic, topic)
+        replicated_ms = find_replicated_ms(self._files, directory, self._clock)
         bounds = directory_bounds(self._files, partition, directory, self._clock)
         begin_partition(
             self._store, self._files, partition, directory, settings, self._topic_of,
@@ -275,7 +281,7 @@ class TieredStore:
         return Intake(
             self._store, self._objects, self._files, self._clock, partition, directory, topic,
             grace_ms, progressed, replaced,
-        ).whole(bounds.high_watermark)  # fmt: skip
+        ).whole(bounds.high_watermark, replicated_ms)  # fmt: skip
 
     def copy_directory(
         self,

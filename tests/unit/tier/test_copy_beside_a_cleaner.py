@@ -6,6 +6,7 @@ import os
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,8 @@ from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.log.log_start import retire_segments
 from keeplast.model.strategy import Strategy
+from keeplast.survey.survey import Survey, survey_partition
+from keeplast.tier.copy.moving_directory import directory_id
 from keeplast.tier.metadata.rows import DIRECTORIES_MAX
 from keeplast.tier.objects.stores import open_objects
 from keeplast.tier.state.continuity import Doubt, Visits
@@ -441,6 +444,49 @@ def test_what_was_merged_across_an_older_high_watermark_is_not_taken_for_unclean
     log.copy()
     assert [Doubt.TOO_LATE] == [each.hazard.doubt for each in log.replaced]
     assert b"k" not in log.exported().final_values()
+
+
+def test_what_was_merged_across_the_high_watermark_has_time_until_its_first_horizon(
+    tmp_path: Path,
+) -> None:
+    """The copy in between could take nothing, and has seen that nothing is gone yet."""
+    log = with_a_delete(tmp_path)
+    log.put(b"c", b"1")
+    log.put(b"c", b"2")
+    log.roll()
+    log.clock.advance(DAY_MS // 2)
+    log.clean()
+    write_watermark(log, 5)
+    log.copy()
+    assert 2 == log.state.remote_end
+    log.clock.advance(DAY_MS // 2 - HOUR_MS)
+    write_watermark(log, log.log.log_end)
+    log.clean()
+    log.copy()
+    assert [] == log.replaced
+    assert 6 == log.state.remote_end
+    assert {b"a": b"1", b"b": b"1", b"c": b"2"} == log.exported().final_values()
+
+
+def test_a_high_watermark_that_is_written_while_a_copy_looks_dates_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was cleaned below it by then may lie above the one that the copy goes by."""
+    log = with_a_delete(tmp_path)
+    write_watermark(log, 3)
+    written_ms = log.clock.now_ms()
+    log.clock.advance(5 * HOUR_MS)
+
+    def look(*args: Any) -> Survey:
+        found = survey_partition(*args)
+        write_watermark(log, 4)
+        return found
+
+    monkeypatch.setattr("keeplast.store.intake.survey_partition", look)
+    log.copy()
+    assert 2 == log.state.remote_end
+    known = log.store.visits(PARTITION, directory_id(log.directory, LocalFiles()))
+    assert max(v.at_ms for v in known.entries if v.uncleaned_from <= 2) <= written_ms
 
 
 def test_a_healthy_broker_is_neither_refused_nor_replaced(tmp_path: Path) -> None:

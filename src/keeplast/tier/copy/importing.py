@@ -29,7 +29,6 @@ from keeplast.format.filename import (
     LOG,
     LOG_START_CHECKPOINT,
     PARTITION_METADATA,
-    REPLICATION_CHECKPOINT,
     SNAPSHOT,
     TIME_INDEX,
     TXN_INDEX,
@@ -68,8 +67,6 @@ from keeplast.tier.state.partition_state import PartitionState
 
 SMALL_BYTES_MAX = 1 << 20
 EMPTY_BATCH = encode_batch([], base_offset=0, last_offset=0)
-REPLICATION_MARGIN_MS = 30_000
-"""A broker writes high watermarks down a moment after it has read them."""
 
 Progressed = Callable[[int], None]
 Replaced = Callable[[Replacement], None]
@@ -113,13 +110,15 @@ def import_segments(
     progressed: Progressed,
     until: int | None = None,
     high_watermark: int | None = None,
+    replicated_ms: int | None = None,
     grace_ms: int = 0,
     replaced: Replaced = _silent,
 ) -> PartitionState:
     """Copy what of ``directory`` the store does not have; returns what it then has.
 
     ``until`` leaves out segments that end above it, and the active one; None leaves out none.
-    Batches that reach beyond ``high_watermark`` are left out: a broker may truncate them yet.
+    Batches that reach beyond ``high_watermark`` are left out: a broker may truncate them yet. At
+    ``replicated_ms`` no more than that was replicated, nor decided; None where it is not known.
     Of ``topic`` the retention of tombstones and the strategy count: those of whoever cleans the
     directory. Where the copy could miss a delete, the store's range is replaced by the directory's
     (:mod:`.continuity`), ``replaced`` hears of it, and what was there waits out ``grace_ms``.
@@ -132,7 +131,6 @@ def import_segments(
     began_ms = clock.now_ms()
     known = store.visits(state.partition, directory_id(directory, files))
     visits = known.at(began_ms, topic.delete_retention_ms)
-    replicated_ms = _replicated_ms(files, directory, began_ms)
     cleaned_to = read_checkpoint(files, directory.parent, CLEANER_CHECKPOINT).get(state.partition)
     listing = still_listing(directory, files, clock)
     tail = find_tail(listing, files)
@@ -273,19 +271,6 @@ def _visit_below_watermark(
     if rest.horizon_ms is not None:
         at_ms = min(at_ms, rest.horizon_ms - visit.retention_ms)
     return replace(visit, at_ms=at_ms, uncleaned_from=end)
-
-
-def _replicated_ms(files: FileSystem, directory: Path, now_ms: int) -> int | None:
-    """Return since when the high watermark may be as it is written down, at the latest.
-
-    A broker's cleaner was below it until then. None where the file does not tell, or its clock is
-    not ours.
-    """
-    path = directory.parent / REPLICATION_CHECKPOINT
-    if not files.exists(path):
-        return None
-    written_ms = files.stat(path).mtime_ns // 1_000_000
-    return None if written_ms > now_ms else written_ms - REPLICATION_MARGIN_MS
 
 
 def _remember(

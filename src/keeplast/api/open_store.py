@@ -44,7 +44,8 @@ def open_store(
     clock = SystemClock() if clock is None else clock
     if objects is None and is_missing(store):
         raise InvalidError(
-            "there is no such store; correct --store, or make it (keeplast tier init). "
+            "there is no such store; correct --store, or make it: keeplast tier init --store URL "
+            "--objects URL. "
             f"store={shown_url(store)}"
         )
     metadata = MetadataStore(open_database(store), clock)
@@ -67,7 +68,8 @@ def _open_objects(
     url = known if given is None else lasting_url(given)
     if url is None:
         raise InvalidError(
-            "this store is new; say where its objects are (keeplast tier init). "
+            "this store is new; say where its objects are: keeplast tier init --store URL "
+            "--objects URL. "
             f"store={shown_url(store)}"
         )
     if known in (None, url):

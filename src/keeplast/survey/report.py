@@ -78,7 +78,8 @@ class RoundReport:
     ``is_expired_round``: only what had expired was removed, and the checkpoint stays.
     ``shape`` is how the work was or would be cut, with ``buckets`` where it has any.
     ``chunks`` is how many parts of the dirty section were cleaned one after another, and
-    ``filters`` what filters did; both are of rounds on the tier only.
+    ``filters`` what filters did; both are of rounds on the tier only. ``stats`` add chunks up, and
+    ``last_chunk`` is what the last of several did, which no document shows.
     Only a plan that is not exact has ``estimate`` and ``disk_bytes``, the free space without which
     the round is refused.
     """
@@ -111,6 +112,7 @@ class RoundReport:
     remarks: tuple[Note, ...] = ()
     error: ErrorReport | None = None
     failure: Exception | None = None
+    last_chunk: Stats | None = None
 
     @property
     def reason(self) -> str | None:
@@ -127,7 +129,7 @@ class RoundReport:
         words = {"cause": "reason", "remarks": "notes"}
         return {
             words.get(name, name): getattr(self, words.get(name, name))
-            for name in shown_fields(self, "failure")
+            for name in shown_fields(self, "failure", "last_chunk")
         }
 
 
@@ -137,6 +139,7 @@ def joined_reports(first: RoundReport, second: RoundReport) -> RoundReport:
         first,
         end_offset=second.end_offset,
         stats=add_counters(first.stats, second.stats),
+        last_chunk=second.stats,
         reasons=add_counters(first.reasons, second.reasons),
         groups=(first.groups or ()) + (second.groups or ()),
         filters=add_counters(first.filters, second.filters),

@@ -9,9 +9,18 @@ import pytest
 
 from keeplast.cleaner.reasons import NotCompacted
 from keeplast.cli.show.outcome import checks_line, closing_line
+from keeplast.cli.show.output import print_result
+from keeplast.cli.show.tables import summary_table
 from keeplast.errors import CorruptError
 from keeplast.inspect.verdicts import Check, Verdict, VerificationReport
-from keeplast.survey.report import CleanReport, PartitionReport, RoundReport, describe_error
+from keeplast.rewrite.stats import Reasons, Stats
+from keeplast.survey.report import (
+    CleanReport,
+    PartitionReport,
+    RoundReport,
+    describe_error,
+    joined_reports,
+)
 from tests.unit.cli.conftest import FakeCoordinator, Run
 
 WHY = "cleanup.policy is delete: the topic is not compacted"
@@ -79,3 +88,21 @@ def test_what_cannot_be_judged_is_said_beside_exit_code_0() -> None:
     assert counts + why == checks_line(reports, is_strict=False)
     assert counts == checks_line(reports, is_strict=True)
     assert "no partition was checked" == checks_line([], is_strict=False)
+
+
+def test_a_round_in_chunks_shows_the_log_before_and_after(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first = RoundReport(
+        stats=Stats(messages_read=264, messages_written=105, bytes_read=900, bytes_written=400),
+        reasons=Reasons(superseded_records=159),
+    )
+    second = RoundReport(
+        stats=Stats(messages_read=180, messages_written=99, bytes_read=700, bytes_written=350),
+        reasons=Reasons(superseded_records=80, marker_records=1),
+    )
+    joined = joined_reports(first, second)
+    print_result(summary_table(report(joined)))
+    row = capsys.readouterr().out.splitlines()[1].split()
+    assert ["t-0", "1,200", "B", "->", "350", "B", "339", "->", "99", "0", "->", "0"] == row
+    assert "last_chunk" not in joined.as_document()

@@ -228,7 +228,7 @@ def test_damage_is_said_to_be_in_the_object(tmp_path: Path, keeplast: Command, s
 def test_a_new_store_wants_to_know_where_its_objects_are(tmp_path: Path, keeplast: Command) -> None:
     run = keeplast("tier", "status", "--store", f"sqlite:///{tmp_path / 'other.db'}")
     assert 2 == run.code
-    assert "there is no such store; correct --store, or make it (keeplast tier init)" in run.err
+    assert "make it: keeplast tier init --store URL --objects URL. store=" in run.err
     assert not (tmp_path / "other.db").exists()
 
 

@@ -7,6 +7,7 @@ Reasons are words, not codes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rich.table import Table
 from rich.text import Text
@@ -36,6 +37,8 @@ def summary_table(report: CleanReport) -> Table:
     for partition in report.partitions:
         last = partition.rounds[-1] if partition.rounds else RoundReport()
         first_stats, last_stats = _first_and_last_stats(partition.rounds)
+        first_stats = _of_the_log(first_stats, last)
+        last_stats = last.last_chunk or last_stats
         cells = ["failed" if last.error is not None else "", "", ""]
         if first_stats is not None and last_stats is not None:
             cells = [
@@ -152,6 +155,24 @@ def _first_and_last_stats(rounds: Sequence[RoundReport]) -> tuple[Stats | None, 
     return (stats[0], stats[-1]) if stats else (None, None)
 
 
+def _of_the_log(total: Stats | None, report: RoundReport) -> Stats | None:
+    """Return ``total`` with what was read once: each later chunk read what was written before.
+
+    Records are those that are left and those that went, aborted ones and markers among them.
+    """
+    last = report.last_chunk
+    if total is None or last is None:
+        return total
+    gone = sum(_count(report.reasons, f"{name}_records") for name, _ in _REASONS)
+    return replace(
+        total,
+        bytes_read=total.bytes_read - (total.bytes_written - last.bytes_written),
+        messages_read=last.messages_written + gone,
+        tombstones_read=total.tombstones_read
+        - (total.tombstones_written - last.tombstones_written),
+    )
+
+
 def _change(words: Callable[[int], str], before: int, after: int) -> str:
     return f"{words(before)} -> {words(after)}"
 
@@ -199,6 +220,6 @@ def _notes(partition: PartitionReport) -> list[str]:
     return [*words, *last.notes]
 
 
-def _count(reasons: Reasons, name: str) -> int:
-    value = getattr(reasons, name)
+def _count(reasons: Reasons | None, name: str) -> int:
+    value = getattr(reasons, name, 0)
     return value if isinstance(value, int) else 0

@@ -129,5 +129,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the public names."""
     return sorted(__all__)

@@ -19,7 +19,7 @@ from keeplast.format import consumer_offsets, transaction_state
 from keeplast.format.consumer_offsets import OffsetCommit
 from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.filename import CLEANER_CHECKPOINT
-from keeplast.format.transaction_state import TransactionState, TransactionStatus
+from keeplast.format.transaction_state import TransactionStateValue, TransactionStatus
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import LocalFiles
 from tests.kafka.broker import VERSIONS, Broker
@@ -143,7 +143,7 @@ def kept_transactions(data: Path) -> dict[str, TransactionStatus]:
         transactional_id = transaction_state.decode_key(key)
         state = transaction_state.decode_value(value)
         assert transactional_id is not None
-        assert isinstance(state, TransactionState)
+        assert isinstance(state, TransactionStateValue)
         found[transactional_id] = state.status
     return found
 

@@ -26,7 +26,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.service import set_aside
 from keeplast.service.gauges import GAUGES, GaugeObserver
 from keeplast.service.receipts import FILE_NAME as RECEIPTS
-from keeplast.service.snapshot import PartitionState, Snapshot
+from keeplast.service.snapshot import PartitionCondition, Snapshot
 from keeplast.survey.report import RoundReport
 from tests.support.daemon_world import SETTINGS, Published, Told, World
 from tests.support.log_builder import START_MS
@@ -58,7 +58,7 @@ def test_everything_that_is_worth_it_is_cleaned_once(world: World) -> None:
     assert ["t-0", "t-1", "t-2"] == told.of("chosen")
     assert [10, 10, 10] == [world.checkpoint(number) for number in range(3)]
     assert expected == [world.state(number) for number in range(3)]
-    assert {PartitionState.WAITING} == {x.state for x in published.snapshots[-1].partitions}
+    assert {PartitionCondition.WAITING} == {x.state for x in published.snapshots[-1].partitions}
     assert report.bytes_read > report.bytes_written > 0
 
 
@@ -235,7 +235,7 @@ def test_ci01_a_damaged_log_is_set_aside_and_stops_no_other(world: World) -> Non
     assert ["t-0", "t-1"] == told.of("set aside")
     assert [None, None, 10, 10] == [world.checkpoint(number) for number in range(4)]
     states = [facts.state for facts in published.snapshots[-1].partitions]
-    aside, waiting = PartitionState.SET_ASIDE, PartitionState.WAITING
+    aside, waiting = PartitionCondition.SET_ASIDE, PartitionCondition.WAITING
     assert [aside, aside, waiting, waiting] == states
     assert all(isinstance(error, CorruptError) for error in report.failures.values())
     marks = set_aside.read_set_aside(world.files, world.root)
@@ -399,7 +399,9 @@ def test_a_log_whose_rounds_fail_is_as_overdue_and_dirty_as_it_is(tmp_path: Path
         files.is_full = times < 4
 
     _, _, published = world.until_idle(8, make_room)
-    waiting = [x for x in published.snapshots if x.partitions[0].state is PartitionState.RETRYING]
+    waiting = [
+        x for x in published.snapshots if x.partitions[0].state is PartitionCondition.RETRYING
+    ]
     found = gauges_of(waiting[0])
     assert YEARS_MS // 1000 == found["max-compaction-delay-secs"]
     assert 100 == found["max-dirty-percent"]
@@ -441,7 +443,7 @@ def test_a_log_that_was_set_aside_before_the_start_is_overdue_all_the_same(world
     world.clock.advance(YEARS_MS + HOUR_MS)
     report, told, published = world.once()
     assert (0, []) == (report.rounds, told.of("set aside"))
-    assert PartitionState.SET_ASIDE is published.facts(0).state
+    assert PartitionCondition.SET_ASIDE is published.facts(0).state
     found = gauges_of(published.snapshots[-1])
     assert YEARS_MS // 1000 == found["max-compaction-delay-secs"]
     assert (1, 0) == (found["uncleanable-partitions-count"], found["max-dirty-percent"])
@@ -454,7 +456,7 @@ def test_once_ends_although_something_failed_and_says_so(tmp_path: Path) -> None
         world.log(number, 2)
     report, _, published = world.once()
     assert ["t-0"] == [str(partition) for partition in report.failures]
-    assert PartitionState.RETRYING is published.facts(0).state
+    assert PartitionCondition.RETRYING is published.facts(0).state
     assert 10 == world.checkpoint(1)
 
 
@@ -652,7 +654,7 @@ def test_a_crash_at_any_operation_is_made_good_by_the_next_start(tmp_path: Path)
         _, _, published = world.once()
         assert expected == world.state(0), crash_at
         assert (10, size) == (world.checkpoint(0), bytes_below(world, 0)), crash_at
-        assert PartitionState.SET_ASIDE is published.facts(1).state, crash_at
+        assert PartitionCondition.SET_ASIDE is published.facts(1).state, crash_at
         names = os.listdir(world.path(0)) + os.listdir(world.path(1))
         assert [] == [name for name in names if name.endswith((".deleted", ".cleaned", ".swap"))]
         for log in world.logs.values():

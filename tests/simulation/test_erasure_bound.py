@@ -36,7 +36,7 @@ from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
 from keeplast.service.daemon import Daemon
 from keeplast.service.directory_work import DirectorySettings, DirectoryWork
-from keeplast.service.snapshot import PartitionState, Snapshot
+from keeplast.service.snapshot import PartitionCondition, Snapshot
 from keeplast.service.status import (
     DirectoryStatus,
     daemon_pace,
@@ -240,7 +240,7 @@ class Simulation:
         if self.settings["min.compaction.lag.ms"] or self.key_map_bytes or snapshot.cleaned:
             return
         for facts in snapshot.partitions:
-            is_eligible = facts.state is PartitionState.ELIGIBLE
+            is_eligible = facts.state is PartitionCondition.ELIGIBLE
             figures = facts.figures
             assert figures is not None
             covered = figures.cleanable.bound if is_eligible else figures.first_dirty

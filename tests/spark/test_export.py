@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from keeplast.cli.main import app
 from keeplast.errors import UnavailableError
 from keeplast.pipeline import export_plan
-from keeplast.pipeline.jobs import Told
+from keeplast.pipeline.jobs import TaskNews
 from keeplast.pipeline.state_job import show_states
 from keeplast.read.log_state import Winners
 from keeplast.read.state_parts import StatePart
@@ -31,7 +31,7 @@ R = TypeVar("R")
 SHUFFLES_MAX = 64
 
 
-class LosingTold(Told):
+class LosingTold(TaskNews):
     """Loses all shuffle files, and damages a segment, when the first job has ended."""
 
     segment: Path
@@ -65,7 +65,7 @@ def test_a_state_whose_keys_cannot_be_read_again_is_not_shown(
     directory = write_mixed_log(tmp_path)
     parts = parts_of_log(directory, SMALL_SEGMENTS, split_bytes=300, buckets=3)
     context = spark.sparkContext
-    assert 0 < sum(show_states(context, parts, count, Told(context, lambda read: None)))
+    assert 0 < sum(show_states(context, parts, count, TaskNews(context, lambda read: None)))
     told = LosingTold(context, lambda read: None)
     told.segment = directory / f"{10:020d}.log"
     with pytest.raises(UnavailableError, match="crc mismatch"):

@@ -19,7 +19,7 @@ from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.stores import open_objects
-from keeplast.tier.state.continuity import Replacement
+from keeplast.tier.state.continuity import ReplacedRange
 from keeplast.tier.state.partition_state import PartitionState
 from tests.support.log_builder import NOBODY, LogBuilder, Sender
 from tests.support.manual_clock import ManualClock
@@ -43,7 +43,7 @@ class CleanedDirectory:
         self.directory = self.log.directory
         self.objects = open_objects("memory://") if objects is None else objects
         self.store = MetadataStore(open_database(f"sqlite:///{root / 'meta.db'}"), self.clock)
-        self.replaced: list[Replacement] = []
+        self.replaced: list[ReplacedRange] = []
         self.tiered = TieredStore(
             self.store, self.objects, owner="a", topic_of=lambda settings: stored_as or topic,
             clock=self.clock, files=LocalFiles() if files is None else files,

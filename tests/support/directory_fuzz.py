@@ -40,7 +40,7 @@ from keeplast.format.filename import (
     REPLICATION_CHECKPOINT,
 )
 from keeplast.format.message_set import read_entries
-from keeplast.inspect.log_scan import Sample
+from keeplast.inspect.log_scan import RowSample
 from keeplast.log.files import LocalFiles
 from keeplast.survey.report import RoundReport
 from tests.support.bounded_work import SECONDS_MAX
@@ -217,7 +217,7 @@ def seal(data: bytearray) -> None:
 def _use(data: Path, dice: random.Random, tally: Tally) -> None:
     partition = data / str(PARTITION)
     files = LocalFiles()
-    _count(tally, "inspect", lambda: view_partition(partition, files, Sample(True, 0, 1000)))
+    _count(tally, "inspect", lambda: view_partition(partition, files, RowSample(True, 0, 1000)))
     _count(tally, "read", lambda: sum(1 for _ in open_log(partition).records()))
     sources = SettingSources(flags=("cleanup.policy=compact",), environment={})
     _count(tally, "select", lambda: select_partitions(data, files, sources=sources))

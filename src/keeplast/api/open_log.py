@@ -110,7 +110,6 @@ class OpenLog:
         self._mark = parsed.mark
 
     def __repr__(self) -> str:
-        """Return which log it is."""
         return f"OpenLog({str(self.path)!r})"
 
     def segments(self) -> tuple[Segment, ...]:

@@ -36,7 +36,7 @@ JAVA_SECONDS_MAX = 20
 NAMES_MAX = 5
 
 
-class State(StrEnum):
+class CheckState(StrEnum):
     """How one thing stands."""
 
     OK = "ok"
@@ -49,7 +49,7 @@ class Diagnosis:
     """One thing that was looked at; ``words`` say what was found and what helps."""
 
     name: str
-    state: State
+    state: CheckState
     words: str
 
 
@@ -76,7 +76,7 @@ def doctor(
     from keeplast.model.escapes import printable
 
     found = [*host_findings(), *(() if data_dir is None else directory_findings(data_dir))]
-    problems = sum(each.state is State.PROBLEM for each in found)
+    problems = sum(each.state is CheckState.PROBLEM for each in found)
     if not as_json:
         table = new_table("=what", "=state", "found")
         for each in found:
@@ -91,7 +91,9 @@ def host_findings() -> Iterator[Diagnosis]:
     """Yield what this host has: Python, kernels, Java, pyspark, and what extras bring."""
     from keeplast import __version__
 
-    yield Diagnosis("keeplast", State.OK, f"{__version__} on Python {platform.python_version()}")
+    yield Diagnosis(
+        "keeplast", CheckState.OK, f"{__version__} on Python {platform.python_version()}"
+    )
     yield _kernels()
     yield find_java()
     yield _pyspark()
@@ -102,9 +104,9 @@ def host_findings() -> Iterator[Diagnosis]:
         missing = [name for name in packages if importlib.util.find_spec(name) is None]
         words = f"{', '.join(missing)} missing, for {use}; {installing(extra)}"
         yield (
-            Diagnosis(f"extra {extra}", State.ABSENT, words)
+            Diagnosis(f"extra {extra}", CheckState.ABSENT, words)
             if missing
-            else Diagnosis(f"extra {extra}", State.OK, f"there, for {use}")
+            else Diagnosis(f"extra {extra}", CheckState.OK, f"there, for {use}")
         )
 
 
@@ -115,12 +117,12 @@ def _kernels() -> Diagnosis:
 
     warning = cache_warning()
     if warning is not None:
-        return Diagnosis("kernels", State.ABSENT, warning)
+        return Diagnosis("kernels", CheckState.ABSENT, warning)
     if not is_compiled():
         count = len(kernel.names())
         words = f"{count} are compiled by the first command that needs them (about 15 s)"
-        return Diagnosis("kernels", State.ABSENT, words)
-    return Diagnosis("kernels", State.OK, f"compiled for this processor, in {cache_folder()}")
+        return Diagnosis("kernels", CheckState.ABSENT, words)
+    return Diagnosis("kernels", CheckState.OK, f"compiled for this processor, in {cache_folder()}")
 
 
 def find_java() -> Diagnosis:
@@ -129,19 +131,19 @@ def find_java() -> Diagnosis:
     path = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     without = "--runner local does without"
     if path is None:
-        return Diagnosis("Java", State.ABSENT, f"none in {home or 'PATH'}; {without}")
+        return Diagnosis("Java", CheckState.ABSENT, f"none in {home or 'PATH'}; {without}")
     try:
         done = subprocess.run(
             [path, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS_MAX,
             check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Diagnosis("Java", State.ABSENT, f"{path} does not start ({error}); {without}")
+        return Diagnosis("Java", CheckState.ABSENT, f"{path} does not start ({error}); {without}")
     version = re.search(r'version "([0-9]+)', done.stderr + done.stdout)
     if version is None or int(version[1]) < JAVA_MIN:
         told = version[1] if version else "an unknown version"
-        return Diagnosis("Java", State.ABSENT, f"{told}, Spark needs {JAVA_MIN}; {without}")
-    return Diagnosis("Java", State.OK, f"{version[1]} at {path}")
+        return Diagnosis("Java", CheckState.ABSENT, f"{told}, Spark needs {JAVA_MIN}; {without}")
+    return Diagnosis("Java", CheckState.OK, f"{version[1]} at {path}")
 
 
 def _pyspark() -> Diagnosis:
@@ -151,9 +153,9 @@ def _pyspark() -> Diagnosis:
 
     try:
         open_runner(RunnerName.SPARK, master=None, cores=None)
-        return Diagnosis("pyspark", State.OK, version("pyspark"))
+        return Diagnosis("pyspark", CheckState.OK, version("pyspark"))
     except (InvalidError, PackageNotFoundError) as error:
-        return Diagnosis("pyspark", State.ABSENT, str(error))
+        return Diagnosis("pyspark", CheckState.ABSENT, str(error))
 
 
 def directory_findings(path: Path) -> Iterator[Diagnosis]:
@@ -168,7 +170,7 @@ def directory_findings(path: Path) -> Iterator[Diagnosis]:
         return
     count = len(directory.partitions)
     words = f"{directory.root}: {count} partition{'' if count == 1 else 's'}"
-    yield Diagnosis("directory", State.OK, words)
+    yield Diagnosis("directory", CheckState.OK, words)
     yield find_rights(directory)
     yield _lock(directory)
     yield _tried("disk", lambda: _disk(directory, files))
@@ -186,10 +188,10 @@ def find_rights(directory: DataDirectory) -> Diagnosis:
             inside = sorted(each.iterdir()) if each != directory.root else []
         missing += [right for path in (each, *inside) if (right := missing_right(path))]
     if not missing:
-        return Diagnosis("rights", State.OK, f"{user_name()} may read and write all of it")
+        return Diagnosis("rights", CheckState.OK, f"{user_name()} may read and write all of it")
     shown = "; ".join(dict.fromkeys(missing[:NAMES_MAX]))
     words = f"{user_name()} may not {shown}; run as the broker's user, such as sudo -u kafka"
-    return Diagnosis("rights", State.PROBLEM, words)
+    return Diagnosis("rights", CheckState.PROBLEM, words)
 
 
 def _lock(directory: DataDirectory) -> Diagnosis:
@@ -197,8 +199,8 @@ def _lock(directory: DataDirectory) -> Diagnosis:
 
     if is_locked(directory.root):
         words = "held: a broker or another keeplast works here; stop it, or clean a copy"
-        return Diagnosis("lock", State.PROBLEM, words)
-    return Diagnosis("lock", State.OK, "free")
+        return Diagnosis("lock", CheckState.PROBLEM, words)
+    return Diagnosis("lock", CheckState.OK, "free")
 
 
 def _disk(directory: DataDirectory, files: FileSystem) -> Diagnosis:
@@ -216,8 +218,10 @@ def _disk(directory: DataDirectory, files: FileSystem) -> Diagnosis:
     words = f"{format_bytes(max(room, 0))} may be written; the largest log has "
     words += format_bytes(max(sizes, default=0))
     if room <= 0:
-        return Diagnosis("disk", State.PROBLEM, f"{words}; make room, or use --to another disk")
-    return Diagnosis("disk", State.OK, words)
+        return Diagnosis(
+            "disk", CheckState.PROBLEM, f"{words}; make room, or use --to another disk"
+        )
+    return Diagnosis("disk", CheckState.OK, words)
 
 
 def _policies(directory: DataDirectory, files: FileSystem) -> Diagnosis:
@@ -236,9 +240,9 @@ def _policies(directory: DataDirectory, files: FileSystem) -> Diagnosis:
             f"cleanup.policy is unknown of {len(unknown)} of {len(topics)} topics: {names}; say it "
             "with keeplast config set cleanup.policy=compact --topic T DATA_DIR"
         )
-        return Diagnosis("policies", State.PROBLEM, words)
+        return Diagnosis("policies", CheckState.PROBLEM, words)
     compacted = sum(settings.topic_config(topic).is_compacted for topic in topics)
-    return Diagnosis("policies", State.OK, f"known; {compacted} of {len(topics)} compacted")
+    return Diagnosis("policies", CheckState.OK, f"known; {compacted} of {len(topics)} compacted")
 
 
 def _tried(name: str, look: Callable[[], Found]) -> Found | Diagnosis:
@@ -247,4 +251,4 @@ def _tried(name: str, look: Callable[[], Found]) -> Found | Diagnosis:
     try:
         return look()
     except (CompactionError, OSError) as error:
-        return Diagnosis(name, State.PROBLEM, fault_text(error))
+        return Diagnosis(name, CheckState.PROBLEM, fault_text(error))

@@ -54,13 +54,13 @@ def inspect(
     from keeplast.cli.show.output import print_result, screen_width
     from keeplast.errors import InvalidError
     from keeplast.format.filename import LOG, parse_segment_file
-    from keeplast.inspect.log_scan import Sample
+    from keeplast.inspect.log_scan import RowSample
 
     path = path.absolute()
     files = recipe_for((path,), object_options).open()
     if not files.exists(path):
         raise InvalidError(f"no such file or directory; correct the path. path={path}")
-    sample = Sample(records, from_offset, limit)
+    sample = RowSample(records, from_offset, limit)
     parsed = parse_segment_file(path.name)
     if files.is_directory(path):
         view = view_partition(path, files, sample)

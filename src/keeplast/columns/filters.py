@@ -180,7 +180,6 @@ class KeyHashes:
     __slots__ = ("_count_max", "count", "is_full", "values")
 
     def __init__(self, count_max: int) -> None:
-        """Start empty."""
         self._count_max = count_max
         self.values: NDArray[np.uint64] = np.empty(min(HASHES_MIN, count_max), np.uint64)
         self.count = 0

@@ -71,7 +71,6 @@ class KernelLocator:
     """
 
     def __init__(self, function: Callable[..., Any], source: str) -> None:
-        """Locate ``function``."""
         self._py_file = source
         self._line = function.__code__.co_firstlineno
 

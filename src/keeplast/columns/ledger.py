@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class ReasonLedger:
     """``standings[n]`` is the standing of the record at ``first_offset + n``, UNKNOWN (0) if none.
 
     One byte an offset, so that threads that note different records never touch one byte.
@@ -27,11 +27,11 @@ class Ledger:
     standings: NDArray[np.uint8]
 
 
-NO_LEDGER = Ledger(0, np.empty(0, np.uint8))
+NO_LEDGER = ReasonLedger(0, np.empty(0, np.uint8))
 """Knows nothing."""
 
 
-def new_ledger(first_offset: int, end_offset: int, bytes_max: int) -> Ledger:
+def new_ledger(first_offset: int, end_offset: int, bytes_max: int) -> ReasonLedger:
     """Return a ledger for ``[first_offset, end_offset)``, or for as much of it as is allowed."""
     length = max(0, min(end_offset - first_offset, bytes_max))
-    return Ledger(first_offset, np.zeros(length, np.uint8))
+    return ReasonLedger(first_offset, np.zeros(length, np.uint8))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns.kernel import inline, kernel
-from keeplast.columns.ledger import NO_LEDGER, Ledger
+from keeplast.columns.ledger import NO_LEDGER, ReasonLedger
 from keeplast.columns.winners import LOSES, WINS, KeyMap, find_slot, prefetch_home
 
 
@@ -50,13 +50,12 @@ class NotingKeyMap(KeyMap):
 
     __slots__ = ("_ledger",)
 
-    def __init__(self, ledger: Ledger) -> None:
-        """Start empty, with an empty ledger."""
+    def __init__(self, ledger: ReasonLedger) -> None:
         super().__init__()
         self._ledger = ledger
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> ReasonLedger:
         """Return the notes; final once :meth:`put` is no longer called."""
         return self._ledger
 

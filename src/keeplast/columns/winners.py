@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns.kernel import inline, kernel
-from keeplast.columns.ledger import NO_LEDGER, Ledger
+from keeplast.columns.ledger import NO_LEDGER, ReasonLedger
 from keeplast.columns.machine import prefetch_row
 
 SHARD_BITS = 6
@@ -233,12 +233,10 @@ class KeyMap:
     """Words of a slot, and of a row of a block."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._tables = [np.zeros((SLOTS_MIN, self.WORDS), np.uint64) for _ in range(SHARDS)]
         self._counts = [0] * SHARDS
 
     def __len__(self) -> int:
-        """Return the number of distinct keys."""
         return sum(self._counts)
 
     @property
@@ -247,7 +245,7 @@ class KeyMap:
         return sum(table.nbytes for table in self._tables)
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> ReasonLedger:
         """Return what was noted of single records: nothing."""
         return NO_LEDGER
 

@@ -39,7 +39,7 @@ TOPICS_SHOWN_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingChange:
     """One setting as it was and as it is now; ``removed`` are other names of it that went."""
 
     key: str
@@ -54,7 +54,7 @@ class Edit:
     """What a call did to the file at ``path``, and what is worth knowing about it."""
 
     path: Path
-    changes: tuple[Change, ...]
+    changes: tuple[SettingChange, ...]
     warnings: tuple[str, ...]
 
 
@@ -91,11 +91,11 @@ def change_settings(
             raise ConflictError(f"the file was changed by somebody else; run again. path={path}")
         if new != (old or ""):
             files.write_durable(path, new.encode())
-    made: list[Change] = []
+    made: list[SettingChange] = []
     for key in changes:
         definition = find_definition(key)
         was, now = before.effective(definition, topic), after.effective(definition, topic)
-        made.append(Change(key, definition, was, now, removed[key]))
+        made.append(SettingChange(key, definition, was, now, removed[key]))
     hazards = [hazard for each in judged for hazard in after.hazards(each)]
     warnings = [*_warnings(made, changes, str(path)), *hazards]
     if topic is None:
@@ -231,7 +231,7 @@ def _toml_value(value: Value) -> object:
 
 
 def _own_values(
-    after: Settings, made: Sequence[Change], topics_here: Sequence[str]
+    after: Settings, made: Sequence[SettingChange], topics_here: Sequence[str]
 ) -> Iterator[str]:
     """Yield which topics a cluster's new value does not reach, because they have their own."""
     for each in made:
@@ -249,7 +249,7 @@ def _own_values(
 
 
 def _warnings(
-    made: Sequence[Change], changes: Mapping[str, str | None], path: str
+    made: Sequence[SettingChange], changes: Mapping[str, str | None], path: str
 ) -> Iterator[str]:
     for each in made:
         for name in each.removed:

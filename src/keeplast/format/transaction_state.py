@@ -37,7 +37,7 @@ class TransactionStatus(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionState:
+class TransactionStateValue:
     """One transactional id; -1 for what its version does not have."""
 
     version: int
@@ -79,7 +79,7 @@ def decode_key(key: Buffer | None) -> str | None:
     return transactional_id
 
 
-def decode_value(value: Buffer | None) -> TransactionState | UnknownState | None:
+def decode_value(value: Buffer | None) -> TransactionStateValue | UnknownState | None:
     """Return where the transaction stands, None for a tombstone, or raise CorruptError."""
     if value is None:
         return None
@@ -100,7 +100,7 @@ def decode_value(value: Buffer | None) -> TransactionState | UnknownState | None
     update_timestamp, start_timestamp = fields.int64(), fields.int64()
     tags = fields.tags()
     fields.end()
-    return TransactionState(
+    return TransactionStateValue(
         version,
         producer_id,
         producer_epoch,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from keeplast.columns import batch_table as t
 from keeplast.inspect.verdicts import Findings
-from keeplast.inspect.verified_log import BASE_SEQUENCE, LEADER_EPOCH, Part
+from keeplast.inspect.verified_log import BASE_SEQUENCE, LEADER_EPOCH, VerifiedPart
 
 
 class FieldComparison:
@@ -26,9 +26,9 @@ class FieldComparison:
 
     def add(
         self,
-        left: Part,
+        left: VerifiedPart,
         found: NDArray[np.int64],
-        right: Part,
+        right: VerifiedPart,
         numbers: NDArray[np.int64],
     ) -> None:
         """Compare left's batches ``found`` with right's ``numbers``, pair by pair."""

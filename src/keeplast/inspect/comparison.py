@@ -33,10 +33,10 @@ from keeplast.inspect.sorted_runs import (
     SortedRuns,
 )
 from keeplast.inspect.verdicts import Findings
-from keeplast.inspect.verified_log import Part, VerifiedLog
+from keeplast.inspect.verified_log import VerifiedLog, VerifiedPart
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.topic_config import TopicConfig
-from keeplast.read.transaction_outcomes import Outcome, is_transactional_data
+from keeplast.read.transaction_outcomes import TransactionOutcome, is_transactional_data
 
 DECODED_MAX = 10_000
 """Records that are decoded one by one to see in what they differ; after that they count as
@@ -64,7 +64,7 @@ class Horizons:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class ComparedGround:
     """What the comparison goes by.
 
     Below ``bound`` the right log may have been cleaned, from it on it must equal the left one;
@@ -101,7 +101,7 @@ class Comparison:
         self,
         left: tuple[VerifiedLog, LogFacts],
         right: tuple[VerifiedLog, LogFacts],
-        ground: Ground,
+        ground: ComparedGround,
         runs: SortedRuns,
         seeds: NDArray[np.uint64],
         topic: TopicConfig,
@@ -152,7 +152,9 @@ class Comparison:
             right, taken = next(rights, None), 0
         return self.found
 
-    def _match(self, left: Part, state: _Matched, right: Part, first: int, last: int) -> None:
+    def _match(
+        self, left: VerifiedPart, state: _Matched, right: VerifiedPart, first: int, last: int
+    ) -> None:
         """Find the counterparts of right's batches ``[first, last)`` in left's part."""
         numbers = np.arange(first, last)
         if not len(numbers):
@@ -170,7 +172,11 @@ class Comparison:
         self._match_records(left, state, right, first, last)
 
     def _check_untouched(
-        self, left: Part, found: NDArray[np.int64], right: Part, numbers: NDArray[np.int64]
+        self,
+        left: VerifiedPart,
+        found: NDArray[np.int64],
+        right: VerifiedPart,
+        numbers: NDArray[np.int64],
     ) -> None:
         above = left.table[found, t.BASE_OFFSET] >= self._bound
         found, numbers = found[above], numbers[above]
@@ -184,7 +190,7 @@ class Comparison:
             )
 
     def _match_records(
-        self, left: Part, state: _Matched, right: Part, first: int, last: int
+        self, left: VerifiedPart, state: _Matched, right: VerifiedPart, first: int, last: int
     ) -> None:
         rows = np.flatnonzero((right.batch_of >= first) & (right.batch_of < last))
         if not len(rows):
@@ -200,7 +206,7 @@ class Comparison:
             state.records[i] = self._is_same_value(left, i, right, row)
         self._compare_outcomes(left, found, right, rows)
 
-    def _is_same_value(self, left: Part, i: int, right: Part, row: int) -> bool:
+    def _is_same_value(self, left: VerifiedPart, i: int, right: VerifiedPart, row: int) -> bool:
         """Say in what two records differ; True when key and value are the same."""
         offset = int(left.offsets[i])
         if self._decoded >= DECODED_MAX:
@@ -224,7 +230,11 @@ class Comparison:
         return "key" not in names and "value" not in names
 
     def _compare_outcomes(
-        self, left: Part, found: NDArray[np.int64], right: Part, rows: NDArray[np.int64]
+        self,
+        left: VerifiedPart,
+        found: NDArray[np.int64],
+        right: VerifiedPart,
+        rows: NDArray[np.int64],
     ) -> None:
         """Data whose transaction ended otherwise by the markers of the right log."""
         pairs = np.unique(np.stack([left.batch_of[found], right.batch_of[rows]]), axis=1)
@@ -234,17 +244,17 @@ class Comparison:
         theirs = self._right_facts.transactions.of_batches(right.table[pairs[1]])
         differs = ours != theirs
         if self._are_replicas:
-            differs &= (ours != Outcome.OPEN) & (theirs != Outcome.OPEN)
+            differs &= (ours != TransactionOutcome.OPEN) & (theirs != TransactionOutcome.OPEN)
         for k in np.flatnonzero(differs).tolist():
             row = left.table[pairs[0][k]]
             self.found.transactions.add(
                 f"the transaction of producer {row[t.PRODUCER_ID]} was "
-                f"{Outcome(int(ours[k])).name.lower()} and reads as "
-                f"{Outcome(int(theirs[k])).name.lower()} now",
+                f"{TransactionOutcome(int(ours[k])).name.lower()} and reads as "
+                f"{TransactionOutcome(int(theirs[k])).name.lower()} now",
                 offset=int(row[t.BASE_OFFSET]),
             )
 
-    def _add_unknown(self, right: Part, numbers: NDArray[np.int64]) -> None:
+    def _add_unknown(self, right: VerifiedPart, numbers: NDArray[np.int64]) -> None:
         """Batches of the right log beyond the end of the left one."""
         if not len(numbers):
             return
@@ -253,7 +263,7 @@ class Comparison:
         self._add_unknown_rows(right, rows)
         self._add_unknown_batches(right, numbers)
 
-    def _add_unknown_batches(self, right: Part, numbers: NDArray[np.int64]) -> None:
+    def _add_unknown_batches(self, right: VerifiedPart, numbers: NDArray[np.int64]) -> None:
         """Empty batches that the left log has not; of others the records tell."""
         if self._are_replicas:
             return
@@ -261,7 +271,7 @@ class Comparison:
             base = int(right.table[i, t.BASE_OFFSET])
             self.found.records.add("there was no such batch", offset=base)
 
-    def _add_unknown_rows(self, right: Part, rows: NDArray[np.int64]) -> None:
+    def _add_unknown_rows(self, right: VerifiedPart, rows: NDArray[np.int64]) -> None:
         """Records of the right log that the left one has not at this place."""
         if not len(rows):
             return
@@ -278,7 +288,7 @@ class Comparison:
             key = None if record is None else record.key
             self.found.records.add("there was no such record", offset=offset, key=key)
 
-    def _finish(self, left: Part, state: _Matched) -> None:
+    def _finish(self, left: VerifiedPart, state: _Matched) -> None:
         """Judge what of a part is missing, now that nothing of it can follow."""
         missing = np.flatnonzero(~state.records)
         self._emit(left, np.flatnonzero(state.records), ON_LEFT | ON_RIGHT)
@@ -288,7 +298,7 @@ class Comparison:
         self._check_batches(left, state)
         self._check_missing(left, missing)
 
-    def _check_batches(self, left: Part, state: _Matched) -> None:
+    def _check_batches(self, left: VerifiedPart, state: _Matched) -> None:
         has_expired = left.table[:, t.LAST_OFFSET] < self._ground.start
         lost = np.flatnonzero(~state.batches & ~has_expired)
         if not len(lost):
@@ -321,7 +331,7 @@ class Comparison:
                 offset=int(row[t.BASE_OFFSET]),
             )
 
-    def _check_missing(self, left: Part, missing: NDArray[np.int64]) -> None:
+    def _check_missing(self, left: VerifiedPart, missing: NDArray[np.int64]) -> None:
         """Markers before their horizon, and records that no round had looked for."""
         missing = missing[left.offsets[missing] >= self._ground.start]
         if not len(missing):
@@ -334,7 +344,7 @@ class Comparison:
         beyond = ~is_control & is_below & (left.offsets[missing] >= self._ground.indexed_to)
         if beyond.any():
             outcomes = self._left_facts.transactions.of_batches(table)
-            for i in missing[beyond & (outcomes == Outcome.COMMITTED)].tolist():
+            for i in missing[beyond & (outcomes == TransactionOutcome.COMMITTED)].tolist():
                 record = _record(left, i)
                 self.found.untouched.add(
                     f"the round ended at offset {self._ground.indexed_to}, the record behind that "
@@ -342,7 +352,7 @@ class Comparison:
                     offset=record.offset, key=record.key,
                 )  # fmt: skip
 
-    def _judge_marker(self, left: Part, i: int) -> None:
+    def _judge_marker(self, left: VerifiedPart, i: int) -> None:
         batch = int(left.batch_of[i])
         offset = int(left.offsets[i])
         if control_type(left.window, left.first + batch) not in ENDS_TRANSACTION:
@@ -357,14 +367,16 @@ class Comparison:
         if problem is not None:
             self.found.horizons.add(f"the transaction marker is gone and {problem}", offset=offset)
 
-    def _emit(self, part: Part, chosen: NDArray[np.int64], sides: int) -> None:
+    def _emit(self, part: VerifiedPart, chosen: NDArray[np.int64], sides: int) -> None:
         """Hand over what has a key and is committed: it can be the final record of its key."""
         if not len(chosen):
             return
         facts = self._left_facts if sides & ON_LEFT else self._right_facts
         batches = part.table
         outcomes = facts.transactions.of_batches(batches)
-        can_win = (outcomes == Outcome.COMMITTED) & (batches[:, t.ATTRIBUTES] & t.CONTROL == 0)
+        can_win = (outcomes == TransactionOutcome.COMMITTED) & (
+            batches[:, t.ATTRIBUTES] & t.CONTROL == 0
+        )
         wanted = can_win[part.batch_of[chosen]] & (part.flags[chosen] & HAS_KEY != 0)
         wanted &= part.offsets[chosen] < self._bound
         chosen = chosen[wanted]
@@ -386,7 +398,7 @@ class Comparison:
 class _Matched:
     """Which batches and records of a left part the right log has."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: VerifiedPart) -> None:
         self.batches = np.zeros(len(part.table), np.bool_)
         self.records = np.zeros(len(part.offsets), np.bool_)
 
@@ -397,7 +409,7 @@ def _horizons(table: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(has, table[:, t.BASE_TIMESTAMP], -1)
 
 
-def _record(part: Part, i: int) -> Record:
+def _record(part: VerifiedPart, i: int) -> Record:
     record = part.record(int(part.batch_of[i]), int(part.offsets[i]))
     if record is None:
         raise InvariantError(f"a record is gone between two readings. offset={part.offsets[i]}")

@@ -15,10 +15,10 @@ from keeplast.format.control import ControlType
 from keeplast.format.filename import TXN_INDEX
 from keeplast.inspect.log_facts import control_type
 from keeplast.inspect.verdicts import Findings
-from keeplast.inspect.verified_log import Part, VerifiedLog
+from keeplast.inspect.verified_log import VerifiedLog, VerifiedPart
 from keeplast.log.partition_log import load_aborted
 from keeplast.read.transaction_outcomes import (
-    Outcome,
+    TransactionOutcome,
     TransactionOutcomes,
     is_transactional_data,
 )
@@ -58,7 +58,7 @@ class HiddenRecords:
             self._entries.extend(rebuilt)
         self._entries.sort()
 
-    def add(self, part: Part, first: int, last: int) -> None:
+    def add(self, part: VerifiedPart, first: int, last: int) -> None:
         """Read batches ``[first, last)`` of a part."""
         table = part.table[first:last]
         chosen = (table[:, t.PRODUCER_ID] >= 0) & (
@@ -83,9 +83,9 @@ class HiddenRecords:
                     self._hides.discard(producer_id)
                 continue
             is_hidden = producer_id in self._hides
-            if count == 0 or is_hidden == (truth[i] == Outcome.ABORTED):
+            if count == 0 or is_hidden == (truth[i] == TransactionOutcome.ABORTED):
                 continue
-            if truth[i] == Outcome.OPEN:
+            if truth[i] == TransactionOutcome.OPEN:
                 continue
             problem = (
                 f"a committed record of producer {producer_id} is hidden by the transaction index"

@@ -36,7 +36,7 @@ PROBLEMS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ScanFinding:
     """Something to know about a file; ``severity`` is corrupt, torn or note."""
 
     severity: str
@@ -53,10 +53,10 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Findings:
+class ScanFindings:
     """What was found, the first of each path in full."""
 
-    items: list[Finding] = field(default_factory=list)
+    items: list[ScanFinding] = field(default_factory=list)
     left_out: int = 0
 
     def add(
@@ -74,7 +74,7 @@ class Findings:
             self.left_out += 1
             return
         self.items.append(
-            Finding(
+            ScanFinding(
                 severity,
                 str(path),
                 problem,
@@ -140,7 +140,7 @@ class SegmentView:
 
 
 @dataclass(slots=True)
-class Sample:
+class RowSample:
     """Rows of the batches or records to show: the first ``limit`` at or above ``from_offset``.
 
     ``topic`` is set once it is known whose records they are.
@@ -175,8 +175,8 @@ class Sample:
 def scan_segment(
     view: SegmentView,
     files: FileSystem,
-    findings: Findings,
-    sample: Sample,
+    findings: ScanFindings,
+    sample: RowSample,
     aborted: AbortedScan,
     epochs: EpochCheck,
     progressed: Callable[[int], None],
@@ -211,7 +211,7 @@ def scan_segment(
             findings.add("corrupt", path, f"{problem} (log offset {offset})")
 
 
-def _end_early(view: SegmentView, error: CorruptError, findings: Findings) -> None:
+def _end_early(view: SegmentView, error: CorruptError, findings: ScanFindings) -> None:
     left = view.size_bytes - view.valid_bytes
     if view.is_active:
         findings.add(
@@ -226,7 +226,7 @@ def _end_early(view: SegmentView, error: CorruptError, findings: Findings) -> No
         findings.add_error("corrupt", view.path, error)
 
 
-def _count(batch: Batch, view: SegmentView, findings: Findings) -> None:
+def _count(batch: Batch, view: SegmentView, findings: ScanFindings) -> None:
     view.batches += 1
     view.valid_bytes = batch.position + batch.size_bytes
     view.end_offset = max(view.end_offset, batch.last_offset + 1)
@@ -247,7 +247,7 @@ def _count(batch: Batch, view: SegmentView, findings: Findings) -> None:
 
 
 def _check_batch(
-    batch: Batch, view: SegmentView, previous_last: int | None, findings: Findings
+    batch: Batch, view: SegmentView, previous_last: int | None, findings: ScanFindings
 ) -> None:
     if not batch.is_valid:
         findings.add(
@@ -280,7 +280,9 @@ def _check_batch(
         )
 
 
-def _check_epoch(batch: Batch, view: SegmentView, epochs: EpochCheck, findings: Findings) -> None:
+def _check_epoch(
+    batch: Batch, view: SegmentView, epochs: EpochCheck, findings: ScanFindings
+) -> None:
     wrong = epochs.take(batch)
     if wrong is None:
         return
@@ -303,7 +305,7 @@ class _IndexChecker:
     def __init__(
         self,
         view: SegmentView,
-        findings: Findings,
+        findings: ScanFindings,
         offsets: list[tuple[int, int]],
         last_time: int,
         aborted: Sequence[AbortedTransaction] | None,
@@ -316,7 +318,7 @@ class _IndexChecker:
         self._next = 0
 
     @classmethod
-    def load(cls, view: SegmentView, files: FileSystem, findings: Findings) -> _IndexChecker:
+    def load(cls, view: SegmentView, files: FileSystem, findings: ScanFindings) -> _IndexChecker:
         """Read and check the index files of a segment."""
         offsets: list[tuple[int, int]] = []
         last_time = NO_TIMESTAMP
@@ -412,7 +414,7 @@ def _read_start(view: SegmentView, path: Path, kind: Kind, files: FileSystem) ->
 
 
 def _is_too_large(
-    view: SegmentView, path: Path, kind: Kind, files: FileSystem, findings: Findings
+    view: SegmentView, path: Path, kind: Kind, files: FileSystem, findings: ScanFindings
 ) -> bool:
     """Say whether an index has more entries than its segment has batches, and note it."""
     limit = index_bytes_max(view.size_bytes, kind)
@@ -431,7 +433,7 @@ def _is_too_large(
 
 
 def _load_aborted(
-    view: SegmentView, files: FileSystem, findings: Findings
+    view: SegmentView, files: FileSystem, findings: ScanFindings
 ) -> Sequence[AbortedTransaction] | None:
     """Return the entries of the transaction index, None where there is nothing to compare.
 

@@ -39,14 +39,14 @@ from keeplast.inspect.sorted_runs import (
     Rows,
     SortedRuns,
 )
-from keeplast.inspect.verified_log import Part, VerifiedLog
+from keeplast.inspect.verified_log import VerifiedLog, VerifiedPart
 from keeplast.inspect.version_spread import VersionSpread
 from keeplast.log.files import FileSystem
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
-from keeplast.read.transaction_outcomes import Outcome
+from keeplast.read.transaction_outcomes import TransactionOutcome
 from keeplast.rewrite.kernels import load_kernels
 
 Progressed = Callable[[int], None]
@@ -56,7 +56,7 @@ READINGS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PreviewedRecord:
     """The record of a key that would stay; ``version`` is what the proposed header says."""
 
     offset: int
@@ -66,12 +66,12 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WinnerChange:
     """A key that would keep another record than today."""
 
     key: bytes
-    today: Candidate
-    then: Candidate
+    today: PreviewedRecord
+    then: PreviewedRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class StrategyPreview:
     keys_changed: int
     keys_back: int
     keys_gone: int
-    changes: tuple[Change, ...]
+    changes: tuple[WinnerChange, ...]
     versions_missing: int
     versions_malformed: int
     tombstones_unversioned: int
@@ -194,7 +194,7 @@ def preview_strategy(
         keys_back=changes.back,
         keys_gone=changes.gone,
         changes=tuple(
-            Change(
+            WinnerChange(
                 records[a].key or b"",
                 _candidate(records[a], header),
                 _candidate(records[b], header),
@@ -209,9 +209,9 @@ def preview_strategy(
     )
 
 
-def _candidate(record: Record, header: bytes) -> Candidate:
+def _candidate(record: Record, header: bytes) -> PreviewedRecord:
     version = header_version(record.headers, header)
-    return Candidate(record.offset, record.timestamp, version, record.is_tombstone)
+    return PreviewedRecord(record.offset, record.timestamp, version, record.is_tombstone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class _Reading:
                 self.progressed(part.window.length)
             outcomes = facts.transactions.of_batches(part.table)
             is_data = part.table[:, t.ATTRIBUTES] & t.CONTROL == 0
-            chosen = ((outcomes == Outcome.COMMITTED) & is_data)[part.batch_of]
+            chosen = ((outcomes == TransactionOutcome.COMMITTED) & is_data)[part.batch_of]
             chosen &= part.flags & HAS_KEY != 0
             chosen &= (part.offsets >= self.log_start) & (part.offsets < end)
             numbers = np.flatnonzero(chosen)
@@ -247,7 +247,7 @@ class _Reading:
             yield _rows(part, numbers, flags)
 
 
-def _rows(part: Part, numbers: NDArray[np.int64], flags: NDArray[np.uint8]) -> Rows:
+def _rows(part: VerifiedPart, numbers: NDArray[np.int64], flags: NDArray[np.uint8]) -> Rows:
     rows = np.empty((len(numbers), COLUMNS), np.int64)
     rows[:, KEY_HIGH] = part.keys[numbers, 0]
     rows[:, KEY_LOW] = (part.keys[numbers, 1] << KEY_SHIFT) | (flags & HAS_VERSION != 0)
@@ -260,7 +260,7 @@ def _rows(part: Part, numbers: NDArray[np.int64], flags: NDArray[np.uint8]) -> R
 
 def _count(
     counts: _Counts,
-    part: Part,
+    part: VerifiedPart,
     numbers: NDArray[np.int64],
     flags: NDArray[np.uint8],
     strategy: Strategy,

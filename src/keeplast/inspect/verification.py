@@ -31,7 +31,7 @@ from keeplast.columns.fingerprints import PRIME
 from keeplast.errors import CorruptError, RefusedError
 from keeplast.format.filename import CLEANER_CHECKPOINT, parse_partition_directory
 from keeplast.format.record import Record
-from keeplast.inspect.comparison import Compared, Comparison, Ground, Horizons
+from keeplast.inspect.comparison import Compared, ComparedGround, Comparison, Horizons
 from keeplast.inspect.final_records import (
     IS_OLD_FORMAT,
     IS_TOMBSTONE,
@@ -192,7 +192,7 @@ class Verifier:
         right, damage = self._open(second)
         if right is None:
             return _unreadable(second.name, damage)
-        ground = Ground(
+        ground = ComparedGround(
             bound=None,
             start=max(left[0].start, right[0].start),
             end=min(left[0].end, right[0].end),
@@ -232,7 +232,7 @@ class Verifier:
         self,
         left: tuple[VerifiedLog, LogFacts],
         right: tuple[VerifiedLog, LogFacts],
-        ground: Ground,
+        ground: ComparedGround,
         topic: TopicConfig,
     ) -> tuple[Compared, Findings]:
         with tempfile.TemporaryDirectory(
@@ -256,7 +256,7 @@ class Verifier:
         after: VerifiedLog,
         rounds: tuple[RoundReceipt, ...],
         untouched: Findings,
-    ) -> Ground:
+    ) -> ComparedGround:
         """Return where cleaning had to stop, by every rule that can be applied."""
         log, facts = left
         settings = self._settings
@@ -288,7 +288,7 @@ class Verifier:
         last_offsets, marker_epochs = _required(
             facts, times[-1][0] if times else None, settings.cleaner.producer_id_expiration_ms
         )
-        return Ground(
+        return ComparedGround(
             bound=min(bounds),
             start=self._expired_below(log, after, rounds),
             indexed_to=rounds[-1].end_offset if rounds else INT64_MAX,
@@ -462,7 +462,7 @@ def _check_producers(
             findings.add(f"the last batch of producer {producer_id} is missing", offset=last_offset)
 
 
-def _notes(ground: Ground) -> tuple[str, ...]:
+def _notes(ground: ComparedGround) -> tuple[str, ...]:
     notes = [f"offsets from {ground.bound} on must not have been touched"]
     if ground.start:
         notes.append(

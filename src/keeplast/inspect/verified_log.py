@@ -40,7 +40,7 @@ BASE_SEQUENCE = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class VerifiedPart:
     """Batches ``[first, last)`` of a window and the records in them.
 
     ``table`` and ``extra`` have a row a batch; ``offsets``, ``keys``, ``contents``, ``flags``,
@@ -125,7 +125,7 @@ class VerifiedLog:
 
     def parts(
         self, seeds: NDArray[np.uint64], topic: TopicConfig, *, checks_crc: bool = False
-    ) -> Iterator[Part]:
+    ) -> Iterator[VerifiedPart]:
         """Yield all batches with their records, in order, and the versions ``topic`` ranks by."""
         reader = _PartReader(seeds, topic)
         for window in self.windows(WindowBuffers(WINDOW_BYTES), checks_crc=checks_crc):
@@ -172,7 +172,7 @@ class _PartReader:
         self._versions = np.zeros(count, np.int64)
         self._all = np.ones(count, np.uint8)
 
-    def parts(self, window: Window) -> Iterator[Part]:
+    def parts(self, window: Window) -> Iterator[VerifiedPart]:
         """Yield the parts of one window."""
         first = 0
         while first < window.batches:
@@ -188,7 +188,7 @@ class _PartReader:
                 raise window.corrupt(stop, PROBLEMS[code], "records that fill the batch", "others")
             self._read_versions(window, first, stop)
             table = window.table[first:stop]
-            yield Part(
+            yield VerifiedPart(
                 window, first, table, _extra(window, table),
                 self._offsets[:count], self._keys[:count], self._contents[:count],
                 self._flags[:count], self._versions[:count],

@@ -302,7 +302,6 @@ class LogAppender:
         self._leave_segment()
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(

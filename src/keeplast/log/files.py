@@ -169,7 +169,6 @@ class LocalReadHandle:
     """A file descriptor that is read by position."""
 
     def __init__(self, path: Path) -> None:
-        """Open ``path`` without following a link."""
         self._path = path
         try:
             # Without O_NONBLOCK, opening a pipe would wait for somebody to write to it.

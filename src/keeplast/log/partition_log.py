@@ -205,7 +205,6 @@ class LoadedIndexes(Mapping[int, SegmentIndexes]):
     def __init__(
         self, listing: PartitionFiles, files: FileSystem, interval: int, buffers: WindowBuffers
     ) -> None:
-        """Begin with nothing read."""
         self._segments = {segment.base_offset: segment for segment in listing.segments[:-1]}
         self._files = files
         self._interval = interval
@@ -243,11 +242,9 @@ class LoadedIndexes(Mapping[int, SegmentIndexes]):
         self._loaded[base] = replace(found, rebuilt=False)
 
     def __iter__(self) -> Iterator[int]:
-        """Yield every closed segment, ascending."""
         return iter(self._segments)
 
     def __len__(self) -> int:
-        """Return the number of closed segments."""
         return len(self._segments)
 
     @property

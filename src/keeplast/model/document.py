@@ -30,9 +30,7 @@ class Documented(Protocol):
 class PathText(Protocol):
     """A path, of whichever library."""
 
-    def __fspath__(self) -> str:
-        """Return its text."""
-        ...
+    def __fspath__(self) -> str: ...
 
 
 def document_of(value: object) -> dict[str, Any]:

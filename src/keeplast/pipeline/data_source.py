@@ -39,7 +39,7 @@ from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.foreign_options import PROVIDER
 from keeplast.pipeline.log_parts import LogPart, Logs, read_part
 from keeplast.pipeline.source_filters import Pushed, push
-from keeplast.pipeline.source_options import Content, SourceOptions, read_options
+from keeplast.pipeline.source_options import SourceContent, SourceOptions, read_options
 from keeplast.pipeline.stream_reader import LogStreamReader
 from keeplast.read.log_ranges import Split, Wanted, plan_splits, segments_below
 from keeplast.read.log_view import LogView
@@ -209,7 +209,7 @@ class LogReader(DataSourceReader):
             first, end = logs.range_of(view)
             if first < end:
                 ranges.append((view, Wanted(first, end)))
-        if options.content is Content.LATEST:
+        if options.content is SourceContent.LATEST:
             yield from self._state_parts(ranges, logs)
         else:
             wanted = pushed.wanted

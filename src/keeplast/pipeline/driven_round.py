@@ -17,14 +17,13 @@ from keeplast.columns.winners import KeyMap
 from keeplast.rewrite.ranking import ranking_of
 from keeplast.rewrite.staged_round import Stage, StagedRound
 from keeplast.rewrite.task import PartitionTask
-from keeplast.rewrite.units import AskUnit, FilterUnit, Indexed, RewriteUnit, Unit, UnitResult
+from keeplast.rewrite.units import AskUnit, FilterUnit, IndexedUnit, RewriteUnit, Unit, UnitResult
 
 
 class Keys:
     """Where the keys of a round lie after their shuffle: from which partition on, of how many."""
 
     def __init__(self, shuffled: RDD[Any], start: int, places: int) -> None:
-        """Remember the place."""
         self.shuffled = shuffled
         self.start = start
         self.places = places
@@ -82,7 +81,7 @@ class DrivenRound:
     def take(self, result: UnitResult) -> None:
         """Take a result; the keys of a block go into the map, and nowhere else."""
         self.round.take(result)
-        if isinstance(result, Indexed) and result.block is not None:
+        if isinstance(result, IndexedUnit) and result.block is not None:
             block, starts = result.block
             if self.round.stage is Stage.RAISE and isinstance(self._key_map, RankedKeyMap):
                 self._key_map.raise_known(block, starts)

@@ -41,7 +41,7 @@ from keeplast.log.settled import settled_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.export_place import ExportPlace, sweep_killed
-from keeplast.pipeline.export_plan import PartitionState, choose_cuts, parts_of_state
+from keeplast.pipeline.export_plan import ExportedState, choose_cuts, parts_of_state
 from keeplast.pipeline.export_tasks import ExportedFile, ExportTask, export_part, export_partition
 from keeplast.pipeline.log_parts import Logs
 from keeplast.pipeline.source_options import SourceOptions
@@ -232,7 +232,7 @@ def check_target(
 class _Job:
     """A partition's part of the work: one task, or ``parts``."""
 
-    state: PartitionState
+    state: ExportedState
     choice: ShapeChoice
     task: ExportTask
     parts: tuple[StatePart, ...]
@@ -275,7 +275,7 @@ def _jobs(
         if topic == OFFSETS_FILE:
             raise RefusedError(f"a topic's name is that of the offsets' file. topic={topic}")
         view = logs.look(entry)
-        states.append(PartitionState(view, Wanted(*logs.range_of(view)), topic_config(topic)))
+        states.append(ExportedState(view, Wanted(*logs.range_of(view)), topic_config(topic)))
     jobs = []
     for number, (state, choice) in enumerate(zip(states, choose_cuts(states, ground), strict=True)):
         view, wanted = state.view, state.wanted

@@ -37,7 +37,7 @@ OFFSET_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionState:
+class ExportedState:
     """What is known of a partition before its state is read: the offsets ``wanted`` of ``view``."""
 
     view: LogView
@@ -52,14 +52,14 @@ class PartitionState:
         return map_bytes(self.topic.strategy, keys) + OFFSET_BYTES * keys
 
 
-def choose_cuts(states: Sequence[PartitionState], ground: Ground) -> Iterator[ShapeChoice]:
+def choose_cuts(states: Sequence[ExportedState], ground: Ground) -> Iterator[ShapeChoice]:
     """Yield how each partition of an export is cut."""
     total = sum(state.view.size_bytes for state in states)
     for state in states:
         yield _choose(state, total // max(ground.slots, 1), ground)
 
 
-def _choose(state: PartitionState, share: int, ground: Ground) -> ShapeChoice:
+def _choose(state: ExportedState, share: int, ground: Ground) -> ShapeChoice:
     size, room = state.view.size_bytes, ground.task_memory_bytes
     if room is not None and state.key_bytes_max > room:
         why = f"keys of up to {in_mib(state.key_bytes_max)} do not fit a task of {in_mib(room)}"
@@ -74,13 +74,13 @@ def _choose(state: PartitionState, share: int, ground: Ground) -> ShapeChoice:
     return ShapeChoice(Shape.BUCKET, _buckets(state, ground.slots, room), why)
 
 
-def _buckets(state: PartitionState, slots: int, room: int) -> int:
+def _buckets(state: ExportedState, slots: int, room: int) -> int:
     """Return how many buckets it takes for each to fit a task, and for every slot to have one."""
     return max(slots, buckets_for(state.key_bytes_max, room))
 
 
 def parts_of_state(
-    state: PartitionState,
+    state: ExportedState,
     choice: ShapeChoice,
     number: int,
     slots: int,

@@ -70,7 +70,7 @@ class Jobs:
         """Make what all jobs of the call share."""
         self._context = context
         self._slots = slots
-        self._told = Told(context, progressed)
+        self._told = TaskNews(context, progressed)
         # A round that is cut takes every slot by itself.
         at_once = slots if any(task.is_staged for task in tasks) else min(slots, len(tasks))
         self._worker = Worker(own_versions(), self._told.add, max(1, at_once))
@@ -312,14 +312,13 @@ class Jobs:
             rounds[number].take(result)
 
 
-class Told:
+class TaskNews:
     """Progress of the jobs of a call, told while the driver waits for them.
 
     Several calls may be under way in one session: each tags its jobs, and ends only those.
     """
 
     def __init__(self, context: SparkContext, progressed: Progressed) -> None:
-        """Count from nothing."""
         self._context = context
         self._progressed = progressed
         self._read = context.accumulator(0)
@@ -342,7 +341,7 @@ class Told:
         finally:
             self.end(job)
 
-    def begin(self, act: Callable[[], list[R]], pool: str) -> Job[R]:
+    def begin(self, act: Callable[[], list[R]], pool: str) -> SparkJob[R]:
         """Act in a thread, in a pool of Spark's scheduler; :meth:`end` must follow."""
 
         def tagged() -> list[R]:
@@ -350,9 +349,9 @@ class Told:
             self._context.setLocalProperty(POOL_PROPERTY, pool)
             return act()
 
-        return Job(tagged)
+        return SparkJob(tagged)
 
-    def wait(self, job: Job[R]) -> list[R]:
+    def wait(self, job: SparkJob[R]) -> list[R]:
         """Return what a job gave, and tell progress until then; errors as for :meth:`during`."""
         while True:
             job.join(POLL_SECONDS)
@@ -363,7 +362,7 @@ class Told:
             if not job.is_alive:
                 return job.results()
 
-    def end(self, job: Job[R]) -> None:
+    def end(self, job: SparkJob[R]) -> None:
         """Cancel every job of the call when this one still runs, and wait for its end."""
         if job.is_alive:
             self._context.cancelJobsWithTag(self._tag)
@@ -380,11 +379,10 @@ def job_failed(error: Exception) -> UnavailableError:
     return UnavailableError(f"the Spark job failed. error={error}")
 
 
-class Job(Generic[R]):
+class SparkJob(Generic[R]):
     """A Spark job that a thread of the driver waits for."""
 
     def __init__(self, act: Callable[[], list[R]]) -> None:
-        """Begin."""
         self._act = act
         self._results: list[R] = []
         self._failure: Exception | None = None
@@ -416,7 +414,7 @@ class Job(Generic[R]):
 class _Waves:
     """The job of the whole partitions of a call, or none; its results are given once."""
 
-    def __init__(self, told: Told, act: Callable[[], list[list[TaskResult]]] | None) -> None:
+    def __init__(self, told: TaskNews, act: Callable[[], list[list[TaskResult]]] | None) -> None:
         self._told = told
         self._job = None if act is None else told.begin(act, WAVES_POOL)
 

@@ -48,7 +48,7 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?[^;]
 _EXTRA = re.compile(r"extra\s*==\s*[\"']([^\"']+)[\"']")
 
 
-class Told(Protocol):
+class PackNews(Protocol):
     """Who hears how far it is."""
 
     def planned(self, total_bytes: int) -> None:
@@ -100,7 +100,7 @@ def check_target(target: Path) -> None:
 
 
 def pack_environment(
-    target: Path, told: Told, say: Callable[[str], None], *, extras: Sequence[str], python: Path
+    target: Path, told: PackNews, say: Callable[[str], None], *, extras: Sequence[str], python: Path
 ) -> Pack:
     """Write the archive ``target``, whole or not at all.
 

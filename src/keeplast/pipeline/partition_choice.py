@@ -23,7 +23,7 @@ INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_s
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionChoice:
+class ReadPartitions:
     """What a query names: ``chooses`` None means all; what is named has to be there."""
 
     chooses: Callable[[TopicPartition], bool] | None = None
@@ -74,7 +74,7 @@ class PartitionChoice:
             )
 
 
-def read_choice(options: OptionTexts) -> PartitionChoice:
+def read_choice(options: OptionTexts) -> ReadPartitions:
     """Return what the options choose; InvalidError when they cannot be understood."""
     given = options.given(("assign", "subscribe", "subscribePattern"))
     if len(given) > 1:
@@ -83,7 +83,7 @@ def read_choice(options: OptionTexts) -> PartitionChoice:
         topics = tuple(name.strip() for name in text.split(",") if name.strip())
         if not topics:
             raise InvalidError(f"no topic; give names with commas between. subscribe={text!r}")
-        return PartitionChoice(_InTopics(frozenset(topics)), topics=topics)
+        return ReadPartitions(_InTopics(frozenset(topics)), topics=topics)
     if (text := options.text("subscribePattern", None)) is not None:
         try:
             pattern = re.compile(text)
@@ -91,11 +91,11 @@ def read_choice(options: OptionTexts) -> PartitionChoice:
             raise InvalidError(
                 f"not a regular expression: {error}. subscribePattern={text!r}"
             ) from error
-        return PartitionChoice(_Matches(pattern))
+        return ReadPartitions(_Matches(pattern))
     if (text := options.text("assign", None)) is not None:
         assigned = _assigned(text)
-        return PartitionChoice(_Among(assigned), assigned=assigned)
-    return PartitionChoice()
+        return ReadPartitions(_Among(assigned), assigned=assigned)
+    return ReadPartitions()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.format.filename import parse_segment_file
-from keeplast.pipeline.jobs import DRIVER_GONE, Jobs, Told, job_failed
+from keeplast.pipeline.jobs import DRIVER_GONE, Jobs, TaskNews, job_failed
 from keeplast.pipeline.session import start_session
 from keeplast.pipeline.stages import ATTEMPT_MARK, read_token
 from keeplast.pipeline.state_job import show_states
@@ -66,7 +66,6 @@ class SparkRunner:
         return self._spark
 
     def __enter__(self) -> SparkRunner:
-        """Start the session."""
         _ = self._session
         return self
 
@@ -150,11 +149,11 @@ class SparkRunner:
         told = self._told(roots, progressed)
         yield from show_states(self._session.sparkContext, parts, show, told)
 
-    def _told(self, roots: Iterable[Path], progressed: Progressed) -> Told:
+    def _told(self, roots: Iterable[Path], progressed: Progressed) -> TaskNews:
         """Return what tells of the jobs of a call, whose executors see ``roots``."""
         for root in roots:
             self._probe(root)
-        return Told(self._session.sparkContext, progressed)
+        return TaskNews(self._session.sparkContext, progressed)
 
     def _probe(self, root: Path) -> None:
         """Make sure that executors see ``root`` as the driver does."""

@@ -21,7 +21,7 @@ from keeplast.model.offsets import INT64_MAX
 from keeplast.model.strategy import Strategy
 from keeplast.pipeline.offset_options import EARLIEST, LATEST, Offsets, read_offsets
 from keeplast.pipeline.option_texts import OptionTexts
-from keeplast.pipeline.partition_choice import PartitionChoice, read_choice
+from keeplast.pipeline.partition_choice import ReadPartitions, read_choice
 from keeplast.read.log_ranges import Wanted
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.tier.objects.places import recipe_of
@@ -78,7 +78,7 @@ class EndOfLog(StrEnum):
     HIGH_WATERMARK = "high-watermark"
 
 
-class Content(StrEnum):
+class SourceContent(StrEnum):
     """What rows are: the records of the log, or of its state."""
 
     ALL = "all"
@@ -90,7 +90,7 @@ class SourceOptions:
     """The options of one query."""
 
     path: Path
-    choice: PartitionChoice
+    choice: ReadPartitions
     isolation: Isolation
     starting: Offsets
     ending: Offsets
@@ -100,7 +100,7 @@ class SourceOptions:
     pushes_filters: bool
     fails_on_loss: bool
     offsets_per_trigger: int | None
-    content: Content
+    content: SourceContent
     strategy: Strategy | None
     strategy_header: str | None
     tasks_min: int
@@ -145,7 +145,7 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
             "no path; give load() a Kafka log.dirs directory or a partition in it. option=path"
         )
     choice = read_choice(options)
-    content = options.choice("state", Content, Content.ALL)
+    content = options.choice("state", SourceContent, SourceContent.ALL)
     if is_streaming:
         _refuse_in_streams(options, content)
     else:
@@ -181,11 +181,11 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
     )
 
 
-def _refuse_in_streams(options: OptionTexts, content: Content) -> None:
+def _refuse_in_streams(options: OptionTexts, content: SourceContent) -> None:
     options.refuse(
         "filterPushdown", "filters of a stream are not pushed down; leave the option out"
     )
-    if content is not Content.ALL:
+    if content is not SourceContent.ALL:
         options.refuse(
             "state", "a stream has no state; read it with spark.read, or leave the option out"
         )
@@ -195,12 +195,12 @@ def _refuse_in_streams(options: OptionTexts, content: Content) -> None:
     )
 
 
-def _refuse_in_batches(options: OptionTexts, content: Content) -> None:
+def _refuse_in_batches(options: OptionTexts, content: SourceContent) -> None:
     options.refuse(
         "maxOffsetsPerTrigger",
         "only a stream has triggers; use endingOffsets, or leave the option out",
     )
-    if content is not Content.LATEST:
+    if content is not SourceContent.LATEST:
         for name in STATE_NAMES:
             options.refuse(name, "this is for a state; add state=latest, or leave the option out")
 

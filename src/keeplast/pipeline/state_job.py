@@ -14,7 +14,7 @@ import numpy as np
 from pyspark import RDD, SparkContext
 
 from keeplast.errors import CompactionError
-from keeplast.pipeline.jobs import Told, place_number
+from keeplast.pipeline.jobs import TaskNews, place_number
 from keeplast.read.log_state import Winners
 from keeplast.read.state_parts import (
     NO_WINNERS,
@@ -32,7 +32,7 @@ def show_states(
     context: SparkContext,
     parts: Sequence[StatePart],
     show: Callable[[StatePart, Winners, Progressed], R],
-    told: Told,
+    told: TaskNews,
 ) -> Iterator[R]:
     """Yield ``show`` of every part with its winners, all of them when the last has ended.
 

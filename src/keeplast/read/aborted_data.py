@@ -65,7 +65,6 @@ class AbortedData:
     __slots__ = ("_ahead", "_markers", "_reached", "_windows")
 
     def __init__(self, ahead: Callable[[int], Iterator[Window]]) -> None:
-        """Begin with nothing read ahead."""
         self._ahead = ahead
         self._windows: Iterator[Window] = iter(())
         self._reached = -1

@@ -42,7 +42,7 @@ Winners = NDArray[np.int64]
 """Offsets of winners, in order; those of one key map, or of a range."""
 
 
-class KeySink(Protocol):
+class RankedKeySink(Protocol):
     """Where the keys of the first pass go."""
 
     def put(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:

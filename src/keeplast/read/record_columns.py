@@ -70,7 +70,6 @@ class ColumnCollector:
     """The columns that are being filled. Not shared between threads."""
 
     def __init__(self) -> None:
-        """Start with empty columns."""
         self._cursor = np.zeros(a.CURSOR, np.int64)
         self._columns = self._fresh()
 

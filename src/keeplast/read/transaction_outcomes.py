@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from keeplast.columns import batch_table as t
 
 
-class Outcome(IntEnum):
+class TransactionOutcome(IntEnum):
     """What became of the transaction that a data batch belongs to."""
 
     COMMITTED = 0
@@ -55,7 +55,7 @@ class TransactionOutcomes:
 
     def of_batches(self, table: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the outcome of each batch of a batch table, COMMITTED outside transactions."""
-        outcomes = np.full(len(table), Outcome.COMMITTED, np.int64)
+        outcomes = np.full(len(table), TransactionOutcome.COMMITTED, np.int64)
         data = np.flatnonzero(is_transactional_data(table))
         if not len(data) or not (self.aborted or self.open_from):
             return outcomes
@@ -67,10 +67,10 @@ class TransactionOutcomes:
             before = np.searchsorted(ranges[:, 0], offsets, "right") - 1
             inside = before >= 0
             inside[inside] = offsets[inside] <= ranges[before[inside], 1]
-            outcomes[mine[inside]] = Outcome.ABORTED
+            outcomes[mine[inside]] = TransactionOutcome.ABORTED
             start = self.open_from.get(producer_id)
             if start is not None:
-                outcomes[mine[offsets >= start]] = Outcome.OPEN
+                outcomes[mine[offsets >= start]] = TransactionOutcome.OPEN
         return outcomes
 
 

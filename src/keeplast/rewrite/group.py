@@ -23,7 +23,7 @@ from keeplast.columns import batch_table as t
 from keeplast.columns import rebuild, verdicts
 from keeplast.columns.index_entries import final_time_entry, index_batches, new_index_state
 from keeplast.columns.kernel import OK, PROBLEMS
-from keeplast.columns.ledger import NO_LEDGER, Ledger
+from keeplast.columns.ledger import NO_LEDGER, ReasonLedger
 from keeplast.columns.scan import CRC_IN_KERNEL_BYTES_MAX, HAS_EVENTS, HAS_GAPS, HAS_HIDDEN
 from keeplast.columns.skim import skim_batches
 from keeplast.errors import CorruptError, UnavailableError
@@ -79,7 +79,7 @@ class PassContext:
     ranking: Ranking
     ask_markers: AskMarkers
     source_crcs: dict[int, int] | None = None
-    ledger: Ledger = NO_LEDGER
+    ledger: ReasonLedger = NO_LEDGER
     knows_entry: bool = True
     known_filters: frozenset[int] = frozenset()
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns import ranks, rules, versions, winners
-from keeplast.columns.ledger import NO_LEDGER, Ledger
+from keeplast.columns.ledger import NO_LEDGER, ReasonLedger
 from keeplast.columns.noting import NotingKeyMap
 from keeplast.columns.ranks import RankedKeyMap
 from keeplast.columns.winners import KeyMap
@@ -31,7 +31,6 @@ class VersionCounts:
     malformed: int = 0
 
     def __add__(self, other: VersionCounts) -> VersionCounts:
-        """Return both together."""
         return VersionCounts(self.missing + other.missing, self.malformed + other.malformed)
 
 
@@ -57,7 +56,7 @@ class Ranking:
             return rules.UNVERSIONED_EXPIRES
         return rules.UNCONTESTED_EXPIRES
 
-    def new_map(self, ledger: Ledger = NO_LEDGER) -> KeyMap:
+    def new_map(self, ledger: ReasonLedger = NO_LEDGER) -> KeyMap:
         """Return an empty key map that takes notes in ``ledger``."""
         return RankedKeyMap(ledger) if self.has_versions else NotingKeyMap(ledger)
 

@@ -81,7 +81,6 @@ class ContentsBuilder:
     """Keys and contents of one output while it is written."""
 
     def __init__(self, spec: FilterSpec, memory_bytes: int) -> None:
-        """Begin without a batch."""
         self._key = spec.key
         self._hashes = KeyHashes(hashes_max(memory_bytes))
         self._facts = np.zeros(filters.FACTS, np.int64)

@@ -22,7 +22,7 @@ from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.transactions import EventLister, aborted_keys
 from keeplast.columns import verdicts, winners
 from keeplast.columns.filters import KeyHashes
-from keeplast.columns.ledger import NO_LEDGER, Ledger
+from keeplast.columns.ledger import NO_LEDGER, ReasonLedger
 from keeplast.columns.ranks import RankedKeyMap
 from keeplast.columns.scan import HAS_EVENTS
 from keeplast.columns.winners import SHARDS, KeyMap
@@ -49,7 +49,7 @@ from keeplast.rewrite.units import (
     Filtered,
     FilterUnit,
     HashChunk,
-    Indexed,
+    IndexedUnit,
     IndexUnit,
     KeyChunk,
     Marked,
@@ -118,7 +118,6 @@ class SharedKeyMap:
     """A key map that several threads put into: one lock a shard."""
 
     def __init__(self, key_map: KeyMap) -> None:
-        """Share an empty map."""
         self.key_map = key_map
         self._locks = [threading.Lock() for _ in range(SHARDS)]
 
@@ -170,14 +169,16 @@ def scan(unit: ScanUnit, tools: Tools) -> Scanned:
     return Scanned(unit.extent, lister.events())
 
 
-def index(unit: IndexUnit, tools: Tools, sink: KeySink, disordered: Callable[[], None]) -> Indexed:
+def index(
+    unit: IndexUnit, tools: Tools, sink: KeySink, disordered: Callable[[], None]
+) -> IndexedUnit:
     """Put the keys of an extent into ``sink``; ``disordered`` hears of offsets out of order."""
     plan = tools.task.plan
     ranking = ranking_of(plan.topic)
     base = unit.extent.base_offset
     end_offset = next((s.base_offset for s in plan.segments if s.base_offset > base), plan.bound)
 
-    def once(*, checks_crc: bool) -> Indexed:
+    def once(*, checks_crc: bool) -> IndexedUnit:
         tools.workspace.take_payloads()
         indexing = Indexing(
             tools.task, tools.workspace, tools.cache, ranking, sink, disordered, tools.ask_markers
@@ -192,7 +193,7 @@ def index(unit: IndexUnit, tools: Tools, sink: KeySink, disordered: Callable[[],
                 checks_crc=checks_crc, looked_at=partial(tools.list_events, lister),
             )  # fmt: skip
         indexing.end(end_offset)
-        return Indexed(
+        return IndexedUnit(
             unit.extent,
             None if lister is None else lister.events(),
             _stats(indexing.messages, indexing.bytes, indexing.versions),
@@ -209,7 +210,7 @@ def index(unit: IndexUnit, tools: Tools, sink: KeySink, disordered: Callable[[],
         return once(checks_crc=True)
 
 
-def index_to_block(unit: IndexUnit, tools: Tools) -> Indexed:
+def index_to_block(unit: IndexUnit, tools: Tools) -> IndexedUnit:
     """Index an extent by itself; the result carries one entry a key."""
     own = ranking_of(tools.task.plan.topic).new_map()
     found = index(unit, tools, own, own.forget_notes)
@@ -251,11 +252,11 @@ def _bucket_ends(buckets: int) -> NDArray[np.uint64]:
     return np.array([(number << 32) // buckets for number in range(1, buckets + 1)], np.uint64)
 
 
-def raise_clean(unit: RaiseUnit, tools: Tools, raise_known: RaiseKnown) -> Indexed:
+def raise_clean(unit: RaiseUnit, tools: Tools, raise_known: RaiseKnown) -> IndexedUnit:
     """Give the clean records of an extent to ``raise_known``."""
     extent = unit.extent
 
-    def once(*, checks_crc: bool) -> Indexed:
+    def once(*, checks_crc: bool) -> IndexedUnit:
         tools.workspace.take_payloads()
         counts = raise_over_extent(
             tools.task, extent.base_offset, extent.start, extent.end, unit.entry.copy(),
@@ -263,7 +264,7 @@ def raise_clean(unit: RaiseUnit, tools: Tools, raise_known: RaiseKnown) -> Index
             tools.cache, tools.progressed, tools.ask_markers, checks_crc=checks_crc,
         )  # fmt: skip
         payloads = tools.workspace.take_payloads()
-        return Indexed(extent, None, _stats(0, 0, counts), peak_rss_bytes(), payloads=payloads)
+        return IndexedUnit(extent, None, _stats(0, 0, counts), peak_rss_bytes(), payloads=payloads)
 
     try:
         return once(checks_crc=False)
@@ -271,7 +272,7 @@ def raise_clean(unit: RaiseUnit, tools: Tools, raise_known: RaiseKnown) -> Index
         return once(checks_crc=True)
 
 
-def raise_to_block(unit: RaiseUnit, tools: Tools, known: KeyMap) -> Indexed:
+def raise_to_block(unit: RaiseUnit, tools: Tools, known: KeyMap) -> IndexedUnit:
     """Raise by an extent alone; the result carries the clean records that outrank ``known``."""
     own = ranking_of(tools.task.plan.topic).new_map()
 
@@ -290,7 +291,7 @@ def _stats(messages: int, size: int, counts: VersionCounts) -> IndexStats:
     )
 
 
-def ask_in_steps(unit: AskUnit, tools: Tools, emit: Emit) -> Iterator[Indexed | None]:
+def ask_in_steps(unit: AskUnit, tools: Tools, emit: Emit) -> Iterator[IndexedUnit | None]:
     """Send the keys of an extent to ``emit``, in chunks of bounded size.
 
     Yields None after every window, so that chunks can be taken away, and last what was read.
@@ -312,7 +313,7 @@ def ask_in_steps(unit: AskUnit, tools: Tools, emit: Emit) -> Iterator[Indexed | 
                 pass
         raise
     asking.flush()
-    yield Indexed(
+    yield IndexedUnit(
         unit.extent,
         None if lister is None else lister.events(),
         _stats(asking.messages, asking.bytes, asking.versions),
@@ -322,7 +323,7 @@ def ask_in_steps(unit: AskUnit, tools: Tools, emit: Emit) -> Iterator[Indexed | 
     )
 
 
-def ask_to_chunks(unit: AskUnit, tools: Tools) -> Indexed:
+def ask_to_chunks(unit: AskUnit, tools: Tools) -> IndexedUnit:
     """Ask about an extent; the result carries the chunks."""
     chunks: list[KeyChunk] = []
     found = [step for step in ask_in_steps(unit, tools, chunks.append) if step is not None]
@@ -429,7 +430,7 @@ def resolve_bucket(unit: ResolveUnit, task: PartitionTask, buckets: int) -> Reso
 
 
 def rewrite(
-    unit: RewriteUnit, tools: Tools, standings: Standings, ledger: Ledger = NO_LEDGER
+    unit: RewriteUnit, tools: Tools, standings: Standings, ledger: ReasonLedger = NO_LEDGER
 ) -> Rewritten:
     """Rewrite and check a group. What it staged is removed again when that fails."""
     task = tools.task

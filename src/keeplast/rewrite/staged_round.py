@@ -53,7 +53,7 @@ from keeplast.rewrite.units import (
     Failed,
     Filtered,
     FilterUnit,
-    Indexed,
+    IndexedUnit,
     IndexUnit,
     KeyChunk,
     Marked,
@@ -118,7 +118,7 @@ class StagedRound:
         self._asked: dict[int, Asked] = {}
         self.dirty_hashes = NO_HASHES
         self._events: dict[Extent, Events] = {}
-        self._indexed: list[Indexed] = []
+        self._indexed: list[IndexedUnit] = []
         self._answers: list[Answer] = []
         self._distinct_keys = 0
         self._rewritten: dict[int, Rewritten] = {}
@@ -182,7 +182,7 @@ class StagedRound:
             self._events[result.extent] = result.events
             return
         self._peak_rss_bytes = max(self._peak_rss_bytes, result.peak_rss_bytes)
-        if isinstance(result, Indexed):
+        if isinstance(result, IndexedUnit):
             self._indexed.append(result)
             if result.events is not None:
                 self._events[result.extent] = result.events

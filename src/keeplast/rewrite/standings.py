@@ -83,7 +83,6 @@ class RowStandings:
     """Standings that hash buckets gave for the rows of some segments."""
 
     def __init__(self, buckets: int, answers: Iterable[Answer]) -> None:
-        """Take the answers, in any order."""
         self._parts = parts_of(buckets)
         self._answers: dict[int, dict[int, list[Answer]]] = {}
         for answer in sorted(answers, key=lambda a: (a.extent.start, a.part)):

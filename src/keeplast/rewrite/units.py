@@ -227,7 +227,7 @@ class Scanned:
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
+class IndexedUnit:
     """What an index unit read. Keys travel apart: in the sink, ``block``, or ``chunks``.
 
     ``hashes`` are those of the dirty keys as filters know them, None when they were too many.
@@ -285,4 +285,4 @@ class Failed:
     error: Exception
 
 
-UnitResult = Marked | Unmarked | Scanned | Indexed | Filtered | Resolved | Rewritten | Failed
+UnitResult = Marked | Unmarked | Scanned | IndexedUnit | Filtered | Resolved | Rewritten | Failed

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from keeplast.columns import batch_table as t
 from keeplast.columns import legacy, ranks, rows, unpack, winners
 from keeplast.columns.kernel import OK, PROBLEMS, TOO_MANY
-from keeplast.columns.ledger import NO_LEDGER, Ledger
+from keeplast.columns.ledger import NO_LEDGER, ReasonLedger
 from keeplast.columns.scan import HAS_HIDDEN
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.compression import (
@@ -82,7 +82,6 @@ class DecompressedCache:
     __slots__ = ("_bytes_max", "_bytes_used", "_lock", "_payloads")
 
     def __init__(self, bytes_max: int) -> None:
-        """Keep at most ``bytes_max`` bytes."""
         self._bytes_max = bytes_max
         self._bytes_used = 0
         self._payloads: dict[tuple[int, int], NDArray[np.uint8]] = {}
@@ -206,7 +205,7 @@ class Workspace:
         cache: DecompressedCache,
         *,
         keeps: bool,
-        ledger: Ledger = NO_LEDGER,
+        ledger: ReasonLedger = NO_LEDGER,
         appends: bool = False,
     ) -> Iterator[Slice]:
         """Parse the records of a window whose VERDICTs are set, in as many slices as it takes.

@@ -51,7 +51,7 @@ from keeplast.run.workbench import Workbench
 Work = Callable[[], None]
 
 
-class Job(Protocol):
+class LocalJob(Protocol):
     """What is left to do of a task."""
 
     def next(self) -> Work | None:
@@ -67,7 +67,6 @@ class WaveJob:
     """A wave: one call."""
 
     def __init__(self, task: PartitionTask, bench: Workbench, progressed: Progressed) -> None:
-        """Wait to be started."""
         self._task = task
         self._bench = bench
         self._progressed = progressed

@@ -22,7 +22,7 @@ from keeplast.read.log_state import Winners
 from keeplast.read.state_parts import NO_WINNERS, StatePart, shared_winners
 from keeplast.rewrite.runner import Progressed
 from keeplast.rewrite.task import PartitionTask, TaskResult
-from keeplast.run.local_jobs import Job, StagedJob, WaveJob, Work
+from keeplast.run.local_jobs import LocalJob, StagedJob, WaveJob, Work
 from keeplast.run.workbench import Workbench
 
 _Item = TypeVar("_Item")
@@ -60,7 +60,6 @@ class LocalRunner:
         return True
 
     def __enter__(self) -> LocalRunner:
-        """Start the threads."""
         self._pool = ThreadPoolExecutor(self._slots, "keeplast")
         return self
 
@@ -75,13 +74,13 @@ class LocalRunner:
         self._bench.share_limit(tasks)
         staged, whole = self._jobs(tasks, progressed)
         if self._pool is None or (len(tasks) == 1 and not staged):
-            jobs: list[Job] = [*staged, *whole]
+            jobs: list[LocalJob] = [*staged, *whole]
             for job in jobs:
                 while (work := job.next()) is not None:
                     work()
                 yield job.result()
             return
-        running: dict[Future[None], Job] = {}
+        running: dict[Future[None], LocalJob] = {}
         try:
             while staged or whole or running:
                 while len(running) < self._slots and (begun := _begin(staged, whole)) is not None:
@@ -158,7 +157,7 @@ class LocalRunner:
         return staged, deque(whole)
 
 
-def _begin(staged: list[StagedJob], whole: deque[WaveJob]) -> tuple[Work, Job] | None:
+def _begin(staged: list[StagedJob], whole: deque[WaveJob]) -> tuple[Work, LocalJob] | None:
     """Return what a free thread does next, and of which job; None while there is nothing."""
     staged.sort(key=lambda job: -job.bytes_left)
     for job in staged:

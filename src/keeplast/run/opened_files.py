@@ -18,7 +18,6 @@ class OpenedFiles:
     """Opens by recipe; several threads may ask at once."""
 
     def __init__(self) -> None:
-        """Begin with nothing open."""
         self._lock = threading.Lock()
         self._opened: OrderedDict[str, FileSystem] = OrderedDict()
 

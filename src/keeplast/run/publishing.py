@@ -34,11 +34,9 @@ class Publishing:
         self._running: set[Future[Ended]] = set()
 
     def __enter__(self) -> Publishing:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Wait for what has begun."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def take(self, result: TaskResult, *, among: int) -> list[Ended]:

@@ -25,7 +25,7 @@ from keeplast.cleaner.selection import Candidate, Choice, Order, choose
 from keeplast.clock import Clock
 from keeplast.errors import UnavailableError
 from keeplast.model.partition import TopicPartition
-from keeplast.service.ledger import Ledger
+from keeplast.service.ledger import TurnLedger
 from keeplast.service.narrator import Narrator
 from keeplast.service.run_report import RunReport, run_report
 from keeplast.service.snapshot import Observer, Snapshot, TierTotals
@@ -50,7 +50,7 @@ class Work(Protocol):
         ...
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> TurnLedger:
         """Return what is known of each partition, as of the last look and of later rounds."""
         ...
 

@@ -26,9 +26,9 @@ from keeplast.run.coordinator import Coordinator
 from keeplast.run.expiry import failed_expiry
 from keeplast.run.round_reports import candidate_of
 from keeplast.service.daemon import LOOK_MS_MIN
-from keeplast.service.ledger import Ledger
+from keeplast.service.ledger import TurnLedger
 from keeplast.service.look import (
-    Finding,
+    LookFinding,
     all_partitions,
     decided_facts,
     facts_of,
@@ -67,7 +67,7 @@ class DirectorySettings:
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownPartition:
     """What was found, and the settings that count since the last turn.
 
     ``fresh`` are the findings of this turn's look; the others are of earlier ones.
@@ -75,8 +75,8 @@ class _Known:
 
     selection: Selection
     cleaner: CleanerConfig
-    findings: dict[TopicPartition, Finding] = field(default_factory=dict)
-    fresh: list[Finding] = field(default_factory=list)
+    findings: dict[TopicPartition, LookFinding] = field(default_factory=dict)
+    fresh: list[LookFinding] = field(default_factory=list)
 
 
 class DirectoryWork:
@@ -100,8 +100,8 @@ class DirectoryWork:
         self._files = files
         self._settings = settings
         selection = settings.select()
-        self._known = _Known(selection, selection.settings.cleaner_config())
-        self.ledger = Ledger(clock, narrator, self._set_aside, self._known.cleaner.backoff_ms)
+        self._known = _KnownPartition(selection, selection.settings.cleaner_config())
+        self.ledger = TurnLedger(clock, narrator, self._set_aside, self._known.cleaner.backoff_ms)
         self._schedule = self.ledger.schedule
         self._unknown: set[TopicPartition] = set()
         self._failures: dict[TopicPartition, SetAside] = {}
@@ -243,7 +243,7 @@ class DirectoryWork:
             and 0 <= now_ms - found.looked_ms < max(self._known.cleaner.backoff_ms, LOOK_MS_MIN)
         )
 
-    def _facts(self, found: Finding) -> PartitionFacts:
+    def _facts(self, found: LookFinding) -> PartitionFacts:
         history = self._schedule.history(found.partition)
         mark = self._schedule.marks.get(found.partition)
         if mark is not None:
@@ -268,7 +268,7 @@ class DirectoryWork:
                 asked = self._request([request])
                 survey = self._coordinator.survey(request, asked, checkpoints)
                 now_ms = self.ledger.looked_ms
-                found = Finding(request, now_ms, asked.expired, survey)
+                found = LookFinding(request, now_ms, asked.expired, survey)
                 self.ledger.facts[partition] = facts_of(found, history)
         return self.ledger.failing(request, history, reason, mark)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from keeplast.cleaner.section import LogFigures
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.stats import Stats
-from keeplast.service.snapshot import PartitionFacts, PartitionState, Snapshot
+from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
 from keeplast.survey.report import RoundReport
 
 CLEANER = "LogCleaner"
@@ -50,7 +50,7 @@ class Observed:
         """Return the partitions of the last snapshot, none before the first."""
         return () if self.snapshot is None else self.snapshot.partitions
 
-    def in_state(self, state: PartitionState) -> list[PartitionFacts]:
+    def in_state(self, state: PartitionCondition) -> list[PartitionFacts]:
         """Return the partitions in one state."""
         return [each for each in self.partitions if each.state is state]
 
@@ -63,7 +63,6 @@ class GaugeObserver:
     """Takes snapshots; another thread may read :attr:`observed`, which is replaced as a whole."""
 
     def __init__(self) -> None:
-        """Begin before the first look."""
         self.observed = Observed()
         self._counted: dict[TopicPartition, RoundReport] = {}
 
@@ -154,16 +153,20 @@ def _compaction_delay_seconds(observed: Observed, _now_ms: int) -> float:
 
 
 def _uncleanable_partitions(observed: Observed, _now_ms: int) -> float:
-    return len(observed.in_state(PartitionState.SET_ASIDE))
+    return len(observed.in_state(PartitionCondition.SET_ASIDE))
 
 
 def _uncleanable_bytes(observed: Observed, _now_ms: int) -> float:
-    marked = _figures(observed.in_state(PartitionState.SET_ASIDE))
+    marked = _figures(observed.in_state(PartitionCondition.SET_ASIDE))
     return sum(each.cleanable.cleanable_bytes for each in marked)
 
 
 def _dirty_percent(observed: Observed, _now_ms: int) -> float:
-    candidates = (PartitionState.ELIGIBLE, PartitionState.WAITING, PartitionState.RETRYING)
+    candidates = (
+        PartitionCondition.ELIGIBLE,
+        PartitionCondition.WAITING,
+        PartitionCondition.RETRYING,
+    )
     found = _figures([each for each in observed.partitions if each.state in candidates])
     ratios = [each.cleanable.ratio for each in found]
     return int(100 * max(ratios, default=0.0))

@@ -14,9 +14,9 @@ from keeplast.errors import UnavailableError, error_text
 from keeplast.model.partition import TopicPartition
 from keeplast.service.look import failed_facts
 from keeplast.service.narrator import Narrator
-from keeplast.service.schedule import History, Schedule
+from keeplast.service.schedule import Schedule, TurnHistory
 from keeplast.service.set_aside import SetAside
-from keeplast.service.snapshot import PartitionFacts, PartitionState
+from keeplast.service.snapshot import PartitionCondition, PartitionFacts
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import PartitionRequest
 
@@ -24,7 +24,7 @@ SetsAside = Callable[[PartitionRequest, Exception], SetAside | None]
 
 
 @dataclass(slots=True)
-class Ledger:
+class TurnLedger:
     """``sets_aside`` returns the mark of a partition whose failure lasts, None when it may pass.
 
     ``backoff_ms`` is how long nothing worth a round lets everything wait, and the first failure
@@ -66,7 +66,7 @@ class Ledger:
         history = self.schedule.history(partition)
         self.facts[partition] = replace(
             self.facts[partition],
-            state=PartitionState.WAITING,
+            state=PartitionCondition.WAITING,
             reason="cleaned just now" if not round_.skipped else str(round_.reason),
             rounds=history.rounds,
             last_round=history.last_round,
@@ -95,7 +95,11 @@ class Ledger:
         self.facts[partition] = self.failing(request, history, reason, mark)
 
     def failing(
-        self, request: PartitionRequest, history: History, reason: str, mark: SetAside | None = None
+        self,
+        request: PartitionRequest,
+        history: TurnHistory,
+        reason: str,
+        mark: SetAside | None = None,
     ) -> PartitionFacts:
         """Return what is published of a partition that fails, with what was last known of it."""
         last = self.facts.get(request.partition)

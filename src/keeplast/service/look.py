@@ -23,9 +23,9 @@ from keeplast.log.recovery import recover_swap
 from keeplast.model.partition import TopicPartition
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.shield import shielded
-from keeplast.service.schedule import History
+from keeplast.service.schedule import TurnHistory
 from keeplast.service.set_aside import SetAside
-from keeplast.service.snapshot import PartitionFacts, PartitionState
+from keeplast.service.snapshot import PartitionCondition, PartitionFacts
 from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.report import PartitionReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
@@ -34,7 +34,7 @@ from keeplast.survey.wording import due_briefly, skip_words
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LookFinding:
     """A partition as found at ``looked_ms``: its survey, or the error in the place of one.
 
     ``expired`` says whether what has expired was looked for.
@@ -65,7 +65,7 @@ def look_at(
     coordinator: Coordinator,
     files: FileSystem,
     now_ms: int,
-) -> list[Finding]:
+) -> list[LookFinding]:
     """Return a finding for each partition, in the order they were given.
 
     CorruptError or OSError when the directory's checkpoints cannot be read: nothing in it can be
@@ -91,19 +91,19 @@ def _look_at(
     coordinator: Coordinator,
     files: FileSystem,
     now_ms: int,
-) -> Finding:
+) -> LookFinding:
     try:
         check_understood(partition.path, files)
         with shielded():
             recovered = len(recover_swap(files, partition.path))
         survey = coordinator.survey(partition, request, checkpoints)
     except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
-        return Finding(partition, now_ms, request.expired, error=error)
-    return Finding(partition, now_ms, request.expired, survey, recovered=recovered)
+        return LookFinding(partition, now_ms, request.expired, error=error)
+    return LookFinding(partition, now_ms, request.expired, survey, recovered=recovered)
 
 
 def facts_of(
-    finding: Finding, history: History, last: PartitionFacts | None = None
+    finding: LookFinding, history: TurnHistory, last: PartitionFacts | None = None
 ) -> PartitionFacts:
     """Return what is published of a partition that was surveyed, or that could not be.
 
@@ -115,9 +115,9 @@ def facts_of(
             finding.request, history, str(finding.error), now_ms=finding.looked_ms, last=last
         )
     if isinstance(survey.decision, DueReason):
-        state, reason = PartitionState.ELIGIBLE, due_briefly(survey.decision)
+        state, reason = PartitionCondition.ELIGIBLE, due_briefly(survey.decision)
     else:
-        state, reason = PartitionState.WAITING, skip_words(survey.decision)
+        state, reason = PartitionCondition.WAITING, skip_words(survey.decision)
     return PartitionFacts(
         finding.partition,
         finding.request.path,
@@ -138,7 +138,7 @@ def facts_of(
 
 def failed_facts(
     request: PartitionRequest,
-    history: History,
+    history: TurnHistory,
     reason: str,
     mark: SetAside | None = None,
     *,
@@ -150,7 +150,7 @@ def failed_facts(
     What ``last`` says of its log still counts: a log that fails is no less dirty, and at ``now_ms``
     it is as overdue as it was and more.
     """
-    bare = PartitionFacts(request.partition, request.path, PartitionState.RETRYING, reason)
+    bare = PartitionFacts(request.partition, request.path, PartitionCondition.RETRYING, reason)
     figures = None
     if last is not None and last.figures is not None:
         delay = delay_ms(last.figures.overdue_from_ms, now_ms)
@@ -158,7 +158,7 @@ def failed_facts(
     return replace(
         bare,
         path=request.path,
-        state=PartitionState.RETRYING if mark is None else PartitionState.SET_ASIDE,
+        state=PartitionCondition.RETRYING if mark is None else PartitionCondition.SET_ASIDE,
         reason=reason,
         figures=figures,
         is_expired_round=False,
@@ -177,10 +177,10 @@ def decided_facts(root: Path, report: PartitionReport) -> PartitionFacts:
     last = report.rounds[-1]
     if last.error is not None:
         return PartitionFacts(
-            partition, root / str(partition), PartitionState.REFUSED, last.error.message
+            partition, root / str(partition), PartitionCondition.REFUSED, last.error.message
         )
     return PartitionFacts(
-        partition, root / str(partition), PartitionState.WAITING, last.reason or "nothing to do"
+        partition, root / str(partition), PartitionCondition.WAITING, last.reason or "nothing to do"
     )
 
 

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError
 from keeplast.service.gauges import GAUGES, REMOVAL_REASONS, GaugeObserver, Totals
-from keeplast.service.snapshot import PartitionFacts, PartitionState, TierTotals
+from keeplast.service.snapshot import PartitionCondition, PartitionFacts, TierTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ TIER_GAUGES = (
 )
 
 PARTITIONS = "keeplast_partitions"
-PARTITIONS_ABOUT = f"Partitions by state: {', '.join(PartitionState)}."
+PARTITIONS_ABOUT = f"Partitions by state: {', '.join(PartitionCondition)}."
 
 
 class CleanerCollector(Collector):
@@ -176,7 +176,7 @@ class CleanerCollector(Collector):
             removed.add_metric([reason], observed.totals.removed_records.get(reason, 0))
         yield removed
         states = GaugeMetricFamily(PARTITIONS, PARTITIONS_ABOUT, labels=["state"])
-        for state in PartitionState:
+        for state in PartitionCondition:
             states.add_metric([state.value], len(observed.in_state(state)))
         yield states
         totals = None if observed.snapshot is None else observed.snapshot.tier

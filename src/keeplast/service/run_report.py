@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from keeplast.errors import CorruptError, InvariantError
 from keeplast.model.partition import TopicPartition
 from keeplast.service.schedule import Schedule
-from keeplast.service.snapshot import PartitionState, Snapshot
+from keeplast.service.snapshot import PartitionCondition, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def run_report(
     left = [
         each.partition
         for each in snapshot.partitions
-        if each.state is PartitionState.ELIGIBLE and each.partition not in snapshot.cleaned
+        if each.state is PartitionCondition.ELIGIBLE and each.partition not in snapshot.cleaned
     ]
     return RunReport(
         snapshot,

@@ -28,7 +28,7 @@ RETRY_MS_MIN = 100
 
 
 @dataclass(slots=True)
-class History:
+class TurnHistory:
     """What has happened to one partition since the start."""
 
     passed_over: int = 0
@@ -63,11 +63,11 @@ class Schedule:
     """The histories of all partitions, and the marks of those that are set aside."""
 
     marks: dict[TopicPartition, SetAside] = field(default_factory=dict)
-    histories: dict[TopicPartition, History] = field(default_factory=dict)
+    histories: dict[TopicPartition, TurnHistory] = field(default_factory=dict)
 
-    def history(self, partition: TopicPartition) -> History:
+    def history(self, partition: TopicPartition) -> TurnHistory:
         """Return the history of a partition, a new one when it is new."""
-        return self.histories.setdefault(partition, History())
+        return self.histories.setdefault(partition, TurnHistory())
 
     def is_waiting(self, partition: TopicPartition, now_ms: int) -> bool:
         """Say whether the pause after a failure is not over yet.

@@ -16,7 +16,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.survey.report import RoundReport
 
 
-class PartitionState(StrEnum):
+class PartitionCondition(StrEnum):
     """What the daemon will do with a partition next."""
 
     ELIGIBLE = "eligible"
@@ -76,7 +76,7 @@ class PartitionFacts:
 
     partition: TopicPartition
     path: Path
-    state: PartitionState
+    state: PartitionCondition
     reason: str
     log_start: int | None = None
     log_end: int | None = None

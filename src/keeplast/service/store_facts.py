@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from keeplast.service.schedule import History
-from keeplast.service.snapshot import PartitionFacts, PartitionState, TierFacts
+from keeplast.service.schedule import TurnHistory
+from keeplast.service.snapshot import PartitionCondition, PartitionFacts, TierFacts
 from keeplast.store.look import RemoteLook
 from keeplast.survey.request import PartitionRequest
 from keeplast.survey.wording import decision_words
@@ -17,11 +17,11 @@ from keeplast.tier.state.partition_state import PartitionState as Stored
 
 
 def elsewhere_facts(
-    request: PartitionRequest, history: History, state: Stored, reason: str
+    request: PartitionRequest, history: TurnHistory, state: Stored, reason: str
 ) -> PartitionFacts:
     """Return what is published of a partition that is left alone, for ``reason``."""
     return PartitionFacts(
-        request.partition, request.path, PartitionState.ELSEWHERE, reason,
+        request.partition, request.path, PartitionCondition.ELSEWHERE, reason,
         log_start=state.log_start, log_end=state.remote_end,
         rounds=history.rounds, last_round=history.last_round,
         last_round_ms=history.last_round_ms,
@@ -31,7 +31,7 @@ def elsewhere_facts(
 
 def own_facts(
     request: PartitionRequest,
-    history: History,
+    history: TurnHistory,
     look: RemoteLook,
     declined: str | None,
     *,
@@ -45,7 +45,7 @@ def own_facts(
     reason = decision_words(look.decision) if declined is None else declined
     facts = PartitionFacts(
         request.partition, request.path,
-        PartitionState.ELIGIBLE if is_eligible else PartitionState.WAITING, reason,
+        PartitionCondition.ELIGIBLE if is_eligible else PartitionCondition.WAITING, reason,
         rounds=history.rounds, last_round=history.last_round,
         last_round_ms=history.last_round_ms,
         failures=history.failures, retry_at_ms=history.retry_at_ms,

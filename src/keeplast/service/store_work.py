@@ -32,7 +32,7 @@ from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.runner import Runner
 from keeplast.run.events import Events
 from keeplast.service.daemon import LOOK_MS_MIN
-from keeplast.service.ledger import Ledger
+from keeplast.service.ledger import TurnLedger
 from keeplast.service.narrator import TierNarrator
 from keeplast.service.receipts import BYTES_MAX, receipt_to
 from keeplast.service.schedule import RETRY_MS_MAX, is_lasting, is_stop
@@ -49,7 +49,7 @@ from keeplast.survey.request import (
 )
 from keeplast.survey.wording import sentences
 from keeplast.tier.objects.round_files import ROOT
-from keeplast.tier.state.continuity import Replacement
+from keeplast.tier.state.continuity import ReplacedRange
 from keeplast.tier.state.partition_state import PartitionState as Stored
 
 COLLECT_MS = 60 * 60 * 1000
@@ -88,7 +88,7 @@ class StoreWork:
         self._narrator = narrator
         self._events = events
         self._cleaner = settings.cleaner()
-        self.ledger = Ledger(clock, narrator, self._set_aside, self._cleaner.backoff_ms)
+        self.ledger = TurnLedger(clock, narrator, self._set_aside, self._cleaner.backoff_ms)
         self._schedule = self.ledger.schedule
         self._directory: DataDirectory | None = None
         self._retention_of: Callable[[str], int] | None = None
@@ -289,7 +289,7 @@ class StoreWork:
             self._narrator.copied(partition, segments, size)
             self._count(copied_segments=segments, copied_bytes=size)
 
-    def _replaced(self, partition: TopicPartition, done: Replacement) -> None:
+    def _replaced(self, partition: TopicPartition, done: ReplacedRange) -> None:
         self._count(replaced_ranges=1)
         self._narrator.replaced(partition, done.sentence())
 

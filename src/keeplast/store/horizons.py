@@ -33,7 +33,6 @@ class RemoteHorizons:
     """The delete horizons of the segments of a store. One partition's calls come one at a time."""
 
     def __init__(self, objects: ObjectStore) -> None:
-        """Begin without knowing any."""
         self._objects = objects
         self._earliest: dict[str, int | None] = {}
         self._horizons: dict[str, SegmentHorizons] = {}

@@ -22,11 +22,11 @@ from keeplast.tier.copy.importing import Replaced, adopt_checkpoint, import_segm
 from keeplast.tier.copy.moving_directory import still_listing, while_it_moves
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ObjectStore
-from keeplast.tier.state.continuity import Replacement
+from keeplast.tier.state.continuity import ReplacedRange
 from keeplast.tier.state.partition_state import PartitionState
 
 
-def unheard(done: Replacement) -> None:
+def unheard(done: ReplacedRange) -> None:
     """Hear of a replacement and say nothing."""
 
 

@@ -86,7 +86,6 @@ class FirstTimestamps:
     """The first timestamp of each segment that was asked for, by segment id."""
 
     def __init__(self, objects: ObjectStore) -> None:
-        """Begin with none."""
         self._objects = objects
         self._known: dict[str, int | None] = {}
 

@@ -64,7 +64,7 @@ class Removal:
         return self.kind == "truncate" and self.start >= self.end
 
 
-class Removals:
+class StoreRemovals:
     """The removals of one opened store; see :attr:`.tiered_store.TieredStore.removals`."""
 
     def __init__(
@@ -76,7 +76,6 @@ class Removals:
         topic_of: Callable[[Mapping[str, str]], TopicConfig],
         ownership: Ownership,
     ) -> None:
-        """Take the parts of the store."""
         self._store = store
         self._objects = objects
         self._files = files

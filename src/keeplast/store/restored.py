@@ -53,7 +53,6 @@ class Restoration:
     """The restoration of one opened store; see :attr:`.tiered_store.TieredStore.restoration`."""
 
     def __init__(self, store: MetadataStore, objects: ObjectStore, marks: Marks | None) -> None:
-        """Take the parts of the store."""
         self._store = store
         self._objects = objects
         self.marks = marks

@@ -53,7 +53,7 @@ from keeplast.store.horizons import RemoteHorizons
 from keeplast.store.intake import Intake, unheard
 from keeplast.store.look import FirstTimestamps, RemoteLook, look_at_remote
 from keeplast.store.migration import Migration, count_records, new_settings
-from keeplast.store.removal import Removals
+from keeplast.store.removal import StoreRemovals
 from keeplast.store.restored import Restoration
 from keeplast.store.round import clean_remote
 from keeplast.store.status import TierStatus, local_log, tier_status
@@ -124,7 +124,6 @@ class TieredStore:
         files: FileSystem,
         marks: Marks | None = None,
     ) -> None:
-        """Take the parts; use :func:`~keeplast.api.open_store.open_store`."""
         self._store = store
         self._objects = objects
         self._owner = owner
@@ -134,7 +133,7 @@ class TieredStore:
         self._timestamps = FirstTimestamps(objects)
         self._horizons = RemoteHorizons(objects)
         self._ownership = Ownership(store, owner, None if marks is None else marks.beginning)
-        self.removals = Removals(store, objects, files, clock, topic_of, self._ownership)
+        self.removals = StoreRemovals(store, objects, files, clock, topic_of, self._ownership)
         self.restoration = Restoration(store, objects, marks)
 
     def __repr__(self) -> str:
@@ -142,7 +141,6 @@ class TieredStore:
         return f"TieredStore({self._objects!r}, owner={self._owner!r})"
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(

@@ -38,14 +38,12 @@ class Expired:
     marker_batches: int = 0
 
     def __add__(self, other: Expired) -> Expired:
-        """Return both together."""
         return Expired(
             self.tombstone_batches + other.tombstone_batches,
             self.marker_batches + other.marker_batches,
         )
 
     def __bool__(self) -> bool:
-        """True when there is any."""
         return self.tombstone_batches + self.marker_batches > 0
 
     def due_reason(self) -> ExpiredDue:
@@ -99,7 +97,6 @@ class HorizonBook:
     """The horizons of every partition that was asked about."""
 
     def __init__(self, files: FileSystem) -> None:
-        """Begin without knowing any."""
         self._files = files
         self._known: dict[Path, _Known] = {}
 
@@ -133,7 +130,7 @@ def _passed(horizons: Mapping[int, int], since_ms: int, now_ms: int) -> int:
 
 def read_horizons(segment: SegmentFiles, files: FileSystem) -> SegmentHorizons:
     """Return the horizons in the headers of a segment; batches without records have none."""
-    found = _Found()
+    found = _FoundHorizons()
     buffers = WindowBuffers(HEAD_WINDOW_BYTES)
     with reading(files, segment.log_path) as handle:
         for window in read_windows(
@@ -152,7 +149,7 @@ def read_horizons(segment: SegmentFiles, files: FileSystem) -> SegmentHorizons:
 
 
 @dataclass(slots=True)
-class _Found:
+class _FoundHorizons:
     """The horizons of a segment that is being read."""
 
     tombstones: dict[int, int] = field(default_factory=dict)
@@ -168,7 +165,7 @@ class _Found:
         horizons[horizon] = horizons.get(horizon, 0) + 1
 
 
-def _hop(handle: ReadHandle, start: int, end: int, found: _Found) -> None:
+def _hop(handle: ReadHandle, start: int, end: int, found: _FoundHorizons) -> None:
     """Read the headers of ``[start, end)`` one by one; a damaged one is left to the round."""
     header = bytearray(t.HEADER_BYTES)
     position = start

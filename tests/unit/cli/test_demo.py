@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from keeplast.cli.demo.cleaning import SAMPLE, clean_broker_sample
-from keeplast.cli.demo.history import History
+from keeplast.cli.demo.history import GitHistory
 from keeplast.cli.demo.reading import LogReading, read_log
 from keeplast.cli.main import app
 from keeplast.clock import SystemClock
@@ -44,7 +44,7 @@ def test_long_history_is_compacted_to_gits_tree(repository: GitRepository) -> No
     result = run_demo(repository.path, "--json")
     history, sample = document(result)["parts"]
     assert (result.exit_code, document(result)["equal"]) == (0, True)
-    assert history["keys"] == len(dict(History(repository.path).tree()))
+    assert history["keys"] == len(dict(GitHistory(repository.path).tree()))
     assert history["before"]["segments"] > 5
     assert history["after"]["records"] < history["before"]["records"] // 2
     # What is left of tombstones lies in the active segment, which is never cleaned.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cli.demo.history import History
+from keeplast.cli.demo.history import GitHistory
 from keeplast.errors import InvalidError
 from tests.support.git_repository import GitRepository, long_history
 
@@ -25,7 +25,7 @@ ODD_NAMES: list[str | bytes] = [
 ]
 
 
-def replayed(history: History) -> dict[bytes, bytes]:
+def replayed(history: GitHistory) -> dict[bytes, bytes]:
     state: dict[bytes, bytes] = {}
     for commit in history.commits():
         for path, value in commit.changes:
@@ -36,8 +36,8 @@ def replayed(history: History) -> dict[bytes, bytes]:
     return state
 
 
-def assert_replay_gives_the_tree(path: Path) -> History:
-    history = History(path)
+def assert_replay_gives_the_tree(path: Path) -> GitHistory:
+    history = GitHistory(path)
     assert dict(history.tree()) == replayed(history)
     return history
 
@@ -105,7 +105,7 @@ def test_commits_without_changes_and_of_1970_are_fine(tmp_path: Path) -> None:
     repository.git("reset", "-q", "--hard")
     repository.write("a")
     repository.commit()
-    assert [(commit.time_ms, len(commit.changes)) for commit in History(tmp_path).commits()] == [
+    assert [(commit.time_ms, len(commit.changes)) for commit in GitHistory(tmp_path).commits()] == [
         (0, 0),
         (1_600_000_005_000, 1),
     ]
@@ -116,7 +116,7 @@ def test_shallow_clone_starts_with_its_whole_tree(tmp_path: Path) -> None:
     for number in range(5):
         repository.write(f"file {number}")
         repository.commit()
-    assert not History(repository.path).is_shallow()
+    assert not GitHistory(repository.path).is_shallow()
     source = f"file://{repository.path}"
     repository.git("clone", "-q", "--depth", "2", source, str(tmp_path / "shallow"))
     history = assert_replay_gives_the_tree(tmp_path / "shallow")
@@ -161,7 +161,7 @@ def test_location_variables_of_a_hook_do_not_win(
     repository.commit()
     other = GitRepository(tmp_path / "other")
     monkeypatch.setenv("GIT_DIR", str(other.path / ".git"))
-    assert History(repository.path).commit_count() == 1
+    assert GitHistory(repository.path).commit_count() == 1
 
 
 def test_long_history_adds_up(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_long_history_adds_up(tmp_path: Path) -> None:
 
 
 def test_history_can_be_left_in_the_middle(tmp_path: Path) -> None:
-    commits = History(long_history(tmp_path, 2_000).path).commits()
+    commits = GitHistory(long_history(tmp_path, 2_000).path).commits()
     assert len(next(commits).changes) == 1
     assert isinstance(commits, Generator)
     commits.close()
@@ -186,14 +186,14 @@ def test_what_is_no_readable_repository_is_a_usage_error(tmp_path: Path, kind: s
     elif kind == "no repository":
         path.mkdir()
     with pytest.raises(InvalidError):
-        History(path)
+        GitHistory(path)
 
 
 def test_missing_git_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     GitRepository(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InvalidError):
-        History(tmp_path)
+        GitHistory(tmp_path)
 
 
 def test_history_that_git_cannot_read_is_an_error(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_history_that_git_cannot_read_is_an_error(tmp_path: Path) -> None:
     tree = repository.git("rev-parse", "HEAD^{tree}").decode().strip()
     repository.write("b")
     repository.commit()
-    history = History(tmp_path)
+    history = GitHistory(tmp_path)
     (tmp_path / ".git/objects" / tree[:2] / tree[2:]).unlink()
     with pytest.raises(InvalidError):
         list(history.commits())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keeplast.cli.doctor import State, directory_findings, find_java, find_rights
+from keeplast.cli.doctor import CheckState, directory_findings, find_java, find_rights
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import LocalFiles
 from keeplast.log.lock import locked
@@ -60,7 +60,7 @@ def test_an_unknown_policy_is_in_the_way(keeplast: Command, data_dir: Path) -> N
 def test_a_lock_that_is_held_is_in_the_way(ready: Path) -> None:
     with locked(ready):
         found = {each.name: each for each in directory_findings(ready)}
-    assert State.PROBLEM is found["lock"].state
+    assert CheckState.PROBLEM is found["lock"].state
     assert "stop it, or clean a copy" in found["lock"].words
 
 
@@ -73,7 +73,7 @@ def test_a_missing_right_is_in_the_way(ready: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("keeplast.cli.show.fault.os.access", access)
     found = find_rights(open_data_directory(ready, LocalFiles()))
-    assert State.PROBLEM is found.state
+    assert CheckState.PROBLEM is found.state
     assert f"may not write {protected}" in found.words
 
 
@@ -116,4 +116,4 @@ def test_java_is_called_what_it_is(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     found: Any = find_java()
     assert words in found.words
-    assert (State.OK if "21" in words else State.ABSENT) is found.state
+    assert (CheckState.OK if "21" in words else CheckState.ABSENT) is found.state

@@ -17,7 +17,7 @@ from keeplast.format.consumer_offsets import (
     UnknownValue,
 )
 from keeplast.format.identifier import decode_id
-from keeplast.format.transaction_state import TransactionState, TransactionStatus, UnknownState
+from keeplast.format.transaction_state import TransactionStateValue, TransactionStatus, UnknownState
 from keeplast.model.partition import TopicPartition
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "internal_topics" / "records.json"
@@ -112,16 +112,16 @@ def test_tombstones_and_versions_to_come_are_no_errors() -> None:
 def test_transactions_of_every_version() -> None:
     assert "tx-1" == transaction_state.decode_key(RECORDS["transaction key 0"])
     partitions = (TopicPartition("orders", 0), TopicPartition("orders", 2))
-    plain = TransactionState(
+    plain = TransactionStateValue(
         0, 42, 3, 60000, TransactionStatus.ONGOING, partitions, 1700000000003, 1700000000000
     )
     assert plain == transaction_state.decode_value(RECORDS["transaction value 0"])
-    flexible = TransactionState(
+    flexible = TransactionStateValue(
         1, 42, 3, 60000, TransactionStatus.ONGOING, partitions, 1700000000003, 1700000000000,
         previous_producer_id=41, next_producer_id=43, client_version=2, next_producer_epoch=0,
     )  # fmt: skip
     assert flexible == transaction_state.decode_value(RECORDS["transaction value 1"])
-    complete = TransactionState(0, 42, 3, 60000, TransactionStatus.COMPLETE_COMMIT, (), 5, 4)
+    complete = TransactionStateValue(0, 42, 3, 60000, TransactionStatus.COMPLETE_COMMIT, (), 5, 4)
     assert complete == transaction_state.decode_value(RECORDS["transaction value 0 complete"])
 
 

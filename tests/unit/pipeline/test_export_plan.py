@@ -13,7 +13,7 @@ from keeplast.log.partition_log import SegmentFiles, SegmentIndexes
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
-from keeplast.pipeline.export_plan import PartitionState, choose_cuts, parts_of_state
+from keeplast.pipeline.export_plan import ExportedState, choose_cuts, parts_of_state
 from keeplast.read.log_ranges import Wanted
 from keeplast.read.log_view import LogView, SeenSegment
 
@@ -23,7 +23,7 @@ RECORDS = 1 << 16
 """Offsets of a segment."""
 
 
-def state(segments: int, strategy: Strategy = Strategy.OFFSET) -> PartitionState:
+def state(segments: int, strategy: Strategy = Strategy.OFFSET) -> ExportedState:
     """Return a partition of so many segments."""
     path = Path("/data/t-0")
     nothing = SegmentIndexes(np.empty((0, 2), np.int64), np.empty((0, 2), np.int64), True)
@@ -35,10 +35,10 @@ def state(segments: int, strategy: Strategy = Strategy.OFFSET) -> PartitionState
     )
     end = segments * RECORDS
     view = LogView(TopicPartition("t", 0), path, 0, end, None, end, seen)
-    return PartitionState(view, Wanted(0, end), TopicConfig(strategy=strategy))
+    return ExportedState(view, Wanted(0, end), TopicConfig(strategy=strategy))
 
 
-def shapes(states: list[PartitionState], ground: Ground) -> list[Shape]:
+def shapes(states: list[ExportedState], ground: Ground) -> list[Shape]:
     return [choice.shape for choice in choose_cuts(states, ground)]
 
 

@@ -7,7 +7,7 @@ import pytest
 from keeplast.errors import InvalidError
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
-from keeplast.pipeline.source_options import Content, EndOfLog, Isolation, read_options
+from keeplast.pipeline.source_options import EndOfLog, Isolation, SourceContent, read_options
 
 MISTAKES = [
     ({"isolation.level": "serializable"}, "isolation.level='serializable'"),
@@ -79,7 +79,7 @@ def test_defaults_are_what_a_reader_of_files_expects() -> None:
     batch = read_options({"path": "file:///data"}, is_streaming=False)
     assert Isolation.COMMITTED is batch.isolation
     assert EndOfLog.LOG_END is batch.end_of_log
-    assert Content.ALL is batch.content
+    assert SourceContent.ALL is batch.content
     assert "/data" == str(batch.path)
     partition = TopicPartition("t", 0)
     assert 3 == batch.starting.of(partition, earliest=3, latest=9)
@@ -94,7 +94,7 @@ def test_names_of_options_have_no_case() -> None:
         {"PATH": "/data", "STATE": "LATEST", "compaction.STRATEGY": "Timestamp"},
         is_streaming=False,
     )
-    assert (Content.LATEST, Strategy.TIMESTAMP) == (options.content, options.strategy)
+    assert (SourceContent.LATEST, Strategy.TIMESTAMP) == (options.content, options.strategy)
 
 
 def test_sizes_are_written_as_everywhere() -> None:

@@ -13,7 +13,7 @@ from keeplast.errors import CorruptError
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.stats import Reasons, Stats
 from keeplast.service.gauges import CLEANER, GAUGES, MANAGER, GaugeObserver
-from keeplast.service.snapshot import PartitionFacts, PartitionState, Snapshot
+from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
 from keeplast.survey.report import RoundReport
 
 ROOT = Path("data")
@@ -22,7 +22,7 @@ NOW_MS = 1_700_000_000_000
 
 def facts(
     number: int,
-    state: PartitionState = PartitionState.WAITING,
+    state: PartitionCondition = PartitionCondition.WAITING,
     *,
     ratio: float | None = 0.25,
     size_bytes: int = 400,
@@ -88,7 +88,7 @@ def test_x49_the_share_of_the_map_in_use_is_told_as_it_is(
 def test_ci01_partitions_that_are_set_aside_are_counted_with_what_could_be_cleaned() -> None:
     observer = GaugeObserver()
     aside = [
-        facts(n, PartitionState.SET_ASIDE, size_bytes=size) for n, size in ((0, 400), (1, 160))
+        facts(n, PartitionCondition.SET_ASIDE, size_bytes=size) for n, size in ((0, 400), (1, 160))
     ]
     observer.published(snapshot(*aside, facts(2)))
     found = values(observer)
@@ -111,10 +111,10 @@ def test_the_delay_is_that_of_the_most_overdue_and_follows_every_look() -> None:
 def test_the_dirtiest_is_looked_for_among_those_that_can_be_cleaned() -> None:
     found = observed(
         facts(0, ratio=0.429, size_bytes=1000),
-        facts(1, PartitionState.ELIGIBLE, ratio=0.428, size_bytes=1000),
-        facts(2, PartitionState.SET_ASIDE, ratio=0.9),
-        facts(4, PartitionState.RETRYING, ratio=0.43, size_bytes=1000),
-        facts(3, PartitionState.REFUSED, ratio=None),
+        facts(1, PartitionCondition.ELIGIBLE, ratio=0.428, size_bytes=1000),
+        facts(2, PartitionCondition.SET_ASIDE, ratio=0.9),
+        facts(4, PartitionCondition.RETRYING, ratio=0.43, size_bytes=1000),
+        facts(3, PartitionCondition.REFUSED, ratio=None),
     )
     assert 43 == found["max-dirty-percent"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import keeplast
-from keeplast.cli.demo.history import History
+from keeplast.cli.demo.history import GitHistory
 from keeplast.cli.demo.reading import LogReading, read_log
 from keeplast.cli.demo.topic import PARTITION, write_topic
 from keeplast.cli.frame.wiring import CoordinatorPort
@@ -30,7 +30,7 @@ SAMPLE_TOPIC = "orders"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CleaningOutcome:
     """One log before and after, and the keys whose final value is not what it must be."""
 
     name: str
@@ -64,8 +64,8 @@ class Outcome:
 
 
 def clean_git_history(
-    history: History, root: Path, coordinator: CoordinatorPort, files: FileSystem, clock: Clock
-) -> Outcome:
+    history: GitHistory, root: Path, coordinator: CoordinatorPort, files: FileSystem, clock: Clock
+) -> CleaningOutcome:
     """Replay ``history`` into the new data directory ``root``, clean it twice, ask git."""
     replay = write_topic(history, root, files)
     path = root / str(PARTITION)
@@ -82,7 +82,7 @@ def clean_git_history(
     after = read_log(path, files)
     commits = f"{replay.commits:,} commit{'' if replay.commits == 1 else 's'}"
     shallow = " of a shallow clone" if history.is_shallow() else ""
-    return Outcome(
+    return CleaningOutcome(
         name="git history",
         facts=(
             f"{commits}{shallow}, {replay.records:,} changes of paths, written to {PARTITION}",
@@ -100,7 +100,7 @@ def clean_git_history(
 
 def clean_broker_sample(
     root: Path, coordinator: CoordinatorPort, files: FileSystem, clock: Clock
-) -> Outcome:
+) -> CleaningOutcome:
     """Clean a copy of the directory that a broker wrote, with the settings it had there."""
     shutil.copytree(SAMPLE, root)
     selection = select_partitions(root, files, PartitionChoice(topics=(SAMPLE_TOPIC,)))
@@ -113,7 +113,7 @@ def clean_broker_sample(
     seconds = clock.seconds() - started
     after = read_log(partition.path, files)
     checkpoints = read_checkpoint(files, root, CLEANER_CHECKPOINT)
-    return Outcome(
+    return CleaningOutcome(
         name="data directory of a Kafka 4.3.0 broker",
         facts=(
             f"{partition.partition} as the broker left it, settings from its metadata log",

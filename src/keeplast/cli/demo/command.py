@@ -16,7 +16,7 @@ from keeplast.cli.frame.parameters import Json, Runner
 from keeplast.cli.frame.wiring import RunnerName
 
 if TYPE_CHECKING:
-    from keeplast.cli.demo.cleaning import Outcome
+    from keeplast.cli.demo.cleaning import CleaningOutcome
     from keeplast.cli.demo.reading import LogReading
 
 WRONG_KEYS_SHOWN = 5
@@ -73,7 +73,7 @@ def _tiered(runner: RunnerName, *, as_json: bool) -> Result:
 
 
 def _shown(git: Path, runner: RunnerName, *, as_json: bool) -> Result:
-    from keeplast.cli.demo.history import History
+    from keeplast.cli.demo.history import GitHistory
     from keeplast.cli.frame import wiring
     from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
     from keeplast.cli.frame.verdict import report_errors, report_exit_code
@@ -82,7 +82,7 @@ def _shown(git: Path, runner: RunnerName, *, as_json: bool) -> Result:
     from keeplast.clock import SystemClock
     from keeplast.log.files import LocalFiles
 
-    history = History(git)
+    history = GitHistory(git)
     clock, files = SystemClock(), LocalFiles()
     wiring.say_start(runner, 0)
     with (
@@ -122,7 +122,7 @@ def _from_here(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def _described(outcome: Outcome, number: int, runner: RunnerName) -> str:
+def _described(outcome: CleaningOutcome, number: int, runner: RunnerName) -> str:
     """Return one part as text: facts, pictures, counts, verdict."""
     from keeplast.cli.show.sizes import format_bytes, format_count
     from keeplast.model.escapes import shown_bytes

@@ -46,7 +46,7 @@ class Commit:
     changes: tuple[tuple[bytes, bytes | None], ...]
 
 
-class History:
+class GitHistory:
     """The first-parent history of the commit that ``HEAD`` names when this is made."""
 
     def __init__(self, path: Path) -> None:

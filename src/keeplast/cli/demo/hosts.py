@@ -76,7 +76,6 @@ class Source:
     """Who appends: records of one seed, and what a reader must see of them in ``state``."""
 
     def __init__(self, seed: int) -> None:
-        """Begin with nothing."""
         self._dice = np.random.default_rng(seed)
         self._sequence = 0
         self.records = 0

@@ -54,7 +54,6 @@ class Consumer:
     """Applies records in offset order; those of open transactions wait for their marker."""
 
     def __init__(self) -> None:
-        """Begin with no records."""
         self.tombstones = 0
         self.end_offset = 0
         self._latest: dict[bytes, tuple[int, bytes | None]] = {}

@@ -69,7 +69,7 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TierDemoOutcome:
     """How the demo ended."""
 
     appended: int
@@ -122,7 +122,7 @@ class _Story:
         self._source = Source(SEED)
         self._store = stack.enter_context(open_demo_store(root, A))
 
-    def told(self) -> Outcome:
+    def told(self) -> TierDemoOutcome:
         """Tell all of it."""
         self._store.create(PARTITION, SETTINGS)
         # Both start their runner now, which takes the longest, and lead when they are told to.
@@ -141,7 +141,7 @@ class _Story:
         garbage = self._store.collect(PARTITION, garbage_age_ms=0)
         found = self._store.verify(PARTITION, lambda count: None)
         host.close()
-        return Outcome(
+        return TierDemoOutcome(
             source.records, source.transactions, source.aborted, before, after, killed, frozen,
             woken, replaced, garbage,
             sum(state.get(key) != source.state.get(key) for key in keys), len(source.state),
@@ -264,7 +264,7 @@ class _Story:
         self._tell(f"   {words}\n{drawn}\n")
 
 
-def _closing(outcome: Outcome) -> str:
+def _closing(outcome: TierDemoOutcome) -> str:
     """Return the counts and the verdict."""
     before, after = outcome.before, outcome.after
     rows = [

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from keeplast.cli.demo.history import Commit, History
+from keeplast.cli.demo.history import Commit, GitHistory
 from keeplast.format import checkpoint, meta_properties
 from keeplast.format.compression import Codec
 from keeplast.format.filename import (
@@ -51,7 +51,7 @@ class Replay:
     topic: TopicConfig
 
 
-def topic_for(history: History) -> TopicConfig:
+def topic_for(history: GitHistory) -> TopicConfig:
     """Return the settings of a topic in which ``history`` takes about a dozen segments.
 
     Tombstones go in the second cleaning after the one that first sees them: nobody reads along.
@@ -68,7 +68,7 @@ def topic_for(history: History) -> TopicConfig:
     )
 
 
-def write_topic(history: History, root: Path, files: FileSystem) -> Replay:
+def write_topic(history: GitHistory, root: Path, files: FileSystem) -> Replay:
     """Replay ``history`` into a new data directory ``root``."""
     topic = topic_for(history)
     commits = records = 0

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from keeplast.cli.show.rows import new_table, time_text
 from keeplast.cli.show.sizes import format_count
-from keeplast.inspect.preview import Candidate, StrategyPreview
+from keeplast.inspect.preview import PreviewedRecord, StrategyPreview
 from keeplast.model.escapes import printable, shown_bytes
 from keeplast.model.strategy import Strategy
 
@@ -85,7 +85,7 @@ def _changes_table(preview: StrategyPreview) -> Table:
     return table
 
 
-def _cells(candidate: Candidate) -> tuple[str, str, str, str]:
+def _cells(candidate: PreviewedRecord) -> tuple[str, str, str, str]:
     return (
         str(candidate.offset),
         time_text(candidate.timestamp),

@@ -40,7 +40,7 @@ from keeplast.format.filename import (
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.inspect.aborted_scan import AbortedScan
 from keeplast.inspect.epoch_check import EpochCheck
-from keeplast.inspect.log_scan import Findings, Sample, SegmentView, scan_segment
+from keeplast.inspect.log_scan import RowSample, ScanFindings, SegmentView, scan_segment
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.log.log_start import read_leader_epochs
@@ -53,15 +53,15 @@ KNOWN_NAMES = frozenset({LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, "quorum-st
 
 
 @dataclass(slots=True)
-class LogView:
+class LogPage:
     """What was seen of a log."""
 
     path: Path
     kind: str
     partition: TopicPartition | None
     segments: list[SegmentView]
-    sample: Sample
-    findings: Findings
+    sample: RowSample
+    findings: ScanFindings
     log_start: int | None = None
     first_dirty: int | None = None
 
@@ -174,7 +174,7 @@ class LogView:
         return lines
 
 
-def view_partition(path: Path, files: FileSystem, sample: Sample) -> LogView:
+def view_partition(path: Path, files: FileSystem, sample: RowSample) -> LogPage:
     """Read all segments in the partition directory ``path``."""
     parsed = parse_partition_directory(path.name)
     if parsed is None:
@@ -183,7 +183,7 @@ def view_partition(path: Path, files: FileSystem, sample: Sample) -> LogView:
         inside.sort(key=lambda name: (name.startswith(INTERNAL_PREFIX), name))
         remedy = f"choose one in it, such as {inside[0]}" if inside else "give a file of a log"
         raise InvalidError(f"not a partition directory; {remedy}. path={path}")
-    view = LogView(path, "partition", parsed.partition, [], sample, Findings())
+    view = LogPage(path, "partition", parsed.partition, [], sample, ScanFindings())
     _read_checkpoints(view, files)
     bases = _list_directory(view, files)
     if not bases:
@@ -198,13 +198,13 @@ def view_partition(path: Path, files: FileSystem, sample: Sample) -> LogView:
     return view
 
 
-def view_segment(path: Path, files: FileSystem, sample: Sample) -> LogView:
+def view_segment(path: Path, files: FileSystem, sample: RowSample) -> LogPage:
     """Read the one segment or metadata snapshot at ``path``."""
     snapshot = METADATA_SNAPSHOT.fullmatch(path.name)
     parsed = parse_segment_file(path.name)
     directory = parse_partition_directory(path.parent.name)
     partition = None if directory is None else directory.partition
-    view = LogView(path, "segment", partition, [], sample, Findings())
+    view = LogPage(path, "segment", partition, [], sample, ScanFindings())
     if snapshot is not None:
         base, is_active = 0, False
     else:
@@ -227,7 +227,7 @@ def _segment_view(path: Path, base: int, files: FileSystem, *, is_active: bool) 
     )
 
 
-def _scan(view: LogView, files: FileSystem) -> None:
+def _scan(view: LogPage, files: FileSystem) -> None:
     view.sample.topic = None if view.partition is None else view.partition.topic
     aborted, epochs = AbortedScan(), EpochCheck(_leader_epochs(view, files))
     with ProgressEvents("reading") as events:
@@ -238,7 +238,7 @@ def _scan(view: LogView, files: FileSystem) -> None:
             )
 
 
-def _leader_epochs(view: LogView, files: FileSystem) -> tuple[LeaderEpoch, ...]:
+def _leader_epochs(view: LogPage, files: FileSystem) -> tuple[LeaderEpoch, ...]:
     """Return the entries beside the segments; one that cannot be read is a finding of its own."""
     try:
         return read_leader_epochs(files, view.segments[0].path.parent)
@@ -246,7 +246,7 @@ def _leader_epochs(view: LogView, files: FileSystem) -> tuple[LeaderEpoch, ...]:
         return ()
 
 
-def _read_checkpoints(view: LogView, files: FileSystem) -> None:
+def _read_checkpoints(view: LogPage, files: FileSystem) -> None:
     assert view.partition is not None
     root = view.path.parent
     found: list[int | None] = []
@@ -259,7 +259,7 @@ def _read_checkpoints(view: LogView, files: FileSystem) -> None:
     view.first_dirty, view.log_start = found
 
 
-def _list_directory(view: LogView, files: FileSystem) -> list[int]:
+def _list_directory(view: LogPage, files: FileSystem) -> list[int]:
     """Return the base offsets of the segments; what else is there is checked or noted."""
     bases: list[int] = []
     beside: list[tuple[Path, int]] = []
@@ -291,7 +291,7 @@ def _list_directory(view: LogView, files: FileSystem) -> list[int]:
     return sorted(bases)
 
 
-def _check_file(view: LogView, path: Path, files: FileSystem) -> None:
+def _check_file(view: LogPage, path: Path, files: FileSystem) -> None:
     try:
         view_file(path, files)
     except CompactionError as error:

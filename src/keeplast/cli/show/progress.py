@@ -61,7 +61,6 @@ class ProgressEvents:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Remove the bar."""
         if self._progress is not None:
             self._progress.stop()
 

@@ -23,14 +23,14 @@ from keeplast.clock import Clock
 from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
 from keeplast.service.run_report import RunReport
-from keeplast.service.snapshot import PartitionFacts, PartitionState, Snapshot
+from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
 from keeplast.survey.report import ExpiryReport, RoundReport
 
 _TOLD_WHEN_IDLE = (
-    PartitionState.RETRYING,
-    PartitionState.SET_ASIDE,
-    PartitionState.REFUSED,
-    PartitionState.ELSEWHERE,
+    PartitionCondition.RETRYING,
+    PartitionCondition.SET_ASIDE,
+    PartitionCondition.REFUSED,
+    PartitionCondition.ELSEWHERE,
 )
 NAME_WIDTH = 20
 REASON_WIDTH = 22
@@ -53,7 +53,6 @@ class RunLines(ProgressEvents):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Clean the terminal up."""
         self._end_idle()
         super().__exit__(kind, error, trace)
 

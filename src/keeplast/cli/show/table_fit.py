@@ -40,7 +40,6 @@ class FittedTable:
     width: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print the lines."""
         wide = options.update(width=UNBOUNDED)
         for line in console.render_lines(self.table, wide, pad=False):
             yield from _without_blanks(line)

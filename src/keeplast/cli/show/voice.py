@@ -39,7 +39,6 @@ class Voice:
         self._file: IO[str] | None = None
 
     def __enter__(self) -> Self:
-        """Speak like this from now on."""
         global _voice
         _voice = self
         return self

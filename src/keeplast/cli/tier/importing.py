@@ -29,7 +29,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.store.directory import directory_bounds
 from keeplast.store.tiered_store import Progressed, TieredStore
 from keeplast.tier.copy.importing import Replaced
-from keeplast.tier.state.continuity import Replacement
+from keeplast.tier.state.continuity import ReplacedRange
 from keeplast.tier.state.partition_state import PartitionState
 
 Act = Callable[[Progressed, Replaced], PartitionState]
@@ -112,7 +112,7 @@ def _taken_over(
     known = set(store.partitions())
     for partition, path, act in acts:
         before = store.state(partition) if partition in known else None
-        replaced: list[Replacement] = []
+        replaced: list[ReplacedRange] = []
         place = {"topic": partition.topic, "partition": partition.partition}
         try:
             with ProgressEvents(f"{what} {partition}") as events:

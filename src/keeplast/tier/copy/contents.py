@@ -23,14 +23,14 @@ from keeplast.tier.copy.moving_directory import check_unmoved
 from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.round_files import RoundFiles
 from keeplast.tier.objects.transfer import find_cut
-from keeplast.tier.state.continuity import Content
+from keeplast.tier.state.continuity import RangeContent
 from keeplast.tier.state.partition_state import PartitionState
 
 WINDOW_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CopiedPart:
     """A segment to copy up to ``end``; ``is_cut`` says that batches at or above it stay behind.
 
     The first ``valid_bytes`` of its file can be read.
@@ -45,7 +45,7 @@ class Part:
 def parts_to_copy(
     listing: PartitionFiles, tail: Tail, files: FileSystem, *, until: int | None,
     high_watermark: int | None, index_interval_bytes: int,
-) -> Iterator[Part]:  # fmt: skip
+) -> Iterator[CopiedPart]:  # fmt: skip
     """Yield what of a directory may be copied, ascending.
 
     ``until`` leaves out segments that end above it, and the active one. Batches that reach beyond
@@ -62,7 +62,7 @@ def parts_to_copy(
             end = find_cut(files, segment, int(high_watermark or 0), index_interval_bytes)
         if end > segment.base_offset:
             valid_bytes = tail.valid_bytes if is_active else segment.size_bytes
-            yield Part(segment, end, valid_bytes, is_cut)
+            yield CopiedPart(segment, end, valid_bytes, is_cut)
         if is_cut:
             return
 
@@ -77,7 +77,7 @@ class ContentReader:
         self._fold: TransactionFold | None = None
         self._buffers = WindowBuffers(WINDOW_BYTES)
 
-    def read(self, part: Part, start: int) -> Content:
+    def read(self, part: CopiedPart, start: int) -> RangeContent:
         """Return what a segment has of the offsets from ``start`` to the part's end.
 
         CorruptError where a batch or marker cannot be read; checksums of data are not looked at.
@@ -108,12 +108,12 @@ class ContentReader:
                     window.batches = len(window.table)
                     aborted += self._fold.add(window)
         missing = max(end - start - present, 0)
-        return Content(
+        return RangeContent(
             start, end, missing, has_old_format, min(horizons, default=None), tuple(aborted)
         )
 
 
-def read_rest(offset: int, listing: PartitionFiles, files: FileSystem) -> Content | None:
+def read_rest(offset: int, listing: PartitionFiles, files: FileSystem) -> RangeContent | None:
     """Return what there is from ``offset`` to the end of the closed segment that it is in.
 
     None where no closed segment has it. MovedError when the file is another one by now.
@@ -121,7 +121,7 @@ def read_rest(offset: int, listing: PartitionFiles, files: FileSystem) -> Conten
     ends = [segment.base_offset for segment in listing.segments[1:]]
     for segment, end in zip(listing.segments, ends, strict=False):
         if segment.base_offset <= offset < end:
-            part = Part(segment, end, segment.size_bytes, is_cut=False)
+            part = CopiedPart(segment, end, segment.size_bytes, is_cut=False)
             found = ContentReader(files, TransactionFold).read(part, offset)
             check_unmoved(segment, files)
             return found

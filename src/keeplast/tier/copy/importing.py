@@ -57,7 +57,7 @@ from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore, object_key
 from keeplast.tier.objects.transfer import copy_segment, download_object
 from keeplast.tier.state.continuity import (
-    Replacement,
+    ReplacedRange,
     Visit,
     Visits,
     find_foreign_cleaner,
@@ -69,10 +69,10 @@ SMALL_BYTES_MAX = 1 << 20
 EMPTY_BATCH = encode_batch([], base_offset=0, last_offset=0)
 
 Progressed = Callable[[int], None]
-Replaced = Callable[[Replacement], None]
+Replaced = Callable[[ReplacedRange], None]
 
 
-def _silent(done: Replacement) -> None:
+def _silent(done: ReplacedRange) -> None:
     """Hear of a replacement and say nothing."""
 
 

@@ -26,12 +26,17 @@ from keeplast.log.partition_log import PartitionFiles, SegmentFiles, find_tail, 
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
-from keeplast.tier.copy.contents import ContentReader, Part, opened_in_directory, parts_to_copy
+from keeplast.tier.copy.contents import (
+    ContentReader,
+    CopiedPart,
+    opened_in_directory,
+    parts_to_copy,
+)
 from keeplast.tier.copy.moving_directory import ATTEMPTS_MAX, MovedError, identity, still_listing
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore
 from keeplast.tier.objects.transfer import WINDOW_BYTES, copy_segment, end_batch, file_crc
-from keeplast.tier.state.continuity import Content, Doubt, Hazard, Replacement
+from keeplast.tier.state.continuity import Doubt, Hazard, RangeContent, ReplacedRange
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.routing import Route
 from keeplast.tier.state.segment import RemoteSegment, SegmentKind
@@ -75,7 +80,7 @@ class RangeReplacement:
 
     def replace(
         self, state: PartitionState, hazard: Hazard
-    ) -> tuple[PartitionState, Replacement | None]:
+    ) -> tuple[PartitionState, ReplacedRange | None]:
         """Replace the range; returns the new state, and None where nothing had to be replaced.
 
         RefusedError when the directory does not have all of the store's log, or is cleaned by
@@ -126,7 +131,7 @@ class RangeReplacement:
         self,
         state: PartitionState,
         listing: PartitionFiles,
-        chosen: list[Part],
+        chosen: list[CopiedPart],
     ) -> list[_Taken]:
         start = chosen[0].segment.base_offset
         reader = ContentReader(
@@ -149,7 +154,7 @@ class RangeReplacement:
         return taken
 
     def _same(
-        self, state: PartitionState, segment: SegmentFiles, content: Content
+        self, state: PartitionState, segment: SegmentFiles, content: RangeContent
     ) -> RemoteSegment | None:
         """Return the store's segment that has the same bytes and says the same of transactions."""
         for route in state.routes:
@@ -188,7 +193,9 @@ class RangeReplacement:
             crc = crc32c(more, crc)
         return crc == log.crc32c
 
-    def _copy(self, state: PartitionState, part: Part, content: Content) -> RemoteSegment:
+    def _copy(
+        self, state: PartitionState, part: CopiedPart, content: RangeContent
+    ) -> RemoteSegment:
         return copy_segment(
             self._objects, self._files, part.segment,
             partition=state.partition, topic_id=state.topic_id,
@@ -201,7 +208,7 @@ class RangeReplacement:
 
     def _commit(
         self, state: PartitionState, hazard: Hazard, taken: list[_Taken], checkpoint: int
-    ) -> tuple[PartitionState, Replacement | None]:
+    ) -> tuple[PartitionState, ReplacedRange | None]:
         made = [each.segment for each in taken if each.is_new]
         end = taken[-1].segment.next_offset
         kept = {each.segment.segment_id for each in taken if not each.is_new}
@@ -222,6 +229,6 @@ class RangeReplacement:
         if is_same_log:
             return after, None
         size = sum(segment.size_bytes for segment in made)
-        return after, Replacement(
+        return after, ReplacedRange(
             hazard, state.log_start, after.remote_end, len(made), size, len(kept)
         )

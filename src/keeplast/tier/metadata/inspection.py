@@ -47,7 +47,6 @@ class Inspection:
     """The inspections of one store; see :attr:`.metadata_store.MetadataStore.inspection`."""
 
     def __init__(self, transactions: Transactions) -> None:
-        """Read a store by its transactions."""
         self._transactions = transactions
 
     def inspect(self, partition: TopicPartition) -> Inspected:

@@ -48,7 +48,6 @@ class Marks:
     """The marks of one opened store. Thread-safe."""
 
     def __init__(self, store: MetadataStore, objects: ObjectPlace) -> None:
-        """Mark nothing yet."""
         self._store = store
         self._objects = objects
         self._lock = threading.Lock()

@@ -51,7 +51,6 @@ class HostTime:
     is_shared = False
 
     def __init__(self, clock: Clock) -> None:
-        """Take the host's."""
         self._clock = clock
 
     def now_ms(self, connection: Connection) -> int:

@@ -50,7 +50,6 @@ class ObjectWriteHandle:
     """
 
     def __init__(self, objects: ObjectStore, key: str, completed: Callable[[int], None]) -> None:
-        """Start the object ``key``."""
         self._objects = objects
         self._key = key
         self._completed = completed

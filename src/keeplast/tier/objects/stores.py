@@ -41,7 +41,6 @@ class ObstoreObjects:
     """Objects below one URL."""
 
     def __init__(self, store: Any, url: str, options: Mapping[str, str] | None = None) -> None:
-        """Take an obstore store; use :func:`open_objects`."""
         self._store = store
         self._url = url
         self._options = dict(options or {})

@@ -148,7 +148,7 @@ class Visits:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class RangeContent:
     """What was read of the offsets ``[start, end)`` of a segment.
 
     ``missing`` counts the offsets without a record; ``has_old_format`` says that a batch has no
@@ -198,7 +198,7 @@ class Hazard:
 
 
 @dataclass(frozen=True, slots=True)
-class Replacement:
+class ReplacedRange:
     """The store's whole range was replaced by the directory's, because of ``hazard``.
 
     ``segments`` and ``size_bytes`` are what was uploaded; ``kept`` segments were the same already.
@@ -220,7 +220,7 @@ class Replacement:
 
 
 def find_hazard(
-    content: Content, visits: Visits, *, retention_ms: int, now_ms: int, strategy: Strategy
+    content: RangeContent, visits: Visits, *, retention_ms: int, now_ms: int, strategy: Strategy
 ) -> Hazard | None:
     """Return why the range that was read by ``now_ms`` could miss a delete; None when it cannot.
 

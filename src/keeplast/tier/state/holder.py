@@ -36,7 +36,6 @@ class Holder:
     started: str
 
     def __str__(self) -> str:
-        """Return it for people."""
         return f"process={self.pid} host={self.host}"
 
     def is_process_of(self, other: Holder) -> bool:

@@ -80,11 +80,12 @@ class CleanedDirectory:
         """Forget how far the broker's cleaner has come."""
         update_checkpoint(LocalFiles(), self.directory.parent, CLEANER_CHECKPOINT, {PARTITION: 0})
 
-    def copy(self) -> PartitionState:
-        """Copy what the directory has gained, beside the broker."""
+    def copy(self, *, retention_ms: int | None = None) -> PartitionState:
+        """Copy what the directory has gained, beside a broker of this ``delete.retention.ms``."""
         return self.tiered.copy_directory(
-            PARTITION, self.directory, replaced=self.replaced.append, grace_ms=0
-        )
+            PARTITION, self.directory, retention_ms=retention_ms, replaced=self.replaced.append,
+            grace_ms=0,
+        )  # fmt: skip
 
     def forget_visits(self) -> None:
         """Be a store of a version that remembered none."""

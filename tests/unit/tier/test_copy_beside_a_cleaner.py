@@ -25,7 +25,7 @@ from keeplast.tier.copy.moving_directory import directory_id
 from keeplast.tier.metadata.rows import DIRECTORIES_MAX
 from keeplast.tier.objects.stores import open_objects
 from keeplast.tier.state.continuity import Doubt, Visits
-from tests.support.cleaned_directory import CleanedDirectory
+from tests.support.cleaned_directory import SECOND_MS, CleanedDirectory
 from tests.support.faulty_objects import FaultyObjects
 from tests.support.partition_maker import COMPACT, DAY_MS, PARTITION
 
@@ -487,6 +487,35 @@ def test_a_high_watermark_that_is_written_while_a_copy_looks_dates_nothing(
     assert 2 == log.state.remote_end
     known = log.store.visits(PARTITION, directory_id(log.directory, LocalFiles()))
     assert max(v.at_ms for v in known.entries if v.uncleaned_from <= 2) <= written_ms
+
+
+def test_a_raised_retention_does_not_count_for_what_was_cleaned_before_it(tmp_path: Path) -> None:
+    """A tombstone was dated by the lower one, since the high watermark was last written down."""
+    topic = replace(COMPACT, segment_bytes=160)
+    log = CleanedDirectory(tmp_path, replace(topic, delete_retention_ms=HOUR_MS), stored_as=topic)
+    log.put(b"k", b"1")
+    log.put(b"a", b"1")
+    log.roll()
+    log.copy(retention_ms=HOUR_MS)
+    log.put(b"b", b"1")
+    log.put(b"c", b"1")
+    log.roll()
+    log.put(b"k", None)
+    log.put(b"d", b"1")
+    log.roll()
+    log.put(b"e", b"1")
+    log.clock.advance(10 * 60 * SECOND_MS)
+    log.clean()
+    write_watermark(log, 3)
+    log.copy(retention_ms=DAY_MS)
+    assert 2 == log.state.remote_end
+    log.clock.advance(HOUR_MS)
+    write_watermark(log, log.log.log_end)
+    log.clean()
+    assert b"k" not in {record.key for record in log.served().records()}
+    log.copy(retention_ms=DAY_MS)
+    assert [Doubt.TOO_LATE] == [each.hazard.doubt for each in log.replaced]
+    assert b"k" not in log.exported().final_values()
 
 
 def test_a_healthy_broker_is_neither_refused_nor_replaced(tmp_path: Path) -> None:

@@ -220,7 +220,11 @@ def import_segments(
         if done is not None:
             replaced(done)
     visit = Visit(began_ms, listing.active.base_offset, topic.delete_retention_ms)
-    if state.remote_end < visit.uncleaned_from and replicated_ms is not None:
+    if (
+        state.remote_end < visit.uncleaned_from
+        and replicated_ms is not None
+        and visits.have_kept(visit.retention_ms, since_ms=replicated_ms)
+    ):
         # A log that is the directory's as of now cannot miss what was dropped before.
         is_even = is_whole or is_replaced
         visit = _visit_below_watermark(

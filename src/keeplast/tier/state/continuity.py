@@ -102,6 +102,15 @@ class Visits:
         least = max(min(retention_ms, *(visit.retention_ms for visit in since)), 0)
         return since[0].at_ms + least - least // SLACK_PARTS
 
+    def have_kept(self, retention_ms: int, *, since_ms: int) -> bool:
+        """Say whether no lower ``delete.retention.ms`` was seen to count since ``since_ms``.
+
+        Until a visit has seen a higher one, a cleaner may have dated by the lower.
+        """
+        before = [visit for visit in self.entries if visit.at_ms <= since_ms]
+        counted = (*before[-1:], *self.entries[len(before) :])
+        return all(visit.retention_ms >= retention_ms for visit in counted)
+
     def at(self, now_ms: int, retention_ms: int) -> Visits:
         """Return what still counts at ``now_ms``: nothing when the clock went back by more than the
         slack, for what was dated by it may be dated too late."""

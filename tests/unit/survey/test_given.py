@@ -318,7 +318,7 @@ def test_no_option_moves_the_end_of_a_round(tmp_path: Path, option: dict[str, An
         {"delete_retention_ms": 0},
         {"retention_ms": 1, "cleanup_policy": frozenset({"compact", "delete"})},
     ],
-    ids=str,
+    ids=" and ".join,
 )
 def test_no_setting_moves_the_end_of_a_round(tmp_path: Path, changes: dict[str, Any]) -> None:
     directory = undecided(tmp_path)

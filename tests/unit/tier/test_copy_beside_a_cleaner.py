@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from keeplast.errors import ConflictError, RefusedError, UnavailableError
+from keeplast.format import leader_epoch
 from keeplast.format.control import ControlType
-from keeplast.format.filename import REPLICATION_CHECKPOINT
+from keeplast.format.filename import LEADER_EPOCH_CHECKPOINT, REPLICATION_CHECKPOINT
+from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.legacy import encode_message_set
 from keeplast.format.message_set import read_batches
 from keeplast.format.record import Record
@@ -412,6 +414,23 @@ def test_by_timestamp_a_broker_that_was_seen_to_clean_is_refused_before_anything
     log.roll()
     with pytest.raises(RefusedError, match="cleans by offset"):
         log.copy()
+
+
+def test_segments_below_the_first_epoch_that_is_known_are_its(tmp_path: Path) -> None:
+    """DeleteRecords at 3 took the older epoch out of the checkpoint, and no segment yet."""
+    log = CleanedDirectory(tmp_path)
+    for value in (b"1", b"2", b"3", b"4"):
+        log.put(b"k", value)
+        log.put(b"a", value)
+    log.roll()
+    log.put(b"b", b"1")
+    path = log.directory / LEADER_EPOCH_CHECKPOINT
+    path.write_bytes(leader_epoch.encode((LeaderEpoch(1, 3),)))
+    log.copy()
+    assert LeaderEpoch(1, 0) == log.state.lineage[0]
+    log.tiered.own(PARTITION, takes_over=True)
+    log.tiered.clean(PARTITION, force=True)
+    assert {b"k": b"4", b"a": b"4"} == log.exported().final_values()
 
 
 def write_watermark(log: CleanedDirectory, offset: int) -> None:

@@ -142,6 +142,12 @@ def import_segments(
             f"in place. path={directory}"
         )
     lineage = state.joined_lineage(continued_lineage(files, directory, state))
+    if not state.routes:
+        # DeleteRecords takes epochs out of a directory before their segments go: what is still
+        # there is the oldest known one's.
+        first = lineage[0]
+        begin = min(first.start_offset, listing.segments[0].base_offset)
+        lineage = (LeaderEpoch(first.epoch, begin), *lineage[1:])
     replacement = RangeReplacement(
         store, objects, files, clock, directory, lineage,
         topic=topic, until=until, high_watermark=high_watermark, grace_ms=grace_ms,

@@ -23,7 +23,7 @@ from keeplast.host.replica import Replica
 from keeplast.log.append import LogAppender
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.task import TaskResult
-from keeplast.store import round as tier_round
+from keeplast.store import store_place
 from keeplast.store.commit import TierCommit
 from keeplast.survey.request import CleanRequest
 from keeplast.tier.metadata import collection, schema, transactions
@@ -74,7 +74,7 @@ def without_ends_of_segments(patch: pytest.MonkeyPatch) -> None:
         changes.pop("keeps_group_ends", None)
         return replace(made, **changes)
 
-    patch.setattr(tier_round, "replace", without)
+    patch.setattr(store_place, "replace", without)
 
 
 def without_the_state_of_producers(patch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_tables_of_a_newer_version_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_place_that_is_not_there_is_named_and_no_password_is(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="nowhere"):
+    with pytest.raises(InvalidError, match="nowhere"):
         open_database(f"sqlite:///{tmp_path / 'nowhere' / 'meta.db'}")
     with pytest.raises(UnavailableError) as caught:
         open_database("postgresql://user:secret@127.0.0.1:1/none")

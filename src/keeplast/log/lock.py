@@ -55,7 +55,7 @@ def locked(root: Path, *, writes: bool = True) -> Iterator[None]:
                 fcntl.lockf(fd, kind | fcntl.LOCK_NB)
             except OSError as error:
                 raise _in_use(root) from error
-            if not _has_name(fd, path):
+            if not has_name(fd, path):
                 raise _in_use(root)
             try:
                 yield
@@ -137,7 +137,8 @@ def _identity(root: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _has_name(fd: int, path: Path) -> bool:
+def has_name(fd: int, path: Path) -> bool:
+    """Say whether ``path`` is still the file that is open as ``fd``: a lock on another is none."""
     try:
         return os.path.samestat(os.fstat(fd), os.lstat(path))
     except FileNotFoundError:

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from keeplast.errors import RefusedError
 from keeplast.log.files import FileSystem
+from keeplast.log.lock import has_name
 
 _PARTIAL, _REPLACED, _LOCK = "partial", "replaced", "lock"
 
@@ -53,7 +54,7 @@ class ExportPlace:
                 # Where there are no locks nobody gets one, and nothing is swept. Whoever sweeps at
                 # this moment is waited for.
                 fcntl.flock(fd, fcntl.LOCK_EX)
-            if not _has_name(fd, path):
+            if not has_name(fd, path):
                 raise RefusedError(
                     f"another export to the same place has taken this one for a killed one; run it "
                     f"again. --to={self.target}"
@@ -93,7 +94,7 @@ class ExportPlace:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _has_name(fd, path):
+            if not has_name(fd, path):
                 return
             old = self._beside(_REPLACED)
             if old.is_dir() and not self.target.exists():
@@ -117,10 +118,3 @@ def sweep_killed(target: Path) -> None:
     for token in {match[1] for name in names if (match := pattern.fullmatch(name)) is not None}:
         with contextlib.suppress(OSError):
             ExportPlace(target, token)._sweep()
-
-
-def _has_name(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), os.lstat(path))
-    except FileNotFoundError:
-        return False

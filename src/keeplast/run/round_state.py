@@ -6,7 +6,6 @@ and nowhere else, and is complete when it is made.
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from keeplast.cleaner.plan import RoundPlan, plan_groups
 from keeplast.cleaner.shapes import WHOLE, ShapeChoice
 from keeplast.log.files import FilesRecipe
 from keeplast.model.strategy import Strategy
+from keeplast.read.log_state import new_hash_key
 from keeplast.rewrite.filter_spec import FilterSpec
 from keeplast.rewrite.task import Carry, PartitionTask, StagedGroup, TaskResult
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
@@ -68,10 +68,6 @@ class Site:
     filters: FilterSpec | None = None
 
 
-def _new_hash_key() -> tuple[int, int]:
-    return secrets.randbits(64), secrets.randbits(64)
-
-
 @dataclass(slots=True)
 class Round:
     """A round that has a plan: how its work is cut, and what its waves gave so far.
@@ -86,7 +82,7 @@ class Round:
     plan: RoundPlan
     site: Site
     driver_seconds: float = 0.0
-    hash_key: tuple[int, int] = field(default_factory=_new_hash_key)
+    hash_key: tuple[int, int] = field(default_factory=new_hash_key)
     shape: ShapeChoice = WHOLE
     memory_bytes: int = MEMORY_BYTES_MIN
     wave_bytes_max: int | None = None

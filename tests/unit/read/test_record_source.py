@@ -20,6 +20,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.read.log_ranges import Wanted
 from keeplast.read.record_source import read_records
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
+from tests.support.counting_files import CountingFiles
 from tests.support.log_builder import LogBuilder
 from tests.support.manual_clock import ManualClock
 from tests.support.mixed_log import write_mixed_log
@@ -42,35 +43,6 @@ RECORDS = 400
 """Records of a segment, a batch each, 1 ms apart."""
 
 
-class CountingFiles(LocalFiles):
-    """Counts the bytes that are read of ``.log`` files."""
-
-    def __init__(self) -> None:
-        self.log_bytes = 0
-
-    def open_read(self, path: Path) -> ReadHandle:
-        handle = super().open_read(path)
-        return _Counting(handle, self) if path.suffix == ".log" else handle
-
-
-class _Counting:
-    def __init__(self, handle: ReadHandle, files: CountingFiles) -> None:
-        self._handle = handle
-        self._files = files
-
-    @property
-    def size_bytes(self) -> int:
-        return self._handle.size_bytes
-
-    def pread_into(self, buffer: memoryview, position: int) -> int:
-        count = self._handle.pread_into(buffer, position)
-        self._files.log_bytes += count
-        return count
-
-    def close(self) -> None:
-        self._handle.close()
-
-
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """A log of four segments of 40 KiB, the last one active; timestamps ascend."""
@@ -86,9 +58,9 @@ def directory(tmp_path: Path) -> Path:
 def bytes_read(directory: Path, wanted: Wanted) -> int:
     """Return how many bytes of logs the splits of ``wanted`` read, the look before not counted."""
     splits = splits_of(view_of(directory), wanted)
-    files = CountingFiles()
+    files = CountingFiles(".log")
     read_splits(splits, files=files)
-    return files.log_bytes
+    return files.bytes_read
 
 
 def test_an_offset_range_reads_only_what_the_offset_index_points_at(directory: Path) -> None:

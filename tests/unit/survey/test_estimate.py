@@ -17,7 +17,6 @@ from keeplast.format.compression import Codec
 from keeplast.format.control import ControlType
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.files import LocalFiles, ReadHandle
 from keeplast.model.document import encode
 from keeplast.model.strategy import SLOT_BYTES
 from keeplast.model.topic_config import CleanerConfig
@@ -25,6 +24,7 @@ from keeplast.rewrite.stats import Reasons, Stats
 from keeplast.survey import sample
 from keeplast.survey.report import Estimate
 from keeplast.survey.request import CleanRequest
+from tests.support.counting_files import CountingFiles
 from tests.support.partition_maker import (
     NOW_MS,
     PARTITION,
@@ -55,34 +55,6 @@ class StillClock(SystemClock):
 
     def seconds(self) -> float:
         return 0.0
-
-
-class CountingFiles(LocalFiles):
-    """Counts the bytes that are read."""
-
-    def __init__(self) -> None:
-        self.bytes_read = 0
-
-    def open_read(self, path: Path) -> ReadHandle:
-        return _CountingHandle(super().open_read(path), self)
-
-
-class _CountingHandle:
-    def __init__(self, handle: ReadHandle, files: CountingFiles) -> None:
-        self._handle = handle
-        self._files = files
-
-    @property
-    def size_bytes(self) -> int:
-        return self._handle.size_bytes
-
-    def pread_into(self, buffer: memoryview, position: int) -> int:
-        count = self._handle.pread_into(buffer, position)
-        self._files.bytes_read += count
-        return count
-
-    def close(self) -> None:
-        self._handle.close()
 
 
 def batches(

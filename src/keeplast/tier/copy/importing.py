@@ -231,12 +231,15 @@ def import_segments(
         and replicated_ms is not None
         and visits.have_kept(visit.retention_ms, since_ms=replicated_ms)
     ):
+        below = replace(visit, at_ms=replicated_ms, uncleaned_from=state.remote_end)
+        if not visits.is_due(below, end=state.remote_end, cleaned_to=cleaned_to):
+            # Reading the segment could only date it back, and then it would be due still less.
+            return state
         # A log that is the directory's as of now cannot miss what was dropped before.
         is_even = is_whole or is_replaced
         visit = _visit_below_watermark(
-            visit, state.remote_end, replicated_ms, files, directory, clock,
-            None if is_even else visits,
-        )  # fmt: skip
+            visit, below, files, directory, clock, None if is_even else visits
+        )
     _remember(store, state, directory_id(directory, files), visits, visit, began_ms, cleaned_to)
     return state
 
@@ -252,35 +255,33 @@ def _opened(
 
 def _visit_below_watermark(
     visit: Visit,
-    end: int,
-    replicated_ms: int,
+    below: Visit,
     files: FileSystem,
     directory: Path,
     clock: Clock,
     visits: Visits | None,
 ) -> Visit:
-    """Return since when nothing at or above the store's ``end`` had been cleaned, if that is known.
+    """Return ``below``, dated back if need be, when that is known to hold, and else ``visit``.
 
     What begins above the high watermark had not been cleaned when it was written down. The segment
-    with ``end`` reaches across it, and tells of itself: a broker that has gone on may have merged
-    it with what lay below. When no tombstone or marker has gone from it, each is there, and dated
-    where a cleaner was; none has when no offset is missing, or when ``visits`` rule that out until
-    now (None where what went before does not count).
+    with the store's end reaches across it, and tells of itself: a broker that has gone on may have
+    merged it with what lay below. When no tombstone or marker has gone from it, each is there, and
+    dated where a cleaner was; none has when no offset is missing, or when ``visits`` rule that out
+    until now (None where what went before does not count).
     """
     try:
-        rest = read_rest(end, still_listing(directory, files, clock), files)
+        rest = read_rest(below.uncleaned_from, still_listing(directory, files, clock), files)
     except (UnavailableError, RefusedError, FileNotFoundError):
         return visit
     if rest is None or rest.has_old_format:
         return visit
     if rest.missing and visits is not None:
-        deadline_ms = visits.deadline_ms(end, visit.retention_ms)
+        deadline_ms = visits.deadline_ms(below.uncleaned_from, below.retention_ms)
         if deadline_ms is None or clock.now_ms() >= deadline_ms:
             return visit
-    at_ms = replicated_ms
-    if rest.horizon_ms is not None:
-        at_ms = min(at_ms, rest.horizon_ms - visit.retention_ms)
-    return replace(visit, at_ms=at_ms, uncleaned_from=end)
+    if rest.horizon_ms is None:
+        return below
+    return replace(below, at_ms=min(below.at_ms, rest.horizon_ms - below.retention_ms))
 
 
 def _remember(

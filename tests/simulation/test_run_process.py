@@ -91,7 +91,7 @@ def test_a_signal_ends_a_run_at_a_safe_point(
 
 
 def test_a_second_run_is_refused_while_one_is_idle(subject: Subject) -> None:
-    root = copy(subject, "idle")
+    root = copy(subject, "second")
     line = run_command(root, runner="local")
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

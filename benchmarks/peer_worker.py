@@ -17,11 +17,11 @@ from pathlib import Path
 
 from benchmarks.process_figures import family_seconds
 from benchmarks.workload import FIRST_TIMESTAMP_MS, TOPIC, Workload, write_log
-from keeplast.cleaner.shapes import Shape
 from keeplast.clock import SystemClock
 from keeplast.format.compression import Codec
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
+from keeplast.model.shape import Shape
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.runner import Runner
 from keeplast.rewrite.stats import Stats

@@ -35,11 +35,11 @@ from benchmarks.peer_worker import PARQUET
 from benchmarks.process_figures import PeakMemory, busiest_thread_seconds, thread_seconds
 from benchmarks.run import RESULTS
 from benchmarks.workload import TOPIC, Workload, WrittenLog, write_log
-from keeplast.cleaner.shapes import Shape
 from keeplast.clock import SystemClock
 from keeplast.format.compression import Codec
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
+from keeplast.model.shape import Shape
 from keeplast.pipeline.arrow_batches import arrow_schema, record_batch
 from keeplast.read.log_ranges import ALL, plan_splits
 from keeplast.read.log_view import load_reader_checkpoints, look_at_log

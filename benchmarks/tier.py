@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from keeplast.cleaner.shapes import Shape
 from keeplast.clock import SystemClock
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.partition import TopicPartition
+from keeplast.model.shape import Shape
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.kernels import load_kernels
 from keeplast.run.local_runner import LocalRunner

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cleaner.shapes import Shape, ShapeChoice
+from keeplast.cleaner.shapes import ShapeChoice
+from keeplast.model.shape import Shape
 from keeplast.run.local_runner import LocalRunner
 from tests.support.archive import names
 from tests.support.cases import load_case

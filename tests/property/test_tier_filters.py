@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cleaner.shapes import Shape
 from keeplast.format.compression import Codec
 from keeplast.log.append import NewRecord
+from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.stats import FilterStats

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from keeplast.api.open_store import open_store
-from keeplast.cleaner.shapes import Shape
 from keeplast.clock import SystemClock
 from keeplast.config.mapping import topic_config
 from keeplast.log.object_paths import place_path
+from keeplast.model.shape import Shape
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.pipeline.runner import SparkRunner
 from keeplast.rewrite.runner import Runner

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark import SparkContext
 
-from keeplast.cleaner.shapes import Shape, ShapeChoice
+from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.clock import SystemClock
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
+from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.jobs import packed

@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from keeplast.api.open_store import open_store
-from keeplast.cleaner.shapes import Shape
 from keeplast.cli.main import app
 from keeplast.config.mapping import topic_config
 from keeplast.model.partition import TopicPartition
+from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.pipeline.runner import SparkRunner

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from keeplast.cleaner.shapes import Shape
 from keeplast.cli.main import app
+from keeplast.model.shape import Shape
 from keeplast.pipeline import jobs
 from keeplast.pipeline.runner import SparkRunner
 from keeplast.pipeline.stages import Worker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from keeplast.cleaner.shapes import Shape
+from keeplast.model.shape import Shape
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.runner import Runner
 from keeplast.rewrite.stats import FilterStats

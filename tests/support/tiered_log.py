@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from keeplast.cleaner.shapes import Shape
 from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.model.shape import Shape
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.runner import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN

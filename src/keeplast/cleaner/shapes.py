@@ -14,18 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from keeplast.cleaner.plan import RoundPlan, plan_groups
+from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
-
-
-class Shape(StrEnum):
-    """How a round is cut into tasks."""
-
-    PARTITION = "partition"
-    BROADCAST = "broadcast"
-    BUCKET = "bucket"
 
 
 @dataclass(frozen=True, slots=True)

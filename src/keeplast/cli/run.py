@@ -54,7 +54,7 @@ def run(
         (),
         memory_bytes=work.memory_bytes,
         task_memory_bytes=work.task_memory_bytes,
-        shape=work.chosen_shape,
+        shape=work.shape,
         order=loop.selection,
         rolls_idle=loop.selection is Order.OVERDUE_FIRST,
     )

@@ -11,9 +11,9 @@ from typing import Any
 
 from pyspark import RDD, Broadcast, SparkContext
 
-from keeplast.cleaner.shapes import Shape
 from keeplast.columns.ranks import RankedKeyMap
 from keeplast.columns.winners import KeyMap
+from keeplast.model.shape import Shape
 from keeplast.rewrite.ranking import ranking_of
 from keeplast.rewrite.staged_round import Stage, StagedRound
 from keeplast.rewrite.task import PartitionTask

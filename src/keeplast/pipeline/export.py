@@ -30,7 +30,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
-from keeplast.cleaner.shapes import Ground, Shape, ShapeChoice
+from keeplast.cleaner.shapes import Ground, ShapeChoice
 from keeplast.clock import SystemClock
 from keeplast.errors import ConflictError, InvalidError, RefusedError
 from keeplast.format.filename import META_PROPERTIES
@@ -39,6 +39,7 @@ from keeplast.log.object_paths import is_object_path
 from keeplast.log.partition_log import find_tail
 from keeplast.log.settled import settled_partition
 from keeplast.model.partition import TopicPartition
+from keeplast.model.shape import Shape
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.export_place import ExportPlace, sweep_killed
 from keeplast.pipeline.export_plan import ExportedState, choose_cuts, parts_of_state

@@ -15,13 +15,13 @@ from keeplast.cleaner.shapes import (
     RECORDS_PER_BYTE_MAX,
     SMALLEST_CUT_BYTES,
     Ground,
-    Shape,
     ShapeChoice,
     buckets_for,
     in_mib,
     map_bytes,
 )
 from keeplast.log.files import FilesRecipe
+from keeplast.model.shape import Shape
 from keeplast.model.topic_config import TopicConfig
 from keeplast.read.log_ranges import Wanted, plan_splits
 from keeplast.read.log_view import LogView

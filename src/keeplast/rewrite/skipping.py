@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import GroupPlan, RoundPlan
-from keeplast.cleaner.shapes import Shape
 from keeplast.cleaner.skipping import EMPTIES_MAX, SegmentContents, has_no_events, stays
 from keeplast.columns import filters
 from keeplast.columns.filters import KeyHashes
@@ -30,6 +29,7 @@ from keeplast.errors import CorruptError, invariant
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.windows import Window
 from keeplast.model.segment import SegmentSummary
+from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
 from keeplast.rewrite.filter_spec import Asked, FilterSpec, Skips
 from keeplast.rewrite.stats import FilterStats

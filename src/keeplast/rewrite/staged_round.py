@@ -27,11 +27,11 @@ from enum import Enum
 import numpy as np
 
 from keeplast.cleaner.plan import GroupPlan, plan_groups
-from keeplast.cleaner.shapes import Shape
 from keeplast.cleaner.transactions import TransactionState, no_events
 from keeplast.clock import Clock
 from keeplast.columns import verdicts
 from keeplast.errors import invariant
+from keeplast.model.shape import Shape
 from keeplast.rewrite.filter_spec import NO_SKIPS, Asked
 from keeplast.rewrite.index import first_pass_position
 from keeplast.rewrite.payloads import NO_PAYLOADS

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.cleaner.plan import GroupPlan, RoundPlan
-from keeplast.cleaner.shapes import WHOLE, Shape, ShapeChoice
+from keeplast.cleaner.shapes import WHOLE, ShapeChoice
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.columns import rules, verdicts
 from keeplast.columns.winners import KeyMap
 from keeplast.format.filename import Kind
 from keeplast.log.files import FilesRecipe, LocalRecipe
+from keeplast.model.shape import Shape
 from keeplast.rewrite.filter_spec import NO_SKIPS, FilterSpec, Skips
 from keeplast.rewrite.payloads import NO_PAYLOADS, Payloads
 from keeplast.rewrite.stats import FilterStats, Reasons

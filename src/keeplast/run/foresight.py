@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from keeplast.cleaner.plan import find_chunk_end
-from keeplast.cleaner.shapes import WHOLE, Ground, Shape, Workload, choose_shapes
+from keeplast.cleaner.shapes import WHOLE, Ground, Workload, choose_shapes
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError
 from keeplast.log.files import FileSystem
+from keeplast.model.shape import Shape
 from keeplast.rewrite.runner import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.round_reports import disk_needed_bytes, planned_report, with_shape

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from keeplast.cleaner.shapes import Shape
 from keeplast.columns.ledger import new_ledger
 from keeplast.errors import CompactionError, InvariantError
+from keeplast.model.shape import Shape
 from keeplast.rewrite.marked_plan import MarkersNeededError
 from keeplast.rewrite.ranking import ranking_of
 from keeplast.rewrite.runner import Progressed

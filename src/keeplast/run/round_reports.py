@@ -11,9 +11,10 @@ from dataclasses import replace
 from keeplast.cleaner.hazards import hazards_of
 from keeplast.cleaner.plan import GroupPlan, RoundPlan, plan_groups
 from keeplast.cleaner.selection import Candidate, Order, choose
-from keeplast.cleaner.shapes import Shape, ShapeChoice
+from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.columns import verdicts
 from keeplast.model.partition import TopicPartition
+from keeplast.model.shape import Shape
 from keeplast.rewrite.payloads import NO_PAYLOADS
 from keeplast.rewrite.stats import FilterStats, Stats
 from keeplast.rewrite.task import reasons_of

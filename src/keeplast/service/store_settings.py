@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from keeplast.cleaner.shapes import Shape
 from keeplast.model.partition import TopicPartition
+from keeplast.model.shape import Shape
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.store.tiered_store import GARBAGE_AGE_MS_DEFAULT, GRACE_MS_DEFAULT
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, TASK_MEMORY_BYTES_DEFAULT

@@ -25,12 +25,12 @@ from typing import Self
 
 from keeplast.cleaner.hazards import hazards_of
 from keeplast.cleaner.internal_topics import check_internal, pinned
-from keeplast.cleaner.shapes import Shape
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import FileSystem
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
+from keeplast.model.shape import Shape
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.runner import Runner
 from keeplast.run.local_runner import LocalRunner

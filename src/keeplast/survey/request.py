@@ -10,9 +10,9 @@ from pathlib import Path
 
 from keeplast.cleaner.internal_topics import check_internal
 from keeplast.cleaner.selection import Order
-from keeplast.cleaner.shapes import Shape
 from keeplast.errors import InvalidError
 from keeplast.model.partition import TopicPartition
+from keeplast.model.shape import Shape
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 
 MEMORY_BYTES_DEFAULT = 256 << 20

@@ -12,7 +12,6 @@ from keeplast.cleaner.shapes import (
     BUCKETS_MAX,
     SENT_MAP_BYTES_MAX,
     Ground,
-    Shape,
     Workload,
     bucket_count,
     choose_shapes,
@@ -20,6 +19,7 @@ from keeplast.cleaner.shapes import (
 )
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
+from keeplast.model.shape import Shape
 from tests.support.partition_maker import NOW_MS, SMALL_SEGMENTS
 
 MIB = 1 << 20

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keeplast.cleaner.shapes import Ground, Shape
+from keeplast.cleaner.shapes import Ground
 from keeplast.log.files import LocalRecipe
 from keeplast.log.partition_log import SegmentFiles, SegmentIndexes
 from keeplast.model.partition import TopicPartition
+from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.export_plan import ExportedState, choose_cuts, parts_of_state

@@ -13,7 +13,7 @@ import pytest
 
 from keeplast import open_log
 from keeplast.api.open_log import OpenLog
-from keeplast.cleaner.shapes import Shape, ShapeChoice
+from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.clock import SystemClock
 from keeplast.columns import batch_table as t
 from keeplast.errors import ConflictError
@@ -23,6 +23,7 @@ from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles, ReadHandle
 from keeplast.log.windows import Window
+from keeplast.model.shape import Shape
 from keeplast.read.aborted_data import AbortedData
 from keeplast.read.log_ranges import ALL, Split, Wanted
 from keeplast.read.log_state import read_state

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cleaner.shapes import WHOLE, Shape, ShapeChoice
+from keeplast.cleaner.shapes import WHOLE, ShapeChoice
 from keeplast.clock import SystemClock
 from keeplast.format import txn_index
 from keeplast.format.control import ControlType
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import LocalFiles, ReadHandle
+from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.marked_plan import MarkedPlan

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cleaner.shapes import Shape, ShapeChoice
+from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.clock import SystemClock
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
 from keeplast.format.legacy import encode_message_set
 from keeplast.format.record import Record
 from keeplast.log.files import LocalFiles
+from keeplast.model.shape import Shape
 from keeplast.rewrite import workspace
 from keeplast.rewrite.stats import Stats
 from keeplast.run.coordinator import Coordinator

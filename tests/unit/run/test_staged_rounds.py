@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cleaner.shapes import Shape, ShapeChoice
+from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.clock import SystemClock
 from keeplast.format.control import ControlType
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
+from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.runner import Runner

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cleaner.shapes import Shape
 from keeplast.clock import SystemClock
 from keeplast.model.offsets import INT64_MAX
+from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.run.coordinator import Coordinator

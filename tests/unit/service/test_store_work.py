@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from keeplast.cleaner.shapes import Shape
 from keeplast.errors import UnavailableError
 from keeplast.format.control import ControlType
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
+from keeplast.model.shape import Shape
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.cleaner.shapes import Shape
 from keeplast.format.filename import LOG
+from keeplast.model.shape import Shape
 from keeplast.tier.metadata.collection import collect
 from keeplast.tier.objects.filters import KEY_BYTES
 from keeplast.tier.objects.object_store import ObjectStore, segment_of_key

@@ -11,7 +11,6 @@ import pytest
 
 import keeplast
 from keeplast.cleaner.selection import Order
-from keeplast.cleaner.shapes import Shape
 from keeplast.errors import RefusedError
 from keeplast.format.batch import RecordBatch
 from keeplast.format.checkpoint import encode_offsets
@@ -25,6 +24,7 @@ from keeplast.format.message_set import read_batches
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import LocalFiles
 from keeplast.model.document import encode
+from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.survey.report import RoundReport

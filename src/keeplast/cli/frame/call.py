@@ -133,6 +133,6 @@ def make_request(options: CleanOptions) -> CleanRequest:
         target=options.target.to,
         overwrites=options.target.overwrite,
         receipt=rounds.receipt,
-        shape=work.chosen_shape,
+        shape=work.shape,
         task_memory_bytes=work.task_memory_bytes,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -33,7 +33,6 @@ from keeplast.cli.frame.parameters import (
     Receipt,
     Runner,
     Selection,
-    ShapeName,
     TaskMemory,
     Unsafe,
 )
@@ -41,10 +40,8 @@ from keeplast.cli.frame.places import place
 from keeplast.cli.frame.wiring import RunnerName
 from keeplast.config.choice import PartitionChoice, SettingSources
 from keeplast.errors import InvalidError
+from keeplast.model.shape import Shape
 from keeplast.model.size import parse_size
-
-if TYPE_CHECKING:
-    from keeplast.cleaner.shapes import Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +149,7 @@ class WorkOptions:
 
     memory: Memory = MEMORY_DEFAULT
     shape: Annotated[
-        ShapeName | None,
+        Shape | None,
         typer.Option(
             "--shape",
             help="How the work of a partition is cut. Default: each partition as it needs; plan "
@@ -163,13 +160,6 @@ class WorkOptions:
         ),
     ] = None
     task_memory: TaskMemory = TASK_MEMORY_DEFAULT
-
-    @property
-    def chosen_shape(self) -> Shape | None:
-        """Return the shape that was asked for, None where the planner chooses."""
-        from keeplast.cleaner.shapes import Shape
-
-        return None if self.shape is None else Shape(self.shape)
 
     @property
     def memory_bytes(self) -> int:

@@ -5,7 +5,6 @@ Those that belong together are a group of :mod:`keeplast.cli.frame.options`.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -24,14 +23,6 @@ ROUND = "The round"
 MEMORY_DEFAULT = "256m"
 TASK_MEMORY_DEFAULT = "1g"
 LOOPBACK = "127.0.0.1"
-
-
-class ShapeName(StrEnum):
-    """How the work of a partition is cut; the cleaner's Shape says what each means."""
-
-    PARTITION = "partition"
-    BROADCAST = "broadcast"
-    BUCKET = "bucket"
 
 
 DataDir = Annotated[

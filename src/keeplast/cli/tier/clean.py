@@ -65,7 +65,7 @@ def _round_of(options: TierCleanOptions) -> RoundOf:
         cleaner = cleaner_config({}, cluster=broker_settings(options.broker_config))
     clean = partial(
         TieredStore.clean, cleaner=cleaner, memory_bytes=options.work.memory_bytes,
-        task_memory_bytes=options.work.task_memory_bytes, shape=options.work.chosen_shape,
+        task_memory_bytes=options.work.task_memory_bytes, shape=options.work.shape,
         grace_ms=options.grace.milliseconds, force=options.worth.force,
         expired=options.worth.expired, takes_over=options.call.take_over,
         receipt=receipt_writer(options.receipt),

@@ -88,7 +88,7 @@ def _settings(options: TierRunOptions, files: FileSystem) -> StoreSettings:
         retries=options.loop.retry,
         memory_bytes=options.work.memory_bytes,
         task_memory_bytes=options.work.task_memory_bytes,
-        shape=options.work.chosen_shape,
+        shape=options.work.shape,
         grace_ms=options.grace.milliseconds,
         garbage_age_ms=GARBAGE_AGE_MS_DEFAULT if age_ms is None else age_ms,
         receipt=options.receipt,

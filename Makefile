@@ -22,7 +22,7 @@ export NEEDS_PYTHON
 define NEEDS_JAVA
 Spark needs Java 17 or newer and there is none on the PATH or in JAVA_HOME: install the package
 openjdk-17-jre-headless (Debian, Ubuntu), java-17-openjdk-headless (Fedora) or openjdk@17 (Homebrew).
-keeplast itself works without it: keeplast demo --runner local, keeplast clean --runner local.
+keeplast itself works without it: only --runner spark and --master need it.
 endef
 export NEEDS_JAVA
 

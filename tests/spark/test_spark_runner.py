@@ -96,7 +96,7 @@ def test_fewer_than_one_core_is_invalid() -> None:
 def run_clean(directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "keeplast", "clean", str(directory), "--json", "--force"]
     return subprocess.run(
-        [*command, "--config", "cleanup.policy=compact"],
+        [*command, "--runner", "spark", "--config", "cleanup.policy=compact"],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

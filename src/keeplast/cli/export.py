@@ -80,7 +80,7 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
 
     _require_pyarrow()
     workers = options.workers
-    check_runner(workers.runner, master=workers.master)
+    check_runner(workers.chosen_runner, master=workers.master)
     from keeplast.pipeline.export import check_target, export_state
 
     source = _source(options)
@@ -90,10 +90,10 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
     settings = read_settings(root, there, options.settings)
     # Before Spark is started: a mistake costs no session.
     check_target(options.to.absolute(), LocalFiles(), source, overwrite=options.overwrite)
-    say_start(workers.runner, None)
+    say_start(workers.chosen_runner)
     with (
         ProgressEvents("exporting") as events,
-        open_runner(workers.runner, master=workers.master, cores=workers.cores) as opened,
+        open_runner(workers.chosen_runner, master=workers.master, cores=workers.cores) as opened,
     ):
         done = export_state(
             source,

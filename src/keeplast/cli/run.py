@@ -58,7 +58,7 @@ def run(
         order=loop.selection,
         rolls_idle=loop.selection is Order.OVERDUE_FIRST,
     )
-    wiring.check_runner(workers.runner, master=workers.master)
+    wiring.check_runner(workers.chosen_runner, master=workers.master)
 
     def select() -> Selection:
         bound = key_map_size(key_map_bytes)
@@ -79,10 +79,10 @@ def run(
             metrics_served(metrics.address, observer, clock, str(asked.root))
         )
         lines = stack.enter_context(RunLines(clock))
-        wiring.say_start(workers.runner, None)
+        wiring.say_start(workers.chosen_runner)
         coordinator = stack.enter_context(
             wiring.open_coordinator(
-                workers.runner, master=workers.master, cores=workers.cores, events=lines
+                workers.chosen_runner, master=workers.master, cores=workers.cores, events=lines
             )
         )
         lines.started(asked.root, coordinator.slots, process_id=os.getpid())

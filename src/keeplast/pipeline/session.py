@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from keeplast.errors import RefusedError, UnavailableError
+from keeplast.pipeline.submission import is_submitted
 
 LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 SHOWN_LINES = 15
@@ -31,10 +32,9 @@ def start_session(master: str | None, cores: int | None) -> SparkSession:
     ``cores`` applies to ``local`` masters only. Without either, what spark-submit was told counts.
     """
     _require_java()
-    # spark-submit has started the JVM already, with the master and all else that it was told.
-    is_submitted = master is None and cores is None and "PYSPARK_GATEWAY_PORT" in os.environ
+    keeps_submitted = master is None and cores is None and is_submitted()
     chosen = master or f"local[{cores if cores is not None else '*'}]"
-    is_local = chosen.startswith("local") and not is_submitted
+    is_local = chosen.startswith("local") and not keeps_submitted
     if is_local:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -51,7 +51,7 @@ def start_session(master: str | None, cores: int | None) -> SparkSession:
         .config("spark.scheduler.mode", "FAIR")
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOG_CONFIGURATION}")
     )
-    if not is_submitted:
+    if not keeps_submitted:
         builder = builder.master(chosen)
     if is_local:
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config(

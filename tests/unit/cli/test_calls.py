@@ -107,7 +107,7 @@ def test_options_become_the_request(
     assert [{"runner": "local", "master": None, "cores": 3}] == coordinator.opened
 
 
-def test_defaults_are_one_round_on_spark(
+def test_defaults_are_one_round_on_threads_of_this_process(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
 ) -> None:
     keeplast("clean", data_dir, "--config", "cleanup.policy=compact")
@@ -119,7 +119,7 @@ def test_defaults_are_one_round_on_spark(
         request.force,
     )
     assert None is request.partitions[0].cleaner.key_map_bytes
-    assert [{"runner": "spark", "master": None, "cores": None}] == coordinator.opened
+    assert [{"runner": "local", "master": None, "cores": None}] == coordinator.opened
 
 
 def test_until_done_has_no_number_of_rounds(

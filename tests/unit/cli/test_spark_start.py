@@ -10,26 +10,56 @@ from pathlib import Path
 import pytest
 
 import keeplast as package
-from keeplast.cli.frame.wiring import SMALL_BYTES, RunnerName, open_runner, say_start
+from keeplast.cli.frame.call import LARGE_BYTES
+from keeplast.cli.frame.wiring import RunnerName, open_runner
 from keeplast.errors import InvalidError
+from keeplast.pipeline.submission import GATEWAY_PORT
+from keeplast.survey.report import RoundReport
 from tests.unit.cli.conftest import FakeCoordinator, Run
 
 POLICY = ("--config", "cleanup.policy=compact")
 
 
-def test_a_start_of_spark_is_announced_with_what_is_quicker(
-    keeplast: Callable[..., Run], coordinator: FakeCoordinator, data_dir: Path
-) -> None:
-    size = sum(path.stat().st_size for path in (data_dir / "t-0").glob("*.log"))
-    said = keeplast("clean", data_dir, *POLICY).err
-    assert f"starting Spark…; --runner local needs no Spark and is quicker for {size} B" in said
-    assert "starting Spark" not in keeplast("clean", data_dir, *POLICY, "--runner", "local").err
+@pytest.mark.parametrize(
+    ("arguments", "is_submitted", "expected"),
+    [
+        ((), False, "local"),
+        ((), True, "spark"),
+        (("--master", "local[2]"), False, "spark"),
+        (("--runner", "spark"), False, "spark"),
+        (("--runner", "local"), True, "local"),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "clean"])
+def test_spark_does_the_work_where_somebody_asks_for_it(
+    keeplast: Callable[..., Run], coordinator: FakeCoordinator, data_dir: Path,
+    monkeypatch: pytest.MonkeyPatch, command: str, arguments: tuple[str, ...], is_submitted: bool,
+    expected: str,
+) -> None:  # fmt: skip
+    monkeypatch.delenv(GATEWAY_PORT, raising=False)
+    if is_submitted:
+        monkeypatch.setenv(GATEWAY_PORT, "1")
+    said = keeplast(command, data_dir, *POLICY, *arguments).err
+    assert [expected] == [each["runner"] for each in coordinator.opened]
+    assert (expected == "spark") is ("starting Spark…" in said)
 
 
-def test_no_advice_for_much_data(capsys: pytest.CaptureFixture[str]) -> None:
-    for size in (SMALL_BYTES + 1, None):
-        say_start(RunnerName.SPARK, size)
-    assert "starting Spark…\nstarting Spark…\n" == capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("size", "arguments", "is_said"),
+    [
+        (LARGE_BYTES, (), True),
+        (LARGE_BYTES - 1, (), False),
+        (LARGE_BYTES, ("--runner", "local"), False),
+        (LARGE_BYTES, ("--runner", "spark"), False),
+    ],
+)
+def test_a_large_log_has_a_cluster_named(
+    keeplast: Callable[..., Run], coordinator: FakeCoordinator, data_dir: Path,
+    size: int, arguments: tuple[str, ...], is_said: bool,
+) -> None:  # fmt: skip
+    coordinator.answer = lambda: RoundReport(clean_bytes=1, cleanable_bytes=size - 1)
+    said = keeplast("plan", data_dir, *POLICY, *arguments).err
+    assert is_said is ("64.0 GiB for the threads of one process; --master URL" in said)
 
 
 def test_a_broken_pyspark_is_one_line(
@@ -39,7 +69,7 @@ def test_a_broken_pyspark_is_one_line(
     (tmp_path / "broken" / "pyspark" / "__init__.py").write_text("raise ImportError('half of it')")
     forget_spark(monkeypatch)
     monkeypatch.syspath_prepend(tmp_path / "broken")
-    run = keeplast("clean", data_dir, *POLICY)
+    run = keeplast("clean", data_dir, *POLICY, "--runner", "spark")
     assert 2 == run.code
     assert "Traceback" not in run.err
     last = run.err.splitlines()[-1]

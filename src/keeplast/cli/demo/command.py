@@ -13,11 +13,11 @@ import typer
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import Json, Runner
-from keeplast.cli.frame.wiring import RunnerName
 
 if TYPE_CHECKING:
     from keeplast.cli.demo.cleaning import CleaningOutcome
     from keeplast.cli.demo.reading import LogReading
+    from keeplast.cli.frame.wiring import RunnerName
 
 WRONG_KEYS_SHOWN = 5
 INDENT = "   "
@@ -33,7 +33,7 @@ Next
    clean in place             keeplast clean DATA_DIR         (the broker must be stopped)"""
 
 
-@command(first=("git", "tier", "runner"), example="keeplast demo --runner local")
+@command(first=("git", "tier", "runner"), example="keeplast demo --runner spark")
 def demo(
     git: Annotated[
         Path,
@@ -47,17 +47,19 @@ def demo(
             "round, and a reader still gets what was appended.",
         ),
     ] = False,
-    runner: Runner = RunnerName.SPARK,
+    runner: Runner = None,
     as_json: Json = False,
 ) -> Result:
     """Compact a git history and a broker's data directory, and compare what remains.
 
     The history becomes a compacted topic: path by path, the last value must be what git says.
     """
+    from keeplast.cli.frame.wiring import choose_runner
 
+    chosen = choose_runner(runner, master=None)
     if tier:
-        return _tiered(runner, as_json=as_json)
-    return _shown(git, runner, as_json=as_json)
+        return _tiered(chosen, as_json=as_json)
+    return _shown(git, chosen, as_json=as_json)
 
 
 def _tiered(runner: RunnerName, *, as_json: bool) -> Result:
@@ -84,7 +86,7 @@ def _shown(git: Path, runner: RunnerName, *, as_json: bool) -> Result:
 
     history = GitHistory(git)
     clock, files = SystemClock(), LocalFiles()
-    wiring.say_start(runner, 0)
+    wiring.say_start(runner)
     with (
         tempfile.TemporaryDirectory(prefix="keeplast-demo-") as scratch,
         ProgressEvents("cleaning") as events,

@@ -12,19 +12,22 @@ from dataclasses import replace
 
 from keeplast.cleaner.selection import Order
 from keeplast.cli.frame import wiring
-from keeplast.cli.frame.options import CleanOptions
+from keeplast.cli.frame.options import CleanOptions, RunnerOptions
 from keeplast.cli.frame.places import recipe_for
-from keeplast.cli.frame.wiring import CoordinatorPort
+from keeplast.cli.frame.wiring import CoordinatorPort, RunnerName
 from keeplast.cli.show.output import say
 from keeplast.cli.show.progress import ProgressEvents
+from keeplast.cli.show.sizes import format_bytes
 from keeplast.config.assumed import assumed_defaults, assumed_sentence
 from keeplast.config.selection import Selection, select_partitions
-from keeplast.format.filename import LOG
 from keeplast.log.files import FileSystem
 from keeplast.model.size import parse_size
 from keeplast.run.target import check_places
 from keeplast.survey.report import CleanReport
 from keeplast.survey.request import CleanRequest
+
+LARGE_BYTES = 64 << 30
+"""From here on one host works for minutes, and a cluster is worth naming."""
 
 
 def report_call(
@@ -45,18 +48,18 @@ def report_call(
     for warning in selection.warnings:
         say(warning, kind="warning")
     workers = options.workers
-    wiring.check_runner(workers.runner, master=workers.master)
+    wiring.check_runner(workers.chosen_runner, master=workers.master)
     assumed = say_assumed(selection, is_forced=request.force, expires=request.retention)
     report = CleanReport(())
     if selection.partitions:
         request = replace(request, partitions=selection.partitions)
         if writes:
             check_places(request, files)
-        wiring.say_start(workers.runner, log_bytes(selection, files, wiring.SMALL_BYTES))
+        wiring.say_start(workers.chosen_runner)
         with (
             ProgressEvents(what) as events,
             wiring.open_coordinator(
-                workers.runner,
+                workers.chosen_runner,
                 master=workers.master,
                 cores=workers.cores,
                 events=events,
@@ -64,26 +67,29 @@ def report_call(
             ) as coordinator,
         ):
             report = act(coordinator, request)
+        say_large(report, workers)
     together = sorted(
         (*report.partitions, *selection.decided), key=lambda each: (each.topic, each.partition)
     )
     return replace(report, partitions=tuple(together), warnings=selection.warnings, assumed=assumed)
 
 
-def log_bytes(selection: Selection, files: FileSystem, most: int) -> int | None:
-    """Return the bytes of the chosen logs; None when they are more than ``most`` or not known."""
-    total = 0
-    for each in selection.partitions:
-        try:
-            names = [name for name in files.listdir(each.path) if name.endswith(LOG)]
-            for name in names:
-                total += files.stat(each.path / name).size_bytes
-                if total > most:
-                    return None
-        except OSError:
-            # What is wrong with it is the round's to say.
-            return None
-    return total
+def say_large(report: CleanReport, workers: RunnerOptions) -> None:
+    """Say that a cluster could share the work, where there is much and nobody chose a runner."""
+    if workers.runner is not None or workers.chosen_runner is not RunnerName.LOCAL:
+        return
+    total = sum(
+        (first.clean_bytes or 0) + (first.cleanable_bytes or 0)
+        for partition in report.partitions
+        for first in partition.rounds[:1]
+        if not first.skipped
+    )
+    if total >= LARGE_BYTES:
+        say(
+            f"{format_bytes(total)} for the threads of one process; --master URL shares such logs "
+            "among the hosts of a Spark cluster",
+            kind="note",
+        )
 
 
 def say_assumed(selection: Selection, *, is_forced: bool, expires: bool) -> dict[str, str]:

@@ -37,7 +37,7 @@ from keeplast.cli.frame.parameters import (
     Unsafe,
 )
 from keeplast.cli.frame.places import place
-from keeplast.cli.frame.wiring import RunnerName
+from keeplast.cli.frame.wiring import RunnerName, choose_runner
 from keeplast.config.choice import PartitionChoice, SettingSources
 from keeplast.errors import InvalidError
 from keeplast.model.shape import Shape
@@ -121,19 +121,23 @@ class TargetOptions:
 class RunnerOptions:
     """Where the work is done, and on how much."""
 
-    runner: Runner = RunnerName.SPARK
+    runner: Runner = None
     master: Annotated[
         str | None,
         typer.Option(
             "--master",
             metavar="URL",
-            help="Spark master; every host must have the directory at the same path, unless it "
-            "is in "
-            "an object store. Default: local[*].",
+            help="Spark master. Its executors read and write the log themselves, at the same path "
+            "on every host unless it is in an object store. Default with --runner spark: local[*].",
             rich_help_panel=RUN,
         ),
     ] = None
     cores: Cores = None
+
+    @property
+    def chosen_runner(self) -> RunnerName:
+        """Return where the work is done, also where no option says it."""
+        return choose_runner(self.runner, self.master)
 
 
 def memory_size(text: str) -> int:

@@ -56,8 +56,14 @@ BrokerConfig = Annotated[
     ),
 ]
 Runner = Annotated[
-    RunnerName,
-    typer.Option("--runner", help="Spark, or threads of this process.", rich_help_panel=RUN),
+    RunnerName | None,
+    typer.Option(
+        "--runner",
+        help="Threads of this process, or Spark. Default: local; spark with --master and under "
+        "spark-submit.",
+        show_default=False,
+        rich_help_panel=RUN,
+    ),
 ]
 Flags = Annotated[
     tuple[str, ...],

@@ -14,7 +14,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from keeplast.cli.show.output import say
-from keeplast.cli.show.sizes import format_bytes
 from keeplast.errors import InvalidError, installing
 
 if TYPE_CHECKING:
@@ -27,15 +26,23 @@ if TYPE_CHECKING:
     from keeplast.survey.request import CleanRequest
 
 
-SMALL_BYTES = 256 << 20
-"""Up to here Spark's start takes longer than this process needs for all of the work."""
-
-
 class RunnerName(StrEnum):
     """Where the work is done."""
 
     SPARK = "spark"
     LOCAL = "local"
+
+
+def choose_runner(named: RunnerName | None, master: str | None) -> RunnerName:
+    """Return the named runner; where none is named Spark if a cluster is meant, else threads.
+
+    ``master`` means one, and so does a start through spark-submit.
+    """
+    from keeplast.pipeline.submission import is_submitted
+
+    if named is not None:
+        return named
+    return RunnerName.LOCAL if master is None and not is_submitted() else RunnerName.SPARK
 
 
 class CoordinatorPort(Protocol):
@@ -97,9 +104,9 @@ def _spark_runner(master: str | None, cores: int | None) -> SparkRunner:
         if isinstance(error, ImportError) and (error.name or "").startswith("keeplast"):
             raise
         raise InvalidError(
-            f"pyspark is there and cannot be imported; {installing('spark')}, or use "
-            "--runner local. "
-            f"--runner=spark error={type(error).__name__}: {error}"
+            f"pyspark is there and cannot be imported; {installing('spark')}, or leave out what "
+            "asks for Spark: --runner spark or --master. --runner=spark "
+            f"error={type(error).__name__}: {error}"
         ) from error
     return SparkRunner(master, cores)
 
@@ -113,19 +120,12 @@ def check_runner(runner: RunnerName, *, master: str | None) -> None:
         )
     if runner is RunnerName.SPARK and importlib.util.find_spec("pyspark") is None:
         raise InvalidError(
-            f"pyspark is not installed; {installing('spark')}, or use --runner local. "
-            "--runner=spark"
+            f"pyspark is not installed; {installing('spark')}, or leave out what asks for Spark: "
+            "--runner spark or --master. --runner=spark"
         )
 
 
-def say_start(runner: RunnerName, data_bytes: int | None) -> None:
-    """Say that Spark is being started, which takes seconds in which nothing else is shown.
-
-    ``data_bytes`` is how much there is to read, None when it is not known.
-    """
-    if runner is not RunnerName.SPARK:
-        return
-    hint = ""
-    if data_bytes is not None and data_bytes <= SMALL_BYTES:
-        hint = f"; --runner local needs no Spark and is quicker for {format_bytes(data_bytes)}"
-    say(f"starting Spark…{hint}")
+def say_start(runner: RunnerName) -> None:
+    """Say that Spark is being started, which takes seconds in which nothing else is shown."""
+    if runner is RunnerName.SPARK:
+        say("starting Spark…")

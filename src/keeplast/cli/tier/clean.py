@@ -94,16 +94,18 @@ def _do_rounds(
     Returns the report, and the exit code of a signal that came.
     """
     workers = options.workers
-    wiring.check_runner(workers.runner, master=workers.master)
+    wiring.check_runner(workers.chosen_runner, master=workers.master)
     stopping = threading.Event()
     reports: list[PartitionReport] = []
     warnings = store.hazards(partitions)
     for warning in warnings:
         say(warning, kind="warning")
-    wiring.say_start(workers.runner, None)
+    wiring.say_start(workers.chosen_runner)
     with (
         ProgressEvents("cleaning") as events,
-        wiring.open_runner(workers.runner, master=workers.master, cores=workers.cores) as runner,
+        wiring.open_runner(
+            workers.chosen_runner, master=workers.master, cores=workers.cores
+        ) as runner,
     ):
         # A chosen shape cuts each round for all there is; otherwise partitions run side by side.
         is_cut = options.work.shape is not None

@@ -36,7 +36,7 @@ def look_after(options: TierRunOptions, *, as_json: bool) -> Result:
     clock, files, observer = SystemClock(), LocalFiles(), GaugeObserver()
     call, workers, sources = options.call, options.workers, options.settings
     settings = _settings(options, files)
-    wiring.check_runner(workers.runner, master=workers.master)
+    wiring.check_runner(workers.chosen_runner, master=workers.master)
     if options.data_dir is not None:
         open_data_directory(options.data_dir, files)
     with ExitStack() as stack:
@@ -48,9 +48,9 @@ def look_after(options: TierRunOptions, *, as_json: bool) -> Result:
             metrics_served(options.metrics.address, observer, clock, call.shown)
         )
         lines = stack.enter_context(TierLines(clock))
-        wiring.say_start(workers.runner, None)
+        wiring.say_start(workers.chosen_runner)
         runner = stack.enter_context(
-            wiring.open_runner(workers.runner, master=workers.master, cores=workers.cores)
+            wiring.open_runner(workers.chosen_runner, master=workers.master, cores=workers.cores)
         )
         # A chosen shape cuts each round for all there is; else partitions take a slot each.
         slots = min(runner.slots, ROUNDS_MAX) if settings.shape is None else 1

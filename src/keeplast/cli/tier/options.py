@@ -23,9 +23,8 @@ from keeplast.cli.frame.options import (
     WorkOptions,
     WorthOptions,
 )
-from keeplast.cli.frame.parameters import RUN, BrokerConfig, Receipt, Runner
+from keeplast.cli.frame.parameters import BrokerConfig, Receipt
 from keeplast.cli.frame.places import object_option
-from keeplast.cli.frame.wiring import RunnerName
 
 if TYPE_CHECKING:
     from keeplast.config.layers import Layer
@@ -209,22 +208,6 @@ class OwnedCall(StoreCall):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TierRunnerOptions(RunnerOptions):
-    """Where rounds of a store are done: here, unless somebody says Spark."""
-
-    runner: Runner = RunnerName.LOCAL
-    master: Annotated[
-        str | None,
-        typer.Option(
-            "--master", metavar="URL", rich_help_panel=RUN,
-            help="Spark master; its executors read and write the objects themselves, file:// ones "
-            "at "
-            "the same path on every host. Default: local[*].",
-        ),
-    ] = None  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GraceOptions:
     """How long replaced segments stay."""
 
@@ -268,7 +251,7 @@ class TierCleanOptions:
 
     call: OwnedCall
     worth: WorthOptions
-    workers: TierRunnerOptions
+    workers: RunnerOptions
     work: WorkOptions
     grace: GraceOptions
     broker_config: BrokerConfig = None
@@ -294,7 +277,7 @@ class TierRunOptions:
     call: OwnedCall
     data_dir: DataDirectory = None
     loop: LoopOptions
-    workers: TierRunnerOptions
+    workers: RunnerOptions
     work: WorkOptions
     settings: SettingOptions
     grace: GraceOptions

@@ -2,7 +2,8 @@
 
 An offset index entry must name a batch that begins at its position and ends at its offset; a time
 index entry a batch that is the first to reach its timestamp, and the last entry of a closed segment
-the segment's greatest. How dense an index is, is nobody's claim.
+the segment's greatest. How dense an index is, is nobody's claim. What the batches say in place of
+an entry is :mod:`keeplast.log.index_walk`'s.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ from keeplast.format.filename import INDEX, TIME_INDEX, Kind, segment_file
 from keeplast.format.index_bounds import filled_entries
 from keeplast.inspect.verdicts import Findings
 from keeplast.inspect.verified_log import VerifiedLog
+from keeplast.log.index_walk import IndexWalk
 from keeplast.log.partition_log import INDEX_BYTES_MAX, SegmentFiles
+from keeplast.model.offsets import INT64_MAX
+
+_NO_BATCH = "no batch begins at position {}"
 
 
 class IndexProof:
@@ -32,8 +37,9 @@ class IndexProof:
         self._is_unusable = False
         self._offsets = self._load(INDEX)
         self._times = self._load(TIME_INDEX)
-        self._next_offset = self._next_time = 0
-        self._largest = -1
+        self._walk = IndexWalk(self._base, self._offsets, self._times)
+        self._offset_answered = np.zeros(len(self._offsets), np.bool_)
+        self._time_answered = np.zeros(len(self._times), np.bool_)
 
     def _load(self, kind: Kind) -> NDArray[np.int64]:
         decode = offset_index.decode if kind == INDEX else time_index.decode
@@ -50,10 +56,11 @@ class IndexProof:
         except CorruptError as error:
             self._say(kind, str(error), self._base)
             return empty
+        size_bytes = self._segment.size_bytes
         if self._is_active:
-            self._is_unusable = False
-            return filled_entries(entries)
-        problem = find_problem(entries, self._segment.size_bytes)
+            # What lies behind its last batch is told of there, entry by entry.
+            entries, size_bytes = filled_entries(entries), INT64_MAX
+        problem = find_problem(entries, size_bytes)
         if problem is not None:
             self._say(kind, problem, self._base)
             return empty
@@ -67,57 +74,39 @@ class IndexProof:
     def add(self, position: int, table: NDArray[np.int64]) -> None:
         """Hold the batches of one window against the entries that fall into it."""
         starts = table[:, t.POSITION] + position
-        self._add_offsets(starts, table)
-        self._add_times(table)
-        self._largest = max(self._largest, int(table[:, t.MAX_TIMESTAMP].max()))
-
-    def _add_offsets(self, starts: NDArray[np.int64], table: NDArray[np.int64]) -> None:
-        end = int(starts[-1] + table[-1, t.SIZE])
-        while self._next_offset < len(self._offsets):
-            relative, at = self._offsets[self._next_offset].tolist()
-            if at >= end:
-                return
-            self._next_offset += 1
-            i = int(np.searchsorted(starts, at))
-            if i == len(starts) or starts[i] != at:
-                self._say(INDEX, f"no batch begins at position {at}", self._base + relative)
-            elif table[i, t.LAST_OFFSET] != self._base + relative:
-                self._say(
-                    INDEX,
-                    f"the batch at position {at} ends at {table[i, t.LAST_OFFSET]}",
-                    self._base + relative,
-                )
-
-    def _add_times(self, table: NDArray[np.int64]) -> None:
-        lasts = table[:, t.LAST_OFFSET]
-        reached = np.maximum.accumulate(np.maximum(table[:, t.MAX_TIMESTAMP], self._largest))
-        while self._next_time < len(self._times):
-            stamp, relative = self._times[self._next_time].tolist()
-            offset = self._base + relative
-            if offset > lasts[-1]:
-                return
-            self._next_time += 1
-            i = int(np.searchsorted(lasts, offset))
-            before = int(reached[i - 1]) if i else self._largest
-            if table[i, t.MAX_TIMESTAMP] != stamp or before >= stamp:
-                self._say(
-                    TIME_INDEX,
-                    f"the batch is not the first to reach {stamp}: its greatest timestamp is "
-                    f"{table[i, t.MAX_TIMESTAMP]}, before it {before}",
-                    offset,
-                )
+        offsets, times = self._walk.add(
+            starts, int(starts[-1] + table[-1, t.SIZE]), table[:, t.LAST_OFFSET],
+            table[:, t.MAX_TIMESTAMP],
+        )  # fmt: skip
+        self._offset_answered[offsets.numbers] = True
+        self._time_answered[times.numbers] = True
+        is_inside = offsets.starts != offsets.positions
+        for i in np.flatnonzero(is_inside | (offsets.lasts != offsets.offsets)).tolist():
+            at = offsets.positions[i]
+            problem = f"the batch at position {at} ends at {offsets.lasts[i]}"
+            if is_inside[i]:
+                problem = _NO_BATCH.format(at)
+            self._say(INDEX, problem, int(offsets.offsets[i]))
+        is_first = (times.owns == times.stamps) & (times.before < times.stamps)
+        for i in np.flatnonzero(~is_first).tolist():
+            self._say(
+                TIME_INDEX,
+                f"the batch is not the first to reach {times.stamps[i]}: its greatest timestamp is "
+                f"{times.owns[i]}, before it {times.before[i]}",
+                int(times.offsets[i]),
+            )
 
     def finish(self) -> None:
         """Account for entries that no batch has answered."""
-        for relative, at in self._offsets[self._next_offset :].tolist():
-            self._say(INDEX, f"no batch begins at position {at}", self._base + relative)
-        for stamp, relative in self._times[self._next_time :].tolist():
+        for relative, at in self._offsets[~self._offset_answered].tolist():
+            self._say(INDEX, _NO_BATCH.format(at), self._base + relative)
+        for stamp, relative in self._times[~self._time_answered].tolist():
             self._say(TIME_INDEX, f"no batch has timestamp {stamp}", self._base + relative)
         last = int(self._times[-1, 0]) if len(self._times) else -1
-        is_told = self._is_active or self._is_unusable or self._next_time < len(self._times)
-        if not is_told and last != self._largest:
+        is_told = self._is_active or self._is_unusable or not self._time_answered.all()
+        if not is_told and last != self._walk.greatest_ms:
             self._say(
                 TIME_INDEX,
-                f"the last entry is of {last}, the segment's greatest is {self._largest}",
+                f"the last entry is of {last}, the segment's greatest is {self._walk.greatest_ms}",
                 self._base,
             )

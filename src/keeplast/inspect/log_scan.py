@@ -17,6 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
+from numpy.typing import NDArray
+
 from keeplast.errors import CompactionError, CorruptError
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.filename import INDEX, TIME_INDEX, TXN_INDEX, Kind, segment_file
@@ -27,12 +30,18 @@ from keeplast.inspect.aborted_scan import AbortedScan
 from keeplast.inspect.epoch_check import EpochCheck
 from keeplast.inspect.log_rows import Row, batch_row, record_row
 from keeplast.log.files import FileSystem, reading
+from keeplast.log.index_walk import IndexWalk
 from keeplast.model.document import shown_fields
-from keeplast.model.offsets import NO_TIMESTAMP, RELATIVE_OFFSET_MAX
+from keeplast.model.offsets import INT64_MAX, NO_TIMESTAMP, RELATIVE_OFFSET_MAX
 from keeplast.read.log_reader import read_segment
 
 PROBLEMS_MAX = 1000
 """Findings kept of one path; the rest is counted."""
+
+_ROWS_MAX = 1024
+"""Batches that are compared with the offset index at a time."""
+
+_NOTHING = np.empty((0, 2), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,13 +309,13 @@ def _check_epoch(
 
 
 class _IndexChecker:
-    """Walks the offset index beside the batches, so that each entry is seen against its batch."""
+    """Holds the offset index against the batches of its segment, and the ends of both indexes."""
 
     def __init__(
         self,
         view: SegmentView,
         findings: ScanFindings,
-        offsets: list[tuple[int, int]],
+        offsets: NDArray[np.int64],
         last_time: int,
         aborted: Sequence[AbortedTransaction] | None,
     ) -> None:
@@ -315,12 +324,13 @@ class _IndexChecker:
         self._findings = findings
         self._offsets = offsets
         self._last_time = last_time
-        self._next = 0
+        self._walk = IndexWalk(view.base_offset, offsets, _NOTHING)
+        self._rows: list[tuple[int, int, int, int]] = []
 
     @classmethod
     def load(cls, view: SegmentView, files: FileSystem, findings: ScanFindings) -> _IndexChecker:
         """Read and check the index files of a segment."""
-        offsets: list[tuple[int, int]] = []
+        offsets = _NOTHING
         last_time = NO_TIMESTAMP
         kinds: tuple[tuple[Kind, ModuleType], ...] = (
             (INDEX, offset_index),
@@ -347,35 +357,46 @@ class _IndexChecker:
             elif used < files.stat(path).size_bytes // codec.ENTRY_BYTES:
                 findings.add("note", path, "index is not trimmed, as a running broker has it")
             if problem is None and codec is offset_index:
-                offsets = [(int(a), int(b)) for a, b in entries[:used]]
+                offsets = entries[:used]
             elif problem is None and used:
                 last_time = int(entries[used - 1, 0])
         return cls(view, findings, offsets, last_time, _load_aborted(view, files, findings))
 
     def take(self, batch: Batch) -> None:
-        """Compare ``batch`` with the entry that is next."""
-        while self._next < len(self._offsets):
-            relative, position = self._offsets[self._next]
-            if batch.position < position:
-                return
-            self._next += 1
-            offset = self._view.base_offset + relative
-            if batch.position > position:
-                self._wrong(f"entry {self._next - 1} points inside a batch", position)
-            elif offset < self._view.end_offset:
-                # Not above the batch's own last offset: an entry may carry that of a whole append.
+        """Take the next batch; some are compared together."""
+        end = batch.position + batch.size_bytes
+        # The sum of two damaged fields may be beyond what an offset is.
+        last = max(-1, min(batch.last_offset, INT64_MAX - 1))
+        self._rows.append((batch.position, end, last, batch.max_timestamp))
+        if len(self._rows) == _ROWS_MAX:
+            self._compare()
+
+    def _compare(self) -> None:
+        starts, ends, lasts, stamps = np.array(self._rows, np.int64).reshape(-1, 4).T
+        self._rows.clear()
+        if not len(starts):
+            return
+        found, _ = self._walk.add(starts, int(ends[-1]), lasts, stamps)
+        is_inside = found.starts != found.positions
+        # Not above the batch's own last offset: an entry may carry that of a whole append.
+        for i in np.flatnonzero(is_inside | (found.offsets < found.floors)).tolist():
+            number, position = int(found.numbers[i]), int(found.positions[i])
+            if is_inside[i]:
+                self._wrong(f"entry {number} points inside a batch", position)
+            else:
                 self._wrong(
-                    f"entry {self._next - 1} has an earlier batch's offset",
+                    f"entry {number} has an earlier batch's offset",
                     position,
-                    expected=f"at least {self._view.end_offset}",
-                    found=offset,
+                    expected=f"at least {found.floors[i]}",
+                    found=int(found.offsets[i]),
                 )
 
     def finish(self) -> None:
         """Compare the ends of both indexes with the segment."""
+        self._compare()
         view = self._view
-        if self._offsets and view.valid_bytes == view.size_bytes:
-            relative, position = self._offsets[-1]
+        if len(self._offsets) and view.valid_bytes == view.size_bytes:
+            relative, position = self._offsets[-1].tolist()
             if view.base_offset + relative >= view.end_offset:
                 self._wrong(
                     "offset beyond the segment's end",

@@ -1,4 +1,4 @@
-"""Holds the offset and the time index of a segment against its batches, as they pass.
+"""Says whether the offset and the time index of a segment may be followed, as its batches pass.
 
 An index is sound when whoever follows it misses nothing: its entries may be those of another rule,
 or fewer, but none leads into a batch or behind what it says to lead to, and the last time is the
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from keeplast.columns import batch_table as t
 from keeplast.format import offset_index, time_index
 from keeplast.format.filename import INDEX, TIME_INDEX, Kind
+from keeplast.log.index_walk import IndexWalk
 from keeplast.log.windows import Window
 
 PROBLEMS_MAX = 100
@@ -47,12 +48,9 @@ class IndexCheck:
     ) -> None:
         """Take decoded entries. ``last_offset``, inclusive, is where the segment's range ends."""
         self.problems: list[IndexProblem] = []
-        self.latest_ms = -1
-        self._base = base_offset
         self._last = last_offset
-        self._offsets = offsets
         self._times = times
-        self._at = base_offset
+        self._walk = IndexWalk(base_offset, offsets, times)
         found: tuple[tuple[Kind, str | None], ...] = (
             (INDEX, offset_index.find_problem(offsets, size_bytes)),
             (TIME_INDEX, time_index.find_problem(times, size_bytes)),
@@ -61,52 +59,41 @@ class IndexCheck:
             if problem is not None:
                 self._tell(kind, problem, base_offset, "a sound index", "another")
         ends = base_offset + times[:, 1]
-        for k in np.flatnonzero(ends > last_offset).tolist():
-            self._tell(
-                TIME_INDEX, "an entry lies behind the segment", int(ends[k]), last_offset,
-                int(ends[k]),
-            )  # fmt: skip
+        for end in ends[ends > last_offset].tolist():
+            self._tell(TIME_INDEX, "an entry lies behind the segment", end, last_offset, end)
+
+    @property
+    def latest_ms(self) -> int:
+        """Return the greatest timestamp of the windows so far, -1 without one."""
+        return self._walk.greatest_ms
 
     def add(self, window: Window) -> None:
         """Compare with the next window; the first one begins at 0."""
         rows = window.table[: window.batches]
-        lasts = rows[:, t.LAST_OFFSET]
-        floors = np.concatenate([[self._at], lasts[:-1] + 1])
-        self._add_offsets(window, floors)
-        # Who looks for a later time begins behind the entry: nothing up to it may be later.
-        greatest = np.maximum.accumulate(
-            np.concatenate([[self.latest_ms], rows[:, t.MAX_TIMESTAMP]])
-        )
-        ends = self._base + self._times[:, 1]
-        here = np.flatnonzero((ends >= floors[0]) & (ends <= lasts[-1]))
-        before = greatest[np.searchsorted(lasts, ends[here], "right")]
-        for k, latest in zip(here.tolist(), before.tolist(), strict=True):
-            if int(self._times[k, 0]) < latest:
+        offsets, times = self._walk.add(
+            rows[:, t.POSITION] + window.position, window.position + window.length,
+            rows[:, t.LAST_OFFSET], rows[:, t.MAX_TIMESTAMP],
+        )  # fmt: skip
+        is_inside = offsets.starts != offsets.positions
+        is_other = (offsets.offsets < offsets.floors) | (offsets.offsets > self._last)
+        for i in np.flatnonzero(is_inside | is_other).tolist():
+            offset = int(offsets.offsets[i])
+            if is_inside[i]:
                 self._tell(
-                    TIME_INDEX, "a batch before an entry is later than it", int(ends[k]),
-                    f">= {latest}", int(self._times[k, 0]),
+                    INDEX, "an entry points inside a batch", offset, int(offsets.starts[i]),
+                    int(offsets.positions[i]),
                 )  # fmt: skip
-        self.latest_ms = int(greatest[-1])
-        self._at = int(lasts.max()) + 1
-
-    def _add_offsets(self, window: Window, floors: NDArray[np.int64]) -> None:
-        positions = window.table[: window.batches, t.POSITION] + window.position
-        entries = self._offsets
-        inside = entries[
-            (entries[:, 1] >= window.position) & (entries[:, 1] < window.position + window.length)
-        ]
-        at = np.searchsorted(positions, inside[:, 1], "right") - 1
-        for (relative, position), i in zip(inside.tolist(), at.tolist(), strict=True):
-            offset = self._base + relative
-            if int(positions[i]) != position:
-                self._tell(
-                    INDEX, "an entry points inside a batch", offset, int(positions[i]), position
-                )
-            elif not floors[i] <= offset <= self._last:
+            else:
                 self._tell(
                     INDEX, "an entry has the offset of other batches", offset,
-                    f"[{floors[i]}, {self._last}]", offset,
+                    f"[{offsets.floors[i]}, {self._last}]", offset,
                 )  # fmt: skip
+        # Who looks for a later time begins behind the entry: nothing up to it may be later.
+        for i in np.flatnonzero(times.stamps < times.through).tolist():
+            self._tell(
+                TIME_INDEX, "a batch before an entry is later than it", int(times.offsets[i]),
+                f">= {times.through[i]}", int(times.stamps[i]),
+            )  # fmt: skip
 
     def finish(self) -> None:
         """Compare the greatest timestamp of all windows with the last one of the time index."""

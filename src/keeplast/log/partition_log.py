@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns import batch_table as t
-from keeplast.columns.index_entries import final_time_entry, index_batches, new_index_state
 from keeplast.errors import CorruptError, RefusedError
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.filename import (
@@ -33,6 +32,7 @@ from keeplast.format.filename import (
 from keeplast.format.index_bounds import filled_entries, index_bytes_max
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, ReadHandle, reading
+from keeplast.log.index_builder import IndexBuilder
 from keeplast.log.windows import WindowBuffers, find_start, read_from, read_windows
 from keeplast.model.offsets import INT32_MAX
 from keeplast.model.segment import SegmentSummary
@@ -285,29 +285,15 @@ def rebuild_indexes(
     batches from there on and no others.
     """
     base = segment.base_offset if base_offset is None else base_offset
-    state = new_index_state(base)
-    offset_parts: list[NDArray[np.int64]] = []
-    time_parts: list[NDArray[np.int64]] = []
+    builder = IndexBuilder(base, interval)
     with reading(files, segment.log_path) as handle:
         for window in read_windows(
             handle, segment.log_path, buffers, start=start, end=segment.size_bytes
         ):
-            rows = window.table[: window.batches]
             columns = [t.SIZE, t.LAST_OFFSET, t.MAX_TIMESTAMP]
-            batches = np.ascontiguousarray(rows[:, columns])
-            entries = np.empty((2, window.batches, 2), np.int64)
-            o, k = index_batches(
-                batches, window.batches, base, interval, state, entries[0], entries[1],
-            )  # fmt: skip
-            offset_parts.append(entries[0, :o])
-            time_parts.append(entries[1, :k])
-    final = final_time_entry(state, base)
-    if final is not None:
-        time_parts.append(np.array([final], np.int64))
-    empty = np.empty((0, 2), np.int64)
-    return SegmentIndexes(
-        np.concatenate([empty, *offset_parts]), np.concatenate([empty, *time_parts]), True
-    )
+            builder.add(np.ascontiguousarray(window.table[: window.batches, columns]))
+    offsets, times = builder.finish()
+    return SegmentIndexes(offsets, times, True)
 
 
 def load_aborted(segment: SegmentFiles, files: FileSystem) -> tuple[AbortedTransaction, ...]:

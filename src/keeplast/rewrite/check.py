@@ -10,12 +10,12 @@ import numpy as np
 
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.columns import batch_table as t
-from keeplast.columns.index_entries import final_time_entry, index_batches, new_index_state
 from keeplast.errors import CorruptError, invariant
 from keeplast.format import offset_index, time_index
 from keeplast.format.checksum import crc32c
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX
 from keeplast.log.files import FileSystem, reading
+from keeplast.log.index_builder import IndexBuilder
 from keeplast.log.windows import read_windows
 from keeplast.model.offsets import RELATIVE_OFFSET_MAX
 from keeplast.rewrite.task import PartitionTask, StagedGroup
@@ -37,9 +37,7 @@ def check_group(
         invariant(found == file.size_bytes, f"staged size differs. name={file.name} found={found}")
     plan: RoundPlan = task.plan
     base = staged.base_offset
-    state = new_index_state(base)
-    offsets: list[bytes] = []
-    times: list[bytes] = []
+    builder = IndexBuilder(base, plan.topic.index_interval_bytes)
     batches = crc = 0
     log_path = paths[LOG]
     with reading(files, log_path) as handle:
@@ -54,21 +52,14 @@ def check_group(
                     position=window.position, expected=f"[{base}, {plan.bound})",
                     found=f"{lowest} to {highest}",
                 )  # fmt: skip
-            entries = np.empty((2, window.batches, 2), np.int64)
-            o, k = index_batches(
-                rows, window.batches, base, plan.topic.index_interval_bytes, state,
-                entries[0], entries[1],
-            )  # fmt: skip
-            offsets.append(offset_index.encode(entries[0, :o]))
-            times.append(time_index.encode(entries[1, :k]))
+            builder.add(rows)
             batches += window.batches
             if task.takes_crcs:
                 crc = crc32c(window.data.data[: window.length], crc)
-    final = final_time_entry(state, base)
-    if final is not None:
-        times.append(time_index.encode(np.array([final], np.int64)))
     invariant(batches == staged.batches, f"staged batches differ. path={log_path}")
-    for path, expected in ((paths[INDEX], b"".join(offsets)), (paths[TIME_INDEX], b"".join(times))):
+    offsets, times = builder.finish()
+    made = {paths[INDEX]: offset_index.encode(offsets), paths[TIME_INDEX]: time_index.encode(times)}
+    for path, expected in made.items():
         found_bytes = files.read_bytes(path, len(expected))
         invariant(found_bytes == expected, f"staged index differs. path={path}")
     return crc if task.takes_crcs else None

@@ -21,7 +21,6 @@ from keeplast.cleaner.plan import GroupPlan, RoundPlan
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.columns import batch_table as t
 from keeplast.columns import rebuild, verdicts
-from keeplast.columns.index_entries import final_time_entry, index_batches, new_index_state
 from keeplast.columns.kernel import OK, PROBLEMS
 from keeplast.columns.ledger import NO_LEDGER, ReasonLedger
 from keeplast.columns.scan import CRC_IN_KERNEL_BYTES_MAX, HAS_EVENTS, HAS_GAPS, HAS_HIDDEN
@@ -32,6 +31,7 @@ from keeplast.format.checksum import crc32c
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX, TXN_INDEX, Kind, segment_file
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, ReadHandle, WriteHandle, reading
+from keeplast.log.index_builder import IndexBuilder
 from keeplast.log.windows import Window, read_windows
 from keeplast.model.offsets import RELATIVE_OFFSET_MAX
 from keeplast.model.segment import SegmentSummary
@@ -143,10 +143,7 @@ class _Writing:
 
     def _begin_output(self, base_offset: int) -> None:
         self._base = base_offset
-        self._index_state = new_index_state(base_offset)
-        self._offset_entries: list[NDArray[np.int64]] = []
-        self._time_entries: list[NDArray[np.int64]] = []
-        self._index_counts = [0, 0]
+        self._indexes = IndexBuilder(base_offset, self._c.plan.topic.index_interval_bytes)
         self._handle: WriteHandle | None = None
         self._unchanged_bytes = 0
         self._batches = 0
@@ -370,25 +367,15 @@ class _Writing:
         lowest, highest = int(batches[:count, 1].min()), int(batches[:count, 1].max())
         if lowest < self._base or highest >= plan.bound:
             raise self._outside(window)
-        entries = np.empty((2, count, 2), np.int64)
-        offsets, times = index_batches(
-            batches, count, self._base, plan.topic.index_interval_bytes, self._index_state,
-            entries[0], entries[1],
-        )  # fmt: skip
-        self._index_counts[0] += offsets
-        self._index_counts[1] += times
+        self._indexes.add(batches[:count])
         # Kafka's append fails here for ever (F4): docs/reference/differences.md (c). A time index
         # counts as full one entry early. A lone source may exceed: there is nothing to split.
         limit = plan.topic.segment_index_bytes
         if self._number > 0 and (
-            self._index_counts[0] > limit // offset_index.ENTRY_BYTES
-            or self._index_counts[1] > limit // time_index.ENTRY_BYTES - 1
+            self._indexes.offset_entries > limit // offset_index.ENTRY_BYTES
+            or self._indexes.time_entries > limit // time_index.ENTRY_BYTES - 1
         ):
             raise IndexFullError(self._number)
-        if offsets:
-            self._offset_entries.append(entries[0, :offsets].copy())
-        if times:
-            self._time_entries.append(entries[1, :times].copy())
 
     def _outside(self, window: Window) -> CorruptError:
         """Return the error for a batch that belongs to another segment than the one it lies in."""
@@ -409,13 +396,11 @@ class _Writing:
     def _finish_output(self) -> None:
         """Write the indexes, set times, make everything durable."""
         c, source = self._c, self._group.sources[-1]
-        final = final_time_entry(self._index_state, self._base)
-        if final is not None:
-            self._time_entries.append(np.array([final], np.int64))
-        size = int(self._index_state[4])
+        offsets, times = self._indexes.finish()
+        size = self._indexes.size_bytes
         contents: dict[Kind, bytes] = {
-            INDEX: offset_index.encode(_joined(self._offset_entries)),
-            TIME_INDEX: time_index.encode(_joined(self._time_entries)),
+            INDEX: offset_index.encode(offsets),
+            TIME_INDEX: time_index.encode(times),
         }
         if self._aborted:
             bases = {each.base_offset for each in self._group.sources}
@@ -491,7 +476,3 @@ class _Discard:
 
     def close(self) -> None:
         """Do nothing."""
-
-
-def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.concatenate([np.empty((0, 2), np.int64), *parts])

@@ -203,6 +203,15 @@ def test_a_right_index_is_not(keeplast: Command, tmp_path: Path) -> None:
     assert [] == keeplast("inspect", directory, "--json").document["problems"]
 
 
+def test_an_index_entry_inside_the_last_batch_is_found(keeplast: Command, tmp_path: Path) -> None:
+    directory = write_log(tmp_path, "t-0", {0: [(b"a", b"1")] * 3, 3: []})
+    size = len(batch(0, b"a", b"1"))
+    (directory / f"{FIRST}.index").write_bytes(offset_index.encode([(1, size), (2, 2 * size + 1)]))
+    run = keeplast("inspect", directory, "--json")
+    assert [("corrupt", f"{FIRST}.index")] == problems(run)
+    assert 3 == run.code
+
+
 def test_untrimmed_indexes_of_the_active_segment_are_a_note(
     keeplast: Command, data_dir: Path
 ) -> None:

@@ -15,6 +15,7 @@ from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.options import ScopeOptions, SettingOptions
 from keeplast.cli.frame.parameters import FACTS, DataDir, Json, NowMs, ObjectOptions
 from keeplast.cli.frame.places import recipe_for
+from keeplast.cli.frame.spans import span_seconds
 from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ Watch = Annotated[
     typer.Option(
         "--watch",
         metavar="SECONDS",
-        min=1,
-        help="Look again every so many seconds, until Ctrl-C.",
+        parser=span_seconds,
+        help="Look again every so many seconds, or after a span such as 5min, until Ctrl-C.",
         rich_help_panel=SHOW,
     ),
 ]

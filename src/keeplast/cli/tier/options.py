@@ -25,6 +25,7 @@ from keeplast.cli.frame.options import (
 )
 from keeplast.cli.frame.parameters import BrokerConfig, Receipt
 from keeplast.cli.frame.places import object_option
+from keeplast.cli.frame.spans import SPAN_WORDS, span_ms
 
 if TYPE_CHECKING:
     from keeplast.config.layers import Layer
@@ -52,8 +53,9 @@ DataDir = Annotated[
 GarbageAgeMs = Annotated[
     int | None,
     typer.Option(
-        "--garbage-age-ms", metavar="MS", min=0,
-        help="How old an object must be that no row names. Default: a day.",
+        "--garbage-age-ms", metavar="MS", parser=span_ms,
+        help="How old an object must be before it goes although no row of the metadata names it: "
+        f"milliseconds, or {SPAN_WORDS}. Default: a day.",
     ),
 ]  # fmt: skip
 ExpiryReceipt = Annotated[
@@ -214,8 +216,9 @@ class GraceOptions:
     grace_ms: Annotated[
         int | None,
         typer.Option(
-            "--grace-ms", metavar="MS", min=0,
-            help="How long replaced segments stay for readers that began before. Default: an hour.",
+            "--grace-ms", metavar="MS", parser=span_ms,
+            help="How long replaced segments stay for readers that began before: milliseconds, or "
+            f"{SPAN_WORDS}. Default: an hour.",
         ),
     ] = None  # fmt: skip
 

@@ -1,0 +1,69 @@
+"""Spans of time on the command line: a number as before, or one with a unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+from keeplast.cli.frame.spans import SPAN_MS_MAX, span_ms, span_seconds
+from tests.unit.cli.conftest import Run
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("0", 0),
+        ("3600000", 3_600_000),
+        ("1h", 3_600_000),
+        (" 7 d ", 604_800_000),
+        ("30min", 1_800_000),
+        ("250ms", 250),
+        (str(SPAN_MS_MAX), SPAN_MS_MAX),
+    ],
+)
+def test_a_number_is_milliseconds_and_a_unit_says_so(text: str, milliseconds: int) -> None:
+    assert milliseconds == span_ms(text)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "+1", "1.5h", "h", "7 days", "1g", "\u0661", "9" * 30])
+def test_what_is_no_span_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="write milliseconds, or 90s, 30min, 12h or 7d"):
+        span_ms(text)
+
+
+@pytest.mark.parametrize("text", [str(SPAN_MS_MAX + 1), "999999999999999d"])
+def test_a_span_that_no_clock_can_hold_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="too long"):
+        span_ms(text)
+
+
+def test_a_bare_number_counts_in_the_unit_of_its_option() -> None:
+    assert [7, 7, 300] == [span_seconds(text) for text in ("7", "7s", "5min")]
+
+
+@pytest.mark.parametrize("text", ["0", "0s", "500ms", "1500ms"])
+def test_a_span_of_seconds_is_whole(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="whole seconds"):
+        span_seconds(text)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("tier", "clean", "--grace-ms"),
+        ("tier", "expire", "--grace-ms"),
+        ("tier", "truncate", "--grace-ms"),
+        ("tier", "run", "--garbage-age-ms"),
+        ("tier", "collect", "--garbage-age-ms"),
+    ],
+)
+def test_a_wrong_span_ends_with_2_before_a_store_is_opened(
+    keeplast: Callable[..., Run], tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    store = tmp_path / "meta.db"
+    run = keeplast(*command, "soon", "--store", f"sqlite:///{store}")
+    assert (2, False) == (run.code, store.exists())
+    assert "value='soon'" in run.err.replace("\n", " ")

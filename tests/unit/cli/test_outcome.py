@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.cleaner.reasons import NotCompacted
-from keeplast.cli.show.outcome import checks_line, closing_line
+from keeplast.cli.show.outcome import checks_line, closing_line, ends_line
 from keeplast.cli.show.output import print_result
 from keeplast.cli.show.tables import summary_table
 from keeplast.errors import CorruptError
@@ -51,6 +51,22 @@ def test_the_closing_line_counts_how_partitions_ended(
     rounds: tuple[RoundReport, ...], expected: str
 ) -> None:
     assert expected == closing_line(report(*rounds))
+
+
+@pytest.mark.parametrize(
+    ("ends", "failed", "expected"),
+    [
+        ({"copied (2 segments)": 1, "had nothing new": 0}, 0, "1 copied (2 segments)"),
+        ({"copied": 1, "had nothing new": 3}, 0, "1 copied; 3 had nothing new"),
+        ({"copied": 1}, 2, "1 copied; 2 failed: the errors stand on stderr"),
+        ({}, 1, "1 failed: the errors stand on stderr"),
+        ({"copied": 0}, 0, "no partition was looked at"),
+    ],
+)
+def test_a_step_of_the_tier_counts_what_happened_to_partitions(
+    ends: dict[str, int], failed: int, expected: str
+) -> None:
+    assert expected == ends_line(ends, failed=failed)
 
 
 @pytest.mark.parametrize("command", ["clean", "plan"])

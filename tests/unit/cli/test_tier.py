@@ -81,19 +81,20 @@ def test_an_expiry_by_hand_is_a_table_and_leaves_a_receipt(
     unlimited = keeplast(*expire)
     assert (
         "orders-0: nothing expires: no limit of its policy applies, and nothing lies below the "
-        "log start 0\n"
+        "log start 0\n\n1 kept whole\n"
     ) == unlimited.out
     assert not receipt.exists()
     limits = ("--config", "cleanup.policy=compact,delete", "--config", "retention.bytes=5000")
     assert 0 == keeplast("tier", "configure", "--store", store, *limits).code
     before = keeplast("tier", "status", "--store", store, "--json").document["partitions"][0]
-    heading, row, *_ = keeplast(*expire).out.splitlines()
+    heading, row, *_, last = keeplast(*expire).out.splitlines()
     assert ["partition", "expired", "segments", "bytes"] == heading.split()[:4]
     after = keeplast("tier", "status", "--store", store, "--json").document["partitions"][0]
     gone = len(before["segments"]) - len(after["segments"])
     assert gone > 0
     assert row.startswith("orders-0   by retention.bytes ")
     assert f"{gone}  " in row
+    assert last.startswith(f"1 expired ({gone} segment")
     (shown,) = keeplast("receipt", "show", receipt, "--json").document["receipts"]
     assert ("orders", after["log_start"]) == (shown["topic"], shown["expiry"]["log_start"])
     assert gone == len(shown["expiry"]["segments"])
@@ -111,7 +112,13 @@ def test_what_was_collected_and_exported_is_a_table(
     assert ["orders-0", "0", "0", "0", "B", "8"] == lines[1].split()
     assert "8 replaced segments waiting: removed by a later call" in lines[3]
     out = tmp_path / "out"
-    heading, row = keeplast("tier", "export", "--store", store, "--to", out).out.splitlines()
+    assert "1 had nothing to collect" == lines[-1]
+    shown = keeplast("tier", "export", "--store", store, "--to", out).out.splitlines()
+    heading, row, _, last = shown
+    assert (True, True) == (
+        last.startswith("1 exported (2 segments, "),
+        last.endswith(f") to {out}"),
+    )
     assert ["partition", "segments", "bytes", "log", "written", "to"] == heading.split()
     assert ["orders-0", "0..339"] == [row.split()[0], row.split()[4]]
     assert str(out / "orders-0") in row

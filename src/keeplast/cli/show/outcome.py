@@ -7,7 +7,7 @@ it in words.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from keeplast.cli.show.sizes import format_count, format_counted
 from keeplast.inspect.verdicts import Verdict, VerificationReport
@@ -17,6 +17,7 @@ from keeplast.survey.report import CleanReport, PartitionReport
 FAILED, SKIPPED = "failed", "skipped"
 WHY_MANY = "the reasons stand above"
 WHY_FAILED = "the errors follow on stderr"
+WHY_FAILED_BEFORE = "the errors stand on stderr"
 
 
 def closing_line(report: CleanReport, *, done: str = "cleaned") -> str:
@@ -39,6 +40,17 @@ def closing_line(report: CleanReport, *, done: str = "cleaned") -> str:
     if gone:
         parts.append(f"{format_counted(gone, 'segment')} {_expiry_words(done)}")
     return printable("; ".join(parts)) if parts else "no partition was looked at"
+
+
+def ends_line(ends: Mapping[str, int], *, failed: int) -> str:
+    """Return ``1 expired (2 segments, 8 KiB); 1 failed: …``: how many partitions ended how.
+
+    ``ends`` are counts by what happened; one that no partition met is left out.
+    """
+    parts = [f"{format_count(count)} {words}" for words, count in ends.items() if count]
+    if failed:
+        parts.append(f"{format_count(failed)} {FAILED}: {WHY_FAILED_BEFORE}")
+    return "; ".join(parts) if parts else "no partition was looked at"
 
 
 def checks_line(reports: Iterable[VerificationReport], *, is_strict: bool) -> str:

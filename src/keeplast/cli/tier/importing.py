@@ -12,6 +12,7 @@ from typing import Any
 from keeplast.cli.frame.exit_codes import DONE, error_exit_code
 from keeplast.cli.frame.guard import error_document
 from keeplast.cli.show.fault import fault_text
+from keeplast.cli.show.outcome import ends_line
 from keeplast.cli.show.output import print_result, say
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.cli.show.sizes import format_bytes, format_counted
@@ -109,6 +110,7 @@ def _taken_over(
     as_json: bool,
 ) -> tuple[int, dict[str, Any]]:
     documents, code = [], DONE
+    taken: list[list[int]] = []  # a list for each partition: the sizes of its new segments
     known = set(store.partitions())
     for partition, path, act in acts:
         before = store.state(partition) if partition in known else None
@@ -124,7 +126,9 @@ def _taken_over(
             documents.append(place | {"error": error_document(error)["error"]})
             continue
         known_ids = set() if before is None else set(before.segments)
-        added = len(set(state.segments) - known_ids)
+        new = set(state.segments) - known_ids
+        added = len(new)
+        taken.append([state.segments[each].size_bytes for each in new])
         documents.append(
             place
             | {
@@ -148,7 +152,18 @@ def _taken_over(
                 f"{len(state.routes)} in the store, {format_bytes(state.remote_bytes)}, offsets "
                 f"{state.log_start}..{state.remote_end}"
             )
+    if not as_json:
+        verb = "imported" if what == IMPORTING else "copied"
+        print_result(*[""] * bool(taken), _closing(taken, verb, failed=len(documents) - len(taken)))
     return code, {"partitions": documents}
+
+
+def _closing(taken: list[list[int]], verb: str, *, failed: int) -> str:
+    grown = [sizes for sizes in taken if sizes]
+    size = format_bytes(sum(map(sum, grown)))
+    amount = f"{format_counted(sum(map(len, grown)), 'segment')}, {size}"
+    ends = {f"{verb} ({amount})": len(grown), "had nothing new": len(taken) - len(grown)}
+    return ends_line(ends, failed=failed)
 
 
 def _left_out(path: Path, partition: TopicPartition, state: PartitionState) -> str | None:

@@ -6,7 +6,7 @@ when it is known that the packages of the tier are there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from keeplast.cli.frame.guard import error_document
 from keeplast.cli.frame.wiring import RunnerName
 from keeplast.cli.show.expiry import expiry_table
 from keeplast.cli.show.fault import fault_text
+from keeplast.cli.show.outcome import ends_line
 from keeplast.cli.show.output import print_result, say
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.cli.show.rows import new_table
@@ -47,11 +48,16 @@ Done = TypeVar("Done")
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[Done]):
-    """What is done to a partition, and how what came of it is said: for programs, for people."""
+    """What is done to a partition, and how what came of it is said: for programs, for people.
+
+    ``ends`` counts partitions by what happened to them, for the last line; None where what is
+    ``shown`` has one.
+    """
 
     act: Callable[[TieredStore, TopicPartition], Done]
     document: Callable[[Done], dict[str, Any]]
     shown: Callable[[Mapping[TopicPartition, Done]], Sequence[RenderableType]]
+    ends: Callable[[Collection[Done]], Mapping[str, int]] | None = None
 
 
 def do_each(
@@ -71,6 +77,9 @@ def do_each(
         documents.append({"topic": each.topic, "partition": each.partition, **facts})
     if done and not as_json:
         print_result(*step.shown(done))
+    if step.ends is not None and not as_json:
+        failed = len(partitions) - len(done)
+        print_result(*[""] * bool(done), ends_line(step.ends(done.values()), failed=failed))
     return code, {"partitions": documents}
 
 
@@ -126,7 +135,7 @@ def expiry_step(
             "notes": list(done.notes),
         }  # fmt: skip
 
-    return Step(act, document, _expired_parts)
+    return Step(act, document, _expired_parts, _count_expired)
 
 
 def _expired_parts(done: Mapping[TopicPartition, ExpiryReport]) -> list[RenderableType]:
@@ -142,6 +151,19 @@ def _expired_parts(done: Mapping[TopicPartition, ExpiryReport]) -> list[Renderab
     return [*([] if table is None else [table]), *([""] if table and lines else []), *lines]
 
 
+def _count_expired(done: Collection[ExpiryReport]) -> dict[str, int]:
+    changed = [each for each in done if each.segments]
+    amount = _amount(
+        segments=sum(len(each.segments) for each in changed),
+        size=sum(each.bytes for each in changed),
+    )
+    return {f"expired ({amount})": len(changed), "kept whole": len(done) - len(changed)}
+
+
+def _amount(*, segments: int, size: int) -> str:
+    return f"{format_counted(segments, 'segment')}, {format_bytes(size)}"
+
+
 def collection_step(call: OwnedCall, garbage_age_ms: int | None) -> Step[Collected]:
     """Remove replaced segments whose grace has passed, and objects that nobody names."""
     age = GARBAGE_AGE_MS_DEFAULT if garbage_age_ms is None else garbage_age_ms
@@ -149,7 +171,18 @@ def collection_step(call: OwnedCall, garbage_age_ms: int | None) -> Step[Collect
     def act(store: TieredStore, each: TopicPartition) -> Collected:
         return store.collect(each, takes_over=call.take_over, garbage_age_ms=age)
 
-    return Step(act, shown_fields, _collected_parts)
+    return Step(act, shown_fields, _collected_parts, _count_collected)
+
+
+def _count_collected(done: Collection[Collected]) -> dict[str, int]:
+    changed = [each for each in done if each.objects]
+    amount = _amount(
+        segments=sum(each.segments for each in changed), size=sum(each.bytes for each in changed)
+    )
+    return {
+        f"collected ({amount})": len(changed),
+        "had nothing to collect": len(done) - len(changed),
+    }
 
 
 def _collected_parts(done: Mapping[TopicPartition, Collected]) -> list[RenderableType]:
@@ -183,7 +216,14 @@ def export_step(to: Path) -> Step[tuple[Path, PartitionState]]:
             "log_end": state.remote_end,
         }  # fmt: skip
 
-    return Step(act, document, _exported_parts)
+    def ends(done: Collection[tuple[Path, PartitionState]]) -> dict[str, int]:
+        amount = _amount(
+            segments=sum(len(state.routes) for _, state in done),
+            size=sum(state.effective_bytes() for _, state in done),
+        )
+        return {f"exported ({amount}) to {printable(str(to))}": len(done)}
+
+    return Step(act, document, _exported_parts, ends)
 
 
 def _exported_parts(

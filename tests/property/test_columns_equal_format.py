@@ -34,6 +34,7 @@ from tests.support.reader import read_partition
 from tests.support.record_rows import LogRow, expected_rows, rows_of
 from tests.support.source_reading import read_log, read_log_state, splits_of, view_of
 from tests.support.state_in_parts import parts_of_log, rows_by_buckets, rows_by_threads
+from tests.support.state_model import read_state
 from tests.support.turns import examples
 
 
@@ -176,10 +177,12 @@ def test_state_is_what_the_library_says_by_every_rank(
     with tempfile.TemporaryDirectory() as root:
         directory = Path(root) / "t-0"
         write_steps(directory, steps)
-        state = open_log(directory).state(topic).values()
-        expected = sorted((record.offset, record.key, record.value) for record in state)
+        state, _ = read_state(open_log(directory).batches, topic)
+        assert list(state.items()) == list(open_log(directory).state(topic).items())
         rows = read_log_state(directory, topic=topic)
-        assert expected == [(row.offset, row.key, row.value) for row in rows]
+        assert [(each.offset, each.key, each.value) for each in state.values()] == [
+            (row.offset, row.key, row.value) for row in rows
+        ]
 
 
 @given(steps=STEPS, strategy=st.sampled_from(Strategy), split_bytes=st.sampled_from([1, 300]))

@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from keeplast.cleaner.internal_topics import pinned
@@ -35,7 +34,6 @@ from keeplast.errors import (
 from keeplast.format.filename import parse_partition_directory
 from keeplast.format.message_set import Batch
 from keeplast.format.record import Record
-from keeplast.inspect.state import read_state
 from keeplast.log.files import FileSystem
 from keeplast.log.log_start import noted_log_start
 from keeplast.log.object_paths import is_object_path, place_path
@@ -43,9 +41,11 @@ from keeplast.log.partition_log import SegmentFiles, is_empty_log, list_partitio
 from keeplast.log.settled import settled_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.read.log_ranges import SegmentsSeen
+from keeplast.read.log_ranges import segments_below
 from keeplast.read.log_reader import read_segment
+from keeplast.read.log_state import find_winners
 from keeplast.read.state_end import require_in_front_of_cleaner, was_cleaned_past
+from keeplast.rewrite.kernels import load_kernels
 from keeplast.rewrite.runner import Runner
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.delete_records import DeleteRecordsReport, delete_records
@@ -176,31 +176,34 @@ class OpenLog:
         below what was cleaned, UnavailableError when the log is cleaned faster than it is read.
         """
         topic = pinned(self.partition.topic, self._ranks() if topic is None else topic)
+        load_kernels()
         clock = SystemClock()
         for _ in range(STATE_TRIES_MAX):
             log_start = self.log_start_offset()
-            listing = settled_partition(self.path, self._files, clock, if_empty=log_start)
-            batches = partial(self._checked_batches, log_start)
-            found, end = read_state(batches, topic, log_start=log_start)
+            view, winners = find_winners(
+                self.partition, self.path, log_start, topic, self._files, clock
+            )
+            end = view.last_stable
             if end < self.log_start_offset():
                 # A transaction counts as open whose marker went with its data while it was read.
                 continue
-            seen = SegmentsSeen(listing.segments[:-1], listing.active.base_offset)
+            found = {
+                record.key: record
+                for record in self.records(from_offset=view.log_start)
+                if record.offset in winners and record.key is not None and not record.is_tombstone
+            }
             # Winners may have gone for records that came after the first pass.
+            seen = segments_below(view, end)
             if not was_cleaned_past(self.partition, self.path, seen, end, self._files, clock):
                 # Who cleaned past an open transaction has taken what was final in front of it.
                 if self._mark is None:
+                    listing = settled_partition(self.path, self._files, clock, if_empty=log_start)
                     require_in_front_of_cleaner(self.partition, listing, end, self._files)
                 return found
         raise UnavailableError(
             "the log is cleaned faster than its state can be read; read a copy of it, or when the "
             f"cleaner rests. path={self.path}"
         )
-
-    def _checked_batches(self, log_start: int) -> Iterator[Batch]:
-        for segment, batch in self._placed_batches(log_start):
-            _check_crc(segment, batch)
-            yield batch
 
     def _ranks(self) -> TopicConfig:
         """Return how the topic ranks its records; InvalidError when nobody has said."""
@@ -230,8 +233,8 @@ class OpenLog:
         With ``exact`` everything is read and counted; without it the bounds are exact and the rest
         is estimated from a small sample. Arguments and errors as for :meth:`clean`.
         """
-        request = self._request(
-            topic, cleaner, now_ms=now_ms, force=force, memory_bytes=memory_bytes
+        request = CleanRequest(
+            self._compacted(topic, cleaner), now_ms=now_ms, force=force, memory_bytes=memory_bytes
         )
         return plan(
             request, exact=exact, cores=cores, runner=runner, events=events, clock=clock,
@@ -273,19 +276,12 @@ class OpenLog:
         A log that cannot be cleaned does not raise: its report has ``error`` and ``failure``, and
         the log is as it was. Raises RefusedError while a broker holds the data directory.
         """
-        request = self._request(
-            topic,
-            cleaner,
-            now_ms=now_ms,
-            force=force,
-            is_unsafe=is_unsafe,
-            memory_bytes=memory_bytes,
-            rounds=rounds,
-            roll_active=roll_active,
-            rolls_idle=rolls_idle,
-            to=None if to is None else place_path(str(to)),
+        request = CleanRequest(
+            self._compacted(topic, cleaner), now_ms=now_ms, force=force, is_unsafe=is_unsafe,
+            memory_bytes=memory_bytes, rounds=rounds, roll_active=roll_active,
+            rolls_idle=rolls_idle, target=None if to is None else place_path(str(to)),
             overwrites=overwrites,
-        )
+        )  # fmt: skip
         return clean(
             request, cores=cores, runner=runner, events=events, clock=clock,
             object_options=self._options,
@@ -351,32 +347,16 @@ class OpenLog:
             )
         return PartitionRequest(self.partition, self.path, topic, cleaner or CleanerConfig())
 
-    def _request(
-        self,
-        topic: TopicConfig,
-        cleaner: CleanerConfig | None,
-        *,
-        now_ms: int | None,
-        force: bool,
-        memory_bytes: int,
-        is_unsafe: bool = False,
-        rounds: int | None = 1,
-        roll_active: bool = False,
-        rolls_idle: bool = False,
-        to: Path | None = None,
-        overwrites: bool = False,
-    ) -> CleanRequest:
+    def _compacted(
+        self, topic: TopicConfig, cleaner: CleanerConfig | None
+    ) -> tuple[PartitionRequest]:
         partition = self._partition_request(topic, cleaner)
         if not topic.is_compacted:
             raise RefusedError(
                 f"cleanup.policy without compact: cleaning would lose the topic's history. "
                 f"cleanup_policy={','.join(sorted(topic.cleanup_policy))} path={self.path}"
             )
-        return CleanRequest(
-            (partition,), now_ms=now_ms, is_unsafe=is_unsafe, memory_bytes=memory_bytes,
-            rounds=rounds, roll_active=roll_active, rolls_idle=rolls_idle, force=force, target=to,
-            overwrites=overwrites,
-        )  # fmt: skip
+        return (partition,)
 
     def _placed_batches(self, from_offset: int) -> Iterator[tuple[SegmentFiles, Batch]]:
         """Yield batches once each and in order, also when segments are replaced meanwhile.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,26 +28,21 @@ from keeplast.columns.rows import HAS_KEY, HAS_VALUE
 from keeplast.columns.winners import SHARDS, WINS, KeyMap
 from keeplast.log.files import FileSystem
 from keeplast.log.windows import Window
+from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.read.log_ranges import Split, Wanted
+from keeplast.read.log_view import LogView, ReaderCheckpoints, look_at_log
 from keeplast.read.record_columns import ColumnCollector, RecordColumns
 from keeplast.read.record_source import aborted_data, read_wanted, select_batches
 from keeplast.read.state_end import require_uncleaned
 from keeplast.rewrite.ranking import Ranking, ranking_of
 from keeplast.rewrite.runner import Progressed
 from keeplast.rewrite.workspace import DecompressedCache, Slice, Workspace
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 
 HashKey = tuple[int, int]
 Winners = NDArray[np.int64]
 """Offsets of winners, in order; those of one key map, or of a range."""
-
-
-class RankedKeySink(Protocol):
-    """Where the keys of the first pass go."""
-
-    def put(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
-        """Take the rows of a block."""
-        ...
 
 
 def new_hash_key() -> HashKey:
@@ -86,6 +81,28 @@ def read_state(
         yield from reader.show(winners, wanted.between(at, reached))
         at = reached
     require_uncleaned(split, files, clock)
+
+
+def find_winners(
+    partition: TopicPartition,
+    path: Path,
+    log_start: int,
+    topic: TopicConfig,
+    files: FileSystem,
+    clock: Clock,
+) -> tuple[LogView, set[int]]:
+    """Look at a log from ``log_start`` on; return it and the offsets of the winners in it.
+
+    Those that delete their key are among them. All is taken in that is decided, below the first
+    open transaction; the high watermark has no say. Errors as for :func:`read_state`.
+    """
+    view = look_at_log(partition, path, ReaderCheckpoints({partition: log_start}, {}), files, clock)
+    split = Split(partition, path, Wanted(view.log_start, view.last_stable), 0)
+    reader = StateReader(
+        split, ranking_of(topic), new_hash_key(), files, clock, Workspace(MEMORY_BYTES_DEFAULT)
+    )
+    winners, _ = reader.winners_from(view.log_start, view.last_stable, None)
+    return view, set(winners.tolist())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
-"""The state that a log stands for: the final record of every live key, as the topic ranks records.
+"""The state that a log stands for, read record by record: the model of keeplast's own reader.
 
-What a read-committed reader from the log start holds in the end if it applies the rank that the
-cleaner applies (KIP-280: a reader that takes the last record of a key instead may hold another one
-until the log is cleaned). So it is the same before and after a round. Two passes: how transactions
-ended is told by their markers, which come after their data.
+The final record of every live key, as the topic ranks records: what a read-committed reader from
+the log start holds in the end if it applies the rank that the cleaner applies (KIP-280). Two
+passes: how transactions ended is told by their markers, which come after their data.
 """
 
 from __future__ import annotations

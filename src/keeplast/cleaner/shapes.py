@@ -144,13 +144,11 @@ def _choose(workload: Workload, share: int, ground: Ground, asked: Shape | None)
         return ShapeChoice(Shape.PARTITION, why="one group, so there is nothing to share out")
     cost = workload.cost_bytes
     if cost < SMALLEST_CUT_BYTES or cost <= share:
-        return ShapeChoice(Shape.PARTITION, why="no more than a task's share of the call")
+        return ShapeChoice(Shape.PARTITION, why="small enough for one task")
     if ground.task_memory_bytes is not None and (workload.map_bytes or 0) > SENT_MAP_BYTES_MAX:
-        why = f"more than a task's share of the call; ~{in_mib(workload.map_bytes or 0)} of keys"
+        why = f"too large for one task; ~{in_mib(workload.map_bytes or 0)} of keys"
         return ShapeChoice(Shape.BUCKET, min(max(buckets, ground.slots), BUCKETS_MAX), why)
-    return ShapeChoice(
-        Shape.BROADCAST, why=f"more than a task's share of the call, in {groups} groups"
-    )
+    return ShapeChoice(Shape.BROADCAST, why=f"too large for one task, in {groups} groups")
 
 
 def key_map_bytes(plan: RoundPlan, keys: int) -> int:

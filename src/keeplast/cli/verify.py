@@ -34,7 +34,7 @@ ReceiptFile = Annotated[
     typer.Option(
         "--receipt",
         metavar="FILE",
-        help="What clean --receipt wrote: the clock, the bound, sizes and checksums.",
+        help="What clean --receipt wrote: the clock, where the round ended, sizes and checksums.",
         rich_help_panel=FACTS,
     ),
 ]

@@ -67,8 +67,8 @@ def _choose(state: ExportedState, share: int, ground: Ground) -> ShapeChoice:
     if ground.slots == 1:
         return ShapeChoice(Shape.PARTITION, why="one task at a time")
     if size < SMALLEST_CUT_BYTES or size <= share:
-        return ShapeChoice(Shape.PARTITION, why="no more than a task's share of the export")
-    why = "more than a task's share of the export"
+        return ShapeChoice(Shape.PARTITION, why="small enough for one task")
+    why = "too large for one task"
     if room is None:
         return ShapeChoice(Shape.BROADCAST, why=why)
     return ShapeChoice(Shape.BUCKET, _buckets(state, ground.slots, room), why)

@@ -136,12 +136,13 @@ def due_words(due: DueReason) -> str:
     match due:
         case r.Overdue(delay_ms, lag_ms):
             return (
-                f"eligible: {duration_text(delay_ms)} overdue, {MAX_LAG} is {duration_text(lag_ms)}"
+                f"due for a round: overdue for {duration_text(delay_ms)}, {MAX_LAG} is "
+                f"{duration_text(lag_ms)}"
             )
         case r.DirtyEnough(ratio, threshold):
-            return f"eligible: dirty ratio {ratio:.3f} is above {MIN_RATIO} {threshold}"
+            return f"due for a round: dirty ratio {ratio:.3f} is above {MIN_RATIO} {threshold}"
         case r.Forced(ratio, threshold):
-            return f"eligible: forced, dirty ratio {ratio:.3f} with {MIN_RATIO} {threshold}"
+            return f"forced: dirty ratio {ratio:.3f}, {MIN_RATIO} is {threshold}"
         case r.ExpiredDue():
             return f"a round for what has expired: {_expired_words(due)}"
     assert_never(due)

@@ -59,7 +59,7 @@ def test_the_settings_that_count_are_shown_with_who_said_so(host: PageShell) -> 
     assert (0, 0, 0) == (check.code, effective.code, plan.code), plan.err
     assert re.search(r"min\.cleanable\.dirty\.ratio +0\.1 +keeplast\.toml", effective.out)
     assert "log.cleaner.threads" in effective.out
-    assert "orders-0: eligible" in plan.out
+    assert "orders-0: due for a round" in plan.out
     assert "defaults are assumed" not in plan.err
 
 

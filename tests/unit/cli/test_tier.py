@@ -81,7 +81,7 @@ def test_an_expiry_by_hand_is_a_table_and_leaves_a_receipt(
     unlimited = keeplast(*expire)
     assert (
         "orders-0: nothing expires: no limit of its policy applies, and nothing lies below the "
-        "log start 0\n\n1 kept whole\n"
+        "log start 0\n\n1 had nothing to expire\n"
     ) == unlimited.out
     assert not receipt.exists()
     limits = ("--config", "cleanup.policy=compact,delete", "--config", "retention.bytes=5000")

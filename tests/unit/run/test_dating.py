@@ -30,7 +30,7 @@ def test_a_young_segment_ends_the_round_and_says_so(tmp_path: Path) -> None:
     report = log.measure()
     assert young == report.bound
     assert (
-        "eligible: dirty ratio 1.000 is above min.cleanable.dirty.ratio 0.0",
+        "due for a round: dirty ratio 1.000 is above min.cleanable.dirty.ratio 0.0",
         f"not cleaned past offset {young}: segment {young} is 4 min younger than "
         "min.compaction.lag.ms (1 h)",
     ) == report.notes

@@ -154,10 +154,11 @@ def test_an_empty_log_says_so() -> None:
     [
         (45, False, False, "dirty ratio 0.310 is not above min.cleanable.dirty.ratio 0.5; "
          "clean --force does it anyway"),
-        (10, True, False, "eligible: 3 h overdue, max.compaction.lag.ms is 1 d"),
-        (900, True, False, "eligible: 3 h overdue, max.compaction.lag.ms is 1 d"),
-        (900, False, False, "eligible: dirty ratio 0.900 is above min.cleanable.dirty.ratio 0.5"),
-        (100, False, True, "eligible: forced, dirty ratio 0.500 with min.cleanable.dirty.ratio "
+        (10, True, False, "due for a round: overdue for 3 h, max.compaction.lag.ms is 1 d"),
+        (900, True, False, "due for a round: overdue for 3 h, max.compaction.lag.ms is 1 d"),
+        (900, False, False, "due for a round: dirty ratio 0.900 is above min.cleanable.dirty.ratio "
+         "0.5"),
+        (100, False, True, "forced: dirty ratio 0.500, min.cleanable.dirty.ratio is "
          "0.5"),
     ],
 )  # fmt: skip

@@ -286,8 +286,8 @@ def _closing(outcome: TierDemoOutcome) -> str:
         "",
         f"   replaced segments collected: {outcome.replaced.objects:,} objects, "
         f"{format_bytes(outcome.replaced.bytes)}",
-        f"   left by the dead and the fenced, collected: {outcome.garbage.objects:,} objects, "
-        f"{format_bytes(outcome.garbage.bytes)}",
+        "   left by the killed and the overtaken leader, collected: "
+        f"{outcome.garbage.objects:,} objects, {format_bytes(outcome.garbage.bytes)}",
         "",
         f"   {verdict}",
         "",

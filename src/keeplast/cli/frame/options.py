@@ -259,14 +259,18 @@ class RoundOptions:
     rounds: Annotated[
         int | None,
         typer.Option(
-            "--rounds", metavar="N", min=1, help="Rounds to do. Default: 1.", rich_help_panel=ROUND
+            "--rounds",
+            metavar="N",
+            min=1,
+            help="Rounds to do, one behind the other. Default: 1.",
+            rich_help_panel=ROUND,
         ),
     ] = None
     until_done: Annotated[
         bool,
         typer.Option(
             "--until-done",
-            help="Rounds until the end offset reaches the bound.",
+            help="Rounds until all is clean that may be cleaned now.",
             rich_help_panel=ROUND,
         ),
     ] = False
@@ -315,14 +319,15 @@ class LoopOptions:
     once: Annotated[
         bool,
         typer.Option(
-            "--once", help="End when nothing is eligible any more.", rich_help_panel=ROUND
+            "--once", help="End when no log is due for a round any more.", rich_help_panel=ROUND
         ),
     ] = False
     retry: Annotated[
         bool,
         typer.Option(
             "--retry",
-            help="Forget which partitions were set aside, and try them again.",
+            help="Try again what was set aside: partitions whose files are damaged, which are left "
+            "alone until those change.",
             rich_help_panel=ROUND,
         ),
     ] = False

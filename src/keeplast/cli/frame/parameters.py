@@ -116,7 +116,7 @@ Memory = Annotated[
     typer.Option(
         "--memory",
         metavar="SIZE",
-        help="Windows, buffers and decompressed data kept between the passes; the key map comes "
+        help="Buffers, and decompressed data kept between the two passes; the keys of a round come "
         "on top.",
         rich_help_panel=RUN,
     ),
@@ -126,8 +126,8 @@ TaskMemory = Annotated[
     typer.Option(
         "--task-memory",
         metavar="SIZE",
-        help="Keys that one Spark task may hold, in bytes; what has more is cut into buckets. "
-        "--memory comes on top.",
+        help="What one Spark task may hold of keys; a log with more of them is cut into several "
+        "tasks. --memory comes on top.",
         rich_help_panel=RUN,
     ),
 ]
@@ -136,8 +136,9 @@ KeyMapBytes = Annotated[
     typer.Option(
         "--key-map-bytes",
         metavar="SIZE",
-        help="Bound the key map: SIZE // 24 slots times the load factor; a round ends where it "
-        "fills. Default: no such bound.",
+        help="What a round may hold of keys, as a broker's log.cleaner.dedupe.buffer.size: 24 "
+        "bytes a key, as full as the load factor says. It ends where that is full. Default: no "
+        "limit.",
         rich_help_panel=RUN,
     ),
 ]

@@ -28,7 +28,7 @@ def batches_table(rows: Iterable[Row]) -> Table:
         "codec",
         "=greatest time",
         "producer",
-        "marks",
+        "attributes",
     )
     for row in rows:
         table.add_row(
@@ -39,7 +39,7 @@ def batches_table(rows: Iterable[Row]) -> Table:
             row["codec"] if row["magic"] == 2 else f"{row['codec']} (magic {row['magic']})",
             time_text(row["max_timestamp"]),
             _producer(row),
-            _marks(row),
+            _attributes(row),
         )
     return table
 
@@ -100,16 +100,17 @@ def _producer(row: Row) -> str:
     return f"{row['producer_id']}/{row['producer_epoch']}{sequences}"
 
 
-def _marks(row: Row) -> str:
-    marks = [
+def _attributes(row: Row) -> str:
+    """Return what the batch's header says beside the columns, and what is wrong with it."""
+    attributes = [
         ("control", row["is_control"]),
         ("transactional", row["is_transactional"] and not row["is_control"]),
         ("append time", row["timestamp_type"] == "log_append_time"),
         (
-            "horizon " + time_text(row["delete_horizon_ms"] or 0),
+            "delete horizon " + time_text(row["delete_horizon_ms"] or 0),
             row["delete_horizon_ms"] is not None,
         ),
         ("empty", row["count"] == 0),
         ("bad crc", not row["is_valid"]),
     ]
-    return ", ".join(words for words, is_set in marks if is_set)
+    return ", ".join(words for words, is_set in attributes if is_set)

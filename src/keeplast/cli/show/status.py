@@ -6,6 +6,7 @@ above it a summary of everything, so that thousands of partitions stay readable.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from rich.console import RenderableType
@@ -29,6 +30,12 @@ from keeplast.survey.wording import sentences
 DETAILS_MAX = 3
 """So many partitions are told of in full without being asked."""
 
+MEANINGS = {
+    State.SET_ASIDE: "left alone until its files change, or run --retry",
+    State.FAILING: "its last round failed, and it is tried again",
+    State.EXPIRED: "only tombstones and markers are left to go, and their time has come",
+}
+
 
 def render_status(
     status: DirectoryStatus, *, limit: int | None, has_details: bool, width: int
@@ -47,6 +54,8 @@ def render_status(
     left = len(status.partitions) - len(shown)
     if left:
         parts += [f"… and {format_count(left)} less urgent; --all or --limit shows more", ""]
+    legend = _legend({each.state for each in shown})
+    parts += [legend, ""] if legend else []
     for each in shown:
         parts.append(Text(printable(f"{each.partition}: {each.reason}")))
         if has_details or len(shown) <= DETAILS_MAX:
@@ -54,6 +63,11 @@ def render_status(
     if len(shown) == 1 and shown[0].log is not None:
         parts += ["", Text(_picture(shown[0].log, width))]
     return parts
+
+
+def _legend(states: Collection[State]) -> str:
+    """Say what those of the states mean that neither their names nor the reasons explain."""
+    return "; ".join(f"{state}: {words}" for state, words in MEANINGS.items() if state in states)
 
 
 def status_document(status: DirectoryStatus) -> dict[str, Any]:
@@ -139,9 +153,9 @@ def _stage_lines(stages: Stages, now_ms: int) -> list[str]:
 
 def _stage_line(what: str, counts: StageCounts, now_ms: int) -> str:
     words = [
-        "? without a horizon (--tombstones records counts them)"
+        "? without a delete horizon yet (--tombstones records counts them)"
         if counts.unstamped is None
-        else f"{format_count(counts.unstamped)} without a horizon"
+        else f"{format_count(counts.unstamped)} without a delete horizon yet"
     ]
     waiting = f"{format_count(counts.waiting)} waiting"
     if counts.first_ms is not None and counts.last_ms is not None:
@@ -152,7 +166,7 @@ def _stage_line(what: str, counts: StageCounts, now_ms: int) -> str:
 
 
 ABOUT = {
-    "keeplast run": "for its turn and the round",
+    "keeplast run": "for the rounds before it and its own",
     "keeplast tier run": "for rounds, the grace, and the age of garbage",
 }
 
@@ -164,7 +178,7 @@ def erased_sentence(erased: ErasedBy, now_ms: int, *, loop: str = "keeplast run"
     waits = duration_text(erased.by_ms - erased.eligible_by_ms)
     return (
         f"{_moment(erased.by_ms, now_ms)}: due {_moment(erased.eligible_by_ms, now_ms)} "
-        f"({erased.why}), then {waits} at most {ABOUT[loop]}, while {loop} goes and its rounds "
+        f"({erased.why}), then {waits} at most {ABOUT[loop]}, while {loop} goes on and its rounds "
         "succeed"
     )
 

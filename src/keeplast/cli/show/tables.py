@@ -22,10 +22,10 @@ from keeplast.survey.wording import sentences
 
 _REASONS = (
     ("superseded", "superseded by a later record"),
-    ("tombstone", "tombstone past its horizon"),
+    ("tombstone", "tombstone past its delete horizon"),
     ("aborted", "of an aborted transaction"),
     ("keyless", "without a key"),
-    ("marker", "transaction marker past its horizon"),
+    ("marker", "transaction marker past its delete horizon"),
 )
 
 

@@ -146,8 +146,8 @@ def _report_parts(done: CleanReport) -> list[RenderableType]:
 def chunk_lines(report: CleanReport) -> list[str]:
     """Return a line for each partition whose round had more than one chunk."""
     return [
-        f"{partition.topic}-{partition.partition}: cleaned in {partition.rounds[-1].chunks} chunks;"
-        " a later one reads again what an earlier one kept, "
+        f"{partition.topic}-{partition.partition}: cleaned in {partition.rounds[-1].chunks} chunks "
+        "(tier.chunk.bytes); a later one reads again what an earlier one kept, "
         f"{format_bytes(stats.bytes_read)} in all"
         for partition in report.partitions
         if (partition.rounds[-1].chunks or 0) > 1 and (stats := partition.rounds[-1].stats)

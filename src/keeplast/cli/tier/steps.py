@@ -157,7 +157,7 @@ def _count_expired(done: Collection[ExpiryReport]) -> dict[str, int]:
         segments=sum(len(each.segments) for each in changed),
         size=sum(each.bytes for each in changed),
     )
-    return {f"expired ({amount})": len(changed), "kept whole": len(done) - len(changed)}
+    return {f"expired ({amount})": len(changed), "had nothing to expire": len(done) - len(changed)}
 
 
 def _amount(*, segments: int, size: int) -> str:

@@ -39,8 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.turn = datetime.datetime.now(datetime.UTC).toordinal()
     config.stash[TURN] = Turn(None if config.option.all else config.option.turn)
     drawn = EXAMPLES_WHOLE if config.option.all else EXAMPLES_SHARE
-    # No deadline: it would go by the clock, and a machine may be busy with other things.
-    hypothesis.settings.register_profile("keeplast", deadline=None, max_examples=drawn)
+    # Neither a deadline nor a check of how long drawing takes: both go by the clock, and a machine
+    # may be busy with other things.
+    hypothesis.settings.register_profile(
+        "keeplast", deadline=None, max_examples=drawn,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )  # fmt: skip
     hypothesis.settings.load_profile("keeplast")
 
 

@@ -14,23 +14,21 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tests.kafka.jars import fetch_jars
+from tests.support.ports import free_port
+from tests.support.waiting import SECONDS_MAX, wait_until
 
 HERE = Path(__file__).resolve().parent
 VERSIONS = ("3.9.1", "4.3.0")
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 HEAP = "-Xmx384m"
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
-START_SECONDS = 60.0
-STOP_SECONDS = 180.0
 
 PROPERTIES = {
     "process.roles": "broker,controller",
@@ -72,14 +70,6 @@ def broker_libs(version: str) -> Path:
         f"broker-{version}",
         remedy=f"set KAFKA_HOMES to {version}=DIRECTORY with its jars",
     )
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 class Broker:
@@ -141,16 +131,17 @@ class Broker:
             self._process = subprocess.Popen(
                 [*self._java(), "kafka.Kafka", config], stdout=out, stderr=out
             )
-        deadline = time.monotonic() + START_SECONDS
-        node = (PROPERTIES | self._extra)["node.id"]
-        while f"[KafkaRaftServer nodeId={node}] Kafka Server started" not in self._text():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                tail = (self.root / "out.log").read_text()[-2000:]
-                self.kill()
-                raise BrokerError(
-                    f"broker {self.version} did not start: {tail}{self._text()[-2000:]}"
-                )
-            time.sleep(0.1)
+        process, node = self._process, (PROPERTIES | self._extra)["node.id"]
+        started = f"[KafkaRaftServer nodeId={node}] Kafka Server started"
+        try:
+            wait_until(
+                lambda: started in self._text(),
+                by=lambda: process.poll() is None,
+                told=lambda: (self.root / "out.log").read_text()[-2000:] + self._text()[-2000:],
+            )
+        except AssertionError as error:
+            self.kill()
+            raise BrokerError(f"broker {self.version} did not start") from error
 
     def stop(self) -> None:
         """End cleanly: logs are flushed and marked so."""
@@ -184,7 +175,7 @@ class Broker:
             return
         self._process.send_signal(how)
         try:
-            self._process.wait(STOP_SECONDS)
+            self._process.wait(SECONDS_MAX)
         except subprocess.TimeoutExpired as error:
             self._process.kill()
             self._process.wait()

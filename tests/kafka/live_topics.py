@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 120.0
 KEYS = 40
 SEGMENT_BYTES = "16384"
 TRANSACTION_MS = 600_000

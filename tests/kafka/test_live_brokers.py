@@ -7,8 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from tests.kafka.live_topics import (
     Read,
     final_state,
 )
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.parametrize("version", VERSIONS)]
 
@@ -41,7 +41,6 @@ PROPERTIES = {
     "log.cleaner.min.cleanable.ratio": "1.0",
     "replica.high.watermark.checkpoint.interval.ms": "200",
 }
-WAIT_SECONDS = 60.0
 SEND = 600
 SEND_AFTER = 80
 ABOUT_LOGS = re.compile(r"\((kafka\.log\.|org\.apache\.kafka\.storage\.)")
@@ -154,11 +153,18 @@ def checkpoint(data: Path) -> dict[str, int]:
     return {str(partition): offset for partition, offset in offsets.items()}
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
+def wait_for_high_watermarks(data: Path) -> None:
+    """Return when the broker has checkpointed what it has by now; one may be under way."""
+    path = data / "replication-offset-checkpoint"
+
+    def moment() -> int:
+        return path.stat().st_mtime_ns if path.exists() else 0
+
+    def has_changed(since: int) -> bool:
+        return moment() not in (0, since)
+
+    for _ in range(2):
+        wait_until(partial(has_changed, moment()), told=lambda: f"{path} stays as it is")
 
 
 def cleaned_ranges(broker: Broker) -> dict[str, tuple[int, int]]:
@@ -214,15 +220,14 @@ def test_broker_and_keeplast_take_turns_on_the_same_logs(version: str, tmp_path:
         topics.commit_in_transactions()
         topics.let_broker_clean()
         logs = {f"{topic}-0" for topic in COMPACTED}
-        wait_until(lambda: logs <= cleaned_ranges(broker).keys(), "the broker cleans")
+        wait_until(lambda: logs <= cleaned_ranges(broker).keys())
         starts = {log: cleaned_ranges(broker)[log][0] for log in logs}
         assert {log: checkpointed[log] for log in logs} == starts
         wait_until(
             lambda: all(
                 checkpoint(broker.data)[log] >= end
                 for log, (_, end) in cleaned_ranges(broker).items()
-            ),
-            "the broker writes its checkpoint",
+            )
         )
         broker.stop()
 
@@ -250,7 +255,7 @@ def test_a_broker_recovers_what_we_cleaned_after_a_crash(version: str, tmp_path:
         topics.send(SEND)
         topics.commit_groups()
         topics.commit_in_transactions()
-        time.sleep(0.5)  # Until the high watermarks are checkpointed.
+        wait_for_high_watermarks(broker.data)
         broker.kill()
 
         usual = complaints_of_untouched_copy(broker, tmp_path / "untouched")

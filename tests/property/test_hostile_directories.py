@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keeplast.errors import CorruptError, RefusedError
@@ -151,7 +151,7 @@ def _is_told(error: Exception) -> None:
 
 
 @given(changes=st.lists(damages(), min_size=1, max_size=3), is_small=st.booleans())
-@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150))
 def test_damaged_files_are_cleaned_or_told(changes: list[Damage], is_small: bool) -> None:
     def damage(directory: Path) -> None:
         for change in changes:
@@ -161,13 +161,13 @@ def test_damaged_files_are_cleaned_or_told(changes: list[Damage], is_small: bool
 
 
 @given(change=header_damages(), is_small=st.booleans())
-@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150))
 def test_crafted_headers_are_cleaned_or_told(change: Damage, is_small: bool) -> None:
     _survives(change.apply, is_small=is_small)
 
 
 @given(data=st.binary(max_size=300), kind=st.sampled_from(KINDS), base=st.sampled_from(BASES))
-@settings(max_examples=examples(80), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(80))
 def test_arbitrary_bytes_in_place_of_a_file(data: bytes, kind: str, base: int) -> None:
     def damage(directory: Path) -> None:
         (directory / f"{base:020d}{kind}").write_bytes(data)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keeplast.columns import batch_table as t
@@ -126,7 +126,7 @@ def expected_output(drawn: Drawn, superseded_by: dict[bytes, int], horizon: int)
 
 
 @given(batches=drawn_batches(), segment_bytes=st.sampled_from([14, 1 << 20]))
-@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150))
 def test_batches_are_written_as_the_format_writes_them(
     batches: list[Drawn], segment_bytes: int
 ) -> None:

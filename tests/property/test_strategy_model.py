@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keeplast.api.configured_log import open_log
@@ -177,7 +177,7 @@ def left(log: ScenarioLog) -> dict[bytes, list[int]]:
 
 @pytest.mark.parametrize("topic", TOPICS, ids=[f"{t.strategy}-{t.segment_bytes}" for t in TOPICS])
 @given(before=steps(), after=steps())
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40))
 def test_no_winner_is_lost_and_no_key_is_left_twice(
     topic: TopicConfig, before: list[Step], after: list[Step]
 ) -> None:

@@ -13,15 +13,16 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_port
+from tests.support.waiting import SECONDS_MAX, wait_until
+
 ROOT = Path(__file__).resolve().parent.parent.parent
-START_SECONDS_MAX = 60
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,28 +30,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", help="what happens in the soak (1 unless told)")
 
 
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
-
-
 def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_SECONDS_MAX
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise RuntimeError(f"the server ended with {process.returncode}")
+    def answers() -> bool:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    raise RuntimeError("the server did not start")
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    wait_until(answers, by=lambda: process.poll() is None, told=lambda: str(process.args))
 
 
 def stop(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     if process.poll() is None:
         process.send_signal(number)
-        process.wait(START_SECONDS_MAX)
+        process.wait(SECONDS_MAX)
 
 
 def find_postgresql() -> Path:

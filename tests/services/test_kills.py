@@ -49,6 +49,8 @@ ZOMBIES = {
     "expire": [("before commit_expiry", 1)],
     "collect": [("before start_delete", 1), ("after start_delete", 1), ("delete", 2)],
 }  # fmt: skip
+IDLE_MS = 3000
+"""After so long the server ends a session; a host that is only slow is quicker."""
 Steps = dict[str, list[tuple[str, int]]]
 
 
@@ -133,7 +135,7 @@ def test_a_host_that_sleeps_in_a_transaction_keeps_the_other_out_for_a_while_onl
     rivals: Rivals, method: str, step: str, nth: int
 ) -> None:
     """The server ends its session and with it the transaction; what it sends later is nothing."""
-    limit = "?options=-c%20idle_in_transaction_session_timeout%3D300"
+    limit = f"?options=-c%20idle_in_transaction_session_timeout%3D{IDLE_MS}"
     place = replace(rivals.place, database=rivals.place.database + limit)
     a = HostProcess(place, "a")
     try:

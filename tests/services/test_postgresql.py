@@ -23,6 +23,7 @@ from tests.support.metadata_contract import (
     Opened,
     segment,
 )
+from tests.support.waiting import SECONDS_MAX
 
 pytestmark = pytest.mark.services
 
@@ -96,7 +97,7 @@ def test_of_many_that_take_over_at_one_epoch_one_does(database: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(SECONDS_MAX)
     assert sorted(outcomes) == ["fenced"] * 7 + ["owns"]
 
 
@@ -106,7 +107,7 @@ def test_of_two_swaps_of_one_segment_one_happens(database: str) -> None:
     source = segment(0, 9)
     opened.copy(source)
     outcomes: list[str] = []
-    start = threading.Barrier(4, timeout=30)
+    start = threading.Barrier(4, timeout=SECONDS_MAX)
 
     def swap(store: MetadataStore) -> None:
         start.wait()
@@ -129,7 +130,7 @@ def test_of_two_swaps_of_one_segment_one_happens(database: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(SECONDS_MAX)
     assert sorted(outcomes) == ["conflict"] * 3 + ["swapped"]
     assert len(opened.routes()) == 1
     opened.store.close()
@@ -163,6 +164,6 @@ def test_a_state_is_that_of_one_moment(database: str) -> None:
         live = made
     is_over.set()
     for reader in readers:
-        reader.join(60)
+        reader.join(SECONDS_MAX)
     assert [] == torn
     opened.store.close()

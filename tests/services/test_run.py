@@ -13,19 +13,15 @@ import psycopg
 import pytest
 
 from tests.support.store_world import StoreWorld
+from tests.support.waiting import SECONDS_MAX, wait_until
 
 pytestmark = pytest.mark.services
 
-SECONDS_MAX = 120
 AWAY_SECONDS = 1.5
 
 
 def wait_for(reached: Callable[[], bool], process: subprocess.Popen[bytes], err: Path) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while not reached():
-        assert process.poll() is None, err.read_text()
-        assert time.monotonic() < deadline, err.read_text()
-        time.sleep(0.05)
+    wait_until(reached, by=lambda: process.poll() is None, told=err.read_text)
 
 
 def test_a_database_that_goes_away_is_waited_for(
@@ -66,6 +62,8 @@ def test_a_database_that_goes_away_is_waited_for(
         if process.poll() is None:
             process.kill()
             process.wait()
-    assert 1 == err.read_text().count("cannot be worked on now"), err.read_text()
+    # A session that was ended in the middle of something knows another reason than the next one.
+    reasons = [line for line in err.read_text().splitlines() if "cannot be worked on now" in line]
+    assert len(set(reasons)) == len(reasons), reasons
     with world.open() as store:
         assert () == store.verify(partition, lambda count: None)

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.support.cleaning_process import Subject, descendants, disturb, sender
+from tests.support.waiting import wait_for_end
 
 KILLS = int(os.environ.get("KILLS", "20"))
 FIRST_KILL = int(os.environ.get("FIRST_KILL", "0"))
 SPARK_KILLS = max(1, KILLS // 20)
-ORPHAN_SECONDS_MAX = 60
 KILL = sender(signal.SIGKILL)
 
 
@@ -39,13 +37,6 @@ def test_a_killed_process_loses_nothing(subject: Subject, seed: int) -> None:
     subject.assert_recovers(root)
 
 
-def wait_for(pids: list[int]) -> None:
-    """Wait until the processes are gone that a driver leaves behind."""
-    deadline = time.monotonic() + ORPHAN_SECONDS_MAX
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.1)
-
-
 @pytest.mark.spark
 @pytest.mark.parametrize("seed", range(FIRST_KILL, FIRST_KILL + SPARK_KILLS))
 def test_a_killed_spark_driver_loses_nothing(subject: Subject, seed: int) -> None:
@@ -60,7 +51,7 @@ def test_a_killed_spark_driver_loses_nothing(subject: Subject, seed: int) -> Non
     (delay,) = subject.delays(seed, 1)
     ended = disturb(root, runner="spark", delay_seconds=delay, act=kill)
     assert ended.code in (-signal.SIGKILL, 0), ended.err
-    wait_for(orphans)
+    wait_for_end(orphans)
     subject.assert_recovers(root)
 
 

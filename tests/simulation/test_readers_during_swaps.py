@@ -9,8 +9,9 @@ from pathlib import Path
 from keeplast.api.configured_log import open_log
 from tests.support.daemon_world import World
 from tests.support.observed_files import UnsyncedFiles
+from tests.support.waiting import wait_until
 
-ROUNDS = 12
+ROUNDS, READERS = 12, 2
 
 
 class SlowSwaps(UnsyncedFiles):
@@ -43,20 +44,32 @@ def test_every_reader_sees_every_final_value_in_order(tmp_path: Path) -> None:
                 ({each.key: each.value for each in records}, [each.offset for each in records])
             )
 
-    readers = [threading.Thread(target=read) for _ in range(2)]
+    readers = [threading.Thread(target=read) for _ in range(READERS)]
+
+    def wait_for_reads() -> None:
+        """Wait for one more than have begun: it begins from now on, however slow readers are."""
+        enough = len(seen) + READERS + 1
+        wait_until(lambda: len(seen) >= enough or bool(errors))
+
     for reader in readers:
         reader.start()
-    for round_ in range(1, ROUNDS):
-        # One more segment is below the high watermark each time.
-        (world.root / "replication-offset-checkpoint").write_text(f"0\n1\nt 0 {5 * round_}\n")
-        report, _, _ = world.once()
-        assert {} == report.failures
-    done.set()
-    for reader in readers:
-        reader.join()
+    try:
+        wait_for_reads()
+        for round_ in range(1, ROUNDS):
+            # One more segment is below the high watermark each time.
+            checkpoint = f"0\n1\nt 0 {5 * round_}\n"
+            (world.root / "replication-offset-checkpoint").write_text(checkpoint)
+            report, _, _ = world.once()
+            assert {} == report.failures
+            wait_for_reads()
+    finally:
+        done.set()
+        for reader in readers:
+            reader.join()
     assert [] == errors
-    assert len(seen) > ROUNDS
-    assert len({len(offsets) for _, offsets in seen}) > 1, "no reader met a swap"
+    assert len(seen) > READERS * ROUNDS
+    # Before the first round, and behind every second one, which leaves less.
+    assert ROUNDS // 2 == len({len(offsets) for _, offsets in seen})
     for state, offsets in seen:
         assert expected == state
         assert sorted(set(offsets)) == offsets

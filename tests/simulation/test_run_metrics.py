@@ -6,13 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from tests.support.scrape import Samples, scrape
 from tests.support.small_log import write_log
-
-WAIT_SECONDS = 120
+from tests.support.waiting import SECONDS_MAX, wait_for_line, wait_until
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
@@ -22,22 +20,17 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def address_of(process: subprocess.Popen[str]) -> str:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("metrics at "):
-            return line.split()[-1]
-    raise AssertionError(process.wait())
+def samples_when_both_have_ended(address: str) -> Samples:
+    """Return what is told when one round is done and one has failed."""
+    seen: list[Samples] = []
 
+    def are_over() -> bool:
+        seen.append(scrape(address))
+        totals = [seen[-1][(f"keeplast_rounds_{how}_total", ())] for how in ("done", "failed")]
+        return min(totals) >= 1
 
-def samples_when_done(address: str, rounds: int) -> Samples:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < deadline:
-        samples = scrape(address)
-        if samples[("keeplast_rounds_done_total", ())] >= rounds:
-            return samples
-        time.sleep(0.05)
-    raise AssertionError("no round was told of")
+    wait_until(are_over, told=lambda: str(seen[-1]))
+    return seen[-1]
 
 
 def test_a_running_daemon_tells_what_it_has_done_and_what_is_left(tmp_path: Path) -> None:
@@ -53,15 +46,11 @@ def test_a_running_daemon_tells_what_it_has_done_and_what_is_left(tmp_path: Path
         "--config", "segment.ms=9223372036854775807",
     )  # fmt: skip
     try:
-        address = address_of(process)
-        assert address.startswith("http://127.0.0.1:")
-        found = samples_when_done(address, 1)
-        deadline = time.monotonic() + WAIT_SECONDS
-        while found[("keeplast_rounds_failed_total", ())] < 1 and time.monotonic() < deadline:
-            found = scrape(address)
+        address = wait_for_line(process, r"^metrics at (http://127\.0\.0\.1:\S+)")[1]
+        found = samples_when_both_have_ended(address)
     finally:
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=WAIT_SECONDS)
+        out, err = process.communicate(timeout=SECONDS_MAX)
     assert 143 == process.returncode, (out, err)
     directory = (("logDirectory", str(tmp_path)),)
     expected = {
@@ -82,6 +71,6 @@ def test_a_port_that_is_taken_is_a_mistake_in_an_argument(tmp_path: Path) -> Non
             tmp_path, "--runner", "local", "--config", "cleanup.policy=compact",
             "--metrics-port", taken.getsockname()[1],
         )  # fmt: skip
-        _, err = process.communicate(timeout=WAIT_SECONDS)
+        _, err = process.communicate(timeout=SECONDS_MAX)
     assert 2 == process.returncode
     assert "choose another --metrics-port" in err

@@ -24,6 +24,7 @@ from tests.support.cleaning_process import (
     sender,
     staged_names,
 )
+from tests.support.waiting import SECONDS_MAX, wait_for_line
 
 KILLS = int(os.environ.get("RUN_KILLS", "2"))
 FIRST_KILL = int(os.environ.get("FIRST_KILL", "0"))
@@ -94,13 +95,14 @@ def test_a_second_run_is_refused_while_one_is_idle(subject: Subject) -> None:
     root = copy(subject, "second")
     line = run_command(root, runner="local")
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    for said in process.stderr:
-        if "idle" in said:
-            break
-    refused = keeplast("run", root, "--runner", "local", "--once", "--json")
-    process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=60)
+    try:
+        wait_for_line(process, r"  idle: 3 partitions")
+        refused = keeplast("run", root, "--runner", "local", "--once", "--json")
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=SECONDS_MAX)
+    finally:
+        process.kill()
+        process.communicate()
     assert 4 == refused.returncode
     assert "in use" in json.loads(refused.stdout)["error"]["message"]
     assert 3 == json.loads(out)["rounds"]

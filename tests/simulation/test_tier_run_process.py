@@ -6,8 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,10 +15,10 @@ import pytest
 
 from tests.support.reader import read_partition
 from tests.support.store_world import StoreWorld
+from tests.support.waiting import SECONDS_MAX, wait_for_line, wait_until
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 PARTITIONS, SEGMENTS = 3, 25
-SECONDS_MAX = 120
 BACKOFF = ("--config", "log.cleaner.backoff.ms=200")
 
 
@@ -58,24 +56,19 @@ def started(world: StoreWorld, *more: object) -> Iterator[subprocess.Popen[str]]
         process.communicate()
 
 
+def is_running(process: subprocess.Popen[str]) -> bool:
+    return process.poll() is None
+
+
 def wait_for(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while not reached():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(reached, by=partial(is_running, process), told=lambda: str(process.communicate()))
 
 
-def wait_for_words(words: str, process: subprocess.Popen[str]) -> None:
-    """Read what a process says of itself until ``words`` are in a line of it."""
-    assert process.stderr is not None
-    # A process that has gone says nothing more, and reading ends.
-    giving_up = threading.Timer(SECONDS_MAX, process.kill)
-    giving_up.start()
-    try:
-        assert any(words in said for said in process.stderr)
-    finally:
-        giving_up.cancel()
+def wait_for_rounds(world: StoreWorld, process: subprocess.Popen[str]) -> None:
+    """Return when everything is clean and ``process`` says that it has nothing more to do."""
+    # What is clean tells of a round before the round has ended, and only its end is counted.
+    wait_for_line(process, rf"  idle: {PARTITIONS} partitions")
+    wait_for(lambda: cleaned_to(world) == PARTITIONS * SEGMENTS * 5, process)
 
 
 def cleaned_to(world: StoreWorld, owner: str = "a") -> int:
@@ -144,7 +137,7 @@ def test_of_two_on_one_store_each_keeps_to_what_it_owns(world: StoreWorld) -> No
         other.own(other.partitions()[0], takes_over=True)
     with started(world, "--owner", "a", "--json") as first:
         second = run(world, "--owner", "b", "--once", "--json")
-        wait_for(lambda: cleaned_to(world) == PARTITIONS * SEGMENTS * 5, first)
+        wait_for_rounds(world, first)
         first.send_signal(signal.SIGTERM)
         out, _ = first.communicate(timeout=SECONDS_MAX)
     rounds = [
@@ -158,23 +151,26 @@ def test_of_two_on_one_store_each_keeps_to_what_it_owns(world: StoreWorld) -> No
 @pytest.mark.slow
 def test_two_of_the_same_name_waste_rounds_and_lose_nothing(world: StoreWorld) -> None:
     with started(world, "--owner", "a") as first, started(world, "--owner", "a") as second:
-        wait_for(lambda: cleaned_to(world) == PARTITIONS * SEGMENTS * 5, first)
+        for process in (first, second):
+            wait_for_line(process, "watching .*; SIGTERM or Ctrl-C ends it")
+        wait_until(lambda: cleaned_to(world) == PARTITIONS * SEGMENTS * 5)
         for process in (first, second):
             process.send_signal(signal.SIGTERM)
-            _, err = process.communicate(timeout=SECONDS_MAX)
-            assert (143, False) == (process.returncode, "set aside" in err), err
+            assert process.stderr is not None
+            err = process.stderr.read()
+            assert (143, False) == (process.wait(SECONDS_MAX), "set aside until" in err), err
     assert_whole(world)
 
 
 def test_who_was_taken_over_says_so_and_goes_on_with_the_rest(world: StoreWorld) -> None:
     with started(world, "--owner", "a", "--json") as process:
-        wait_for(lambda: cleaned_to(world) == PARTITIONS * SEGMENTS * 5, process)
+        wait_for_rounds(world, process)
         with world.open("b") as other:
             # Partitions are looked at in order: what is said of the first is of a later look than
             # what was said of the second, which has come to its end.
             for number in (1, 0):
                 other.own(other.partitions()[number], takes_over=True)
-                wait_for_words(f"t-{number}  left alone: owned by b at epoch 1", process)
+                wait_for_line(process, f"t-{number}  left alone: owned by b at epoch 1")
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=SECONDS_MAX)
     assert 143 == process.returncode

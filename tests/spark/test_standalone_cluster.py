@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -58,6 +57,7 @@ from tests.support.spark_cluster import (
     source_environment,
     standalone_cluster,
 )
+from tests.support.waiting import SECONDS_MAX, wait_for_end, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -65,11 +65,8 @@ WHOLE = ShapeChoice(Shape.PARTITION)
 BROADCAST = ShapeChoice(Shape.BROADCAST)
 BUCKET = ShapeChoice(Shape.BUCKET, 3)
 BY_TIMESTAMP = replace(SMALL_SEGMENTS, strategy=Strategy.TIMESTAMP)
-DRIVER_SECONDS_MAX = 300
 Files = dict[str, tuple[str, int]]
 """Digest and time of files by name, as of :func:`tests.support.replay.tree`."""
-LATE_SECONDS = 5.0
-"""How long executors may outlive the driver that they have lost."""
 
 PLACES = [
     (WHOLE, Stage.WHOLE),
@@ -229,7 +226,7 @@ class Driver:
 
     def end(self) -> tuple[int, str, str]:
         """Wait for its end; returns exit code and what it printed."""
-        out, err = self._process.communicate(timeout=DRIVER_SECONDS_MAX)
+        out, err = self._process.communicate(timeout=SECONDS_MAX)
         return self._process.returncode, out, err
 
 
@@ -241,12 +238,14 @@ def held_driver(
     fault.scratch.mkdir(parents=True)
     words = f"{stage} {fault.moment} {fault.act} {fault.scratch}"
     driver = Driver(cluster, directory.parent, scratch, shape, **{FAULT: words})
-    deadline = time.monotonic() + DRIVER_SECONDS_MAX
-    while driver.is_running() and not fault.has_struck and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert driver.is_running(), driver.end()
-    assert fault.has_struck, f"no task has come to {stage} in {DRIVER_SECONDS_MAX} s"
+    wait_until(lambda: bool(fault.attempts()), by=driver.is_running, told=lambda: str(driver.end()))
     return driver, fault
+
+
+def executors_of(cluster: Cluster, fault: Fault) -> list[int]:
+    """Return the processes that work for the driver that ``fault`` holds; they may outlive it."""
+    ((_, process),) = fault.attempts()
+    return cluster.application_of(process)
 
 
 STOPPED = [
@@ -265,13 +264,14 @@ def test_a_driver_that_is_stopped_leaves_nothing_behind(
     directory = write_mixed_log(tmp_path / "data")
     before = tree(directory)
     driver, fault = held_driver(cluster, directory, tmp_path, shape, stage)
+    executors = executors_of(cluster, fault)
     driver.send(signal.SIGTERM)
     fault.release()
     code, out, err = driver.end()
     assert 143 == code, err
     assert "StoppedError" == json.loads(out)["partitions"][0]["error"]["class"]
     assert before == tree(directory)
-    time.sleep(LATE_SECONDS)
+    wait_for_end(executors)
     assert before == tree(directory)
 
 
@@ -283,10 +283,11 @@ def test_a_driver_that_is_killed_in_a_stage(
     directory = shutil.copytree(expected.parent, tmp_path / "data") / expected.name
     cleaned(LocalRunner(cores=1), expected)
     driver, fault = held_driver(cluster, directory, tmp_path, shape, stage)
+    executors = executors_of(cluster, fault)
     driver.send(signal.SIGKILL)
     fault.release()
     assert -signal.SIGKILL == driver.end()[0]
-    time.sleep(LATE_SECONDS)
+    wait_for_end(executors)
     cleaned(Reshaped(runner, shape), directory)
     assert tree(expected) == tree(directory)
 

@@ -39,13 +39,12 @@ from tests.support.partition_maker import (
     write_segment,
 )
 from tests.support.reader import read_partition
+from tests.support.waiting import SECONDS_MAX
 
 PARTITIONS = 3
 SEGMENTS = 60
 SEGMENT_OFFSETS = 10
 SEGMENT_BYTES = 400
-START_SECONDS_MAX = 120
-END_SECONDS_MAX = 120
 POLL_SECONDS = 0.002
 STAGES = (".deleted", ".cleaned", ".swap")
 TOPIC = replace(COMPACT, segment_bytes=SEGMENT_BYTES)
@@ -115,13 +114,13 @@ def disturb(
         text=True,
         env=environment,
     )
-    deadline = time.monotonic() + START_SECONDS_MAX
+    deadline = time.monotonic() + SECONDS_MAX
     while process.poll() is None and not _has_begun(root) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
     time.sleep(delay_seconds)
     with contextlib.suppress(ProcessLookupError):
         act(process.pid)
-    out, err = process.communicate(timeout=END_SECONDS_MAX)
+    out, err = process.communicate(timeout=SECONDS_MAX)
     return Disturbed(process.returncode, out, err)
 
 

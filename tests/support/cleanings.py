@@ -26,8 +26,8 @@ from keeplast.run.events import NoEvents
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.cases import KEY_MAP_BYTES, Json, RoundSettings, topic_config
 from tests.support.replay import Cleaning
+from tests.support.waiting import SECONDS_MAX
 
-COMMAND_TIMEOUT_SECONDS = 300
 DONE = 0
 FAILED_ON_INPUT = (3, 4)
 """Corrupt input, or refused."""
@@ -170,7 +170,7 @@ def by_command(command: list[str], *, runner: str) -> Cleaning:
             arguments,
             capture_output=True,
             text=True,
-            timeout=COMMAND_TIMEOUT_SECONDS,
+            timeout=SECONDS_MAX,
             check=False,
         )
         try:

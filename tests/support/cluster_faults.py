@@ -53,10 +53,10 @@ from keeplast.rewrite.units import (
     Unit,
     UnitResult,
 )
+from tests.support.waiting import SECONDS_MAX
 
 _Found = TypeVar("_Found")
 
-OVERLAP_SECONDS_MAX = 120
 POLL_SECONDS = 0.02
 LATE_SECONDS = 0.5
 """Enough for a driver to take a result, less than Spark leaves an attempt that it has given up."""
@@ -152,7 +152,7 @@ class Fault:
             os.kill(_parent(os.getppid()), signal.SIGKILL)
         if self.act in (Act.WORKER, Act.HOST):
             os.kill(os.getpid(), signal.SIGKILL)
-        deadline = time.monotonic() + OVERLAP_SECONDS_MAX
+        deadline = time.monotonic() + SECONDS_MAX
         while self._waits() and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
         if self.act is Act.LATE:

@@ -12,9 +12,10 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from tests.support.waiting import SECONDS_MAX
+
 COMMIT = b"COMMIT\x00"
 BYTES_MAX = 1 << 16
-WAIT_SECONDS_MAX = 60
 
 
 class CutWire:
@@ -49,7 +50,7 @@ class CutWire:
         """Listen no more."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(WAIT_SECONDS_MAX)
+        self._thread.join(SECONDS_MAX)
 
     def _accept(self) -> None:
         while True:

@@ -44,8 +44,8 @@ from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ObjectStore, ObjectWriter, StoredObject
 from keeplast.tier.objects.stores import open_objects
+from tests.support.waiting import SECONDS_MAX
 
-ANSWER_SECONDS_MAX = 120
 CHANGES = (
     "take_over", "commit_copy", "commit_swap", "publish", "commit_expiry", "start_delete",
     "finish_delete",
@@ -359,7 +359,7 @@ class HostProcess:
         """End it without warning (SIGKILL), and wait until it is gone."""
         if self._process.is_alive():
             self._signal(signal.SIGKILL)
-        self._process.join(ANSWER_SECONDS_MAX)
+        self._process.join(SECONDS_MAX)
         self._connection.close()
 
     def peak_bytes(self) -> int:
@@ -373,7 +373,7 @@ class HostProcess:
         os.kill(self._process.pid, number)
 
     def _expect(self) -> tuple[Any, ...]:
-        if not self._connection.poll(ANSWER_SECONDS_MAX):
+        if not self._connection.poll(SECONDS_MAX):
             raise TimeoutError("the host does not answer")
         found: tuple[Any, ...] = self._connection.recv()
         return found

@@ -6,12 +6,14 @@ import urllib.request
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.waiting import SECONDS_MAX
+
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def scrape(address: str) -> Samples:
     """Return every sample by its name and its labels in order."""
-    with urllib.request.urlopen(address, timeout=10) as answer:
+    with urllib.request.urlopen(address, timeout=SECONDS_MAX) as answer:
         text = answer.read().decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value

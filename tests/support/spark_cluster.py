@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,9 +17,11 @@ from pathlib import Path
 import pyspark
 from pyspark import SparkContext
 
+from tests.support.cleaning_process import descendants
+from tests.support.waiting import SECONDS_MAX, wait_until
+
 ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
-START_SECONDS_MAX = 240
 MASTER_CLASS = "org.apache.spark.deploy.master.Master"
 WORKER_CLASS = "org.apache.spark.deploy.worker.Worker"
 MASTER_LINE = re.compile(r"Starting Spark master at (spark://[\d.]+:\d+)")
@@ -38,14 +39,30 @@ SETTINGS = {
 }
 """Lets two applications have an executor with one core on each host."""
 
+APPLICATION = re.compile(r"--app-id\0(app-[\w-]+)")
 REGISTERED = "Successfully registered with master"
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A running cluster: where its master listens."""
+    """A running cluster: where its master listens, and the processes of its workers."""
 
     master: str
+    workers: tuple[int, ...]
+
+    def application_of(self, process_id: int) -> list[int]:
+        """Return all executors of an application, and what they have started.
+
+        ``process_id`` is one of them. KeyError when none of the cluster is.
+        """
+        names: dict[int, str] = {}
+        for worker in self.workers:
+            for executor, line in descendants(worker):
+                found = APPLICATION.search(line)
+                if found is not None:
+                    below = [each for each, _ in descendants(executor)]
+                    names |= dict.fromkeys([executor, *below], found[1])
+        return [each for each, name in names.items() if name == names[process_id]]
 
 
 def source_environment() -> dict[str, str]:
@@ -114,20 +131,21 @@ def standalone_cluster(
         ]  # fmt: skip
         for _, log in workers:
             awaited(log, f"({REGISTERED})")
-        yield Cluster(master)
+        yield Cluster(master, tuple(process.pid for process, _ in workers))
     finally:
         for process in reversed(started):
             process.terminate()
         for process in started:
-            process.wait(START_SECONDS_MAX)
+            process.wait(SECONDS_MAX)
 
 
 def awaited(log: Path, pattern: str) -> str:
     """Return what ``pattern`` finds in a growing file."""
-    deadline = time.monotonic() + START_SECONDS_MAX
-    while time.monotonic() < deadline:
-        found = re.search(pattern, log.read_text(errors="replace"))
-        if found is not None:
-            return found[1]
-        time.sleep(0.1)
-    raise TimeoutError(f"{pattern} never came. {log.read_text(errors='replace')[-2000:]}")
+
+    def text() -> str:
+        return log.read_text(errors="replace")
+
+    wait_until(lambda: re.search(pattern, text()) is not None, told=lambda: text()[-2000:])
+    found = re.search(pattern, text())
+    assert found is not None
+    return found[1]

@@ -5,31 +5,28 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 
 from benchmarks.process_figures import (
     PeakMemory,
     busiest_thread_seconds,
     thread_seconds,
 )
+from tests.support.waiting import wait_until
 
+STARTS = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
 HOLDS = "held = b'x' * (64 << 20); print(len(held), flush=True); input()"
 HELD_BYTES = 64 << 20
 
 
 def test_memory_of_a_child_is_seen_at_its_peak() -> None:
-    with PeakMemory(os.getpid()) as memory:
-        before = memory.peak_bytes
-        child = subprocess.Popen(
-            [sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert child.stdout is not None
-        child.stdout.readline()
-        deadline = time.monotonic() + 30
-        while memory.peak_bytes < HELD_BYTES + before and time.monotonic() < deadline:
-            time.sleep(0.01)
-        child.communicate(b"\n")
-    assert memory.peak_bytes >= HELD_BYTES
+    parent = subprocess.Popen(
+        [sys.executable, "-c", STARTS, HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        with PeakMemory(parent.pid) as memory:
+            wait_until(lambda: memory.peak_bytes >= HELD_BYTES, by=lambda: parent.poll() is None)
+    finally:
+        parent.communicate(b"\n")
 
 
 def test_the_busiest_thread_counts() -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import SECONDS_MAX
+
 HEAVY = ("numba", "numpy", "pyspark", "pandas", "cramjam", "keeplast.run")
 HELP_TO_LIBRARIES_MAX = 3.0
 """What ``--help`` may take, in terms of what it takes to import what makes and draws options."""
@@ -33,7 +35,7 @@ def start(*arguments: object, code: str | None = None) -> subprocess.Popen[str]:
 def processor_seconds(*arguments: object, code: str | None = None) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = start(*arguments, code=code)
-    process.communicate(timeout=60)
+    process.communicate(timeout=SECONDS_MAX)
     assert 0 == process.returncode
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -45,7 +47,7 @@ def test_help_imports_nothing_heavy_and_is_quick() -> None:
         "try: runpy.run_module('keeplast', run_name='__main__')\n"
         f"finally: sys.stderr.write(' '.join(m for m in {HEAVY!r} if m in sys.modules))"
     )
-    out, err = start(code=code).communicate(timeout=60)
+    out, err = start(code=code).communicate(timeout=SECONDS_MAX)
     assert "clean" in out
     assert "" == err
     libraries = "import typer.main, rich.table, rich.markdown, rich.panel"
@@ -55,7 +57,7 @@ def test_help_imports_nothing_heavy_and_is_quick() -> None:
 
 def test_the_package_imports_nothing_heavy() -> None:
     code = f"import sys, keeplast; print([m for m in {HEAVY!r} if m in sys.modules])"
-    out, _ = start(code=code).communicate(timeout=60)
+    out, _ = start(code=code).communicate(timeout=SECONDS_MAX)
     assert "[]\n" == out
 
 
@@ -71,7 +73,7 @@ def test_what_others_print_to_descriptor_1_does_not_reach_stdout(data_dir: Path)
         f"sys.argv = ['keeplast', 'inspect', {str(data_dir / 't-0')!r}, '--json']\n"
         "main.main()"
     )
-    out, err = start(code=code).communicate(timeout=60)
+    out, err = start(code=code).communicate(timeout=SECONDS_MAX)
     assert "partition" == json.loads(out)["kind"]
     assert "noise of a JVM" in err
 
@@ -80,7 +82,7 @@ def test_a_reader_that_leaves_early_is_no_traceback(data_dir: Path) -> None:
     process = start("inspect", data_dir / "t-0", "--json")
     assert process.stdout is not None
     process.stdout.close()
-    process.wait(60)
+    process.wait(SECONDS_MAX)
     assert process.stderr is not None
     assert "" == process.stderr.read()
     process.stderr.close()
@@ -95,7 +97,7 @@ def test_a_signal_stops_the_command_with_its_code(
         "from keeplast.cli import main\n"
         "from keeplast.cli.show import log as log_view\n"
         "def slow(*a):\n"
-        "    sys.stderr.write('ready\\n'); sys.stderr.flush(); time.sleep(60)\n"
+        "    sys.stderr.write('ready\\n'); sys.stderr.flush(); time.sleep(600)\n"
         "log_view.view_partition = slow\n"
         f"sys.argv = ['keeplast', 'inspect', {str(data_dir / 't-0')!r}, '--json']\n"
         "main.main()"
@@ -104,6 +106,6 @@ def test_a_signal_stops_the_command_with_its_code(
     assert process.stderr is not None
     assert "ready\n" == process.stderr.readline()
     process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=SECONDS_MAX)
     assert code == process.returncode
     assert "Stopped" == json.loads(out)["error"]["class"]

@@ -5,18 +5,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.support.store_world import StoreWorld
+from tests.support.waiting import SECONDS_MAX, wait_until
 from tests.unit.cli.conftest import Run
 
 Command = Callable[..., Run]
-
-SECONDS_MAX = 120
 
 
 @contextmanager
@@ -35,11 +33,8 @@ def running(world: StoreWorld, err: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def wait_for(reached: Callable[[], bool], err: Path) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while not reached():
-        assert time.monotonic() < deadline, err.read_text()
-        time.sleep(0.05)
+def wait_for(reached: Callable[[], bool], process: subprocess.Popen[bytes], err: Path) -> None:
+    wait_until(reached, by=lambda: process.poll() is None, told=err.read_text)
 
 
 def test_a_command_by_hand_beside_a_run_and_a_run_after_a_kill(
@@ -62,7 +57,7 @@ def test_a_command_by_hand_beside_a_run_and_a_run_after_a_kill(
 
     first_err, second_err = tmp_path / "err-1", tmp_path / "err-2"
     with running(world, first_err) as first:
-        wait_for(lambda: is_held_by(first), first_err)
+        wait_for(lambda: is_held_by(first), first, first_err)
         assert f"held by process {first.pid} on " in tier("status").out
         refused = tier("clean", "--owner", "a", "--force")
         assert 4 == refused.code
@@ -75,13 +70,13 @@ def test_a_command_by_hand_beside_a_run_and_a_run_after_a_kill(
         assert is_held_by(first)
         # Who insists is obeyed, and what it took goes back to whom it belongs.
         assert 0 == tier("clean", "--owner", "a", "--force", "--take-over").code
-        wait_for(lambda: is_held_by(first), first_err)
+        wait_for(lambda: is_held_by(first), first, first_err)
         with running(world, second_err) as second:
-            wait_for(lambda: "left alone" in second_err.read_text(), second_err)
+            wait_for(lambda: "  left alone: " in second_err.read_text(), second, second_err)
             assert is_held_by(first)
             first.kill()
             first.wait()
-            wait_for(lambda: is_held_by(second), second_err)
+            wait_for(lambda: is_held_by(second), second, second_err)
             second.send_signal(signal.SIGTERM)
             assert 143 == second.wait(SECONDS_MAX)
     assert holder() is None

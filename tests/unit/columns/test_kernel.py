@@ -74,7 +74,7 @@ def test_folder_that_cannot_be_written_is_said_and_replaced(tmp_path: Path) -> N
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "KEEPLAST_CACHE_DIR": str(blocked), "TMPDIR": str(tmp_path)},
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=900,
     )  # fmt: skip
     warning, folder = done.stdout.splitlines()
     assert "KEEPLAST_CACHE_DIR" in warning

@@ -143,4 +143,5 @@ def test_threads_stay_below_one_limit_together(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     seconds = clock.seconds() - began
-    assert rate == pytest.approx(count * 4 * MIB / seconds, rel=TOLERANCE)
+    # A machine that is slower than the limit is below it too.
+    assert count * 4 * MIB / seconds < (1 + TOLERANCE) * rate

@@ -26,8 +26,7 @@ from tests.support.partition_maker import (
     records_of,
     write_partition,
 )
-
-SECONDS = 30
+from tests.support.waiting import SECONDS_MAX
 
 
 def _wave(number: int) -> TaskResult:
@@ -41,7 +40,7 @@ def test_as_many_run_at_once_as_may_and_an_error_is_a_result() -> None:
     done: list[int] = []
 
     def commit(number: int) -> None:
-        together.wait(SECONDS)
+        together.wait(SECONDS_MAX)
         if number == 3:
             raise ConflictError("the partition changed")
         done.append(number)
@@ -64,13 +63,13 @@ def test_leaving_early_waits_for_what_has_begun() -> None:
 
     def commit() -> None:
         begun.set()
-        may_end.wait(SECONDS)
+        may_end.wait(SECONDS_MAX)
         ended.set()
 
     def leave() -> None:
         with Publishing(lambda _: commit()) as publishing:
             publishing.take(_wave(0), among=2)
-            assert begun.wait(SECONDS)
+            assert begun.wait(SECONDS_MAX)
             may_end.set()
             raise KeyboardInterrupt
 

@@ -12,6 +12,7 @@ import pytest
 
 from keeplast.errors import InvalidError, UnavailableError
 from keeplast.tier.metadata.database import _make_private, exposed_mode, is_missing, open_database
+from tests.support.waiting import SECONDS_MAX
 
 SECRET = "s3cret"
 NOBODY = "127.0.0.1:1"
@@ -115,7 +116,7 @@ def test_others_lose_their_rights_in_a_file_that_is_there(tmp_path: Path) -> Non
 
 def test_threads_open_stores_at_once(tmp_path: Path) -> None:
     """Some the same one, some others: the tables are made once each."""
-    start, failed = threading.Barrier(8, timeout=30), list[BaseException]()
+    start, failed = threading.Barrier(8, timeout=SECONDS_MAX), list[BaseException]()
 
     def run(number: int) -> None:
         try:
@@ -128,7 +129,7 @@ def test_threads_open_stores_at_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(SECONDS_MAX)
     assert [] == failed
 
 

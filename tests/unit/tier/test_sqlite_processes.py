@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from keeplast.tier.metadata.metadata_store import MetadataStore
 from tests.support.host_process import HostProcess, Place
 from tests.support.metadata_contract import LINEAGE, PARTITION, Opened, new_id, segment
 from tests.support.rival_hosts import place_of
+from tests.support.waiting import SECONDS_MAX, wait_until
 
 PAGE_BYTES = 4096
 KILLS = 3
@@ -73,7 +75,7 @@ def test_st_9_second_process_waits_and_then_goes_on_or_is_fenced(
         else:
             other.go()
             other.outcome()
-        thread.join(60)
+        thread.join(SECONDS_MAX)
         (error,) = found
         state = store.load(PARTITION)
         if is_killed:
@@ -99,22 +101,23 @@ def publish_forever(url: str) -> None:
         base += 10
 
 
-def test_st_9_kills_while_the_log_is_written_back_lose_nothing(tmp_path: Path) -> None:
+def has_copied(store: MetadataStore, end: int) -> bool:
+    return store.load(PARTITION).remote_end >= end
 
+
+def test_st_9_kills_while_the_log_is_written_back_lose_nothing(tmp_path: Path) -> None:
     place_on_sqlite(tmp_path)
     context = multiprocessing.get_context("forkserver")
     seen = 10
-    for number in range(KILLS):
+    for _ in range(KILLS):
         process = context.Process(
             target=publish_forever, args=(f"sqlite:///{tmp_path / 'meta.db'}",), daemon=True
         )
         process.start()
         store = open_store(tmp_path)
-        deadline = time.monotonic() + 60
-        while store.load(PARTITION).remote_end < seen + 20 and time.monotonic() < deadline:
-            time.sleep(0.01 + number / 1000)
+        wait_until(partial(has_copied, store, seen + 20), by=process.is_alive)
         process.kill()
-        process.join(60)
+        process.join(SECONDS_MAX)
         state = store.load(PARTITION)
         assert state.remote_end >= seen + 20
         assert len(state.routes) * 10 == state.remote_end

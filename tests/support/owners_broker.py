@@ -343,8 +343,10 @@ class Broker:
                     self._delete(base, SNAPSHOT)
             for kind in kinds:
                 self._rename(output.base_offset, kind, SWAP, "")
+                if kind == kinds[-1]:
+                    # The disk is whole: whoever asks what is there must get what lies on it.
+                    self._take(output, mtime_ms)
                 yield
-            self._take(output, mtime_ms)
         if not self._ends_after_group:
             self.swap_stage = ""
             self._write_offset(CLEANER_CHECKPOINT, end_offset)

@@ -4,7 +4,8 @@ The law of compaction, at the end of what is read: every record that is returned
 committed, is at its offset and not below the log start. Of each key the record that decides among
 those below the end is returned, unless what decides lies behind the end, or outranks it below the
 log start and is gone with that; a tombstone may be gone when its time has passed, and then nothing
-older of its key may be seen.
+older of its key may be seen. By timestamp or header nothing remembers then what it outranked: a
+record that comes later is there again, whatever its version.
 
 Where nobody can tell that deletes are missing, for a clock was wrong meanwhile, every record that
 is returned was appended at its offset, and without transactions the one that decides is among them.
@@ -86,6 +87,8 @@ class Promise(Model):
         self.decides = decides
         self._kept: frozenset[int] = frozenset()
         self._kept_end = 0
+        self._gone: dict[int, int] = {}
+        """Offsets of tombstones whose time has come, each with where what was read ended then."""
 
     def take(self, kept: Iterable[int], end: int) -> None:
         """Promise of what lies below ``end`` only what is at these offsets.
@@ -94,10 +97,12 @@ class Promise(Model):
         store that begins with its log.
         """
         self._kept, self._kept_end = frozenset(kept), end
+        self._gone.clear()
 
     def lose(self, lineage: Sequence[LeaderEpoch], end: int) -> None:
         """Take a new leader's log as the truth, which lacks what was acknowledged behind it."""
         self.acknowledged = min(self.acknowledged, end)
+        self._gone = {offset: min(to, end) for offset, to in self._gone.items() if offset < end}
         self._acknowledged = [w for w in self._acknowledged if w.base_offset < end]
         self.adopt(lineage, end)
 
@@ -113,9 +118,14 @@ class Promise(Model):
             if not is_promised:
                 continue
             known = found.get(record.key)
-            if known is None or self.decides(record) >= self.decides(known):
+            if known is None or self._gives_way(known, record):
                 found[record.key] = record
         return found
+
+    def _gives_way(self, known: Record, record: Record) -> bool:
+        gone_to = self._gone.get(known.offset)
+        is_late = gone_to is not None and record.offset >= gone_to
+        return is_late or self.decides(record) >= self.decides(known)
 
     def check_pieces(
         self, pieces: Sequence[Piece], *, start: int, end: int, fresh_from_ms: int, where: str,
@@ -150,8 +160,9 @@ class Promise(Model):
                 self._check_kept(given, newest, behind, where)
                 continue
             self._check_newest(
-                given, newest, behind, fresh_from_ms, f"{where} by={name} range={start}..{stable}"
-            )
+                given, newest, behind, fresh_from_ms, f"{where} by={name} range={start}..{stable}",
+                end=stable,
+            )  # fmt: skip
 
     def _check_given(self, given: Iterable[Record], may_see: dict[int, Record], where: str) -> None:
         last = -1
@@ -191,7 +202,7 @@ class Promise(Model):
 
     def _check_newest(
         self, given: Iterable[Record], newest: dict[bytes | None, Record],
-        behind: dict[bytes | None, Record], fresh_from_ms: int, where: str,
+        behind: dict[bytes | None, Record], fresh_from_ms: int, where: str, *, end: int,
     ) -> None:  # fmt: skip
         seen: dict[bytes | None, Record] = {}
         for record in given:
@@ -210,3 +221,5 @@ class Promise(Model):
                 require(got == want, f"a fresh tombstone is not read. {told}")
             else:
                 require(got is None or got.value is None, f"a deleted key came back. {told}")
+                if got is None:
+                    self._gone.setdefault(want.offset, end)

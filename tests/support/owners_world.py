@@ -527,7 +527,6 @@ class World:
         """Import or copy, and look at what came of it; returns whether it went well."""
         if self._mood.is_healthy:
             self.broker.checkpoint()
-        self._begin_promise()
         # Between two renames the disk may have a segment already that reaches further.
         expected_end = 0 if self.broker.is_swapping else self._copyable_end()
         log_start = self._named_log_start()
@@ -570,21 +569,18 @@ class World:
                     PARTITION, directory=self.broker.directory, grace_ms=GRACE_MS
                 ),
             )  # fmt: skip
-        elif self._do("forget", lambda: self._open().removals.forget(PARTITION, grace_ms=GRACE_MS)):
-            self._is_imported = False
-            self._import()
+        else:
+            self._do("forget", lambda: self._open().removals.forget(PARTITION, grace_ms=GRACE_MS))
+            # A command that died behind its commit has given it up too.
+            if self._is_given_up():
+                self._is_imported = False
+                self._import()
 
     def _turn(self) -> None:
         """Take a turn of ``tier run`` beside the broker, until it would wait."""
         if not self._is_imported:
             return
-        self._begin_promise()
         self._do("run", self._take_turn)
-
-    def _begin_promise(self) -> None:
-        """Let a store of another strategy that begins with the broker's log be promised that."""
-        if self._mood.by_version and (self._live is None or not self._live.routes):
-            self.model.take(self.broker.offsets(), self.broker.log_end)
 
     def _take_turn(self) -> None:
         told = ToldOfStore()
@@ -717,6 +713,10 @@ class World:
         query = "SELECT 1 FROM routing WHERE segment_id = ?"
         return self._tables.execute(query, (segment_id,)).fetchone() is not None
 
+    def _is_given_up(self) -> bool:
+        query = "SELECT 1 FROM partitions WHERE forgotten_ms IS NOT NULL"
+        return self._tables.execute(query).fetchone() is not None
+
     def _committed(self) -> None:
         if self._tables.execute("SELECT 1 FROM partitions").fetchone() is None:
             return
@@ -734,6 +734,10 @@ class World:
         task = self._tasks.current
         removes = task is not None and task.name in REMOVING
         begins = before is None or not before.routes
+        if begins and self._mood.by_version:
+            # A store of another strategy begins with the broker's log as it is now: what a command
+            # began with may have waited for a swap, or was given up meanwhile.
+            self.model.take(self.broker.offsets(), self.broker.log_end)
         check_live(live, None if removes or begins else before, self._tables, self._objects)
         if before is not None and task is not None and task.name in COPYING:
             kept = {route[2] for route in live.routes}

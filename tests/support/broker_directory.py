@@ -63,6 +63,13 @@ class BrokerDirectory:
         log.close()
         return log.log_end_offset
 
+    def append_key(self, key: str, value: str) -> None:
+        """Append a batch of one record, and roll."""
+        log = LogAppender(self.path, FILES, topic=self.topic, clock=self.clock)
+        log.append([NewRecord(key.encode(), value.encode(), NOW_MS)])
+        log.roll()
+        log.close()
+
     def append_transaction(self, value: str, outcome: ControlType) -> None:
         """Append a record of a transaction, and its marker."""
         log = LogAppender(self.path, FILES, topic=self.topic, clock=self.clock)

@@ -36,6 +36,7 @@ from keeplast.run.local_runner import LocalRunner
 from keeplast.service.daemon import Daemon
 from keeplast.service.store_settings import StoreSettings
 from keeplast.service.store_work import StoreWork
+from keeplast.store.removal import Removal
 from keeplast.store.tiered_store import TieredStore
 from keeplast.tier.metadata import schema
 from keeplast.tier.objects.object_store import object_key
@@ -206,6 +207,8 @@ class World:
         self._stages: set[str] = set()
         self._refused: list[str] = []
         self._was_unclean = False
+        self._loses_more = False
+        """Whether a cut took records with it that lay below, because a round had gone by it."""
         self._diverged: int | None = None
         """From where on the store has what an unclean election has taken from the broker."""
 
@@ -563,18 +566,39 @@ class World:
         cause = self._refused.pop()
         self._refused.clear()
         if cause == "has another history" and self._dice.random() < 0.6:
-            self._do(
-                "truncate",
-                lambda: self._open().removals.truncate(
-                    PARTITION, directory=self.broker.directory, grace_ms=GRACE_MS
-                ),
-            )  # fmt: skip
+            self._truncate()
         else:
             self._do("forget", lambda: self._open().removals.forget(PARTITION, grace_ms=GRACE_MS))
             # A command that died behind its commit has given it up too.
             if self._is_given_up():
                 self._is_imported = False
                 self._import()
+
+    def _truncate(self) -> None:
+        """Cut the store where the directory was; it says when more is lost than goes."""
+        done: list[Removal] = []
+        self._loses_more = False
+        self._do(
+            "truncate",
+            lambda: done.append(
+                self._open().removals.truncate(
+                    PARTITION, directory=self.broker.directory, grace_ms=GRACE_MS
+                )
+            ),
+        )  # fmt: skip
+        is_said = all(removal.is_cleaned_by for removal in done)
+        require(is_said or not self._loses_more, "a cut lost more than it said")
+
+    def _promise_what_is_left(self, before: Live, live: Live) -> None:
+        """Promise a store that was cut no more than it had: what goes took older records away."""
+        pieces = [self._piece(*route) for route in before.routes]
+        there = {r.offset for piece in pieces for b in piece.batches for r in b.records()}
+        promised = self.model.state(live.log_start, self.model.stable_end(live.end))
+        self._loses_more = any(
+            record.value is not None and record.offset not in there for record in promised.values()
+        )
+        self.tally.happened["a cut took more than it cut"] += self._loses_more
+        self.model.take(there, live.end)
 
     def _turn(self) -> None:
         """Take a turn of ``tier run`` beside the broker, until it would wait."""
@@ -739,6 +763,8 @@ class World:
             # began with may have waited for a swap, or was given up meanwhile.
             self.model.take(self.broker.offsets(), self.broker.log_end)
         check_live(live, None if removes or begins else before, self._tables, self._objects)
+        if before is not None and task is not None and task.name == "truncate":
+            self._promise_what_is_left(before, live)
         if before is not None and task is not None and task.name in COPYING:
             kept = {route[2] for route in live.routes}
             # What lies below a log start that was followed is not replaced.

@@ -2,8 +2,9 @@
 
 Two cases ask for it. A broker has truncated what was copied, an unreplicated tail, and the store
 holds records that nobody else has; and a partition shall not be kept any more. Both say first what
-is lost. The order is that of an expiry: one transaction, then the receipt, and the objects go with
-a collection when their grace has passed. A crash between the first two leaves no line.
+is lost: where rounds have cleaned what stays by what goes, that is more than what goes. The order
+is that of an expiry: one transaction, then the receipt, and the objects go with a collection when
+their grace has passed. A crash between the first two leaves no line.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from keeplast.tier.metadata.ownership import Ownership
 from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore
 from keeplast.tier.objects.round_files import RoundFiles
 from keeplast.tier.objects.transfer import copy_segment, find_cut
+from keeplast.tier.state import vector
 from keeplast.tier.state.partition_state import PartitionState, check_not_forgotten
 from keeplast.tier.state.routing import Route
-from keeplast.tier.state.segment import RemoteSegment
+from keeplast.tier.state.segment import RemoteSegment, SegmentKind
 
 WINDOW_BYTES = 1 << 20
 
@@ -43,8 +45,9 @@ class Removal:
     ``segments`` are those of which something goes, ``bytes`` and ``records`` what goes of them;
     records are not counted where all of a partition goes. ``cut_base`` is the base offset of a
     segment of which a part stays. ``asked`` is where the log was to end: above ``start`` where a
-    batch reaches across, which goes whole; None where all of a partition goes. ``done`` says that
-    it happened.
+    batch reaches across, which goes whole; None where all of a partition goes. ``is_cleaned_by``
+    says that rounds may have cleaned what stays by what goes: a key whose newest record goes may
+    have lost the older ones too. ``done`` says that it happened.
     """
 
     partition: TopicPartition
@@ -56,6 +59,7 @@ class Removal:
     records: int | None
     cut_base: int | None = None
     asked: int | None = None
+    is_cleaned_by: bool = False
     done: bool = False
 
     @property
@@ -159,6 +163,7 @@ class StoreRemovals:
             facts = {
                 "kind": removal.kind, "start": removal.start, "end": removal.end,
                 "segments": removal.segments, "bytes": removal.bytes, "records": removal.records,
+                "is_cleaned_by": removal.is_cleaned_by,
             }  # fmt: skip
             receipt(removal_line(removal.partition, self._clock.now_ms(), facts))
         return replace(removal, done=True)
@@ -209,8 +214,28 @@ def _plan_truncation(
         segments, size, records = segments + 1, size + gone_bytes, records + gone_records
     return Removal(
         state.partition, "truncate", start, state.remote_end, segments, size, records, cut_base,
-        asked,
+        asked, start < state.remote_end and _is_cleaned_by(state, start),
     )  # fmt: skip
+
+
+def _is_cleaned_by(state: PartitionState, start: int) -> bool:
+    """Say whether what is live below ``start`` may have been cleaned by records at or above it.
+
+    It was when the log is clean beyond ``start``. A round that did not end may have gone further
+    than its publisher has said since the segment became live.
+    """
+    cleaned = [
+        segment
+        for segment in (state.segments[r.segment_id] for r in state.routes if r.base_offset < start)
+        if segment.kind is SegmentKind.CLEANED
+    ]
+    if state.first_dirty() > start:
+        return bool(cleaned)
+    said = (vector.newest_of(state.publications, each.leader_epoch) for each in cleaned)
+    return any(
+        then is None or dict(then.offsets) == dict(each.cleaner_offsets)
+        for each, then in zip(cleaned, said, strict=True)
+    )
 
 
 def _plan_forgetting(state: PartitionState) -> Removal:

@@ -101,6 +101,55 @@ def test_what_is_copied_again_behind_a_cut_is_dirty(broker: BrokerDirectory) -> 
     assert (5, ()) == (broker.state.first_dirty(), broker.tiered.verify(PARTITION))
 
 
+def test_a_cut_says_that_rounds_went_by_what_it_takes(broker: BrokerDirectory) -> None:
+    """The key's only other record, which the directory has, went with a round."""
+    broker.append_key("a", "old")
+    broker.append_key("b", "other")
+    broker.append_key("a", "lost")
+    broker.import_all()
+    removals = broker.tiered.removals
+    assert not removals.plan_truncation(PARTITION, 2).is_cleaned_by
+    broker.tiered.clean(PARTITION, force=True)
+    assert {1: "other", 2: "lost"} == broker.values()
+    assert removals.plan_truncation(PARTITION, 2).is_cleaned_by
+    assert not removals.plan_truncation(PARTITION, 3).is_cleaned_by
+    lines: list[bytes] = []
+    assert removals.truncate(PARTITION, 2, grace_ms=0, receipt=lines.append).is_cleaned_by
+    assert json.loads(lines[0])["removal"]["is_cleaned_by"]
+    assert {1: "other"} == broker.values()
+
+
+def test_a_cut_above_what_is_clean_takes_no_more_than_it_says(broker: BrokerDirectory) -> None:
+    broker.append_key("a", "old")
+    broker.append_key("a", "new")
+    broker.import_all()
+    broker.tiered.clean(PARTITION, force=True)
+    broker.append_key("a", "lost")
+    broker.append_key("b", "lost")
+    broker.copy()
+    assert not truncate(broker, 2).is_cleaned_by
+    assert {1: "new"} == broker.values()
+
+
+def test_a_cut_says_that_a_round_which_did_not_end_may_have_gone_by_what_it_takes(
+    broker: BrokerDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.append_key("a", "old")
+    broker.append_key("b", "other")
+    broker.append_key("a", "lost")
+    broker.import_all()
+
+    def dies(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("keeplast.store.commit.TierCommit.publish", dies)
+        with pytest.raises(KeyboardInterrupt):
+            broker.tiered.clean(PARTITION, force=True)
+    assert (0, {1: "other", 2: "lost"}) == (broker.state.first_dirty(), broker.values())
+    assert broker.tiered.removals.plan_truncation(PARTITION, 2).is_cleaned_by
+
+
 def test_a_cut_segment_keeps_the_transactions_that_were_decided_below_the_cut(
     broker: BrokerDirectory,
 ) -> None:

@@ -75,6 +75,7 @@ def _document(found: Removal) -> dict[str, Any]:
         "done": found.done, "is_empty": found.is_empty, "kind": found.kind, "start": found.start,
         "end": found.end, "segments": found.segments, "bytes": found.bytes,
         "records": found.records, "cut_segment": found.cut_base, "asked": found.asked,
+        "is_cleaned_by": found.is_cleaned_by,
     }  # fmt: skip
 
 
@@ -99,6 +100,12 @@ def _line(found: Removal) -> str:
         what += (
             f"; from {found.start} on and not from {found.asked}, which lies inside a batch: a "
             "batch goes whole or stays whole"
+        )
+    if found.is_cleaned_by:
+        what += (
+            "; rounds have cleaned what stays by what goes: a key whose newest record goes may "
+            "have lost its older ones too. Where the directory has all of the log, keeplast tier "
+            "forget and then import begin it anew, with them"
         )
     verb = "given up" if found.kind == "forget" else "cut off"
     tense = f"{verb}, and read by nobody any more" if found.done else f"would be {verb} and lost"

@@ -453,11 +453,11 @@ def test_what_was_merged_across_an_older_high_watermark_is_not_taken_for_unclean
     log.roll()
     log.clean()
     log.put(b"e", b"1")
-    log.clock.advance(DAY_MS // 2)
+    log.clock.advance(8 * HOUR_MS)
     write_watermark(log, 4)
     log.copy()
     assert 2 == log.state.remote_end
-    log.clock.advance(DAY_MS // 2 + HOUR_MS)
+    log.clock.advance(17 * HOUR_MS)
     write_watermark(log, log.log.log_end)
     log.clean()
     log.copy()
@@ -473,18 +473,44 @@ def test_what_was_merged_across_the_high_watermark_has_time_until_its_first_hori
     log.put(b"c", b"1")
     log.put(b"c", b"2")
     log.roll()
-    log.clock.advance(DAY_MS // 2)
+    log.clock.advance(8 * HOUR_MS)
     log.clean()
     write_watermark(log, 5)
     log.copy()
     assert 2 == log.state.remote_end
-    log.clock.advance(DAY_MS // 2 - HOUR_MS)
+    log.clock.advance(15 * HOUR_MS)
     write_watermark(log, log.log.log_end)
     log.clean()
     log.copy()
     assert [] == log.replaced
     assert 6 == log.state.remote_end
     assert {b"a": b"1", b"b": b"1", b"c": b"2"} == log.exported().final_values()
+
+
+def test_what_was_merged_across_the_high_watermark_is_taken_up_to_it_before_its_time_is_over(
+    tmp_path: Path,
+) -> None:
+    """A broker that merges before each of its copies would be replaced, healthy as it is."""
+    log = with_a_delete(tmp_path)
+    log.put(b"c", b"1")
+    log.put(b"c", b"2")
+    log.roll()
+    for ends in (3, 5, 7):
+        log.clock.advance(11 * HOUR_MS)
+        log.put(b"d", b"1")
+        log.put(b"d", b"2")
+        log.roll()
+        log.clean()
+        write_watermark(log, ends)
+        log.copy()
+        assert ends == log.state.remote_end
+    assert [] == log.replaced
+    log.clock.advance(DAY_MS)
+    log.clean()
+    write_watermark(log, log.log.log_end)
+    log.copy()
+    assert b"k" not in log.exported().final_values()
+    assert () == log.tiered.verify(PARTITION)
 
 
 def test_a_high_watermark_that_is_written_while_a_copy_looks_dates_nothing(

@@ -44,22 +44,26 @@ class CopiedPart:
 
 def parts_to_copy(
     listing: PartitionFiles, tail: Tail, files: FileSystem, *, until: int | None,
-    high_watermark: int | None, index_interval_bytes: int,
+    high_watermark: int | None, index_interval_bytes: int, cut_from: int | None = None,
 ) -> Iterator[CopiedPart]:  # fmt: skip
     """Yield what of a directory may be copied, ascending.
 
-    ``until`` leaves out segments that end above it, and the active one. Batches that reach beyond
+    ``until`` leaves out segments that end above it, and the active one; of a closed one with
+    ``cut_from`` only the batches that reach beyond ``until``. Batches that reach beyond
     ``high_watermark`` are left out. None leaves out none.
     """
     ends = [*(segment.base_offset for segment in listing.segments[1:]), tail.log_end]
     for segment, segment_end in zip(listing.segments, ends, strict=True):
         is_active, end = segment is listing.active, segment_end
+        limit = high_watermark
         if until is not None and (is_active or end > until):
-            return
+            if is_active or cut_from is None or not segment.base_offset <= cut_from < until:
+                return
+            limit = until
         has_any = segment.size_bytes > 0  # the only one of an empty log may have no file
-        is_cut = high_watermark is not None and end > high_watermark and has_any
+        is_cut = limit is not None and end > limit and has_any
         if is_cut:
-            end = find_cut(files, segment, int(high_watermark or 0), index_interval_bytes)
+            end = find_cut(files, segment, int(limit or 0), index_interval_bytes)
         if end > segment.base_offset:
             valid_bytes = tail.valid_bytes if is_active else segment.size_bytes
             yield CopiedPart(segment, end, valid_bytes, is_cut)

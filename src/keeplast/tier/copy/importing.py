@@ -116,9 +116,11 @@ def import_segments(
 ) -> PartitionState:
     """Copy what of ``directory`` the store does not have; returns what it then has.
 
-    ``until`` leaves out segments that end above it, and the active one; None leaves out none.
-    Batches that reach beyond ``high_watermark`` are left out: a broker may truncate them yet. At
-    ``replicated_ms`` no more than that was replicated, nor decided; None where it is not known.
+    ``until`` leaves out segments that end above it, and the active one; None leaves out none. Of
+    the closed one that the copy goes on in, the batches below it are taken when the deadline of
+    :mod:`.continuity` comes near. Batches that reach beyond ``high_watermark`` are left out: a
+    broker may truncate them yet. At ``replicated_ms`` no more than that was replicated, nor
+    decided; None where it is not known.
     Of ``topic`` the retention of tombstones and the strategy count: those of whoever cleans the
     directory. Where the copy could miss a delete, the store's range is replaced by the directory's
     (:mod:`.continuity`), ``replaced`` hears of it, and what was there waits out ``grace_ms``.
@@ -163,9 +165,13 @@ def import_segments(
             strategy=topic.strategy,
         )  # fmt: skip
     reader = ContentReader(files, partial(_opened, objects, files, listing, state))
+    # A broker merges up to a high watermark that it writes down later. Where each copy found the
+    # next segment merged across it, the deadline would pass.
+    is_pressed = visits.is_pressed(state.remote_end, topic.delete_retention_ms, now_ms=began_ms)
     for part in parts_to_copy(
         listing, tail, files, until=until, high_watermark=high_watermark,
         index_interval_bytes=topic.index_interval_bytes,
+        cut_from=state.remote_end if is_pressed else None,
     ):  # fmt: skip
         if hazard is not None:
             break

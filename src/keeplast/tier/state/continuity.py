@@ -24,7 +24,9 @@ The rule. A range ``[E, end)`` of the directory is taken
    ``delete.retention.ms`` that was seen since, less a slack of an eighth for clocks that are
    corrected. Batches of the old formats have no horizon, and nothing of them is taken by time.
    Nor is it where a horizon is there that is earlier than that: somebody keeps tombstones shorter
-   than is known here, or the replica has fetched what its leader had cleaned before;
+   than is known here, or the replica has fetched what its leader had cleaned before. Whole
+   segments are taken; from half of the retention before the deadline on also what is replicated
+   of the next one, which a broker may have merged across the high watermark each time;
 4. else it *could miss a delete* (:class:`Doubt`): the store's whole range is replaced by the
    directory's as one transaction when the directory begins at or below the store's log start, and
    refused otherwise;
@@ -95,12 +97,28 @@ class Visits:
 
         Exclusive; ``retention_ms`` is the setting now. None when no visit reaches down to ``end``.
         """
+        reached = self._reach(end, retention_ms)
+        if reached is None:
+            return None
+        at_ms, least = reached
+        return at_ms + least - least // SLACK_PARTS
+
+    def is_pressed(self, end: int, retention_ms: int, *, now_ms: int) -> bool:
+        """Say whether the deadline of ``end`` is ahead, by half of the retention or less."""
+        reached = self._reach(end, retention_ms)
+        if reached is None:
+            return False
+        at_ms, least = reached
+        return 0 < at_ms + least - least // SLACK_PARTS - now_ms <= least // 2
+
+    def _reach(self, end: int, retention_ms: int) -> tuple[int, int] | None:
+        """Return when the newest visit was that reaches down to ``end``, and the least retention
+        since; None without such a visit."""
         reaching = [at for at, visit in enumerate(self.entries) if visit.uncleaned_from <= end]
         if not reaching:
             return None
         since = self.entries[reaching[-1] :]
-        least = max(min(retention_ms, *(visit.retention_ms for visit in since)), 0)
-        return since[0].at_ms + least - least // SLACK_PARTS
+        return since[0].at_ms, max(min(retention_ms, *(v.retention_ms for v in since)), 0)
 
     def have_kept(self, retention_ms: int, *, since_ms: int) -> bool:
         """Say whether no lower ``delete.retention.ms`` was seen to count since ``since_ms``.

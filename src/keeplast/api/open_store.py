@@ -14,7 +14,8 @@ from keeplast.clock import Clock, SystemClock
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import LocalFiles
 from keeplast.model.redaction import shown_url
-from keeplast.store.tiered_store import SettingsOf, TieredStore
+from keeplast.store.migration import SettingsOf
+from keeplast.store.tiered_store import TieredStore
 from keeplast.tier.metadata.database import is_missing, open_database
 from keeplast.tier.metadata.marks import Marks
 from keeplast.tier.metadata.metadata_store import MetadataStore

@@ -4,18 +4,14 @@ A library object without a network: who embeds it carries batches from leader to
 who leads at which epoch. What it must never do is decided by the metadata store: whatever an old
 leader does late, it is fenced there. A leader appends, copies closed segments, and is the only one
 that cleans, expires or collects in object storage; a follower replicates and cleans what is local.
-
-Reads below the first dirty offset go to object storage, unless the local copy is known to be the
-same (:mod:`~keeplast.host.overlap`). KIP-405, KIP-1272; tiering.md section 9.7.
+KIP-405, KIP-1272; tiering.md section 9.7.
 """
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from keeplast.cleaner.reasons import NothingCopied
 from keeplast.cleaner.rolling import IdleRoll
@@ -25,17 +21,16 @@ from keeplast.format.filename import CLEANER_CHECKPOINT, SNAPSHOT
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.host.divergence import find_divergent_batch
 from keeplast.host.local_retention import LocalRetention, plan_local_retention
-from keeplast.host.overlap import Overlap
-from keeplast.host.replica import Replica, Role
+from keeplast.host.partition_reader import PartitionReader
+from keeplast.host.replica import Role
 from keeplast.log.checkpoints import update_checkpoint
-from keeplast.log.fetch import FETCH_BYTES_DEFAULT, Fetched, fetch, find_offset_for_time
+from keeplast.log.fetch import fetch
 from keeplast.log.files import FileSystem
-from keeplast.log.partition_log import Tail, list_partition, load_indexes, summarize
+from keeplast.log.partition_log import Tail, list_partition
 from keeplast.log.transactions import aborted_by_segment
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.offsets import INT64_MAX, NO_LEADER_EPOCH
 from keeplast.model.partition import TopicPartition
-from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
@@ -50,26 +45,22 @@ from keeplast.store.tiered_store import GRACE_MS_DEFAULT
 from keeplast.survey.report import ExpiryReport, RoundReport
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
 from keeplast.survey.rolling import idle_reason
-from keeplast.tier.metadata.absence import explained
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore, object_key
-from keeplast.tier.objects.round_files import RoundFiles, round_path
+from keeplast.tier.objects.round_files import round_path
 from keeplast.tier.objects.transfer import copy_segment
 from keeplast.tier.state.partition_state import PartitionState, check_not_forgotten
 
 WINDOW_BYTES = 1 << 20
 CLAIMS_MAX = 5
 """How often it is compared anew with what another leader has changed meanwhile."""
-READS_MAX = 5
-"""A reader that is overtaken by swap, grace and collection so often has a grace of next to none."""
-_Read = TypeVar("_Read")
 
 
 def _silent(count: int) -> None:
     """Hear of progress and say nothing."""
 
 
-class PartitionHost(Replica):
+class PartitionHost(PartitionReader):
     """One partition on this host, in both tiers. Not safe for concurrent calls."""
 
     def __init__(
@@ -86,16 +77,12 @@ class PartitionHost(Replica):
         recovers: bool = False,
     ) -> None:
         """Open the local log below ``root``; see :class:`~keeplast.host.replica.Replica`."""
-        super().__init__(partition, root, topic=topic, files=files, clock=clock, recovers=recovers)
-        self._store = store
-        self._objects = objects
+        super().__init__(
+            store, objects, partition, root, topic=topic, files=files, clock=clock,
+            recovers=recovers,
+        )  # fmt: skip
         self._owner = owner
-        self._overlap = Overlap(self, objects, files)
         self._horizons = RemoteHorizons(objects)
-
-    def state(self) -> PartitionState:
-        """Return what the metadata store says now."""
-        return self._store.load(self.partition)
 
     def _own_state(self) -> PartitionState:
         """Return the state as its leader; FencedError when a newer one has taken over."""
@@ -376,20 +363,9 @@ class PartitionHost(Replica):
         For leaders and followers; what was not copied, and the active segment, always stay.
         """
         state = self.state()
-        listing = self.listing()
-        interval = self.topic.index_interval_bytes
-        buffers = WindowBuffers(WINDOW_BYTES)
-        closed = [
-            summarize(segment, load_indexes(segment, self._files, interval, buffers), None)
-            for segment in listing.segments[:-1]
-        ]
-        active = listing.active
         plan = plan_local_retention(
             self.topic,
-            [
-                *closed,
-                SegmentSummary(active.base_offset, active.size_bytes, active.mtime_ms, -1, 0, 0),
-            ],
+            self.summaries(),
             log_end=self.log_end_offset,
             high_watermark=self.high_watermark,
             remote_end=min(state.remote_end, state.covered_to()),
@@ -454,74 +430,3 @@ class PartitionHost(Replica):
             self._clock.now_ms(), timestamp_ahead_max_ms=timestamp_ahead_max_ms,
             high_watermark=self.high_watermark,
         )  # fmt: skip
-
-    # Reading both tiers.
-
-    def fetch(
-        self, offset: int, bytes_max: int = FETCH_BYTES_DEFAULT, *, end: int | None = None
-    ) -> Fetched:
-        """Return whole batches from ``offset`` on and below ``end``, from whichever tier has it.
-
-        ``end`` is the log end by default, as replicas read; consumers are given the high watermark
-        or the last stable offset. InvalidError below the log start and above the log end. Below the
-        first dirty offset what is read is the cleaned log, also where a local segment straddles it.
-        """
-        return self._fresh(lambda state: self._fetch(state, offset, bytes_max, end))
-
-    def _fetch(
-        self, state: PartitionState, offset: int, bytes_max: int, end: int | None
-    ) -> Fetched:
-        if not state.log_start <= offset <= self.log_end_offset:
-            raise InvalidError(
-                f"offset out of range. partition={self.partition} offset={offset} "
-                f"log_start={state.log_start} log_end={self.log_end_offset}"
-            )
-        limit = self.log_end_offset if end is None else min(end, self.log_end_offset)
-        remote_to = min(self._remote_to(state), limit)
-        if offset < remote_to:
-            files = self._remote_files(state)
-            listing = list_partition(files.path, files)
-            found = fetch(files, listing, offset, end=remote_to, bytes_max=bytes_max)
-            if found.data:
-                return found
-            offset = remote_to
-        return fetch(self._files, self.listing(), offset, end=limit, bytes_max=bytes_max)
-
-    def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Return offset and timestamp of the first record at or after a time, None without one."""
-        return self._fresh(lambda state: self._offset_for_time(state, timestamp_ms))
-
-    def _offset_for_time(self, state: PartitionState, timestamp_ms: int) -> tuple[int, int] | None:
-        remote_to = self._remote_to(state)
-        if remote_to > state.log_start:
-            files = self._remote_files(state)
-            found = find_offset_for_time(
-                files, list_partition(files.path, files), timestamp_ms,
-                start=state.log_start, end=remote_to,
-            )  # fmt: skip
-            if found is not None:
-                return found
-        return find_offset_for_time(
-            self._files, self.listing(), timestamp_ms,
-            start=max(remote_to, state.log_start), end=self.log_end_offset,
-        )  # fmt: skip
-
-    def _fresh(self, read: Callable[[PartitionState], _Read]) -> _Read:
-        """Read by what the store says now, and again where that was replaced and removed meanwhile.
-
-        ConflictError when it is so every time; CorruptError when object storage lost an object.
-        """
-        for _ in range(READS_MAX - 1):
-            with contextlib.suppress(ConflictError), explained(self._store, self.partition):
-                return read(self.state())
-        with explained(self._store, self.partition):
-            return read(self.state())
-
-    def _remote_to(self, state: PartitionState) -> int:
-        """Return up to where object storage is read: to where the local log begins, or agrees."""
-        floor = max(self._overlap.agreed_from(state), self.local_start)
-        return min(floor, state.remote_end)
-
-    def _remote_files(self, state: PartitionState) -> RoundFiles:
-        segments = tuple(state.segments[route.segment_id] for route in state.routes)
-        return RoundFiles(self._objects, self.partition, state.topic_id, segments)

@@ -37,7 +37,14 @@ from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.log.log_start import retire_segments
-from keeplast.log.partition_log import PartitionFiles, SegmentFiles, find_tail, list_partition
+from keeplast.log.partition_log import (
+    PartitionFiles,
+    SegmentFiles,
+    find_tail,
+    list_partition,
+    load_indexes,
+    summarize,
+)
 from keeplast.log.recovery import recover_swap
 from keeplast.log.truncation import (
     begin_log,
@@ -47,10 +54,14 @@ from keeplast.log.truncation import (
     restart_log,
     truncate_log,
 )
+from keeplast.log.windows import WindowBuffers
 from keeplast.model.offsets import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from keeplast.model.partition import TopicPartition
+from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 from keeplast.tier.copy.importing import read_lineage
+
+WINDOW_BYTES = 1 << 20
 
 
 class Role(StrEnum):
@@ -152,6 +163,19 @@ class Replica:
         segments = self.listing().segments
         ends = [segment.base_offset for segment in segments[1:]]
         return list(zip(segments[:-1], ends, strict=True))
+
+    def summaries(self) -> list[SegmentSummary]:
+        """Return what decisions need of the segments on this disk, the active one last."""
+        interval, buffers = self.topic.index_interval_bytes, WindowBuffers(WINDOW_BYTES)
+        listing = self.listing()
+        active = listing.active
+        return [
+            *(
+                summarize(segment, load_indexes(segment, self._files, interval, buffers), None)
+                for segment in listing.segments[:-1]
+            ),
+            SegmentSummary(active.base_offset, active.size_bytes, active.mtime_ms, -1, 0, 0),
+        ]
 
     # The leader's.
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from keeplast.cleaner.hazards import hazards_of
+from keeplast.cleaner.internal_topics import check_internal, pinned
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.model.partition import TopicPartition
@@ -27,6 +29,7 @@ from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.round_files import RoundRecipe
 from keeplast.tier.state.partition_state import PartitionState
 
+SettingsOf = Callable[[Mapping[str, str]], TopicConfig]
 TIERED = "remote.storage.enable"
 POLICY = "cleanup.policy"
 
@@ -68,7 +71,7 @@ def check_same_settings(
     partition: TopicPartition,
     kept: Mapping[str, str],
     given: Mapping[str, str],
-    topic_of: Callable[[Mapping[str, str]], TopicConfig],
+    topic_of: SettingsOf,
 ) -> None:
     """RefusedError when ``given`` says something else than the settings that are kept.
 
@@ -113,6 +116,23 @@ def new_settings(
             )
     merged: dict[str, str | None] = {**settings, **changes}
     return {key: value for key, value in merged.items() if value is not None}
+
+
+def plan_migration(
+    state: PartitionState, changes: Mapping[str, str | None], topic_of: SettingsOf
+) -> Migration:
+    """Return what other settings of a partition mean, by the settings alone; None takes one out.
+
+    Errors as of :func:`new_settings`, and InvalidError for settings that contradict.
+    """
+    settings = new_settings(state.settings, changes)
+    topic = state.partition.topic
+    after = topic_of(settings)
+    check_internal(topic, after)
+    return Migration(
+        settings, pinned(topic, topic_of(state.settings)), after,
+        hazards=hazards_of([(topic, after)]),
+    )  # fmt: skip
 
 
 def count_records(

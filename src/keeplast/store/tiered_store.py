@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from keeplast.cleaner.hazards import hazards_of
 from keeplast.cleaner.internal_topics import check_internal, pinned
@@ -30,7 +30,6 @@ from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import FileSystem
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
-from keeplast.model.shape import Shape
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.runner import Runner
 from keeplast.run.local_runner import LocalRunner
@@ -43,16 +42,12 @@ from keeplast.store.directory import (
     find_replicated_ms,
     follow_log_start,
 )
-from keeplast.store.erasure import (
-    TierErasure,
-    TierPace,
-    find_tier_erasure,
-)
+from keeplast.store.erasure import TierErasure, TierPace, find_tier_erasure
 from keeplast.store.expiry import expire_remote
 from keeplast.store.horizons import RemoteHorizons
 from keeplast.store.intake import Intake, unheard
 from keeplast.store.look import FirstTimestamps, RemoteLook, look_at_remote
-from keeplast.store.migration import Migration, count_records, new_settings
+from keeplast.store.migration import Migration, SettingsOf, count_records, plan_migration
 from keeplast.store.removal import StoreRemovals
 from keeplast.store.restored import Restoration
 from keeplast.store.round import clean_remote
@@ -62,15 +57,11 @@ from keeplast.store.verification import TierFinding, verify_partition
 from keeplast.survey.report import ExpiryReport, RoundReport
 from keeplast.survey.request import (
     MEMORY_BYTES_DEFAULT,
-    TASK_MEMORY_BYTES_DEFAULT,
     CleanRequest,
     PartitionRequest,
+    RoundWishes,
 )
-from keeplast.tier.copy.importing import (
-    Replaced,
-    continued_lineage,
-    export_partition,
-)
+from keeplast.tier.copy.importing import Replaced, continued_lineage, export_partition
 from keeplast.tier.copy.moving_directory import while_it_moves
 from keeplast.tier.metadata.absence import explained
 from keeplast.tier.metadata.collection import Collected, collect
@@ -87,7 +78,6 @@ GRACE_MS_DEFAULT = 60 * 60 * 1000
 GARBAGE_AGE_MS_DEFAULT = 24 * 60 * 60 * 1000
 
 Progressed = Callable[[int], None]
-SettingsOf = Callable[[Mapping[str, str]], TopicConfig]
 
 
 def _silent(count: int) -> None:
@@ -350,19 +340,15 @@ class TieredStore:
         runner_for: RunnerFor = _threads,
         *,
         cleaner: CleanerConfig = CLEANER_DEFAULT,
-        memory_bytes: int = MEMORY_BYTES_DEFAULT,
         progressed: Progressed = _silent,
-        force: bool = False,
         takes_over: bool = False,
         grace_ms: int = GRACE_MS_DEFAULT,
-        shape: Shape | None = None,
-        task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT,
-        expired: bool = False,
         receipt: Receipt | None = None,
+        **wishes: Unpack[RoundWishes],
     ) -> RoundReport:
         """Do one round; the report says what it did, or why it did nothing.
 
-        ``expired`` asks for one also where only what has expired is left to go. ``receipt`` takes a
+        ``wishes`` are fields of :class:`~keeplast.survey.request.CleanRequest`. ``receipt`` takes a
         line of each chunk, before it counts as clean.
         """
         state = self.own(partition, takes_over=takes_over)
@@ -376,10 +362,8 @@ class TieredStore:
                 f"partition={partition} cleanup.policy={policy}"
             )
         request = CleanRequest(
-            (PartitionRequest(partition, round_path(partition), topic, cleaner),),
-            memory_bytes=memory_bytes, force=force, expired=expired, shape=shape,
-            task_memory_bytes=task_memory_bytes,
-        )  # fmt: skip
+            (PartitionRequest(partition, round_path(partition), topic, cleaner),), **wishes
+        )
         place = StorePlace(
             self._store, self._objects, state, request, self._store.clock,
             grace_ms=grace_ms, horizons=self._horizons, receipt=receipt,
@@ -444,7 +428,7 @@ class TieredStore:
         InvalidError for settings that contradict.
         """
         state = self._store.load(partition)
-        found = self._migration(state, changes)
+        found = plan_migration(state, changes, self._topic_of)
         if not found.becomes_compacted:
             return found
         return count_records(
@@ -470,7 +454,7 @@ class TieredStore:
         A topic that becomes compacted loses its records without a key in the next rounds: they are
         counted by ``runner_for``, and RefusedError names their number unless ``drops_keyless``.
         """
-        found = self._migration(self._store.load(partition), changes)
+        found = plan_migration(self._store.load(partition), changes, self._topic_of)
         if found.becomes_compacted and not drops_keyless:
             found = self.plan_settings(
                 partition, changes, runner_for, memory_bytes=memory_bytes, progressed=progressed
@@ -481,15 +465,6 @@ class TieredStore:
             partition, epoch=state.leader_epoch, settings=found.settings, holder=state.holder
         )
         return found
-
-    def _migration(self, state: PartitionState, changes: Mapping[str, str | None]) -> Migration:
-        settings = new_settings(state.settings, changes)
-        after = self._topic_of(settings)
-        check_internal(state.partition.topic, after)
-        return Migration(
-            settings, self._topic(state), after,
-            hazards=hazards_of([(state.partition.topic, after)]),
-        )  # fmt: skip
 
     def _topic(self, state: PartitionState) -> TopicConfig:
         """Return the settings that count for a partition, a broker's own topic as brokers read it.

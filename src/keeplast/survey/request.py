@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict
 
 from keeplast.cleaner.internal_topics import check_internal
 from keeplast.cleaner.selection import Order
@@ -39,6 +40,16 @@ class PartitionRequest:
     def __post_init__(self) -> None:
         """Refuse settings by which a broker's own topic would lose what brokers need of it."""
         check_internal(self.partition.topic, self.topic)
+
+
+class RoundWishes(TypedDict, total=False):
+    """The fields of a :class:`CleanRequest` that a caller may set of a round in a store."""
+
+    memory_bytes: int
+    force: bool
+    expired: bool
+    shape: Shape | None
+    task_memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,7 @@ def host_findings() -> Iterator[Diagnosis]:
     for extra, packages, use in (
         ("s3", ("obstore",), "logs in object storage"),
         ("tier", ("sqlalchemy", "alembic", "obstore", "psycopg"), "keeplast tier"),
+        ("cluster", ("confluent_kafka",), "keeplast attach"),
     ):
         missing = [name for name in packages if importlib.util.find_spec(name) is None]
         words = f"{', '.join(missing)} missing, for {use}; {installing(extra)}"

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from keeplast import __version__
+from keeplast.cli.attach.main import attach
 from keeplast.cli.clean import clean
 from keeplast.cli.config import config
 from keeplast.cli.delete_records import delete_records
@@ -165,6 +166,7 @@ for command in (
 app.add_typer(receipt)
 app.add_typer(config)
 app.add_typer(tier)
+app.add_typer(attach)
 
 
 def main() -> None:

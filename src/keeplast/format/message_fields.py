@@ -78,7 +78,11 @@ class FieldReader:
 
     def blob(self) -> bytes:
         """Return the next bytes; null reads as none."""
-        return self._taken(self._length(_INT32)) or b""
+        return self.nullable_blob() or b""
+
+    def nullable_blob(self) -> bytes | None:
+        """Return the next bytes or None."""
+        return self._taken(self._length(_INT32))
 
     def count(self, element_bytes_min: int) -> int:
         """Return the number of elements of the next array, :data:`NO_COUNT` for null.
@@ -95,19 +99,25 @@ class FieldReader:
 
     def tags(self) -> dict[int, FieldReader]:
         """Return the tagged fields by number; a plain message has none."""
+        fields: dict[int, FieldReader] = {}
+        for tag, content in self.raw_tags().items():
+            fields[tag] = FieldReader(content, self._name)
+            fields[tag].is_flexible = True
+        return fields
+
+    def raw_tags(self) -> dict[int, bytes]:
+        """Return the contents of the tagged fields by number; a plain message has none."""
         if not self.is_flexible:
             return {}
         start = self.position
         count = self._unsigned()
         if not 0 <= count <= self._left() // 2:
             raise self._wrong("too many tagged fields", start, self._left() // 2, count)
-        fields: dict[int, FieldReader] = {}
+        contents: dict[int, bytes] = {}
         for _ in range(count):
             tag = self._unsigned()
-            content = self._taken(self._unsigned()) or b""
-            fields[tag] = FieldReader(content, self._name)
-            fields[tag].is_flexible = True
-        return fields
+            contents[tag] = self._taken(self._unsigned()) or b""
+        return contents
 
     def raw(self, size: int) -> bytes:
         """Return the next ``size`` bytes."""

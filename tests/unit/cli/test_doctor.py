@@ -34,8 +34,8 @@ def test_everything_is_looked_at_in_one_go(keeplast: Command, ready: Path) -> No
     run = keeplast("doctor", ready, "--json")
     assert (0, "") == (run.code, run.err)
     assert [
-        "keeplast", "kernels", "Java", "pyspark", "extra s3", "extra tier", "directory", "rights",
-        "lock", "disk", "policies",
+        "keeplast", "kernels", "Java", "pyspark", "extra s3", "extra tier", "extra cluster",
+        "directory", "rights", "lock", "disk", "policies",
     ] == [*states(run)]  # fmt: skip
     assert "nothing is in the way" == keeplast("doctor", ready).out.splitlines()[-1]
 

@@ -23,7 +23,10 @@ NARROW = {
 }  # fmt: skip
 """Options that choose partitions, resources or what is shown. A new option is put here, or gets a
 row: somebody has decided."""
-READING = {"inspect", "status", "verify", "pack", "demo", "receipt show", "config list"}
+READING = {
+    "attach check", "attach status", "config list", "demo", "inspect", "pack", "receipt show",
+    "status", "verify",
+}  # fmt: skip
 """Commands that change no log whatever they are told."""
 
 

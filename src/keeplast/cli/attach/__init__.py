@@ -1,0 +1,1 @@
+"""``keeplast attach``: tiered topics of a live Kafka cluster, one file a command."""

@@ -1,0 +1,79 @@
+"""``keeplast attach check``: whether tiered topics may be compacted where they lie."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keeplast.cli.attach.options import ClusterOptions, PolicyOptions
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.parameters import Json
+
+if TYPE_CHECKING:
+    from keeplast.cluster.check import AttachFinding
+    from keeplast.cluster.client import ClusterClient
+    from keeplast.cluster.facts import ClusterFacts
+
+
+@command(
+    first=("bootstrap_server", "topics", "command_config"),
+    example="keeplast attach check --bootstrap-server localhost:9092",
+)
+def check(cluster: ClusterOptions, settings: PolicyOptions, as_json: Json = False) -> Result:
+    """Say of each tiered topic whether it may be compacted from outside, and what to change.
+
+    Changes nothing; a principal that may describe and read is enough. What keeplast is to do with
+    a topic comes from its own settings, since the broker's policy stays `delete`; a topic that they
+    do not name is to be compacted. Exit code 1 when something refuses.
+    """
+    from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
+    from keeplast.cli.show.attach import check_parts
+    from keeplast.cli.show.output import print_result
+    from keeplast.cluster.check import Severity, check_cluster, check_topic
+
+    with cluster.connect() as client:
+        facts = client.read_facts(cluster.topics)
+        found = list(check_cluster(facts, cluster.bootstrap_server))
+        found += _metadata_findings(client, facts)
+    policy_of = _policies(settings, [each.name for each in facts.topics])
+    for topic in facts.topics:
+        found += check_topic(topic, policy_of[topic.name], cluster.bootstrap_server)
+    if not as_json:
+        print_result(*check_parts(facts, found))
+    refuses = any(each.severity is Severity.REFUSES for each in found)
+    return CHECK_FAILED if refuses else DONE, {
+        "cluster_id": facts.cluster_id,
+        "brokers": [each.broker_id for each in facts.brokers],
+        "topics": [each.name for each in facts.topics],
+        "findings": found,
+    }
+
+
+def _metadata_findings(client: ClusterClient, facts: ClusterFacts) -> list[AttachFinding]:
+    """Return what the metadata topic's records say against the topics of ``facts``."""
+    from keeplast.cli.show.attach import folding
+    from keeplast.cluster.check import check_faults, check_marks
+    from keeplast.cluster.metadata_log import fold_metadata, partitions_of
+
+    if facts.metadata_topic is None:
+        return []
+    chosen = partitions_of(facts.topics, facts.metadata_topic)
+    with folding() as progressed:
+        folded = fold_metadata(client, facts.metadata_topic, chosen, progressed)
+    names = {each.name for each in facts.topics}
+    return [*check_faults(folded.faults), *check_marks(folded.cache, names)]
+
+
+def _policies(options: PolicyOptions, topics: list[str]) -> dict[str, frozenset[str]]:
+    """Return what keeplast is asked to do with each topic."""
+    from keeplast.config.settings import PolicyOrigin
+    from keeplast.config.sources import read_spoken_settings
+    from keeplast.log.files import LocalFiles
+
+    settings = read_spoken_settings(LocalFiles(), options)
+    compact = frozenset({"compact"})
+    return {
+        name: compact
+        if settings.policy_origin(name) is PolicyOrigin.UNKNOWN
+        else settings.topic_config(name).cleanup_policy
+        for name in topics
+    }

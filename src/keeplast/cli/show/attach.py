@@ -1,0 +1,91 @@
+"""How a live cluster's tiered topics are shown."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.text import Text
+
+from keeplast.cli.show.output import stderr_console
+from keeplast.cli.show.rows import new_table
+from keeplast.cli.show.sizes import format_bytes
+from keeplast.cluster.check import AttachFinding, Severity
+from keeplast.cluster.facts import METADATA_TOPIC, ClusterFacts
+from keeplast.cluster.status import RemotePartitionStatus, SegmentSum
+from keeplast.model.escapes import printable
+
+
+@contextlib.contextmanager
+def folding() -> Iterator[Callable[[int], object]]:
+    """Show on a terminal how many records of the metadata topic were read."""
+    console = stderr_console()
+    if not console.is_terminal:
+        yield lambda count: None
+        return
+    with Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn(), console=console,
+        transient=True,
+    ) as progress:  # fmt: skip
+        task = progress.add_task(f"records of {METADATA_TOPIC}", total=None)
+        yield lambda count: progress.advance(task, count)
+
+
+def check_parts(facts: ClusterFacts, findings: Sequence[AttachFinding]) -> Iterator[RenderableType]:
+    """Yield what ``attach check`` says: a table of topics, then each finding with its remedy."""
+    count = len(facts.brokers)
+    yield f"cluster {facts.cluster_id}: {count} broker{'' if count == 1 else 's'}"
+    table = new_table("topic", ">partitions", "=verdict")
+    everywhere = _refusals(findings, None)
+    for topic in facts.topics:
+        refusals = everywhere + _refusals(findings, topic.name)
+        words = "may be attached" if refusals == 0 else f"refused: {refusals} below"
+        table.add_row(Text(printable(topic.name)), str(topic.partition_count), words)
+    if facts.topics:
+        yield table
+    else:
+        yield "no tiered topic; name one with --topic to see what it takes"
+    for each in findings:
+        who = "every topic" if each.topic is None else printable(each.topic)
+        yield ""
+        yield f"{each.severity.value} {who}: {printable(each.words)} ({each.rule})"
+        if each.remedy:
+            yield f"  {printable(each.remedy)}"
+
+
+def status_parts(
+    facts: ClusterFacts, found: Sequence[RemotePartitionStatus]
+) -> Iterator[RenderableType]:
+    """Yield what ``attach status`` says: a table of partitions, and the holes."""
+    table = new_table(
+        "partition", ">log", ">remote", ">served", ">compacted", ">hidden", ">copying", ">deleting"
+    )
+    for each in found:
+        remote = "" if each.remote_start is None else f"{each.remote_start}..{each.remote_end}"
+        sums = (each.served, each.compacted, each.hidden, each.copying, each.deleting)
+        table.add_row(
+            Text(printable(f"{each.topic}-{each.partition}")),
+            f"{each.log.start}..{each.log.end - 1}" if each.log.end > each.log.start else "empty",
+            remote,
+            *map(_sum_text, sums),
+        )
+    if not found:
+        yield f"cluster {facts.cluster_id}: no tiered topic"
+        return
+    yield table
+    for each in found:
+        for first, last in each.holes:
+            yield (
+                f"{printable(each.topic)}-{each.partition}: nothing serves offsets {first} to "
+                f"{last}; who reads them is sent elsewhere, or stops"
+            )
+
+
+def _sum_text(found: SegmentSum) -> str:
+    return "-" if found.count == 0 else f"{found.count}, {format_bytes(found.bytes)}"
+
+
+def _refusals(findings: Sequence[AttachFinding], topic: str | None) -> int:
+    return sum(each.severity is Severity.REFUSES and each.topic == topic for each in findings)

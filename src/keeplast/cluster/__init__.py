@@ -1,0 +1,1 @@
+"""A live Kafka cluster whose tiered topics are looked at from outside: client, metadata, rules."""

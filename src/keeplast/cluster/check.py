@@ -1,0 +1,262 @@
+"""Whether a tiered topic may be compacted from outside: the rules, one after the other.
+
+Pure: facts in, findings out. The rule: **a finding that refuses names what is lost without it** and
+the line to type, where there is one. Every rule was seen on brokers of 3.9.1 and 4.3.0, or follows
+from what they keep; attach.md sections 4, 5 and 8, tiering.md section 8.1.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from keeplast.cluster.facts import (
+    METADATA_TOPIC,
+    BrokerFacts,
+    ClusterFacts,
+    MetadataFault,
+    TopicFacts,
+)
+from keeplast.cluster.metadata_cache import ClusterCache
+from keeplast.cluster.status import is_compactors
+
+TESTED_VERSIONS = ("3.9.1", "4.3.0")
+METADATA_MANAGER = (
+    "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
+)
+LOCAL_STORAGE = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+AIVEN_STORAGE = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
+STORAGE_MANAGERS = (LOCAL_STORAGE, AIVEN_STORAGE)
+UNBOUNDED = (1 << 63) - 1
+NO_LIMIT = -1
+AS_TOTAL = -2
+
+
+class Severity(StrEnum):
+    """What a finding means for the topic."""
+
+    REFUSES = "refuses"
+    WARNS = "warns"
+
+
+@dataclass(frozen=True, slots=True)
+class AttachFinding:
+    """Something that stands in the way of ``topic``, or of all of them when it is None.
+
+    ``remedy`` is a line to type, or what to do in words; empty where nothing helps.
+    """
+
+    rule: str
+    severity: Severity
+    topic: str | None
+    words: str
+    remedy: str = ""
+
+
+def check_cluster(facts: ClusterFacts, address: str) -> Iterator[AttachFinding]:
+    """Yield what stands in the way of every topic: brokers, and the metadata topic's settings."""
+    for broker in facts.brokers:
+        yield from _check_broker(broker)
+    if facts.metadata_topic is None:
+        yield _refuse(
+            "metadata-topic", None,
+            f"there is no {METADATA_TOPIC}: nothing was ever copied to a remote tier here",
+        )  # fmt: skip
+    else:
+        yield from _check_metadata_topic(facts.metadata_topic, len(facts.brokers), address)
+
+
+def check_faults(faults: Iterable[MetadataFault]) -> Iterator[AttachFinding]:
+    """Yield what was found in the metadata topic's records."""
+    for each in faults:
+        where = f"partition {each.partition} of {METADATA_TOPIC}, offset {each.offset}"
+        yield _refuse(
+            "metadata-record", None,
+            f"{where}: {each.problem}; brokers that start cannot follow it, and neither can "
+            "keeplast",
+        )  # fmt: skip
+
+
+def check_marks(cache: ClusterCache, topics: Collection[str]) -> Iterator[AttachFinding]:
+    """Yield the partitions of ``topics`` in which a compactor that nobody here knows announced."""
+    for partition, known in cache.partitions.items():
+        marked = [each for each in known.segments if is_compactors(each)]
+        if marked and partition.topic in topics:
+            yield _refuse(
+                "foreign-marks", partition.topic,
+                f"partition {partition.partition} has {len(marked)} segments that a compactor "
+                "announced, of which no decision is known here; two compactors of one log undo "
+                "each other",
+            )  # fmt: skip
+
+
+def check_topic(topic: TopicFacts, policy: frozenset[str], address: str) -> Iterator[AttachFinding]:
+    """Yield what stands in the way of ``topic``, of which keeplast is asked for ``policy``."""
+    name, settings = topic.name, topic.settings
+
+    def alter(setting: str) -> str:
+        return _alter(address, name, setting)
+
+    if not topic.is_tiered:
+        yield _refuse(
+            "not-tiered", name, "remote.storage.enable is not true: it has no remote tier",
+            alter("remote.storage.enable=true"),
+        )  # fmt: skip
+        return
+    if settings.get("cleanup.policy") != "delete":
+        yield _refuse(
+            "cleanup-policy", name,
+            f"cleanup.policy is {settings.get('cleanup.policy')}: brokers copy only what they do "
+            "not compact themselves. First lift the retention, or what is old is deleted",
+            f"{alter('retention.ms=-1,retention.bytes=-1')} && {alter('cleanup.policy=delete')}",
+        )  # fmt: skip
+    yield from _check_retention(topic, policy, alter("retention.ms=-1"))
+    if _number(topic, "retention.bytes") != NO_LIMIT:
+        yield _refuse(
+            "retention-bytes", name,
+            "retention.bytes is set: 3.9 counts replaced segments too and deletes live data",
+            alter("retention.bytes=-1"),
+        )  # fmt: skip
+    if _number(topic, "segment.ms") >= UNBOUNDED:
+        yield _refuse(
+            "segment-ms", name,
+            "segment.ms is unbounded: the last segment of a quiet partition is never copied, and "
+            "an overwritten value in it never goes",
+            alter("segment.ms=604800000"),
+        )  # fmt: skip
+    if settings.get("unclean.leader.election.enable") == "true":
+        yield _refuse(
+            "unclean-election", name,
+            "unclean.leader.election.enable is true: a leader that lacks offsets writes them anew, "
+            "with other records than those that were compacted",
+            alter("unclean.leader.election.enable=false"),
+        )  # fmt: skip
+    if settings.get("remote.log.copy.disable") == "true":
+        yield _refuse(
+            "copy-disabled", name,
+            "remote.log.copy.disable is true: nothing new reaches the remote tier",
+            alter("remote.log.copy.disable=false"),
+        )  # fmt: skip
+    if _number(topic, "local.retention.ms") == AS_TOTAL == _number(topic, "local.retention.bytes"):
+        yield AttachFinding(
+            "local-retention", Severity.WARNS, name,
+            "local.retention.ms and .bytes have their defaults: with unlimited retention brokers "
+            "keep every local segment, and go on serving what is not compacted",
+            alter("local.retention.ms=86400000"),
+        )  # fmt: skip
+
+
+def _check_retention(
+    topic: TopicFacts, policy: frozenset[str], remedy: str
+) -> Iterator[AttachFinding]:
+    retention_ms = _number(topic, "retention.ms")
+    if retention_ms == NO_LIMIT:
+        return
+    if policy == frozenset({"compact"}):
+        yield _refuse(
+            "retention-ms", topic.name,
+            f"retention.ms is {retention_ms}: brokers delete the last value of a key that nobody "
+            "wrote for so long; lift it, or ask keeplast for cleanup.policy=compact,delete",
+            remedy,
+        )  # fmt: skip
+    else:
+        yield AttachFinding(
+            "retention-ms", Severity.WARNS, topic.name,
+            f"retention.ms is {retention_ms}: a merged segment goes when its youngest record is "
+            "old enough, and one without records at once",
+        )  # fmt: skip
+
+
+def _check_broker(broker: BrokerFacts) -> Iterator[AttachFinding]:
+    settings = broker.settings
+    who = f"broker {broker.broker_id}"
+    if settings.get("remote.log.storage.system.enable") != "true":
+        yield _refuse(
+            "tier-off", None, f"{who}: remote.log.storage.system.enable is not true",
+            "set it in server.properties and restart the broker",
+        )  # fmt: skip
+    manager = settings.get("remote.log.metadata.manager.class.name")
+    if manager != METADATA_MANAGER:
+        yield _refuse(
+            "metadata-manager", None,
+            f"{who} keeps its remote metadata with {manager}; only Kafka's own topic is understood",
+        )  # fmt: skip
+    storage = settings.get("remote.log.storage.manager.class.name")
+    if storage not in STORAGE_MANAGERS:
+        yield _refuse(
+            "storage-manager", None,
+            f"{who} stores segments with {storage}; known are {', '.join(STORAGE_MANAGERS)}",
+        )  # fmt: skip
+    # 4.x has no such setting, and no broker tells a client its release.
+    protocol = settings.get("inter.broker.protocol.version")
+    if protocol is not None and not protocol.startswith("3.9"):
+        yield _refuse(
+            "broker-version", None,
+            f"{who} speaks {protocol}; tested are {' and '.join(TESTED_VERSIONS)}",
+            "update the brokers",
+        )  # fmt: skip
+
+
+def _check_metadata_topic(
+    topic: TopicFacts, broker_count: int, address: str
+) -> Iterator[AttachFinding]:
+    settings = topic.settings
+
+    def alter(setting: str) -> str:
+        return _alter(address, METADATA_TOPIC, setting)
+
+    if settings.get("cleanup.policy") != "delete":
+        yield _refuse(
+            "metadata-policy", None,
+            f"{METADATA_TOPIC} has cleanup.policy={settings.get('cleanup.policy')}: records "
+            "without a key are refused there, and a later one hides what brokers must read",
+            alter("cleanup.policy=delete"),
+        )  # fmt: skip
+    for key in ("retention.ms", "retention.bytes"):
+        if _number(topic, key) != NO_LIMIT:
+            yield _refuse(
+                "metadata-retention", None,
+                f"{METADATA_TOPIC} has {key}={settings.get(key)}: a segment whose record expires "
+                "is gone for a broker that restarts",
+                alter(f"{key}=-1"),
+            )  # fmt: skip
+    if settings.get("unclean.leader.election.enable") == "true":
+        yield _refuse(
+            "metadata-unclean", None,
+            f"{METADATA_TOPIC} allows unclean leaders: an acknowledged swap may be lost after its "
+            "sources are deleted",
+            alter("unclean.leader.election.enable=false"),
+        )  # fmt: skip
+    if broker_count > 1 and topic.replicas < 2:
+        yield _refuse(
+            "metadata-replicas", None,
+            f"{METADATA_TOPIC} has a partition in one replica on {broker_count} brokers: with its "
+            "disk the remote tier of every topic is lost",
+            "raise it to three replicas with kafka-reassign-partitions",
+        )  # fmt: skip
+    if broker_count > 1 and _number(topic, "min.insync.replicas") < 2:
+        yield _refuse(
+            "metadata-min-isr", None,
+            f"{METADATA_TOPIC} has min.insync.replicas below 2: what one broker acknowledged alone "
+            "can be lost",
+            alter("min.insync.replicas=2"),
+        )  # fmt: skip
+
+
+def _number(topic: TopicFacts, key: str) -> int:
+    """Return a setting; one that the broker does not have is as if it had no limit."""
+    value = topic.settings.get(key)
+    return NO_LIMIT if value is None else int(value)
+
+
+def _refuse(rule: str, topic: str | None, words: str, remedy: str = "") -> AttachFinding:
+    return AttachFinding(rule, Severity.REFUSES, topic, words, remedy)
+
+
+def _alter(address: str, topic: str, settings: str) -> str:
+    return (
+        f"kafka-configs.sh --bootstrap-server {shlex.quote(address)} --alter --entity-type topics "
+        f"--entity-name {shlex.quote(topic)} --add-config {settings}"
+    )

@@ -1,0 +1,277 @@
+"""The only home of a Kafka client: topics, settings, offsets and the records of the metadata topic.
+
+The rule: **nothing is written to the cluster here**, no group is joined and no offset committed; a
+principal that may describe and read is enough. Every call has a time limit. Errors name what was
+asked for and, where the cluster refuses it, the permission that is missing; they never carry a
+setting's value.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+
+from keeplast.cluster.facts import (
+    METADATA_TOPIC,
+    BrokerFacts,
+    ClusterFacts,
+    OffsetRange,
+    TopicFacts,
+)
+from keeplast.errors import InvalidError, RefusedError, UnavailableError, installing
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+    from confluent_kafka.admin import AdminClient
+
+TIMEOUT_SECONDS = 15.0
+WAIT_SECONDS = 0.25
+WAITS_MAX = 240
+RECORDS_AT_ONCE = 10_000
+_GROUP = "keeplast-attach"
+_UNAUTHORIZED = {
+    "TOPIC_AUTHORIZATION_FAILED": "Describe, DescribeConfigs and Read on the topic",
+    "CLUSTER_AUTHORIZATION_FAILED": "Describe and DescribeConfigs on the cluster",
+    "GROUP_AUTHORIZATION_FAILED": f"Read on the group {_GROUP}",
+}
+_UNREACHED = frozenset(
+    {"_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_SSL", "_AUTHENTICATION"}
+)
+_ID = struct.Struct(">qq")
+# The client's own lines would say addresses and settings; what matters comes as an error.
+_SILENT = logging.getLogger("keeplast.cluster.client")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataValue:
+    """A record of the metadata topic; ``value`` is None where a producer sent none."""
+
+    offset: int
+    value: bytes | None
+
+
+class ClusterClient:
+    """A connection to a live cluster, to look at it."""
+
+    def __init__(self, bootstrap_servers: str, settings: Mapping[str, str] | None = None) -> None:
+        """Connect lazily; ``settings`` are those of :mod:`keeplast.cluster.client_properties`.
+
+        InvalidError when the client is not installed or cannot use a setting.
+        """
+        try:
+            from confluent_kafka import KafkaException
+            from confluent_kafka.admin import AdminClient
+        except ImportError as error:
+            raise InvalidError(
+                f"a live cluster needs the package confluent-kafka; {installing('cluster')}"
+            ) from error
+        self._address = bootstrap_servers
+        self._settings: dict[str, str | int | float | bool] = {
+            "log_level": 0, **(settings or {}), "bootstrap.servers": bootstrap_servers,
+        }  # fmt: skip
+        try:
+            self._admin: AdminClient = AdminClient(self._settings, logger=_SILENT)
+        except KafkaException as error:
+            # The client's text may repeat the value that it cannot use.
+            raise InvalidError(
+                "the client cannot use a setting; check the file of --command-config. "
+                f"code={_code(error)}"
+            ) from None
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Hang up; the client has no more to end than its threads, which end with it."""
+
+    def read_facts(self, topics: Sequence[str] = ()) -> ClusterFacts:
+        """Return the cluster with ``topics``, or with every tiered topic when none is named.
+
+        InvalidError when a named topic does not exist, RefusedError when a permission is missing,
+        UnavailableError when the cluster does not answer.
+        """
+        listing = self._asked(
+            "the list of topics",
+            lambda: self._admin.list_topics(timeout=TIMEOUT_SECONDS),
+        )
+        missing = sorted(set(topics) - set(listing.topics))
+        if missing:
+            raise InvalidError(f"no such topic in the cluster. topics={missing}")
+        cluster = self._future("the cluster", self._admin.describe_cluster())
+        names = list(topics) or [name for name in listing.topics if name != METADATA_TOPIC]
+        brokers = self._settings_of("BROKER", [str(each.id) for each in cluster.nodes])
+        wanted = {*names, METADATA_TOPIC} & set(listing.topics)
+        found = {each.name: each for each in self._topics(sorted(wanted))}
+        chosen = [found[name] for name in sorted(names)]
+        return ClusterFacts(
+            cluster.cluster_id,
+            tuple(BrokerFacts(int(name), values) for name, values in sorted(brokers.items())),
+            tuple(each for each in chosen if topics or each.is_tiered),
+            found.get(METADATA_TOPIC),
+        )
+
+    def read_ranges(self, topic: TopicFacts) -> list[OffsetRange]:
+        """Return what each partition of ``topic`` holds, in order; errors as before."""
+        from confluent_kafka import TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        ends: list[list[int]] = []
+        specs: Any = OffsetSpec
+        for spec in (specs.earliest(), specs.latest()):
+            asked = {
+                TopicPartition(topic.name, each): spec for each in range(topic.partition_count)
+            }
+            answers = self._admin.list_offsets(asked, request_timeout=TIMEOUT_SECONDS)
+            by_partition = {
+                each.partition: self._future(f"offsets of {topic.name}", answer).offset
+                for each, answer in answers.items()
+            }
+            ends.append([by_partition[each] for each in range(topic.partition_count)])
+        return [OffsetRange(start, end) for start, end in zip(*ends, strict=True)]
+
+    def read_metadata(self, partition: int, held: OffsetRange) -> Iterator[MetadataValue | int]:
+        """Yield what a partition of the metadata topic holds in ``held``, in order of offset.
+
+        An offset alone stands for one without a record: a transaction's marker, or a record that
+        was removed. Reads uncommitted records, as brokers do. UnavailableError when nothing comes
+        for a minute.
+        """
+        from confluent_kafka import Consumer, TopicPartition
+
+        if held.start >= held.end:
+            return
+        settings = {
+            **self._settings,
+            "group.id": _GROUP,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_uncommitted",
+            "auto.offset.reset": "error",
+        }
+        consumer = Consumer(settings, logger=_SILENT)
+        try:
+            consumer.assign([TopicPartition(METADATA_TOPIC, partition, held.start)])
+            expected = held.start
+            silent = 0
+            while expected < held.end:
+                # One more than is left: the end is a message too, and ends the wait.
+                wanted = min(held.end - expected + 1, RECORDS_AT_ONCE)
+                messages = consumer.consume(wanted, timeout=WAIT_SECONDS)
+                silent = 0 if messages else silent + 1
+                if silent > WAITS_MAX:
+                    raise UnavailableError(
+                        f"the cluster sends nothing. topic={METADATA_TOPIC} partition={partition} "
+                        f"offset={expected}"
+                    )
+                for message in messages:
+                    error = message.error()
+                    if error is not None and not _is_end(error):
+                        self._raise(f"{METADATA_TOPIC}-{partition}", error)
+                    offset = message.offset() or 0
+                    if error is not None and offset < held.end:
+                        raise UnavailableError(
+                            f"the metadata topic ends before its end; look again. "
+                            f"partition={partition} offset={offset} end={held.end}"
+                        )
+                    yield from range(expected, min(offset, held.end))
+                    if error is None and offset < held.end:
+                        raw: Any = message.value()
+                        yield MetadataValue(offset, raw)
+                    expected = max(expected, offset + (error is None))
+        finally:
+            consumer.close()
+
+    def _topics(self, names: Sequence[str]) -> Iterator[TopicFacts]:
+        from confluent_kafka import TopicCollection
+
+        if not names:
+            return
+        described = self._admin.describe_topics(
+            TopicCollection(list(names)), request_timeout=TIMEOUT_SECONDS
+        )
+        settings = self._settings_of("TOPIC", names)
+        for name in names:
+            found = self._future(f"topic {name}", described[name])
+            yield TopicFacts(
+                name,
+                _id_bytes(found.topic_id),
+                len(found.partitions),
+                min((len(each.replicas) for each in found.partitions), default=0),
+                settings[name],
+            )
+
+    def _settings_of(self, kind: str, names: Iterable[str]) -> dict[str, dict[str, str | None]]:
+        from confluent_kafka.admin import ConfigResource
+
+        resources = [ConfigResource(ConfigResource.Type[kind], name) for name in names]
+        answers = self._admin.describe_configs(resources, request_timeout=TIMEOUT_SECONDS)
+        return {
+            each.name: {
+                name: entry.value
+                for name, entry in self._future(
+                    f"the settings of {kind.lower()} {each.name}", answer
+                ).items()
+            }
+            for each, answer in answers.items()
+        }
+
+    def _future(self, what: str, answer: Future[Answer]) -> Answer:
+        return self._asked(what, lambda: answer.result(TIMEOUT_SECONDS))
+
+    def _asked(self, what: str, ask: Callable[[], Answer]) -> Answer:
+        from confluent_kafka import KafkaException
+
+        try:
+            return ask()
+        except KafkaException as error:
+            self._raise(what, error.args[0])
+        except TimeoutError:
+            raise UnavailableError(
+                f"the cluster does not answer in time; try again. asked={what} "
+                f"bootstrap_servers={self._address}"
+            ) from None
+
+    def _raise(self, what: str, error: KafkaError) -> NoReturn:
+        right = _UNAUTHORIZED.get(error.name())
+        if right is not None:
+            raise RefusedError(
+                f"the principal may not do that; it needs {right} (kafka-acls --add). asked={what}"
+            )
+        if error.name() in _UNREACHED:
+            raise UnavailableError(
+                "no broker answers; check --bootstrap-server, and --command-config where the "
+                f"listener asks for SSL or SASL. bootstrap_servers={self._address} asked={what} "
+                f"error={error.name()}"
+            )
+        raise UnavailableError(
+            f"the cluster does not answer as it should. asked={what} error={error.name()} "
+            f"bootstrap_servers={self._address}"
+        )
+
+
+def _id_bytes(found: Any) -> bytes:
+    """Return the 16 bytes of the client's id, which tells its halves as signed numbers."""
+    return _ID.pack(found.get_most_significant_bits(), found.get_least_significant_bits())
+
+
+def _is_end(error: KafkaError) -> bool:
+    return error.name() == "_PARTITION_EOF"
+
+
+def _code(error: Exception) -> str:
+    first: Any = error.args[0]
+    return str(first.name())

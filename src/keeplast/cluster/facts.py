@@ -1,0 +1,59 @@
+"""What was read of a live cluster, as values; nothing here talks to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+METADATA_TOPIC = "__remote_log_metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFacts:
+    """A broker, and its settings by name; one that is not said (a password) has the value None."""
+
+    broker_id: int
+    settings: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic; ``replicas`` is the least number of replicas of one of its partitions."""
+
+    name: str
+    topic_id: bytes
+    partition_count: int
+    replicas: int
+    settings: Mapping[str, str | None]
+
+    @property
+    def is_tiered(self) -> bool:
+        """Return whether its segments are copied to the remote tier."""
+        return self.settings.get("remote.storage.enable") == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """What a partition's leader has: from ``start`` (inclusive) to ``end`` (exclusive)."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """A cluster, its brokers and topics; ``metadata_topic`` is None where there is none."""
+
+    cluster_id: str
+    brokers: tuple[BrokerFacts, ...]
+    topics: tuple[TopicFacts, ...]
+    metadata_topic: TopicFacts | None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataFault:
+    """Something in the metadata topic that stands in the way; ``offset`` is where it is."""
+
+    partition: int
+    offset: int
+    problem: str

@@ -1,0 +1,213 @@
+"""What a broker makes of ``__remote_log_metadata``: which segments it serves, and which it hides.
+
+The rule: **this is the brokers' own cache, defects included**. A segment counts because a broker
+would find it, not because it ought to. What a broker logs and drops is dropped here too and told;
+what ends a broker's reader for good is a :class:`~keeplast.errors.CorruptError`.
+
+For each leader epoch a broker keeps start offset -> segment. A segment that is finished takes the
+place of what starts at the same offset, and of those at the end that do not reach beyond it; it
+does not take away what starts later and reaches as far as it does. So a merge in the middle of a
+log hides its first source only, until the others are deleted (KAFKA-20932).
+
+Answers to ``RemoteLogMetadataCache``, ``RemoteLogLeaderEpochState`` and
+``RemoteLogSegmentState.isValidTransition`` of 3.9 and 4.3; tiering.md section 1.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from keeplast.errors import CorruptError
+from keeplast.format.identifier import encode_id
+from keeplast.format.remote_log_metadata import (
+    RemoteLogEvent,
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    RemoteLogSegmentState,
+    RemoteLogSegmentUpdate,
+    RemotePartitionDelete,
+    TopicIdPartition,
+)
+
+_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+_DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+_DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+_NEXT_STATES = {
+    None: {_STARTED},
+    _STARTED: {_STARTED, _FINISHED, _DELETING},
+    _FINISHED: {_FINISHED, _DELETING},
+    _DELETING: {_DELETING, _DELETED},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRange:
+    """Offsets, both inclusive, that a broker reads from ``segment`` in ``epoch``."""
+
+    epoch: int
+    start_offset: int
+    end_offset: int
+    segment: RemoteLogSegment
+
+
+@dataclass(slots=True)
+class _EpochMap:
+    """Start offset -> segment of one leader epoch; ``starts`` ascend."""
+
+    starts: list[int] = field(default_factory=list)
+    segments: dict[int, RemoteLogSegmentId] = field(default_factory=dict)
+    highest: int = -1
+
+    def put(self, start: int, end: int, name: RemoteLogSegmentId) -> None:
+        """Let ``name`` serve from ``start`` on, and take away what it covers at the end."""
+        while self.starts and self.starts[-1] >= start and self.highest <= end:
+            del self.segments[self.starts.pop()]
+        if start not in self.segments:
+            insort(self.starts, start)
+        self.segments[start] = name
+        self.highest = max(self.highest, end)
+
+    def remove(self, start: int, name: RemoteLogSegmentId) -> None:
+        """Take ``name`` away, unless something else serves from ``start`` on."""
+        if self.segments.get(start) == name:
+            del self.segments[start]
+            del self.starts[bisect_left(self.starts, start)]
+
+    def floor(self, offset: int) -> RemoteLogSegmentId | None:
+        """Return what serves from at most ``offset`` on."""
+        place = bisect_right(self.starts, offset)
+        return self.segments[self.starts[place - 1]] if place else None
+
+
+class PartitionCache:
+    """What a broker knows of one partition's remote log."""
+
+    def __init__(self) -> None:
+        self._segments: dict[RemoteLogSegmentId, RemoteLogSegment] = {}
+        self._epochs: dict[int, _EpochMap] = {}
+
+    @property
+    def segments(self) -> list[RemoteLogSegment]:
+        """Return every segment whose deletion has not ended, by start offset."""
+        return sorted(self._segments.values(), key=lambda each: each.start_offset)
+
+    def apply(self, event: RemoteLogSegment | RemoteLogSegmentUpdate) -> str | None:
+        """Take ``event`` in; return why a broker drops it, None when it does not.
+
+        CorruptError when the event ends the broker's reader.
+        """
+        known = self._segments.get(event.id)
+        if isinstance(event, RemoteLogSegment):
+            if event.state is not _STARTED:
+                raise _poison("a segment is announced in another state than the first", event.state)
+            if event.state not in _NEXT_STATES[None if known is None else known.state]:
+                return f"{_name(event.id)} is announced again"
+            self._segments[event.id] = event
+            return None
+        if known is None:
+            return f"{_name(event.id)} is not known"
+        if event.state not in _NEXT_STATES[known.state]:
+            return f"{_name(event.id)} goes from {known.state.name} to {event.state.name}"
+        if event.state is _STARTED:
+            raise _poison("a segment is updated to the first state", event.state)
+        self._move(
+            replace(
+                known,
+                broker_id=event.broker_id,
+                event_timestamp_ms=event.event_timestamp_ms,
+                custom_metadata=event.custom_metadata,
+                state=event.state,
+            )
+        )
+        return None
+
+    def lookup(self, epoch: int, offset: int) -> RemoteLogSegment | None:
+        """Return the segment that a broker reads ``offset`` from in ``epoch``, None for a hole."""
+        entries = self._epochs.get(epoch)
+        name = None if entries is None else entries.floor(offset)
+        if name is None:
+            return None
+        segment = self._segments[name]
+        ends = {at: end for at, _, end in epoch_ranges(segment)}
+        return segment if offset <= ends[epoch] else None
+
+    def served(self) -> list[ServedRange]:
+        """Return what is read from which segment, by epoch and offset; ranges do not overlap."""
+        return [each for epoch in sorted(self._epochs) for each in self._served_in(epoch)]
+
+    def holes(self, log_start_offset: int) -> list[tuple[int, int]]:
+        """Return offsets, first and last inclusive, that nothing serves though it should.
+
+        They lie from ``log_start_offset`` on and before the last segment that is copied whole.
+        """
+        found: list[tuple[int, int]] = []
+        expected = log_start_offset
+        for each in sorted(self.served(), key=lambda each: each.start_offset):
+            if each.start_offset > expected:
+                found.append((expected, each.start_offset - 1))
+            expected = max(expected, each.end_offset + 1)
+        ends = [each.end_offset for each in self._segments.values() if each.state is not _STARTED]
+        if ends and max(ends) >= expected:
+            found.append((expected, max(ends)))
+        return found
+
+    def _served_in(self, epoch: int) -> Iterator[ServedRange]:
+        entries = self._epochs[epoch]
+        for place, start in enumerate(entries.starts):
+            segment = self._segments[entries.segments[start]]
+            end = next(end for at, _, end in epoch_ranges(segment) if at == epoch)
+            if place + 1 < len(entries.starts):
+                end = min(end, entries.starts[place + 1] - 1)
+            if end >= start:
+                yield ServedRange(epoch, start, end, segment)
+
+    def _move(self, segment: RemoteLogSegment) -> None:
+        for epoch, start, end in epoch_ranges(segment):
+            entries = self._epochs.setdefault(epoch, _EpochMap())
+            if segment.state is _FINISHED:
+                entries.put(start, end, segment.id)
+            elif segment.state is _DELETING:
+                entries.remove(start, segment.id)
+        if segment.state is _DELETED:
+            del self._segments[segment.id]
+        else:
+            self._segments[segment.id] = segment
+
+
+class ClusterCache:
+    """What brokers know of every partition that some partitions of the metadata topic tell of."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[TopicIdPartition, PartitionCache] = {}
+
+    def apply(self, event: RemoteLogEvent) -> str | None:
+        """Take ``event`` in; return why a broker drops it, None when it does not.
+
+        CorruptError when it ends the broker's reader, or when what follows it would.
+        """
+        if isinstance(event, RemotePartitionDelete):
+            raise _poison("a partition's whole remote log is deleted", event.state)
+        return self.partitions.setdefault(event.id.partition, PartitionCache()).apply(event)
+
+
+def epoch_ranges(segment: RemoteLogSegment) -> Iterator[tuple[int, int, int]]:
+    """Yield epoch, first and last offset (inclusive) of each epoch of ``segment``, ascending."""
+    epochs = sorted((each.epoch, each.start_offset) for each in segment.epochs)
+    for place, (epoch, start) in enumerate(epochs):
+        is_last = place + 1 == len(epochs)
+        yield epoch, start, segment.end_offset if is_last else epochs[place + 1][1] - 1
+
+
+def _poison(problem: str, state: object) -> CorruptError:
+    return CorruptError(
+        f"{problem}: brokers that read it stop reading",
+        expected="what a broker writes",
+        found=getattr(state, "name", state),
+    )
+
+
+def _name(name: RemoteLogSegmentId) -> str:
+    return f"segment {encode_id(name.segment_id)}"

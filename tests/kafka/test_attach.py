@@ -1,0 +1,322 @@
+"""What is said of a live cluster's tiered topics is what its brokers do.
+
+A broker with Kafka's own file-system tier copies segments; the fold of its metadata topic must name
+exactly the objects that are there, every record must come back byte for byte, and each rule must
+refuse when its setting is changed. What a compactor would announce is sent by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from keeplast.cluster.client import ClusterClient, MetadataValue
+from keeplast.cluster.facts import METADATA_TOPIC, TopicFacts
+from keeplast.cluster.metadata_log import fold_metadata
+from keeplast.cluster.status import name_of, partition_status
+from keeplast.format.identifier import decode_id, encode_id
+from keeplast.format.murmur2 import metadata_partition
+from keeplast.format.remote_log_metadata import (
+    EpochStart,
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    RemoteLogSegmentState,
+    RemoteLogSegmentUpdate,
+    decode,
+    encode,
+)
+from tests.kafka.broker import VERSIONS, Broker
+
+pytestmark = pytest.mark.kafka
+
+TOPIC, OTHER = "orders", "payments"
+PARTITIONS = 3
+WAIT_SECONDS = 120.0
+SEGMENT_BYTES = "40000"
+OBJECT = re.compile(r"(\d{20})-(.{22})\.log\Z")
+MARK = -1001
+
+
+def tier_settings(version: str, root: Path) -> dict[str, str]:
+    settings = {
+        "log.cleaner.enable": "false",
+        "log.initial.task.delay.ms": "500",
+        "log.retention.check.interval.ms": "500",
+        "remote.log.storage.system.enable": "true",
+        "remote.log.metadata.manager.class.name": "org.apache.kafka.server.log.remote.metadata."
+        "storage.TopicBasedRemoteLogMetadataManager",
+        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+        "remote.log.metadata.manager.impl.prefix": "rlmm.config.",
+        "remote.log.storage.manager.impl.prefix": "rsm.config.",
+        "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage."
+        "LocalTieredStorage",
+        "rsm.config.dir": str(root / "remote"),
+        "rsm.config.delete.on.close": "false",
+        "remote.log.manager.task.interval.ms": "500",
+        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": str(PARTITIONS),
+        "rlmm.config.remote.log.metadata.initialization.retry.interval.ms": "300",
+    }
+    if version.startswith("4"):
+        settings["rlmm.config.remote.log.metadata.topic.min.isr"] = "1"
+    return settings
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
+    root = tmp_path_factory.mktemp("tiered")
+    with Broker(request.param, root, tier_settings(request.param, root)) as running:
+        create(running, TOPIC, 2)
+        create(running, OTHER, 1)
+        fill(running, TOPIC, 0, 3000)
+        fill(running, TOPIC, 1, 1000)
+        wait_until_copied(running)
+        yield running
+
+
+def create(broker: Broker, topic: str, partitions: int) -> None:
+    size = "segment.bytes" if broker.version.startswith("3") else "internal.segment.bytes"
+    config = {
+        "remote.storage.enable": "true", "cleanup.policy": "delete", "retention.ms": "-1",
+        "retention.bytes": "-1", "local.retention.bytes": "1", size: SEGMENT_BYTES,
+    }  # fmt: skip
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    created = admin.create_topics([NewTopic(topic, partitions, 1, config=config)])
+    created[topic].result(WAIT_SECONDS)
+
+
+def fill(broker: Broker, topic: str, partition: int, count: int) -> None:
+    producer = Producer({"bootstrap.servers": broker.address, "batch.size": 4000})
+    for number in range(count):
+        producer.produce(topic, key=f"k{number % 50}", value="v" * 100, partition=partition)
+    assert 0 == producer.flush(WAIT_SECONDS)
+
+
+def alter(broker: Broker, topic: str, key: str, value: str | None) -> None:
+    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    resource = ConfigResource(
+        ResourceType.TOPIC, topic,
+        incremental_configs=[ConfigEntry(key, value or "", incremental_operation=operation)],
+    )  # fmt: skip
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    for answer in admin.incremental_alter_configs([resource]).values():
+        answer.result(WAIT_SECONDS)
+
+
+def attach(broker: Broker, *arguments: str, expected: int = 0) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "keeplast", "attach", *arguments,
+         "--bootstrap-server", broker.address, "--json"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert expected == done.returncode, done.stdout + done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def facts_of(client: ClusterClient, topic: str) -> tuple[TopicFacts, TopicFacts]:
+    facts = client.read_facts([topic])
+    assert facts.metadata_topic is not None
+    return facts.topics[0], facts.metadata_topic
+
+
+def objects(broker: Broker, topic: str, partition: int) -> dict[bytes, tuple[int, int]]:
+    """Return start offset and size of every log object of a partition, by segment id."""
+    found = {}
+    root = broker.root / "remote" / "kafka-tiered-storage"
+    for path in root.glob(f"{topic}-{partition}-*/*.log"):
+        match = OBJECT.match(path.name)
+        assert match is not None, path
+        found[decode_id(match[2])] = int(match[1]), path.stat().st_size
+    return found
+
+
+def wait_until_copied(broker: Broker) -> None:
+    """Wait until the remote tier has all but the active segment of each partition."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    with ClusterClient(broker.address) as client:
+        while time.monotonic() < deadline:
+            topic, metadata = facts_of_now(client)
+            if topic is not None and metadata is not None:
+                folded = fold_metadata(client, metadata, range(metadata.partition_count))
+                found = [
+                    partition_status(topic, n, log, folded.cache.partitions.get(name_of(topic, n)))
+                    for n, log in enumerate(client.read_ranges(topic))
+                ]
+                locals_ = [len(list((broker.data / f"{TOPIC}-{n}").glob("*.log"))) for n in (0, 1)]
+                served = [each.served.count for each in found]
+                if (
+                    [1, 1] == locals_
+                    and min(served) > 1
+                    and not any(each.copying.count for each in found)
+                ):
+                    return
+            time.sleep(0.3)
+    raise AssertionError("nothing was copied to the remote tier")
+
+
+def facts_of_now(client: ClusterClient) -> tuple[TopicFacts | None, TopicFacts | None]:
+    facts = client.read_facts([TOPIC])
+    return facts.topics[0], facts.metadata_topic
+
+
+def values(client: ClusterClient, metadata: TopicFacts) -> Iterator[bytes]:
+    for partition, held in enumerate(client.read_ranges(metadata)):
+        for each in client.read_metadata(partition, held):
+            assert isinstance(each, MetadataValue)
+            assert each.value is not None
+            yield each.value
+
+
+def test_every_record_of_a_broker_comes_back_byte_for_byte(broker: Broker) -> None:
+    with ClusterClient(broker.address) as client:
+        _, metadata = facts_of(client, TOPIC)
+        found = list(values(client, metadata))
+    assert found == [encode(decode(each)) for each in found]
+    kinds = {type(decode(each)) for each in found}
+    assert {RemoteLogSegment, RemoteLogSegmentUpdate} == kinds
+
+
+def test_what_is_served_is_what_lies_in_the_remote_tier(broker: Broker) -> None:
+    with ClusterClient(broker.address) as client:
+        topic, metadata = facts_of(client, TOPIC)
+        folded = fold_metadata(client, metadata, range(metadata.partition_count))
+        for number in (0, 1):
+            cache = folded.cache.partitions[name_of(topic, number)]
+            served = {
+                each.segment.id.segment_id: (each.segment.start_offset, each.segment.size_bytes)
+                for each in cache.served()
+            }
+            assert objects(broker, TOPIC, number) == served
+            assert [] == cache.holes(0)
+    assert [] == folded.faults
+
+
+def test_status_adds_up(broker: Broker) -> None:
+    document = attach(broker, "status", "--topic", TOPIC)
+    assert [0, 1] == [each["partition"] for each in document["partitions"]]
+    for each in document["partitions"]:
+        there = objects(broker, TOPIC, each["partition"])
+        assert len(there) == each["served"]["count"]
+        assert sum(size for _, size in there.values()) == each["served"]["bytes"]
+        assert 0 == each["log"]["start"] == each["remote_start"]
+        assert each["remote_end"] < each["log"]["end"]
+        assert [] == each["holes"]
+        assert 0 == each["compacted"]["count"] == each["hidden"]["count"]
+
+
+def test_both_topics_may_be_attached_and_a_topic_that_is_not_there_is_told(broker: Broker) -> None:
+    document = attach(broker, "check")
+    assert [TOPIC, OTHER] == document["topics"]
+    assert [] == [each for each in document["findings"] if each["severity"] == "refuses"]
+    told = attach(broker, "check", "--topic", "nowhere", expected=2)
+    assert "no such topic" in told["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [
+        ("retention.ms", "604800000", "retention-ms"),
+        ("retention.bytes", "1000000000", "retention-bytes"),
+        ("segment.ms", "9223372036854775807", "segment-ms"),
+        ("unclean.leader.election.enable", "true", "unclean-election"),
+    ],
+)
+def test_a_setting_that_would_lose_data_is_refused(
+    broker: Broker, key: str, value: str, rule: str
+) -> None:
+    alter(broker, OTHER, key, value)
+    try:
+        document = attach(broker, "check", "--topic", OTHER, expected=1)
+    finally:
+        alter(broker, OTHER, key, "-1" if key.startswith("retention") else None)
+    (found,) = [each for each in document["findings"] if each["severity"] == "refuses"]
+    assert (rule, OTHER) == (found["rule"], found["topic"])
+    assert found["remedy"].startswith("kafka-configs.sh --bootstrap-server 127.0.0.1:")
+
+
+def test_what_expires_may_be_attached_when_it_is_to_expire(broker: Broker, tmp_path: Path) -> None:
+    config = tmp_path / "wanted.toml"
+    config.write_text(f'[topic."{OTHER}"]\n"cleanup.policy" = "compact,delete"\n')
+    alter(broker, OTHER, "retention.ms", "604800000")
+    try:
+        document = attach(broker, "check", "--topic", OTHER, "--config-file", str(config))
+    finally:
+        alter(broker, OTHER, "retention.ms", "-1")
+    assert "retention-ms" in {each["rule"] for each in document["findings"]}
+
+
+def test_what_another_compactor_announced_is_told_and_refused(broker: Broker) -> None:
+    fill(broker, OTHER, 0, 10)
+    with ClusterClient(broker.address) as client:
+        topic, metadata = facts_of(client, OTHER)
+    name = RemoteLogSegmentId(name_of(topic, 0), bytes(range(16)))
+    announced = RemoteLogSegment(
+        id=name, start_offset=0, end_offset=5, broker_id=MARK, max_timestamp_ms=0,
+        event_timestamp_ms=0, epochs=(EpochStart(0, 0),), size_bytes=61, custom_metadata=None,
+        state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+    )  # fmt: skip
+    steps = [announced] + [
+        RemoteLogSegmentUpdate(
+            id=name, broker_id=MARK, event_timestamp_ms=0, custom_metadata=None, state=state
+        )
+        for state in (
+            RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+            RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
+        )
+    ]
+    copying = []
+    for step in steps:
+        send(broker, topic, metadata, encode(step))
+        document = attach(broker, "status", "--topic", OTHER)
+        (found,) = document["partitions"]
+        copying.append(found["copying"]["count"])
+        if step is announced:
+            refused = attach(broker, "check", "--topic", OTHER, expected=1)
+            assert "foreign-marks" in {each["rule"] for each in refused["findings"]}
+    assert [1, 0, 0] == copying
+    # A broker of 4.x may have ended the deletion by itself, and drops ours.
+    assert 0 == found["deleting"]["count"]
+    attach(broker, "check", "--topic", OTHER)
+
+
+def test_a_record_that_ends_brokers_readers_is_told_with_its_offset(broker: Broker) -> None:
+    """Last: nobody can take it back."""
+    with ClusterClient(broker.address) as client:
+        topic, metadata = facts_of(client, OTHER)
+        where = metadata_partition(topic.topic_id, 0, metadata.partition_count)
+        held = client.read_ranges(metadata)[where]
+    send(broker, topic, metadata, None)
+    document = attach(broker, "check", "--topic", OTHER, expected=1)
+    (found,) = [each for each in document["findings"] if each["rule"] == "metadata-record"]
+    assert f"partition {where} of {METADATA_TOPIC}, offset {held.end}: " in found["words"]
+    assert "null value" in found["words"]
+    refused = attach(broker, "status", "--topic", OTHER, expected=4)
+    assert f"offset={held.end}" in refused["error"]["message"]
+    assert encode_id(topic.topic_id) not in refused["error"]["message"]
+
+
+def send(broker: Broker, topic: TopicFacts, metadata: TopicFacts, value: bytes | None) -> None:
+    producer = Producer({"bootstrap.servers": broker.address, "acks": "all"})
+    where = metadata_partition(topic.topic_id, 0, metadata.partition_count)
+    producer.produce(METADATA_TOPIC, value=value, partition=where)
+    assert 0 == producer.flush(WAIT_SECONDS)

@@ -1,0 +1,104 @@
+"""``keeplast attach`` without a cluster: what is said before one answers, and how answers look."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from keeplast.cli.main import app
+from keeplast.cli.show.attach import check_parts, status_parts
+from keeplast.cluster.check import AttachFinding, Severity
+from keeplast.cluster.client import ClusterClient
+from keeplast.cluster.facts import BrokerFacts, ClusterFacts, OffsetRange, TopicFacts
+from keeplast.cluster.status import RemotePartitionStatus, SegmentSum
+from keeplast.errors import InvalidError, UnavailableError
+from tests.support.ports import free_port
+
+NONE = SegmentSum(0, 0)
+FACTS = ClusterFacts(
+    "abc",
+    (BrokerFacts(1, {}),),
+    (TopicFacts("orders", bytes(16), 2, 1, {}), TopicFacts("payments", bytes(16), 1, 1, {})),
+    None,
+)
+
+
+def shown(parts: object) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    for part in parts:  # type: ignore[attr-defined]
+        console.print(part, soft_wrap=True)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_finding_of_one_topic_leaves_the_others_be() -> None:
+    found = [
+        AttachFinding("retention-ms", Severity.REFUSES, "payments", "keys would go", "type this"),
+        AttachFinding("local-retention", Severity.WARNS, "orders", "nothing is saved"),
+    ]
+    text = shown(check_parts(FACTS, found))
+    assert "orders             2  may be attached" in text
+    assert "payments           1  refused: 1 below" in text
+    assert "refuses payments: keys would go (retention-ms)\n  type this" in text
+    assert "warns orders: nothing is saved (local-retention)" in text
+
+
+def test_a_finding_of_the_cluster_refuses_every_topic() -> None:
+    found = [AttachFinding("tier-off", Severity.REFUSES, None, "no tier")]
+    text = shown(check_parts(FACTS, found))
+    assert 2 == text.count("refused: 1 below")
+    assert "refuses every topic: no tier" in text
+
+
+def test_a_hole_is_told_below_the_table() -> None:
+    status = RemotePartitionStatus(
+        topic="orders", topic_id="x", partition=0, log=OffsetRange(0, 200), remote_start=50,
+        remote_end=149, served=SegmentSum(2, 2048), hidden=SegmentSum(1, 10), copying=NONE,
+        deleting=NONE, holes=((0, 49),), compacted=NONE,
+    )  # fmt: skip
+    text = shown(status_parts(FACTS, [status]))
+    assert "0..199" in text
+    assert "50..149" in text
+    assert "2, 2,048 B" in text
+    assert "orders-0: nothing serves offsets 0 to 49" in text
+
+
+def test_a_client_that_is_not_installed_is_told_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(InvalidError, match=r"needs the package confluent-kafka; .*cluster"):
+        ClusterClient("127.0.0.1:1")
+
+
+def test_a_cluster_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keeplast.cluster.client.TIMEOUT_SECONDS", 0.5)
+    address = f"127.0.0.1:{free_port()}"
+    with ClusterClient(address) as client, pytest.raises(UnavailableError) as caught:
+        client.read_facts()
+    assert "no broker answers; check --bootstrap-server" in str(caught.value)
+    assert address in str(caught.value)
+
+
+def test_a_setting_that_the_client_cannot_use_is_not_repeated() -> None:
+    with pytest.raises(InvalidError) as caught:
+        ClusterClient("127.0.0.1:1", {"security.protocol": "hunter2"})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["check", "status"])
+def test_a_file_of_properties_that_is_not_there_is_a_mistake_of_the_call(
+    name: str, tmp_path: Path
+) -> None:
+    missing = tmp_path / "client.properties"
+    result = CliRunner().invoke(
+        app,
+        ["attach", name, "--bootstrap-server", "127.0.0.1:1", "--command-config", str(missing)],
+    )
+    assert 2 == result.exit_code
+    assert f"--command-config={missing}" in result.output

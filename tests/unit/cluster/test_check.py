@@ -1,0 +1,188 @@
+"""The rules by which a tiered topic of a live cluster may be compacted from outside, or not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from keeplast.cluster.check import (
+    AIVEN_STORAGE,
+    LOCAL_STORAGE,
+    METADATA_MANAGER,
+    AttachFinding,
+    Severity,
+    check_cluster,
+    check_faults,
+    check_topic,
+)
+from keeplast.cluster.facts import (
+    METADATA_TOPIC,
+    BrokerFacts,
+    ClusterFacts,
+    MetadataFault,
+    TopicFacts,
+)
+
+ADDRESS = "broker:9092"
+COMPACT, BOTH = frozenset({"compact"}), frozenset({"compact", "delete"})
+TOPIC = TopicFacts(
+    "orders",
+    bytes(16),
+    3,
+    3,
+    {
+        "remote.storage.enable": "true",
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "segment.ms": "604800000",
+        "unclean.leader.election.enable": "false",
+        "remote.log.copy.disable": "false",
+        "local.retention.ms": "86400000",
+        "local.retention.bytes": "-2",
+    },
+)
+METADATA = TopicFacts(
+    METADATA_TOPIC,
+    bytes(16),
+    50,
+    3,
+    {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "unclean.leader.election.enable": "false",
+        "min.insync.replicas": "2",
+    },
+)
+BROKER = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.metadata.manager.class.name": METADATA_MANAGER,
+    "remote.log.storage.manager.class.name": AIVEN_STORAGE,
+}
+CLUSTER = ClusterFacts(
+    "cluster", tuple(BrokerFacts(each, BROKER) for each in (1, 2, 3)), (TOPIC,), METADATA
+)
+
+
+def changed(topic: TopicFacts, key: str, value: str | None) -> TopicFacts:
+    return replace(topic, settings={**topic.settings, key: value})
+
+
+def refusals(found: list[AttachFinding]) -> list[str]:
+    return [each.rule for each in found if each.severity is Severity.REFUSES]
+
+
+def test_a_topic_as_it_should_be_has_no_finding() -> None:
+    assert [] == list(check_topic(TOPIC, COMPACT, ADDRESS))
+    assert [] == list(check_cluster(CLUSTER, ADDRESS))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule", "remedy"),
+    [
+        ("remote.storage.enable", "false", "not-tiered", "remote.storage.enable=true"),
+        ("retention.ms", "604800000", "retention-ms", "retention.ms=-1"),
+        ("retention.bytes", "1", "retention-bytes", "retention.bytes=-1"),
+        ("segment.ms", str(2**63 - 1), "segment-ms", "segment.ms=604800000"),
+        (
+            "unclean.leader.election.enable",
+            "true",
+            "unclean-election",
+            "unclean.leader.election.enable=false",
+        ),
+        ("remote.log.copy.disable", "true", "copy-disabled", "remote.log.copy.disable=false"),
+    ],
+)
+def test_each_setting_that_loses_data_is_refused_with_the_line_to_type(
+    key: str, value: str, rule: str, remedy: str
+) -> None:
+    (found,) = check_topic(changed(TOPIC, key, value), COMPACT, ADDRESS)
+    assert (rule, Severity.REFUSES, "orders") == (found.rule, found.severity, found.topic)
+    assert found.remedy == (
+        "kafka-configs.sh --bootstrap-server broker:9092 --alter --entity-type topics "
+        f"--entity-name orders --add-config {remedy}"
+    )
+
+
+def test_retention_is_lifted_before_the_policy_leaves_compact() -> None:
+    (found,) = check_topic(changed(TOPIC, "cleanup.policy", "compact"), COMPACT, ADDRESS)
+    assert "cleanup-policy" == found.rule
+    lift, leave = found.remedy.split(" && ")
+    assert lift.endswith("retention.ms=-1,retention.bytes=-1")
+    assert leave.endswith("cleanup.policy=delete")
+
+
+def test_a_topic_that_is_to_expire_may_have_a_retention() -> None:
+    (found,) = check_topic(changed(TOPIC, "retention.ms", "1000"), BOTH, ADDRESS)
+    assert ("retention-ms", Severity.WARNS) == (found.rule, found.severity)
+
+
+def test_local_copies_for_ever_are_warned_of() -> None:
+    topic = changed(TOPIC, "local.retention.ms", "-2")
+    (found,) = check_topic(topic, COMPACT, ADDRESS)
+    assert ("local-retention", Severity.WARNS) == (found.rule, found.severity)
+
+
+def test_a_name_that_a_shell_would_read_is_quoted() -> None:
+    topic = replace(changed(TOPIC, "retention.bytes", "1"), name="a;b c")
+    (found,) = check_topic(topic, COMPACT, "x y:9092")
+    assert "--entity-name 'a;b c'" in found.remedy
+    assert "--bootstrap-server 'x y:9092'" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [
+        ("cleanup.policy", "compact", "metadata-policy"),
+        ("cleanup.policy", "compact,delete", "metadata-policy"),
+        ("retention.ms", "604800000", "metadata-retention"),
+        ("retention.bytes", "5", "metadata-retention"),
+        ("unclean.leader.election.enable", "true", "metadata-unclean"),
+        ("min.insync.replicas", "1", "metadata-min-isr"),
+    ],
+)
+def test_each_setting_of_the_metadata_topic_that_loses_segments_is_refused(
+    key: str, value: str, rule: str
+) -> None:
+    cluster = replace(CLUSTER, metadata_topic=changed(METADATA, key, value))
+    assert [rule] == refusals(list(check_cluster(cluster, ADDRESS)))
+
+
+def test_one_replica_is_enough_on_one_broker_and_not_on_three() -> None:
+    alone = replace(changed(METADATA, "min.insync.replicas", "1"), replicas=1)
+    single = replace(CLUSTER, brokers=CLUSTER.brokers[:1], metadata_topic=alone)
+    assert [] == list(check_cluster(single, ADDRESS))
+    several = replace(CLUSTER, metadata_topic=replace(METADATA, replicas=1))
+    assert ["metadata-replicas"] == refusals(list(check_cluster(several, ADDRESS)))
+
+
+def test_without_a_metadata_topic_there_is_no_remote_tier() -> None:
+    cluster = replace(CLUSTER, metadata_topic=None)
+    assert ["metadata-topic"] == refusals(list(check_cluster(cluster, ADDRESS)))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rules"),
+    [
+        ("remote.log.storage.system.enable", "false", ["tier-off"]),
+        ("remote.log.metadata.manager.class.name", "org.example.Mine", ["metadata-manager"]),
+        ("remote.log.storage.manager.class.name", "org.example.Mine", ["storage-manager"]),
+        ("remote.log.storage.manager.class.name", LOCAL_STORAGE, []),
+        ("inter.broker.protocol.version", "3.6-IV2", ["broker-version"]),
+        ("inter.broker.protocol.version", "3.9-IV0", []),
+    ],
+)
+def test_each_broker_has_what_was_tested(key: str, value: str, rules: list[str]) -> None:
+    odd = BrokerFacts(2, {**BROKER, key: value})
+    brokers = (CLUSTER.brokers[0], odd, CLUSTER.brokers[2])
+    found = list(check_cluster(replace(CLUSTER, brokers=brokers), ADDRESS))
+    assert rules == refusals(found)
+    assert all("broker 2" in each.words for each in found)
+
+
+def test_a_record_that_nobody_can_follow_is_told_with_its_offset() -> None:
+    (found,) = check_faults([MetadataFault(7, 4711, "null value")])
+    assert "partition 7 of __remote_log_metadata, offset 4711: null value" in found.words
+    assert found.topic is None

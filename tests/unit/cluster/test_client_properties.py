@@ -1,0 +1,71 @@
+"""Kafka's client.properties, said to the client that is used here."""
+
+from __future__ import annotations
+
+import pytest
+
+from keeplast.cluster.client_properties import decode_client_properties
+from keeplast.errors import InvalidError
+
+
+def decoded(*lines: str) -> dict[str, str]:
+    return decode_client_properties("\n".join(lines).encode(), "/etc/client.properties")
+
+
+def test_scram_over_tls() -> None:
+    found = decoded(
+        "# how our tools connect",
+        "bootstrap.servers=other:9092",
+        "security.protocol=SASL_SSL",
+        "sasl.mechanism=SCRAM-SHA-512",
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\",
+        '    username="look" password="it\\\\"s; secret";',
+        "ssl.truststore.type=PEM",
+        "ssl.truststore.location=/etc/ca.pem",
+        "ssl.endpoint.identification.algorithm=",
+        "request.timeout.ms=20000",
+        "max.poll.records=10",
+    )
+    assert found == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanisms": "SCRAM-SHA-512",
+        "sasl.username": "look",
+        "sasl.password": 'it"s; secret',
+        "ssl.ca.location": "/etc/ca.pem",
+        "ssl.endpoint.identification.algorithm": "none",
+        "socket.timeout.ms": "20000",
+    }
+
+
+def test_a_client_certificate() -> None:
+    assert decoded(
+        "security.protocol=SSL",
+        "ssl.keystore.type=PKCS12",
+        "ssl.keystore.location=/etc/me.p12",
+        "ssl.keystore.password=hunter2",
+    ) == {
+        "security.protocol": "SSL",
+        "ssl.keystore.location": "/etc/me.p12",
+        "ssl.keystore.password": "hunter2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("lines", "key"),
+    [
+        (("sasl.jaas.config=nonsense password=hunter2",), "sasl.jaas.config"),
+        (("sasl.jaas.config=a.PlainLoginModule required username=u;",), "sasl.jaas.config"),
+        (("sasl.jaas.config=a.Krb5LoginModule required x=hunter2;",), "sasl.jaas.config"),
+        (("ssl.truststore.location=/etc/ca.jks",), "ssl.truststore.location"),
+        (("ssl.keystore.location=/etc/me.jks",), "ssl.keystore.location"),
+        (("sasl.login.callback.handler.class=hunter2",), "sasl.login.callback.handler.class"),
+        (("security.protocl=hunter2",), "security.protocl"),
+    ],
+)
+def test_what_cannot_be_carried_over_is_refused_by_name_alone(
+    lines: tuple[str, ...], key: str
+) -> None:
+    with pytest.raises(InvalidError) as caught:
+        decoded("# first", *lines)
+    assert f"key={key} line=2 path=/etc/client.properties" in str(caught.value)
+    assert "hunter2" not in str(caught.value)

@@ -17,7 +17,6 @@ from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles
 from keeplast.log.windows import WindowBuffers, read_windows
 
-WINDOW_BYTES = 1 << 20
 EPOCH_AT = 12
 """Where a batch of format 2 has the epoch of the leader that wrote it."""
 EPOCH_MAGIC_MIN = 2
@@ -89,7 +88,7 @@ def _batches(
     behind it."""
     segments = listing.segments
     first = max(i for i, each in enumerate(segments) if i == 0 or each.base_offset <= start)
-    buffers = WindowBuffers(WINDOW_BYTES)
+    buffers = WindowBuffers()
     for segment in segments[first:]:
         with reading(files, segment.log_path) as handle:
             for window in read_windows(

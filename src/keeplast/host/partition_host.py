@@ -51,7 +51,6 @@ from keeplast.tier.objects.round_files import round_path
 from keeplast.tier.objects.transfer import copy_segment
 from keeplast.tier.state.partition_state import PartitionState, check_not_forgotten
 
-WINDOW_BYTES = 1 << 20
 CLAIMS_MAX = 5
 """How often it is compared anew with what another leader has changed meanwhile."""
 
@@ -244,7 +243,7 @@ class PartitionHost(PartitionReader):
         listing = self.listing()
         tail = Tail(self.log_end_offset, listing.active.size_bytes)
         aborted = aborted_by_segment(
-            listing, tail, self._files, WindowBuffers(WINDOW_BYTES),
+            listing, tail, self._files, WindowBuffers(),
             start=max(state.remote_end, state.first_dirty(), state.log_start),
         )  # fmt: skip
         for segment, end in self.closed_segments():

@@ -61,8 +61,6 @@ from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 from keeplast.tier.copy.importing import read_lineage
 
-WINDOW_BYTES = 1 << 20
-
 
 class Role(StrEnum):
     """What a host is for a partition."""
@@ -166,7 +164,7 @@ class Replica:
 
     def summaries(self) -> list[SegmentSummary]:
         """Return what decisions need of the segments on this disk, the active one last."""
-        interval, buffers = self.topic.index_interval_bytes, WindowBuffers(WINDOW_BYTES)
+        interval, buffers = self.topic.index_interval_bytes, WindowBuffers()
         listing = self.listing()
         active = listing.active
         return [

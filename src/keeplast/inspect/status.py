@@ -35,7 +35,6 @@ from keeplast.survey.notes import Note
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey, survey_partition
 
-WINDOW_BYTES = 1 << 20
 LOOKS_MAX = 3
 """A log whose files vanish while it is looked at is looked at so many times."""
 
@@ -208,7 +207,7 @@ def largest_timestamp(listing: PartitionFiles, tail: Tail, files: FileSystem) ->
     largest = -1
     with reading(files, path) as handle:
         for window in read_windows(
-            handle, path, WindowBuffers(WINDOW_BYTES), end=tail.valid_bytes, checks_crc=False
+            handle, path, WindowBuffers(), end=tail.valid_bytes, checks_crc=False
         ):
             largest = max(largest, int(window.table[: window.batches, t.MAX_TIMESTAMP].max()))
     return None if largest < 0 else largest

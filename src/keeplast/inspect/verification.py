@@ -54,8 +54,7 @@ from keeplast.model.offsets import INT64_MAX, delete_horizon
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.kernels import load_kernels
 from keeplast.survey.receipt_book import RoundReceipt
-
-MEMORY_BYTES_DEFAULT = 256 << 20
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 
 CLAIMS = {
     "readable": "every batch can be read and has the right checksum",

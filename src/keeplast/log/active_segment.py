@@ -24,8 +24,6 @@ from keeplast.log.windows import WindowBuffers
 from keeplast.model.offsets import NO_TIMESTAMP, RELATIVE_OFFSET_MAX
 from keeplast.model.topic_config import TopicConfig
 
-WINDOW_BYTES = 1 << 20
-
 
 class ActiveSegment:
     """One open ``.log`` file and what is known of its content."""
@@ -77,9 +75,7 @@ class ActiveSegment:
         ``aborted`` are the transactions whose abort marker lies in it.
         """
         active = cls(segment.directory, segment.base_offset, files, topic, created_ms=created_ms)
-        indexes = load_indexes(
-            segment, files, topic.index_interval_bytes, WindowBuffers(WINDOW_BYTES)
-        )
+        indexes = load_indexes(segment, files, topic.index_interval_bytes, WindowBuffers())
         active._size_bytes = segment.size_bytes
         active._first_timestamp_ms = read_first_batch_timestamp(segment, files)
         active._offsets = [(int(relative), int(at)) for relative, at in indexes.offsets]

@@ -42,7 +42,7 @@ from keeplast.format.message_set import read_batches
 from keeplast.format.partition_metadata import PartitionMetadata
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.active_segment import WINDOW_BYTES, ActiveSegment, write_like
+from keeplast.log.active_segment import ActiveSegment, write_like
 from keeplast.log.checkpoints import BYTES_MAX as CHECKPOINT_BYTES_MAX
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import (
@@ -406,7 +406,7 @@ class LogAppender:
                 )
             except CorruptError as error:
                 raise error.located(str(path)) from error
-        buffers = WindowBuffers(WINDOW_BYTES)
+        buffers = WindowBuffers()
         ends = [segment.base_offset for segment in partition.segments[1:]] + [self._log_end]
         for segment, end in zip(partition.segments, ends, strict=True):
             if end > since:

@@ -21,7 +21,6 @@ from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, load_entries
 from keeplast.log.windows import WindowBuffers, read_from
 
-WINDOW_BYTES = 1 << 20
 FETCH_BYTES_DEFAULT = 1 << 20
 
 
@@ -53,7 +52,7 @@ def fetch(
         next_offset = offset
         with reading(files, segment.log_path) as handle:
             for window in read_from(
-                handle, segment.log_path, WindowBuffers(WINDOW_BYTES), position=start,
+                handle, segment.log_path, WindowBuffers(), position=start,
                 offset=offset,
             ):  # fmt: skip
                 rows = window.table[: window.batches]
@@ -85,7 +84,7 @@ def find_offset_for_time(
         position = _position(segment, files, first) if first else 0
         with reading(files, segment.log_path) as handle:
             for window in read_from(
-                handle, segment.log_path, WindowBuffers(WINDOW_BYTES), position=position,
+                handle, segment.log_path, WindowBuffers(), position=position,
                 offset=first,
             ):  # fmt: skip
                 rows = window.table[: window.batches]

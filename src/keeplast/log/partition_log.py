@@ -40,7 +40,6 @@ from keeplast.model.segment import SegmentSummary
 INDEX_BYTES_MAX = 1 << 30
 SNAPSHOT_BYTES_MAX = 1 << 30
 SEGMENT_BYTES_MAX = INT32_MAX
-TAIL_WINDOW_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +384,7 @@ def find_tail(partition: PartitionFiles, files: FileSystem) -> Tail:
 def _scan_tail(active: SegmentFiles, files: FileSystem, start: int) -> Tail:
     log_end, valid = active.base_offset, start
     torn: str | None = None
-    buffers = WindowBuffers(TAIL_WINDOW_BYTES)
+    buffers = WindowBuffers()
     with reading(files, active.log_path) as handle:
         try:
             for window in read_windows(
@@ -406,9 +405,7 @@ def _before(
 ) -> tuple[int, int]:
     """Return log end and valid bytes for the sound batches of ``[start, position)``."""
     valid = start
-    for window in read_windows(
-        handle, active.log_path, WindowBuffers(TAIL_WINDOW_BYTES), start=start, end=position
-    ):
+    for window in read_windows(handle, active.log_path, WindowBuffers(), start=start, end=position):
         log_end = int(window.table[window.batches - 1, t.LAST_OFFSET]) + 1
         valid = window.position + window.length
     return log_end, valid

@@ -31,8 +31,6 @@ from keeplast.log.log_start import retire_segments
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, find_tail, list_partition
 from keeplast.log.windows import WindowBuffers, read_windows
 
-WINDOW_BYTES = 1 << 20
-
 
 def find_divergence(
     own: Sequence[LeaderEpoch], own_end: int, leader: Sequence[LeaderEpoch], leader_end: int
@@ -124,7 +122,7 @@ def _size_below(files: FileSystem, segment: SegmentFiles, offset: int) -> tuple[
     end = segment.base_offset
     with reading(files, segment.log_path) as handle:
         for window in read_windows(
-            handle, segment.log_path, WindowBuffers(WINDOW_BYTES), end=segment.size_bytes
+            handle, segment.log_path, WindowBuffers(), end=segment.size_bytes
         ):
             for i in range(window.batches):
                 last_offset = int(window.table[i, t.LAST_OFFSET])

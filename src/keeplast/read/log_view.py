@@ -39,7 +39,6 @@ from keeplast.model.partition import TopicPartition
 from keeplast.survey.producer_replay import find_undecided, replay_producers
 
 METADATA_BYTES_MAX = 1 << 16
-VIEW_WINDOW_BYTES = 1 << 20
 TRIES_MAX = 5
 """A directory that changes under every one of so many looks is not a log that is being read."""
 
@@ -150,7 +149,7 @@ def _look(
     )
     active = see_segment(listing.active, tail.log_end, tail.valid_bytes, files, is_active=True)
     indexes = {segment.base_offset: segment.indexes for segment in segments}
-    buffers = WindowBuffers(VIEW_WINDOW_BYTES)
+    buffers = WindowBuffers()
     producers = replay_producers(listing, tail, log_start, indexes, files, buffers)
     watermark = checkpoints.high_watermark.get(partition)
     open_from = find_undecided(

@@ -46,8 +46,6 @@ from keeplast.read.log_view import (
 from keeplast.read.record_columns import ColumnCollector, RecordColumns
 from keeplast.rewrite.workspace import Workspace
 
-AHEAD_WINDOW_BYTES = 1 << 20
-
 Hidden = NDArray[np.bool_] | None
 """Which batches of a window are data of aborted transactions; None: none of them is."""
 
@@ -80,7 +78,7 @@ def aborted_data(split: Split, files: FileSystem, clock: Clock) -> AbortedData |
     def ahead(offset: int) -> Iterator[Window]:
         # What is missing is for the reader itself to say, by the range that it was given.
         rest = replace(split, wanted=Wanted(offset), must_be_whole=False, segments=None)
-        buffers = WindowBuffers(AHEAD_WINDOW_BYTES)
+        buffers = WindowBuffers()
         for _, window, _, _ in read_wanted(rest, files, clock, buffers, checks_crc=False):
             yield window
 

@@ -19,8 +19,6 @@ from keeplast.log.partition_log import find_tail, list_partition
 from keeplast.log.transactions import aborted_by_segment
 from keeplast.log.windows import WindowBuffers
 
-WINDOW_BYTES = 1 << 20
-
 
 class MarkersNeededError(Exception):
     """A batch of a transaction was met where nobody can ask the markers. Nothing is left."""
@@ -55,7 +53,7 @@ class MarkedPlan:
             # What lies behind the round is looked at as far as it decides what lies in it.
             for segment, entries in aborted_by_segment(
                 listing, find_tail(listing, self._files), self._files,
-                WindowBuffers(WINDOW_BYTES), deciding=self.plan.bound,
+                WindowBuffers(), deciding=self.plan.bound,
             ):  # fmt: skip
                 aborted.append((segment.base_offset, entries))
                 self._progressed(0)

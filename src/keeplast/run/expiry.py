@@ -44,7 +44,6 @@ from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.rolling import roll_active
 from keeplast.survey.wording import expiry_words, sentences
 
-WINDOW_BYTES = 1 << 20
 ALL_RULES = frozenset(ExpiryRule)
 
 
@@ -218,7 +217,7 @@ def _summaries(
             SegmentSummary(s.base_offset, s.size_bytes, s.mtime_ms, NO_TIMESTAMP, 0, 0)
             for s in listing.segments
         ]
-    buffers = WindowBuffers(WINDOW_BYTES)
+    buffers = WindowBuffers()
     interval = partition.topic.index_interval_bytes
     closed = [
         summarize(segment, load_indexes(segment, files, interval, buffers), None)

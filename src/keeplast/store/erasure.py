@@ -42,8 +42,6 @@ from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.round_files import RoundFiles
 from keeplast.tier.state.partition_state import PartitionState
 
-WINDOW_BYTES = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class TierPace:
@@ -157,7 +155,7 @@ def _local_stamps(
     listing: PartitionFiles, tail: Tail, files: FileSystem, topic: TopicConfig
 ) -> list[int]:
     """Return the largest timestamp of each local segment."""
-    buffers = WindowBuffers(WINDOW_BYTES)
+    buffers = WindowBuffers()
     stamps = [
         load_indexes(closed, files, topic.index_interval_bytes, buffers).largest_timestamp_ms
         for closed in listing.segments[:-1]

@@ -35,8 +35,6 @@ from keeplast.tier.state.partition_state import PartitionState, check_not_forgot
 from keeplast.tier.state.routing import Route
 from keeplast.tier.state.segment import RemoteSegment, SegmentKind
 
-WINDOW_BYTES = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class Removal:
@@ -260,7 +258,7 @@ def _count(files: FileSystem, segment: SegmentFiles, start: int) -> tuple[int, i
     size = records = 0
     with reading(files, segment.log_path) as handle:
         for window in read_windows(
-            handle, segment.log_path, WindowBuffers(WINDOW_BYTES), end=segment.size_bytes
+            handle, segment.log_path, WindowBuffers(), end=segment.size_bytes
         ):
             rows = window.table[: window.batches]
             gone = rows[rows[:, t.LAST_OFFSET] >= start]

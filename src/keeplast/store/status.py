@@ -35,7 +35,6 @@ from keeplast.survey.survey import survey_partition
 from keeplast.tier.state.holder import Holder
 from keeplast.tier.state.partition_state import Orphan, PartitionState
 
-WINDOW_BYTES = 1 << 20
 ACTIVE = "active"
 LOCAL = "local"
 
@@ -156,9 +155,7 @@ def local_log(
     holding = [s for s in survey.listing.segments if s.base_offset < remote_end]
     beyond = 0
     if holding and remote_end < _end_after(segments, holding[-1].base_offset, survey.tail.log_end):
-        indexes = load_indexes(
-            holding[-1], files, topic.index_interval_bytes, WindowBuffers(WINDOW_BYTES)
-        )
+        indexes = load_indexes(holding[-1], files, topic.index_interval_bytes, WindowBuffers())
         start = indexes.position_before(remote_end - holding[-1].base_offset)
         beyond = holding[-1].size_bytes - start
     return LocalLog(

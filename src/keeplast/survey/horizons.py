@@ -23,7 +23,6 @@ from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.partition_log import SegmentFiles
 from keeplast.log.windows import WindowBuffers, read_windows
 
-HEAD_WINDOW_BYTES = 1 << 20
 PARTITIONS_MAX = 100_000
 """More than a data directory holds: partitions that come and go are forgotten some time."""
 HOP_BYTES = 16 << 10
@@ -131,7 +130,7 @@ def _passed(horizons: Mapping[int, int], since_ms: int, now_ms: int) -> int:
 def read_horizons(segment: SegmentFiles, files: FileSystem) -> SegmentHorizons:
     """Return the horizons in the headers of a segment; batches without records have none."""
     found = _FoundHorizons()
-    buffers = WindowBuffers(HEAD_WINDOW_BYTES)
+    buffers = WindowBuffers()
     with reading(files, segment.log_path) as handle:
         for window in read_windows(
             handle, segment.log_path, buffers, end=segment.size_bytes, checks_crc=False

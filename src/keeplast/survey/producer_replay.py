@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from keeplast.cleaner.plan import AbortedBySegment
 from keeplast.columns import batch_table as t
 from keeplast.errors import CorruptError
 from keeplast.format import producer_snapshot
@@ -29,8 +30,6 @@ from keeplast.log.producer_state import ProducerState
 from keeplast.log.transactions import aborted_by_segment
 from keeplast.log.windows import Window, WindowBuffers, read_from
 from keeplast.model.offsets import NO_PRODUCER_ID
-
-AbortedBySegment = tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]
 
 
 def replay_producers(

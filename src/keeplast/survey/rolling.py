@@ -30,8 +30,6 @@ from keeplast.survey.notes import RollNote, RollStage
 from keeplast.survey.producer_replay import derived_aborted
 from keeplast.survey.request import PartitionRequest
 
-WINDOW_BYTES = 1 << 20
-
 
 def roll_active(files: FileSystem, partition: PartitionRequest) -> None:
     """Start a new active segment at the log end; CorruptError when the present one is torn."""
@@ -90,7 +88,7 @@ def roll_at_target(
     closed, active = surveyed.segments[-2:]
     made: dict[Kind, bytes] = {LOG: b"", INDEX: b"", TIME_INDEX: b""}
     if not is_replaced:
-        buffers = WindowBuffers(WINDOW_BYTES)
+        buffers = WindowBuffers()
         found = rebuild_indexes(closed, files, topic.index_interval_bytes, buffers)
         write_like(
             target / closed.path(INDEX).name, offset_index.encode(found.offsets.tolist()),

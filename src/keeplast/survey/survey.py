@@ -72,8 +72,6 @@ from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.rolling import ForeseenRoll, foreseen, idle_reason
 from keeplast.survey.sample import SampleChoice, choose_sample
 
-SURVEY_WINDOW_BYTES = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class Survey:
@@ -268,7 +266,7 @@ def _read_log(
     listing, tail, roll_notes = _find_log(
         partition, request, checkpoints, files, now_ms, foresees_roll=foresees_roll
     )
-    buffers = WindowBuffers(SURVEY_WINDOW_BYTES)
+    buffers = WindowBuffers()
     bounds = find_bounds(partition.partition, request, checkpoints, listing, tail)
     log_start = bounds.log_start
     indexes = LoadedIndexes(listing, files, partition.topic.index_interval_bytes, buffers)

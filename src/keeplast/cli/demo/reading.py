@@ -18,8 +18,6 @@ from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import SegmentFiles, list_partition
 from keeplast.log.windows import WindowBuffers, read_windows
 
-WINDOW_BYTES = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class SegmentReading:
@@ -93,7 +91,7 @@ class Consumer:
 def read_log(partition: Path, files: FileSystem) -> LogReading:
     """Read every batch of a partition directory; CorruptError when one is damaged."""
     consumer = Consumer()
-    buffers = WindowBuffers(WINDOW_BYTES)
+    buffers = WindowBuffers()
     listed = list_partition(partition, files).segments
     counts = [_read(segment, files, buffers, consumer) for segment in listed]
     bases = [segment.base_offset for segment in listed]

@@ -26,8 +26,6 @@ from keeplast.tier.objects.transfer import find_cut
 from keeplast.tier.state.continuity import RangeContent
 from keeplast.tier.state.partition_state import PartitionState
 
-WINDOW_BYTES = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class CopiedPart:
@@ -79,7 +77,7 @@ class ContentReader:
         self._files = files
         self._opened = opened
         self._fold: TransactionFold | None = None
-        self._buffers = WindowBuffers(WINDOW_BYTES)
+        self._buffers = WindowBuffers()
 
     def read(self, part: CopiedPart, start: int) -> RangeContent:
         """Return what a segment has of the offsets from ``start`` to the part's end.
@@ -140,9 +138,9 @@ def opened_in_store(objects: ObjectStore, state: PartitionState) -> TransactionF
     segments = tuple(state.segments[route.segment_id] for route in state.routes)
     files = RoundFiles(objects, state.partition, state.topic_id, segments)
     listing = list_partition(files.path, files)
-    return fold_before(state.remote_end, listing, files, WindowBuffers(WINDOW_BYTES))
+    return fold_before(state.remote_end, listing, files, WindowBuffers())
 
 
 def opened_in_directory(listing: PartitionFiles, files: FileSystem, start: int) -> TransactionFold:
     """Return the transactions that are open at ``start`` in a directory."""
-    return fold_before(start, listing, files, WindowBuffers(WINDOW_BYTES))
+    return fold_before(start, listing, files, WindowBuffers())

@@ -35,7 +35,7 @@ from keeplast.tier.copy.contents import (
 from keeplast.tier.copy.moving_directory import ATTEMPTS_MAX, MovedError, identity, still_listing
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore
-from keeplast.tier.objects.transfer import WINDOW_BYTES, copy_segment, end_batch, file_crc
+from keeplast.tier.objects.transfer import copy_segment, end_batch, file_crc
 from keeplast.tier.state.continuity import Doubt, Hazard, RangeContent, ReplacedRange
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.routing import Route
@@ -183,7 +183,7 @@ class RangeReplacement:
         if log.size_bytes > segment.size_bytes:
             # A copy may have got an empty batch at its end.
             indexes = load_indexes(
-                segment, self._files, self._topic.index_interval_bytes, WindowBuffers(WINDOW_BYTES)
+                segment, self._files, self._topic.index_interval_bytes, WindowBuffers()
             )
             more = end_batch(
                 self._files, segment, indexes, segment.base_offset, end, found.epochs[-1].epoch

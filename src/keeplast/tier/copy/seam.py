@@ -26,7 +26,6 @@ from keeplast.tier.state.partition_state import PartitionState
 
 SEAM_BYTES = 256 << 10
 """So much below the store's end is compared, from the index entry before it on."""
-WINDOW_BYTES = 1 << 20
 CRC_AT = 17
 """Where a batch of format 2 has its checksum, which covers neither offset nor leader epoch."""
 
@@ -65,9 +64,7 @@ def check_seam(
     segment = state.segments[route.segment_id]
     stored = RoundFiles(objects, state.partition, state.topic_id, (segment,))
     own_file = list_partition(stored.path, stored).segments[0]
-    offsets = load_indexes(
-        own_file, stored, index_interval_bytes, WindowBuffers(WINDOW_BYTES)
-    ).offsets
+    offsets = load_indexes(own_file, stored, index_interval_bytes, WindowBuffers()).offsets
     before = offsets[offsets[:, 1] <= own_file.size_bytes - SEAM_BYTES]
     start = int(before[-1, 1]) if len(before) else 0
     own = [
@@ -84,7 +81,7 @@ def check_seam(
         if each.base_offset > own[-1].last or (end is not None and end <= own[0].base):
             continue
         size = valid_bytes if each is listing.active else each.size_bytes
-        indexes = load_indexes(each, files, index_interval_bytes, WindowBuffers(WINDOW_BYTES))
+        indexes = load_indexes(each, files, index_interval_bytes, WindowBuffers())
         first = own[0].base
         at = indexes.position_before(max(first - each.base_offset, 0))
         found = _first_other(own, _batches(files, each, size, position=at, offset=first))
@@ -120,7 +117,7 @@ def _batches(
     """
     with reading(files, segment.log_path) as handle:
         for window in read_from(
-            handle, segment.log_path, WindowBuffers(WINDOW_BYTES),
+            handle, segment.log_path, WindowBuffers(),
             position=position, offset=offset, end=end,
         ):  # fmt: skip
             rows = window.table[: window.batches]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from keeplast.errors import CorruptError, InvariantError, UnavailableError
-from keeplast.log.files import Buffer, ReadHandle
+from keeplast.log.files import Buffer, ReadHandle, WriteHandle
 from keeplast.tier.objects.object_store import ObjectStore
 
 COPY_BYTES = 1 << 20
+FREE_BYTES = 1 << 60
+"""An object store is never full."""
 
 
 class ObjectReadHandle:
@@ -96,3 +98,12 @@ class ObjectWriteHandle:
         if self._is_open:
             self._is_open = False
             self._writer.abort()
+
+
+def write_at_once(handle: WriteHandle, data: Buffer) -> None:
+    """Write a small object and close it."""
+    try:
+        handle.write(data)
+        handle.fsync()
+    finally:
+        handle.close()

@@ -29,15 +29,18 @@ from keeplast.errors import CorruptError, InvalidError, RefusedError, Unavailabl
 from keeplast.format.filename import parse_segment_file
 from keeplast.log.files import Buffer, FileStat, ReadHandle, WriteHandle
 from keeplast.log.object_paths import url_of
-from keeplast.tier.objects.handles import ObjectReadHandle, ObjectWriteHandle
+from keeplast.tier.objects.handles import (
+    FREE_BYTES,
+    ObjectReadHandle,
+    ObjectWriteHandle,
+    write_at_once,
+)
 from keeplast.tier.objects.object_store import ObjectTree
 
 TIMES = ".keeplast-times"
 TIMES_VERSION = 1
 TIMES_BYTES_MAX = 64 << 20
 LISTINGS_KEPT = 1024
-FREE_BYTES = 1 << 60
-"""An object store is never full."""
 
 
 @dataclass(slots=True)
@@ -196,12 +199,7 @@ class ObjectFiles:
 
     def write_durable(self, path: Path, data: Buffer) -> None:
         """Put a small file over whatever is there, at once."""
-        handle = self.open_write(path)
-        try:
-            handle.write(data)
-            handle.fsync()
-        finally:
-            handle.close()
+        write_at_once(self.open_write(path), data)
 
     def append_durable(self, path: Path, data: Buffer) -> None:
         """RefusedError: objects are not appended to."""

@@ -27,14 +27,17 @@ from keeplast.log.files import (
     WriteHandle,
 )
 from keeplast.model.partition import TopicPartition
-from keeplast.tier.objects.handles import ObjectReadHandle, ObjectWriteHandle
+from keeplast.tier.objects.handles import (
+    FREE_BYTES,
+    ObjectReadHandle,
+    ObjectWriteHandle,
+    write_at_once,
+)
 from keeplast.tier.objects.object_store import FILTER, ID_CHARS, ObjectStore, object_key
 from keeplast.tier.objects.transfer import file_crc
 from keeplast.tier.state.segment import RemoteSegment, SegmentKind
 
 ROOT = Path("/remote")
-FREE_BYTES = 1 << 60
-"""An object store is never full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,12 +269,7 @@ class RoundFiles:
 
     def write_durable(self, path: Path, data: Buffer) -> None:
         """Write a staged file, or the filter of a segment, at once."""
-        handle = self.open_write(path)
-        try:
-            handle.write(data)
-            handle.fsync()
-        finally:
-            handle.close()
+        write_at_once(self.open_write(path), data)
 
     def append_durable(self, path: Path, data: Buffer) -> None:
         """InvariantError: objects are not appended to."""

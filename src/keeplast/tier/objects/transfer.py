@@ -49,7 +49,6 @@ from keeplast.tier.state.segment import RemoteFile, RemoteSegment, SegmentKind
 
 EPOCHS = ".epochs"
 PART_BYTES = 8 << 20
-WINDOW_BYTES = 1 << 20
 
 
 def copy_segment(
@@ -82,7 +81,7 @@ def copy_segment(
     base = segment.base_offset if from_offset is None else max(segment.base_offset, from_offset)
     key = partial(object_key, partition, topic_id, segment_id, base)
     # Built again where they are missing or lie, so that nobody has to do it from objects.
-    buffers = WindowBuffers(WINDOW_BYTES)
+    buffers = WindowBuffers()
     indexes = load_indexes(segment, files, index_interval_bytes, buffers)
     start, _ = _find_batch(files, segment, indexes, base)
     kept, is_whole = indexes, not start
@@ -147,7 +146,7 @@ def find_cut(
 ) -> int:
     """Return where a segment can be cut so that nothing at or above ``offset`` stays: there, or
     where the batch begins that holds it."""
-    indexes = load_indexes(segment, files, index_interval_bytes, WindowBuffers(WINDOW_BYTES))
+    indexes = load_indexes(segment, files, index_interval_bytes, WindowBuffers())
     _, base = _find_batch(files, segment, indexes, offset)
     return offset if base is None else max(min(base, offset), segment.base_offset)
 
@@ -164,7 +163,7 @@ def _find_batch(
     start = indexes.position_before(offset - segment.base_offset)
     with reading(files, segment.log_path) as handle:
         for window in read_from(
-            handle, segment.log_path, WindowBuffers(WINDOW_BYTES), position=start, offset=offset,
+            handle, segment.log_path, WindowBuffers(), position=start, offset=offset,
             end=segment.size_bytes,
         ):  # fmt: skip
             rows = window.table[: window.batches]
@@ -286,7 +285,7 @@ def end_batch(
     found = base_offset
     with reading(files, segment.log_path) as handle:
         for window in read_from(
-            handle, segment.log_path, WindowBuffers(WINDOW_BYTES), position=start,
+            handle, segment.log_path, WindowBuffers(), position=start,
             offset=next_offset - 1, end=segment.size_bytes,
         ):  # fmt: skip
             found = max(found, int(window.table[window.batches - 1, t.LAST_OFFSET]) + 1)

@@ -27,7 +27,6 @@ from keeplast.format.filename import (
 )
 from keeplast.format.identifier import decode_id, encode_id
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.format.legacy import encode_message_set
 from keeplast.format.message_set import read_batches, valid_bytes
 from keeplast.format.meta_properties import MetaProperties
 from keeplast.format.partition_metadata import PartitionMetadata
@@ -43,6 +42,7 @@ from keeplast.format.varint import (
     encode_varlong,
 )
 from keeplast.model.partition import TopicPartition
+from tests.support.legacy_sets import encode_message_set
 
 int16s = st.integers(-(1 << 15), (1 << 15) - 1)
 int32s = st.integers(-(1 << 31), (1 << 31) - 1)

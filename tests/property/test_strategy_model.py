@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from keeplast.api.configured_log import open_log
 from keeplast.format.compression import Codec
-from keeplast.format.rank import Rank, rank_of
 from keeplast.format.record import Record
 from keeplast.log.append import NewRecord
 from keeplast.model.topic_config import TopicConfig
 from tests.support.log_builder import text
+from tests.support.record_rank import Rank, rank_of
 from tests.support.scenario_log import ScenarioLog
 from tests.support.turns import examples
 from tests.support.versioned_log import BY_HEADER, BY_TIMESTAMP, HEADER_NAME, version_bytes

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from keeplast.format.attributes import TimestampType
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
-from keeplast.format.legacy import encode_message_set
 from keeplast.format.record import Record
 from keeplast.model.offsets import INT64_MAX
+from tests.support.legacy_sets import encode_message_set
 from tests.support.partition_maker import NOW_MS
 
 OLD_CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)

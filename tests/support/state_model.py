@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 
 from keeplast.format.control import ControlType, decode_control_type
 from keeplast.format.message_set import Batch
-from keeplast.format.rank import Rank, rank_of
 from keeplast.format.record import Record
 from keeplast.inspect.log_facts import ENDS_TRANSACTION
 from keeplast.model.topic_config import TopicConfig
 from keeplast.read.transaction_outcomes import TransactionOutcomes
+from tests.support.record_rank import Rank, rank_of
 
 Batches = Callable[[], Iterable[Batch]]
 

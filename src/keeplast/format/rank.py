@@ -1,4 +1,4 @@
-"""The rank of one record, by which the winner of a key is chosen (KIP-280).
+"""The version of one record, by which the winner of a key is chosen (KIP-280).
 
 The value behind the columns of :mod:`keeplast.columns.versions`, for readers that hold records; a
 test binds the two. Source: cleaning.md section 9.2, in words in :mod:`keeplast.model.strategy`.
@@ -9,12 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from keeplast.format.record import Header, Record
-from keeplast.model.offsets import NO_TIMESTAMP
-from keeplast.model.strategy import Strategy
-
-Rank = tuple[bool, int, int]
-"""Has a version, version (0 without), offset: the greatest tuple wins."""
+from keeplast.format.record import Header
 
 _VERSION = struct.Struct(">q")
 
@@ -26,14 +21,3 @@ def header_version(headers: Sequence[Header], name: bytes) -> int | None:
         return None
     version: int = _VERSION.unpack(value)[0]
     return version
-
-
-def rank_of(record: Record, strategy: Strategy, header: bytes = b"") -> Rank:
-    """Return the rank of a record whose timestamp is the effective one."""
-    if strategy is Strategy.OFFSET:
-        return False, 0, record.offset
-    if strategy is Strategy.TIMESTAMP:
-        is_dated = record.timestamp != NO_TIMESTAMP
-        return is_dated, record.timestamp if is_dated else 0, record.offset
-    version = header_version(record.headers, header)
-    return version is not None, 0 if version is None else version, record.offset

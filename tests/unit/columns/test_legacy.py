@@ -9,10 +9,10 @@ import pytest
 from keeplast.errors import CorruptError
 from keeplast.format.attributes import TIMESTAMP_TYPE_MASK, TimestampType
 from keeplast.format.compression import Codec, compress
-from keeplast.format.legacy import encode_message, encode_message_set
 from keeplast.format.message_set import read_batches
 from keeplast.format.record import Record, decode_record
 from tests.support.kernel_window import PATH, Row, rows_of, window_of
+from tests.support.legacy_sets import encode_message, encode_message_set
 from tests.support.partition_maker import one
 
 OLD_CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]

@@ -16,13 +16,14 @@ from keeplast.columns.winners import LOSES, SHARDS, UNKNOWN, WINS
 from keeplast.format.attributes import TimestampType
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
-from keeplast.format.rank import Rank, header_version, rank_of
+from keeplast.format.rank import header_version
 from keeplast.format.record import Header, Record
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.ranking import VersionCounts, ranking_of
 from keeplast.rewrite.workspace import DecompressedCache
 from tests.support.kernel_window import HASH_KEY, load, window_of, workspace
+from tests.support.record_rank import Rank, rank_of
 
 NAME = b"ver"
 LOWEST = -(2**63)

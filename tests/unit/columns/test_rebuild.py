@@ -20,12 +20,12 @@ from keeplast.format.batch import HEADER_BYTES, RecordBatch, encode_batch
 from keeplast.format.checksum import crc32c
 from keeplast.format.compression import Codec, compress, decompress
 from keeplast.format.control import ControlType
-from keeplast.format.legacy import encode_message_set
 from keeplast.format.message_set import Batch
 from keeplast.format.record import Record, encode_record
 from keeplast.format.varint import encode_varint
 from keeplast.model.offsets import INT64_MAX
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
+from tests.support.legacy_sets import encode_message_set
 from tests.support.partition_maker import (
     COMPACT,
     NOW_MS,

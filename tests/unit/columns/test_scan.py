@@ -21,9 +21,9 @@ from keeplast.format.batch import encode_batch
 from keeplast.format.checksum import crc32c
 from keeplast.format.compression import Codec
 from keeplast.format.control import ControlType
-from keeplast.format.legacy import encode_message, encode_message_set
 from keeplast.format.record import Record
 from tests.support.kernel_window import PATH, window_of, windows_of
+from tests.support.legacy_sets import encode_message, encode_message_set
 from tests.support.partition_maker import NOW_MS, marker, one
 
 RECORDS = [Record(7, NOW_MS, b"a", b"1"), Record(9, NOW_MS + 5, b"b", None)]

@@ -7,13 +7,9 @@ import pytest
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.attributes import TimestampType
 from keeplast.format.compression import Codec, compress
-from keeplast.format.legacy import (
-    LegacyBatch,
-    decode_message,
-    encode_message,
-    encode_message_set,
-)
+from keeplast.format.legacy import LegacyBatch, decode_message
 from keeplast.format.record import Record
+from tests.support.legacy_sets import encode_message, encode_message_set
 
 RECORDS = (Record(7, 100, b"a", b"1"), Record(8, 90, b"b", None), Record(9, 120, None, b"3"))
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4]

@@ -7,9 +7,9 @@ import pytest
 from keeplast.errors import CorruptError
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
-from keeplast.format.legacy import encode_message_set
 from keeplast.format.message_set import Entry, read_batches, read_entries, valid_bytes
 from keeplast.format.record import Record
+from tests.support.legacy_sets import encode_message_set
 
 ZERO = encode_message_set([Record(0, -1, b"a", b"1")], magic=0)
 ONE = encode_message_set(

@@ -13,7 +13,7 @@ from keeplast.format.attributes import TimestampType
 from keeplast.format.batch import RecordBatch, encode_batch, encode_empty_batch
 from keeplast.format.checksum import crc32c
 from keeplast.format.compression import Codec
-from keeplast.format.legacy import LegacyBatch, encode_message_set
+from keeplast.format.legacy import LegacyBatch
 from keeplast.format.message_set import Batch, read_batches, valid_bytes
 from keeplast.format.producer_snapshot import ProducerEntry
 from keeplast.format.record import Record
@@ -26,6 +26,7 @@ from keeplast.format.varint import (
     encode_varint,
     encode_varlong,
 )
+from tests.support.legacy_sets import encode_message_set
 
 VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "golden" / "formats_vectors.json").read_text()

@@ -15,7 +15,6 @@ from keeplast.errors import InvalidError
 from keeplast.format.checkpoint import encode_offsets
 from keeplast.format.compression import Codec
 from keeplast.format.filename import LOG_START_CHECKPOINT
-from keeplast.format.legacy import encode_message_set
 from keeplast.format.record import Record
 from keeplast.inspect.final_records import (
     IS_TOMBSTONE,
@@ -36,6 +35,7 @@ from keeplast.survey.receipt_book import RoundReceipt, read_receipts
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.cleaned_pair import BOUND, LATE_MS, SECOND_MS, TOPIC, make_pair
 from tests.support.damaged_log import DamagedLog
+from tests.support.legacy_sets import encode_message_set
 from tests.support.log_builder import START_MS
 from tests.support.scenario_log import DAY_MS, PARTITION, ScenarioLog
 

@@ -12,7 +12,6 @@ from keeplast.errors import CorruptError, RefusedError
 from keeplast.format import offset_index, time_index
 from keeplast.format.batch import encode_batch
 from keeplast.format.filename import INDEX, TIME_INDEX
-from keeplast.format.legacy import encode_message
 from keeplast.format.message_set import read_batches
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import LocalFiles
@@ -30,6 +29,7 @@ from keeplast.log.partition_log import (
 )
 from keeplast.log.windows import WindowBuffers
 from tests.support.kernel_window import load
+from tests.support.legacy_sets import encode_message
 from tests.support.partition_maker import (
     NOW_MS,
     indexes_of,

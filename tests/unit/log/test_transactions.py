@@ -12,7 +12,6 @@ from keeplast.format import txn_index
 from keeplast.format.batch import RecordBatch, encode_batch
 from keeplast.format.compression import Codec
 from keeplast.format.control import ControlType, EndTransactionMarker, encode_end_transaction
-from keeplast.format.legacy import encode_message_set
 from keeplast.format.message_set import read_batches
 from keeplast.format.producer_snapshot import ProducerEntry
 from keeplast.format.record import Record
@@ -23,6 +22,7 @@ from keeplast.log.producer_state import ProducerState
 from keeplast.log.transactions import aborted_between, aborted_by_segment
 from keeplast.log.windows import WindowBuffers
 from tests.support.kernel_window import load
+from tests.support.legacy_sets import encode_message_set
 from tests.support.partition_maker import (
     NOW_MS,
     data_batch,

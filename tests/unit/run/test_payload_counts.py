@@ -13,7 +13,6 @@ from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.clock import SystemClock
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
-from keeplast.format.legacy import encode_message_set
 from keeplast.format.record import Record
 from keeplast.log.files import LocalFiles
 from keeplast.model.shape import Shape
@@ -24,6 +23,7 @@ from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport
 from tests.support.cleanings import Reshaped
+from tests.support.legacy_sets import encode_message_set
 from tests.support.partition_maker import (
     NOW_MS,
     SMALL_SEGMENTS,

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from keeplast.errors import CorruptError
-from keeplast.format import legacy
 from keeplast.format.compression import Codec, compress
 from keeplast.format.message_set import read_batches
+from tests.support import legacy_sets
 from tests.support.log_builder import record_of, text
 from tests.support.scenario_log import FOREVER, SMALL, ScenarioLog, small_workspace
 from tests.unit.scenarios.conftest import MakeLog
@@ -67,12 +67,12 @@ def damaged_wrapper(first_offset: int, keys: list[int]) -> bytes:
     as the wrapper's magic wants it.
     """
     inner = b"".join(
-        legacy.encode_message(
+        legacy_sets.encode_message(
             magic=0, offset=i, timestamp=-1, key=text(key), value=text(first_offset + i)
         )
         for i, key in enumerate(keys)
     )
-    return legacy.encode_message(
+    return legacy_sets.encode_message(
         magic=1,
         offset=first_offset + len(keys) - 1,
         timestamp=-1,

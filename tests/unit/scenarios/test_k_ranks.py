@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from keeplast.format import legacy
 from keeplast.format.compression import Codec
 from keeplast.format.record import Record
 from keeplast.log.append import NewRecord
+from tests.support import legacy_sets
 from tests.support.log_builder import record_of
 from tests.support.scenario_log import ScenarioLog
 from tests.support.versioned_log import (
@@ -191,8 +191,8 @@ def test_k33_nor_does_one_in_the_clean_section(by_header: ScenarioLog) -> None:
 
 
 def test_records_of_an_old_format_have_no_headers(by_header: ScenarioLog) -> None:
-    by_header.add(legacy.encode_message_set([Record(0, 5, A, b"old")], magic=1))
-    by_header.add(legacy.encode_message_set([Record(1, 5, A, b"old")], magic=0))
+    by_header.add(legacy_sets.encode_message_set([Record(0, 5, A, b"old")], magic=1))
+    by_header.add(legacy_sets.encode_message_set([Record(1, 5, A, b"old")], magic=0))
     write(by_header, versioned(A, LOWEST), versioned(A))
     report = by_header.clean()
     assert [2] == offsets_left(by_header)
@@ -206,7 +206,7 @@ def test_records_of_an_old_format_have_timestamps_if_any(
 ) -> None:
     for records, magic in (([Record(0, -1, A, b"0")], 0), ([Record(1, 8, A, b"1")], 1),
                            ([Record(2, 7, A, b"2")], 1)):  # fmt: skip
-        by_timestamp.add(legacy.encode_message_set(records, magic=magic, codec=codec))
+        by_timestamp.add(legacy_sets.encode_message_set(records, magic=magic, codec=codec))
     write(by_timestamp, record_of(A, timestamp_ms=6))
     by_timestamp.clean()
     assert [1] == offsets_left(by_timestamp)

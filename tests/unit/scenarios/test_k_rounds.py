@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from keeplast.format import legacy
 from keeplast.format.record import Record
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.survey.key_bound import key_capacity
 from keeplast.survey.request import PartitionRequest
+from tests.support import legacy_sets
 from tests.support.log_builder import record_of, text
 from tests.support.scenario_log import PARTITION, ScenarioLog
 from tests.support.versioned_log import (
@@ -93,8 +93,8 @@ def test_k17_a_loser_at_the_log_end_leaves_an_empty_batch(log: ScenarioLog) -> N
 def test_k18_of_an_old_format_the_losing_record_itself_stays(make_log: MakeLog) -> None:
     """There are no empty batches before magic 2: differences.md (b)."""
     log = make_log(BY_TIMESTAMP)
-    log.add(legacy.encode_message_set([Record(0, 9, A, b"v")], magic=1))
-    log.add(legacy.encode_message_set([Record(1, 5, A, b"v")], magic=1))
+    log.add(legacy_sets.encode_message_set([Record(0, 9, A, b"v")], magic=1))
+    log.add(legacy_sets.encode_message_set([Record(1, 5, A, b"v")], magic=1))
     log.roll()
     log.clean()
     assert [0, 1] == offsets_left(log)

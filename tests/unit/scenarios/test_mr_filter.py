@@ -34,12 +34,12 @@ from keeplast.format.control import (
     decode_end_transaction,
     encode_control_key,
 )
-from keeplast.format.legacy import encode_message, encode_message_set
 from keeplast.format.message_set import Batch, read_batches
 from keeplast.format.producer_snapshot import ProducerEntry
 from keeplast.format.record import Record
 from keeplast.model.offsets import increment_sequence
 from tests.support.kernel_window import windows_of
+from tests.support.legacy_sets import encode_message, encode_message_set
 from tests.support.partition_maker import (
     COMPACT,
     DAY_MS,

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from keeplast.errors import CorruptError
-from keeplast.format import legacy
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
 from keeplast.format.control import ControlType, encode_control_key
@@ -15,6 +14,7 @@ from keeplast.format.message_set import Batch
 from keeplast.format.record import Record
 from keeplast.log.append import NewRecord
 from keeplast.model.offsets import INT64_MAX
+from tests.support import legacy_sets
 from tests.support.log_builder import START_MS, Sender, record_of, tombstone_of
 from tests.support.scenario_log import DAY_MS, FOREVER, SMALL, ScenarioLog
 from tests.unit.scenarios.conftest import MakeLog
@@ -207,7 +207,7 @@ def test_x37_an_output_has_the_time_of_its_last_source(log: ScenarioLog) -> None
 def test_x39_an_old_batch_that_would_become_empty_is_kept(log: ScenarioLog) -> None:
     """Kafka's round fails here for ever; docs/reference/differences.md (b)."""
     log.record(0, 0)
-    keyless = legacy.encode_message_set([Record(1, 5, None, b"x")], magic=1)
+    keyless = legacy_sets.encode_message_set([Record(1, 5, None, b"x")], magic=1)
     log.add(keyless)
     log.roll()
     assert 2 == log.clean(0).end_offset

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from keeplast.format import legacy
 from keeplast.format.attributes import TimestampType
 from keeplast.format.batch import RecordBatch
 from keeplast.format.message_set import Batch
 from keeplast.format.record import Record
 from keeplast.model.offsets import INT64_MAX
+from tests.support import legacy_sets
 from tests.support.log_builder import START_MS, record_of, tombstone_of
 from tests.support.scenario_log import DAY_MS, SMALL, ScenarioLog
 from tests.unit.scenarios.conftest import MakeLog
@@ -149,7 +149,7 @@ def test_x26_a_tombstone_among_records_of_append_time(log: ScenarioLog) -> None:
 def test_x38_file_times_decide_the_age_of_old_tombstones(
     log: ScenarioLog, age_ms: int, has_clean_section: bool, is_kept: bool
 ) -> None:
-    log.add(legacy.encode_message_set([Record(0, 5, A, None)], magic=1))
+    log.add(legacy_sets.encode_message_set([Record(0, 5, A, None)], magic=1))
     log.roll()
     log.record(1, 1)
     log.roll()

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from keeplast.errors import CorruptError
-from keeplast.format import checkpoint, legacy, txn_index
+from keeplast.format import checkpoint, txn_index
 from keeplast.format.compression import Codec
 from keeplast.format.filename import CLEANER_CHECKPOINT, LOG, TXN_INDEX
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
+from tests.support import legacy_sets
 from tests.support.log_builder import START_MS, record_of, tombstone_of
 from tests.support.scenario_log import DAY_MS, PARTITION, SMALL, ScenarioLog, small_workspace
 from tests.unit.scenarios.conftest import MakeLog
@@ -216,7 +217,7 @@ def everything(log: ScenarioLog) -> None:
         log.append(record_of(None, value), record_of(C, b""), codec=codec)
         if codec is not Codec.ZSTD:
             old = [Record(log.log_end + i, -1, b"old%d" % (i % 2), value) for i in range(3)]
-            log.add(legacy.encode_message_set(old, magic=number % 2, codec=codec))
+            log.add(legacy_sets.encode_message_set(old, magic=number % 2, codec=codec))
         (p.abort if number % 2 else p.commit)()
         log.append(tombstone_of(b"%d" % (number - 1)))
     log.roll()

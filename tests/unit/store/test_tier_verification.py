@@ -22,7 +22,6 @@ from keeplast.format.filename import (
     TXN_INDEX,
 )
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.format.legacy import encode_message_set
 from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.store.verification import verify_remote
@@ -32,6 +31,7 @@ from keeplast.tier.objects.transfer import EPOCHS
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.segment import RemoteFile
 from tests.support.kernel_window import load
+from tests.support.legacy_sets import encode_message_set
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import COMPACT, NOW_MS, PARTITION
 from tests.support.tiered_log import Tiered

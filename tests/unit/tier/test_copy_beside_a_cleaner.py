@@ -15,7 +15,6 @@ from keeplast.format import leader_epoch
 from keeplast.format.control import ControlType
 from keeplast.format.filename import LEADER_EPOCH_CHECKPOINT, REPLICATION_CHECKPOINT
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.format.legacy import encode_message_set
 from keeplast.format.message_set import read_batches
 from keeplast.format.record import Record
 from keeplast.log.checkpoints import update_checkpoint
@@ -29,6 +28,7 @@ from keeplast.tier.objects.stores import open_objects
 from keeplast.tier.state.continuity import Doubt, Visits
 from tests.support.cleaned_directory import SECOND_MS, CleanedDirectory
 from tests.support.faulty_objects import FaultyObjects
+from tests.support.legacy_sets import encode_message_set
 from tests.support.partition_maker import COMPACT, DAY_MS, PARTITION
 
 HOUR_MS = DAY_MS // 24

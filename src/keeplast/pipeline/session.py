@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -16,14 +17,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from pyspark.errors import PySparkException, PySparkRuntimeError
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from keeplast.errors import RefusedError, UnavailableError
 from keeplast.pipeline.submission import is_submitted
 
 LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
-SHOWN_LINES = 15
+OUTPUT_MAX = 1 << 20
+"""So many characters of the JVM's output are searched for the reason why it did not start."""
+_JAVA_PROBLEM = re.compile(r"(?:Exception|Error): (\S.*)")
 
 
 def start_session(master: str | None, cores: int | None) -> SparkSession:
@@ -61,13 +65,21 @@ def start_session(master: str | None, cores: int | None) -> SparkSession:
         try:
             with _output_to(output):
                 return builder.getOrCreate()
-        except (PySparkException, PySparkRuntimeError, OSError, RuntimeError) as error:
+        except (PySparkException, Py4JError, OSError, RuntimeError) as error:
             output.seek(0)
-            tail = "".join(output.readlines()[-SHOWN_LINES:])
             raise UnavailableError(
-                f"spark did not start; --runner local works without it. master={chosen} "
-                f"error={error}\n{tail}".rstrip()
+                f"spark did not start; without --runner spark and --master it is not needed. "
+                f"master={chosen} error={_find_problem(str(error), output.read(OUTPUT_MAX))}"
             ) from error
+
+
+def _find_problem(error: str, output: str) -> str:
+    """Return the line in which Java says what is wrong, else the first of ``error``.
+
+    ``output`` is what the JVM wrote; its stack traces are left out.
+    """
+    found = _JAVA_PROBLEM.search(f"{error}\n{output}")
+    return found[1] if found is not None else error.strip().partition("\n")[0]
 
 
 def _require_java() -> None:
@@ -76,7 +88,7 @@ def _require_java() -> None:
     if found is None:
         raise RefusedError(
             "java was not found, and Spark needs version 17 or newer: install it (Debian: "
-            "openjdk-17-jre-headless), set JAVA_HOME, or use --runner local"
+            "openjdk-17-jre-headless), set JAVA_HOME, or leave --runner spark and --master out"
         )
 
 

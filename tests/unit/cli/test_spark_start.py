@@ -45,6 +45,26 @@ def test_spark_does_the_work_where_somebody_asks_for_it(
 
 
 @pytest.mark.parametrize(
+    ("master", "is_one"),
+    [
+        ("local", True), ("local[*]", True), ("local[2]", True), ("local[2, 3]", True),
+        ("local-cluster[2,1,1024]", True), ("spark://a:7077,b:7077", True), ("yarn", True),
+        ("k8s://https://host:443", True),
+        ("local[2", False), ("local[x]", False), ("host:7077", False), ("", False),
+        ("http://host", False), ("spark://", False),
+    ],
+)  # fmt: skip
+def test_a_master_that_spark_does_not_know_is_refused_before_it_starts(
+    keeplast: Callable[..., Run], coordinator: FakeCoordinator, data_dir: Path, master: str,
+    is_one: bool,
+) -> None:  # fmt: skip
+    run = keeplast("plan", data_dir, *POLICY, "--master", master)
+    assert (0 if is_one else 2) == run.code
+    assert is_one is ("starting Spark…" in run.err)
+    assert is_one is bool(coordinator.opened)
+
+
+@pytest.mark.parametrize(
     ("size", "arguments", "is_said"),
     [
         (LARGE_BYTES, (), True),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from enum import StrEnum
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from keeplast.run.local_runner import LocalRunner
     from keeplast.survey.report import CleanReport
     from keeplast.survey.request import CleanRequest
+
+_MASTER = re.compile(
+    r"yarn|spark://.+|k8s://.+|local|local\[([0-9]+|\*)(\s*,\s*[0-9]+)?\]|local-cluster\[.+\]"
+)
+"""What Spark takes for a master (``SparkContext.createTaskScheduler`` and ``SparkSubmit``)."""
 
 
 class RunnerName(StrEnum):
@@ -116,6 +122,11 @@ def check_runner(runner: RunnerName, *, master: str | None) -> None:
     if runner is RunnerName.LOCAL and master is not None:
         raise InvalidError(
             f"a Spark master means nothing to the local runner; leave one of the two out. "
+            f"--master={master}"
+        )
+    if master is not None and not _MASTER.fullmatch(master):
+        raise InvalidError(
+            "Spark knows no such master; give spark://HOST:PORT, yarn, k8s://URL or local[N]. "
             f"--master={master}"
         )
     if runner is RunnerName.SPARK and importlib.util.find_spec("pyspark") is None:

@@ -90,7 +90,8 @@ def check(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="A settings file, or a broker's server.properties (any name with .properties).",
+            help="A settings file, or a broker's server.properties (any name with .properties). A "
+            "directory means its keeplast.toml.",
             show_default=False,
         ),
     ],
@@ -148,8 +149,9 @@ def set_settings(
     Nothing is written unless the result can be used. The rest of the file stays as it is, comments
     included. What runs takes it from its next round on.
     """
-    from keeplast.cli.config_call import change_file, pairs
+    from keeplast.cli.config_call import change_file, check_order, pairs
 
+    check_order(settings)
     return change_file(pairs(settings), data_dir, topic, files, as_json=as_json)
 
 
@@ -169,6 +171,7 @@ def unset(
     as_json: Json = False,
 ) -> Result:
     """Remove settings from keeplast.toml, so that the next source in line counts again."""
-    from keeplast.cli.config_call import change_file
+    from keeplast.cli.config_call import change_file, check_order
 
+    check_order(keys)
     return change_file(dict.fromkeys(keys), data_dir, topic, files, as_json=as_json)

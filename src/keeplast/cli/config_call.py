@@ -30,7 +30,7 @@ from keeplast.config.definitions import DEFINITIONS
 from keeplast.config.layers import file_layer, file_problems, find_definition, warnings_of
 from keeplast.config.settings import Settings
 from keeplast.config.settings_file import change_settings
-from keeplast.config.sources import read_settings, read_spoken_settings, read_text
+from keeplast.config.sources import FILE_NAME, read_settings, read_spoken_settings, read_text
 from keeplast.config.values import value_text
 from keeplast.errors import CompactionError, InvalidError
 from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory, open_data_directory
@@ -89,7 +89,9 @@ def describe_setting(key: str, broker_config: Path | None, *, as_json: bool) -> 
 
 
 def check_file(file: Path, *, as_json: bool) -> Result:
-    """Tell every mistake in a file, and what a user should know of it."""
+    """Tell every mistake in a file, or in that of a data directory, and what to know of it."""
+    if file.is_dir():
+        file = file / FILE_NAME
     if file.suffix == BROKER_SUFFIX:
         return _check_broker_file(file, as_json=as_json)
     path = file.resolve()
@@ -176,6 +178,16 @@ def get_value(
     return DONE, _document(
         topic=topic, **(definition_row(definition) | value_row(definition, found))
     )
+
+
+def check_order(settings: Sequence[str]) -> None:
+    """Raise InvalidError where a directory stands among the settings, as other commands have it."""
+    for each in settings:
+        if Path(each).is_dir():
+            raise InvalidError(
+                "DATA_DIR stands behind the settings here: keeplast config set KEY=VALUE DATA_DIR. "
+                f"argument={each!r}"
+            )
 
 
 def pairs(settings: Sequence[str]) -> dict[str, str | None]:

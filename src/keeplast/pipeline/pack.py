@@ -96,7 +96,9 @@ def check_target(target: Path) -> None:
             f"Spark unpacks by the ending of the name; choose {', '.join(ENDINGS)}. --to={target}"
         )
     if not target.absolute().parent.is_dir():
-        raise InvalidError(f"there is no such directory. --to={target}")
+        raise InvalidError(
+            f"there is no directory for the archive; make it, or name another. --to={target}"
+        )
 
 
 def pack_environment(

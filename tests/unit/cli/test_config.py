@@ -152,6 +152,21 @@ def test_a_file_that_is_not_there_is_a_usage_error(keeplast: Command, tmp_path: 
     assert 2 == keeplast("config", "check", tmp_path / "nowhere.toml").code
 
 
+def test_a_directory_means_its_settings_file(keeplast: Command, tmp_path: Path) -> None:
+    assert 2 == keeplast("config", "check", tmp_path).code
+    (tmp_path / "keeplast.toml").write_text("[cluster]\nlog.segment.bytes = 500\n")
+    assert "no mistake: 1 setting" in keeplast("config", "check", tmp_path).out
+
+
+@pytest.mark.parametrize("arguments", [("set", "segment.ms=1"), ("unset", "segment.ms")])
+def test_a_directory_in_front_of_the_settings_is_told_where_it_stands(
+    keeplast: Command, data_dir: Path, arguments: tuple[str, str]
+) -> None:
+    verb, setting = arguments
+    run = keeplast("config", verb, data_dir, setting)
+    assert (2, True) == (run.code, "DATA_DIR stands behind the settings here" in run.err)
+
+
 def test_effective_values_need_a_directory(keeplast: Command) -> None:
     assert 2 == keeplast("config", "list", "--effective").code
 

@@ -27,7 +27,7 @@ PICTURES_MAX = 3
 def status_parts(found: Sequence[TierStatus], width: int) -> list[RenderableType]:
     """Return a table of all partitions, and pictures of a few that fit ``width`` columns."""
     if not found:
-        return ["no partitions; keeplast tier import takes some in"]
+        return ["no partitions"]
     table = new_table(
         "partition", "owner", ">epoch", ">log", ">first dirty", ">segments", ">remote", ">local",
         ">ratio", ">to remove", "notes",

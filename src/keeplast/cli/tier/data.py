@@ -36,7 +36,10 @@ def init(place: StoreAddress, objects: Objects = None, as_json: Json = False) ->
         count = len(opened.partitions())
     if not as_json:
         words = format_counted(count, "partition")
-        print_result(f"the store is ready, {words}; next: keeplast tier import DATA_DIR")
+        print_result(
+            f"the store is ready, {words}; "
+            f"next: keeplast tier import DATA_DIR --store {place.shown}"
+        )
     return 0, {
         "store": place.shown, "objects": objects, "count": count,
     }  # fmt: skip

@@ -148,7 +148,8 @@ class StoreCall(StoreAddress):
         elif not found:
             names = ", ".join(str(each) for each in known[:10]) or "none"
             raise InvalidError(
-                f"no such partition in the store. topics={list(self.scope.topics)} "
+                "no such partition in the store; correct --topic and --partition, or take it in "
+                f"with keeplast tier import. topics={list(self.scope.topics)} "
                 f"partitions={list(self.scope.partitions)} there={names}"
             )
         return found

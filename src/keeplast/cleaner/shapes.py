@@ -137,10 +137,12 @@ def _choose(workload: Workload, share: int, ground: Ground, asked: Shape | None)
         about = "unknown size" if workload.map_bytes is None else f"~{in_mib(workload.map_bytes)}"
         why = f"a key map of {about} does not fit a task of {in_mib(ground.task_memory_bytes or 0)}"
         return ShapeChoice(Shape.BUCKET, buckets, why)
-    groups = len(plan_groups(plan, plan.bound))
+    groups = plan_groups(plan, plan.bound)
     if ground.slots == 1:
         return ShapeChoice(Shape.PARTITION, why="one task at a time")
-    if groups == 1:
+    # What shares memory shares a group by its sources, too.
+    shared = groups if ground.task_memory_bytes is not None else groups[0].sources
+    if len(groups) == 1 and len(shared) == 1:
         return ShapeChoice(Shape.PARTITION, why="one group, so there is nothing to share out")
     cost = workload.cost_bytes
     if cost < SMALLEST_CUT_BYTES or cost <= share:
@@ -148,7 +150,8 @@ def _choose(workload: Workload, share: int, ground: Ground, asked: Shape | None)
     if ground.task_memory_bytes is not None and (workload.map_bytes or 0) > SENT_MAP_BYTES_MAX:
         why = f"too large for one task; ~{in_mib(workload.map_bytes or 0)} of keys"
         return ShapeChoice(Shape.BUCKET, min(max(buckets, ground.slots), BUCKETS_MAX), why)
-    return ShapeChoice(Shape.BROADCAST, why=f"too large for one task, in {groups} groups")
+    parts = f"{len(groups)} groups" if len(groups) > 1 else f"{len(shared)} segments of one group"
+    return ShapeChoice(Shape.BROADCAST, why=f"too large for one task, in {parts}")
 
 
 def key_map_bytes(plan: RoundPlan, keys: int) -> int:

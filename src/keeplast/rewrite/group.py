@@ -1,105 +1,42 @@
-"""The second pass over one group: writes what remains of its sources to staged files.
+"""The second pass over one group: reads its sources, and gives what remains to an output.
 
-The state at entry (transactions) is advanced along with the copy. Nothing is written as long as
-everything of the first source stays: an output that would equal its single source, indexes
-included, is not written at all. Where an offset lies too far from the output's base, the output
-ends and another one begins, which Kafka needs a second round for: differences.md (k). Kafka:
-``Cleaner.cleanSegments``, ``cleanInto``; cleaning.md 3.3.
+The state at entry (transactions) is advanced along with the copy. Where an offset lies too far
+from the output's base, the output ends and another one begins, which Kafka needs a second round
+for: differences.md (k). Kafka: ``Cleaner.cleanInto``; cleaning.md 3.3.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from keeplast.cleaner.plan import GroupPlan, RoundPlan
+from keeplast.cleaner.plan import GroupPlan
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.columns import batch_table as t
 from keeplast.columns import rebuild, verdicts
 from keeplast.columns.kernel import OK, PROBLEMS
-from keeplast.columns.ledger import NO_LEDGER, ReasonLedger
 from keeplast.columns.scan import CRC_IN_KERNEL_BYTES_MAX, HAS_EVENTS, HAS_GAPS, HAS_HIDDEN
 from keeplast.columns.skim import skim_batches
-from keeplast.errors import CorruptError, UnavailableError
-from keeplast.format import offset_index, time_index, txn_index
+from keeplast.errors import CorruptError
 from keeplast.format.checksum import crc32c
-from keeplast.format.filename import INDEX, LOG, TIME_INDEX, TXN_INDEX, Kind, segment_file
+from keeplast.format.filename import LOG, segment_file
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.files import FileSystem, ReadHandle, WriteHandle, reading
-from keeplast.log.index_builder import IndexBuilder
+from keeplast.log.files import ReadHandle, reading
 from keeplast.log.windows import Window, read_windows
 from keeplast.model.offsets import RELATIVE_OFFSET_MAX
 from keeplast.model.segment import SegmentSummary
-from keeplast.rewrite.ranking import Ranking
+from keeplast.rewrite.output import GroupOutput, PassContext
 from keeplast.rewrite.skipping import ContentsBuilder
-from keeplast.rewrite.standings import Standings
-from keeplast.rewrite.task import PartitionTask, StagedFile, StagedGroup
-from keeplast.rewrite.transaction_windows import AskMarkers, follow_window
-from keeplast.rewrite.workspace import CODECS, DecompressedCache, Slice, Workspace
-
-Progressed = Callable[[int], None]
-
-_INDEX_KINDS: tuple[Kind, ...] = (INDEX, TIME_INDEX, TXN_INDEX)
-
-
-class IndexFullError(Exception):
-    """The merged output needs more index entries than fit; ``sources`` of the group do fit."""
-
-    def __init__(self, sources: int) -> None:
-        """Remember how many leading sources fit into one output."""
-        super().__init__(sources)
-        self.sources = sources
+from keeplast.rewrite.task import StagedGroup
+from keeplast.rewrite.transaction_windows import follow_window
+from keeplast.rewrite.workspace import CODECS, Slice, Workspace
 
 
 class EntryNeededError(Exception):
     """The group has transactions and the state at its entry is not known yet. Nothing is left."""
-
-
-@dataclass(frozen=True, slots=True)
-class PassContext:
-    """What every group of a pass shares.
-
-    ``knows_entry`` False makes a group with transactions end in :class:`EntryNeededError`.
-    ``known_filters`` are the base offsets of the segments that have a good one.
-    """
-
-    task: PartitionTask
-    end_offset: int
-    standings: Standings
-    files: FileSystem
-    workspace: Workspace
-    cache: DecompressedCache
-    counters: NDArray[np.int64]
-    progressed: Progressed
-    ranking: Ranking
-    ask_markers: AskMarkers
-    source_crcs: dict[int, int] | None = None
-    ledger: ReasonLedger = NO_LEDGER
-    knows_entry: bool = True
-    known_filters: frozenset[int] = frozenset()
-
-    @property
-    def plan(self) -> RoundPlan:
-        """Return the round's plan."""
-        return self.task.plan
-
-    @property
-    def tombstones_expire_below(self) -> int:
-        """Return the offset from which on tombstones stay where versions rank; exclusive.
-
-        0 when the map filled: a record that was not indexed may be what a tombstone holds down.
-        """
-        return self.plan.first_dirty if self.end_offset >= self.plan.bound else 0
-
-
-def staged_name(base_offset: int, kind: Kind, attempt: str) -> str:
-    """Return the name under which an attempt leaves a file; a broker removes it at start."""
-    return f"{segment_file(base_offset, kind)}.{attempt}.deleted"
 
 
 def rewrite_group(
@@ -114,47 +51,72 @@ def rewrite_group(
     IndexFullError when an index of the merged output overflows and the group has several
     sources; the caller restores ``transactions`` and the counters and tries fewer.
     """
-    writing = _Writing(context, group, transactions)
+    output = GroupOutput(context, group)
+    reading_ = SourceReader(context, group, transactions, output)
     try:
         for number, source in enumerate(group.sources):
-            writing.read_source(number, source)
-        return writing.finish()
+            output.number = number
+            reading_.read(number, source)
+        return output.finish()
     except BaseException:
-        writing.discard()
+        output.discard()
         raise
 
 
-class _Writing:
-    """The output of one group while it is written, and those before it that are complete."""
+class Output(Protocol):
+    """Where what remains of the sources goes, in the order of the log."""
+
+    base_offset: int
+    aborted: list[AbortedTransaction]
+    copied_bytes: int
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Say whether batches that stay as they are need only be counted."""
+        ...
+
+    def start(self, handle: ReadHandle) -> object:
+        """Write what was only counted until now, from the source at hand."""
+        ...
+
+    def note(self, window: Window, part: Slice, workspace: Workspace) -> None:
+        """Note what stays of a slice."""
+        ...
+
+    def count(self, batches: NDArray[np.int64]) -> None:
+        """Take batches that lie where they lay; (n, 3): size, last offset, greatest timestamp."""
+        ...
+
+    def write(
+        self, handle: ReadHandle, pieces: Sequence[memoryview], batches: NDArray[np.int64]
+    ) -> None:
+        """Append ``pieces``, which are used again afterwards: the bytes of ``batches``."""
+        ...
+
+    def split(self, handle: ReadHandle, base_offset: int) -> None:
+        """Complete the output, and begin the next one."""
+        ...
+
+
+class SourceReader:
+    """Reads sources of one group, in the order of the log."""
 
     def __init__(
-        self, context: PassContext, group: GroupPlan, transactions: TransactionState
+        self,
+        context: PassContext,
+        group: GroupPlan,
+        transactions: TransactionState,
+        output: Output,
     ) -> None:
+        """Begin; ``transactions`` is the state at the entry of the first source to be read."""
         self._c = context
         self._group = group
         self._transactions = transactions
-        self._aborted: list[AbortedTransaction] = []
-        self._copied_bytes = 0
-        self._number = 0
-        self._made: list[Path] = []
-        self._staged: list[StagedGroup] = []
-        self._contents: list[ContentsBuilder] = []
-        self._begin_output(group.base_offset)
+        self._out = output
 
-    def _begin_output(self, base_offset: int) -> None:
-        self._base = base_offset
-        self._indexes = IndexBuilder(base_offset, self._c.plan.topic.index_interval_bytes)
-        self._handle: WriteHandle | None = None
-        self._unchanged_bytes = 0
-        self._batches = 0
-        task = self._c.task
-        if task.filters is not None and task.writes:
-            self._contents.append(ContentsBuilder(task.filters, task.memory_bytes))
-
-    def read_source(self, number: int, source: SegmentSummary) -> None:
+    def read(self, number: int, source: SegmentSummary) -> None:
         """Copy what remains of one source."""
         c = self._c
-        self._number = number
         path = c.task.path / segment_file(source.base_offset, LOG)
         keeps_old = source.mtime_ms > c.plan.old_format_horizon_ms
         crc = 0
@@ -176,10 +138,10 @@ class _Writing:
                 handle, path, c.workspace.buffers, end=source.size_bytes, scan=skim
             ):  # fmt: skip
                 if window.marks & HAS_GAPS:
-                    self._started(handle)
+                    self._out.start(handle)
                 if not c.knows_entry and window.marks & HAS_EVENTS:
                     raise EntryNeededError
-                self._aborted.extend(
+                self._out.aborted.extend(
                     follow_window(self._transactions, window, c.workspace, c.ask_markers)
                 )
                 verdicts.judge_batches(
@@ -198,7 +160,7 @@ class _Writing:
                 c.source_crcs[source.base_offset] = crc
             is_only = len(self._group.sources) == 1
             if not is_only:
-                self._started(handle)
+                self._out.start(handle)
 
     def _write_slice(
         self, window: Window, part: Slice, handle: ReadHandle, *, keeps_old: bool
@@ -230,7 +192,7 @@ class _Writing:
     def _find_beyond(self, table: NDArray[np.int64], first: int, last: int) -> int | None:
         """Return the first batch of ``[first, last)`` to write whose last offset does not fit."""
         rows = table[first:last]
-        offsets_end = self._base + RELATIVE_OFFSET_MAX
+        offsets_end = self._out.base_offset + RELATIVE_OFFSET_MAX
         if not len(rows) or int(rows[:, t.LAST_OFFSET].max()) <= offsets_end:
             return None
         is_beyond = (rows[:, t.LAST_OFFSET] > offsets_end) & (rows[:, t.ACTION] != t.ACTION_DROP)
@@ -238,20 +200,15 @@ class _Writing:
         return first + int(found[0]) if len(found) else None
 
     def _split(self, window: Window, batch: int, handle: ReadHandle) -> None:
-        """Complete the output, and begin the next one at this batch of the window."""
+        """Begin the next output at this batch of the window."""
         base = int(window.table[batch, t.BASE_OFFSET])
         end = self._next_base()
-        if not self._base < base < end:
+        if not self._out.base_offset < base < end:
             raise window.corrupt(
-                batch, "an offset lies outside its segment", f"({self._base}, {end})", base
+                batch, "an offset lies outside its segment",
+                f"({self._out.base_offset}, {end})", base,
             )  # fmt: skip
-        self._started(handle)
-        later = [entry for entry in self._aborted if entry.last_offset >= base]
-        self._aborted = [entry for entry in self._aborted if entry.last_offset < base]
-        self._finish_output()
-        self._aborted = later
-        self._begin_output(base)
-        self._started(handle)
+        self._out.split(handle, base)
 
     def _next_base(self) -> int:
         """Return the base offset of the segment behind the group."""
@@ -263,36 +220,20 @@ class _Writing:
         self, window: Window, part: Slice, handle: ReadHandle, *, changed: int, packed: int
     ) -> None:
         """Write what stays of the batches, or only count them while nothing has changed."""
-        if self._contents:
-            self._contents[-1].add(window, part, self._c.workspace)
-        if self._handle is None and self._number == 0 and not changed:
+        self._out.note(window, part, self._c.workspace)
+        if self._out.is_unchanged and not changed:
             rows = window.table[part.first : part.last]
             batches = np.ascontiguousarray(rows[:, [t.SIZE, t.LAST_OFFSET, t.MAX_TIMESTAMP]])
-            self._unchanged_bytes += int(batches[:, 0].sum())
-            self._add_to_indexes(window, batches, len(batches))
+            self._check_range(window, batches)
+            self._out.count(batches)
             return
-        self._emit(window, part, self._started(handle), packs=packed > 0)
-
-    def _started(self, handle: ReadHandle) -> WriteHandle:
-        """Return the staged log; created with what was unchanged so far."""
-        if self._handle is not None:
-            return self._handle
-        if not self._c.task.writes:
-            self._handle = _Discard()
-            return self._handle
-        path = self._c.task.target / staged_name(self._base, LOG, self._c.task.attempt)
-        self._handle = self._c.files.open_write(path)
-        self._made.append(path)
-        if self._unchanged_bytes:
-            self._handle.copy_from(handle, 0, self._unchanged_bytes)
-            self._copied_bytes += self._unchanged_bytes
-        return self._handle
+        self._emit(window, part, handle, packs=packed > 0)
 
     def _emit(
         self,
         window: Window,
         part: Slice,
-        output: WriteHandle,
+        handle: ReadHandle,
         *,
         packs: bool,
     ) -> None:
@@ -319,16 +260,17 @@ class _Writing:
             window.data, w.scratch, table, first, last, w.offsets, w.positions, w.flags, keep,
             packed, out, batches, extents,
         )  # fmt: skip
-        view = out.data
+        written, view = list[memoryview](), out.data
         for kind, start, length in extents[:pieces].tolist():
             if kind == rebuild.EXTENT_OUTPUT:
-                output.write(view[start : start + length])
+                written.append(view[start : start + length])
             else:
                 # To let the system copy it from file to file would read memory once more: the
                 # bytes are here, in the cache, since their CRCs were checked.
-                output.write(window.data.data[start : start + length])
-                self._copied_bytes += length
-        self._add_to_indexes(window, batches, count)
+                written.append(window.data.data[start : start + length])
+                self._out.copied_bytes += length
+        self._check_range(window, batches[:count])
+        self._out.write(handle, written, batches[:count])
 
     def _pack(self, window: Window, part: Slice) -> NDArray[np.uint8]:
         """Compress the payloads of the compressed batches to rebuild; returns them joined."""
@@ -357,122 +299,21 @@ class _Writing:
             pieces.append(piece)
         return np.frombuffer(bytearray().join(pieces), np.uint8)
 
-    def _add_to_indexes(self, window: Window, batches: NDArray[np.int64], count: int) -> None:
-        if not count:
-            return
-        plan = self._c.plan
-        sizes = batches[:count, 0]
-        self._c.counters[verdicts.BYTES_WRITTEN] += int(sizes.sum())
-        self._batches += count
-        lowest, highest = int(batches[:count, 1].min()), int(batches[:count, 1].max())
-        if lowest < self._base or highest >= plan.bound:
-            raise self._outside(window)
-        self._indexes.add(batches[:count])
-        # Kafka's append fails here for ever (F4): docs/reference/differences.md (c). A time index
-        # counts as full one entry early. A lone source may exceed: there is nothing to split.
-        limit = plan.topic.segment_index_bytes
-        if self._number > 0 and (
-            self._indexes.offset_entries > limit // offset_index.ENTRY_BYTES
-            or self._indexes.time_entries > limit // time_index.ENTRY_BYTES - 1
+    def _check_range(self, window: Window, batches: NDArray[np.int64]) -> None:
+        """Raise CorruptError unless all last offsets lie inside the output."""
+        if len(batches) and (
+            int(batches[:, 1].min()) < self._out.base_offset
+            or int(batches[:, 1].max()) >= self._c.plan.bound
         ):
-            raise IndexFullError(self._number)
+            raise self._outside(window)
 
     def _outside(self, window: Window) -> CorruptError:
         """Return the error for a batch that belongs to another segment than the one it lies in."""
         offsets = window.table[: window.batches, t.LAST_OFFSET]
-        strays = np.flatnonzero((offsets < self._base) | (offsets >= self._c.plan.bound))
+        strays = np.flatnonzero((offsets < self._out.base_offset) | (offsets >= self._c.plan.bound))
         # Only the messages inside an old compressed set can stray where no batch does.
         batch = int(strays[0]) if len(strays) else 0
         return window.corrupt(
             batch, "an offset lies outside its segment",
-            f"[{self._base}, {self._c.plan.bound})", int(offsets[batch]),
+            f"[{self._out.base_offset}, {self._c.plan.bound})", int(offsets[batch]),
         )  # fmt: skip
-
-    def finish(self) -> tuple[tuple[StagedGroup, ...], int, tuple[ContentsBuilder, ...]]:
-        """Complete the last output; returns what :func:`rewrite_group` does."""
-        self._finish_output()
-        return tuple(self._staged), self._copied_bytes, tuple(self._contents)
-
-    def _finish_output(self) -> None:
-        """Write the indexes, set times, make everything durable."""
-        c, source = self._c, self._group.sources[-1]
-        offsets, times = self._indexes.finish()
-        size = self._indexes.size_bytes
-        contents: dict[Kind, bytes] = {
-            INDEX: offset_index.encode(offsets),
-            TIME_INDEX: time_index.encode(times),
-        }
-        if self._aborted:
-            bases = {each.base_offset for each in self._group.sources}
-            contents[TXN_INDEX] = txn_index.encode(c.plan.as_indexed(self._aborted, bases))
-        staged: list[StagedFile] = []
-        if self._handle is None and not self._same_indexes(contents):
-            with reading(c.files, c.task.path / segment_file(self._base, LOG)) as handle:
-                self._started(handle)
-        if self._handle is not None and c.task.writes:
-            self._handle.fsync()
-            self._handle.close()
-            name = staged_name(self._base, LOG, c.task.attempt)
-            staged.append(StagedFile(LOG, name, size))
-            for kind, content in contents.items():
-                name = staged_name(self._base, kind, c.task.attempt)
-                path = c.task.target / name
-                self._made.append(path)
-                handle_ = c.files.open_write(path)
-                try:
-                    handle_.write(content)
-                    handle_.fsync()
-                finally:
-                    handle_.close()
-                staged.append(StagedFile(kind, name, len(content)))
-            origin = c.task.path / segment_file(self._group.base_offset, LOG)
-            for file in staged:
-                path = c.task.target / file.name
-                c.files.copy_owner_and_mode(origin, path)
-                c.files.set_mtime(path, source.mtime_ms * 1_000_000)
-        is_first = not self._staged
-        self._staged.append(
-            StagedGroup(
-                base_offset=self._base,
-                sources=tuple(s.base_offset for s in self._group.sources) if is_first else (),
-                files=tuple(staged),
-                size_bytes=size,
-                batches=self._batches,
-            )
-        )
-
-    def _same_indexes(self, contents: dict[Kind, bytes]) -> bool:
-        """Say whether the single, unchanged source already has these indexes."""
-        c = self._c
-        for kind in _INDEX_KINDS:
-            path = c.task.path / segment_file(self._base, kind)
-            found = c.files.read_bytes(path, 1 << 30) if c.files.exists(path) else None
-            if found != contents.get(kind):
-                return False
-        return True
-
-    def discard(self) -> None:
-        """Remove what was staged so far."""
-        if self._handle is not None:
-            self._handle.close()
-        # A disk that refuses does not hide why we are here; the coordinator tries once more.
-        with contextlib.suppress(OSError, UnavailableError):
-            for path in self._made:
-                if self._c.files.exists(path):
-                    self._c.files.unlink(path)
-
-
-class _Discard:
-    """A write handle that keeps nothing, for runs that only count."""
-
-    def write(self, data: object) -> None:
-        """Drop it."""
-
-    def copy_from(self, source: ReadHandle, position: int, length: int) -> None:
-        """Drop it."""
-
-    def fsync(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""

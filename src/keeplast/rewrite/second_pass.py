@@ -15,7 +15,8 @@ from keeplast.cleaner.transactions import TransactionState
 from keeplast.errors import UnavailableError
 from keeplast.log.files import FileSystem
 from keeplast.rewrite.check import check_group
-from keeplast.rewrite.group import IndexFullError, PassContext, rewrite_group
+from keeplast.rewrite.group import rewrite_group
+from keeplast.rewrite.output import IndexFullError, PassContext
 from keeplast.rewrite.skipping import ContentsBuilder, write_filter
 from keeplast.rewrite.task import PartitionTask, StagedGroup
 from keeplast.tier.objects.filters import SegmentBytes

@@ -31,9 +31,11 @@ from keeplast.format.filename import LOG, segment_file
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.windows import Window, read_windows
 from keeplast.rewrite.filter_spec import FilterSpec
-from keeplast.rewrite.group import EntryNeededError, PassContext
+from keeplast.rewrite.group import EntryNeededError
 from keeplast.rewrite.index import Indexing, KeySink
 from keeplast.rewrite.marked_plan import MarkedPlan, MarkersNeededError
+from keeplast.rewrite.output import PassContext
+from keeplast.rewrite.payloads import Payloads
 from keeplast.rewrite.ranking import VersionCounts, ranking_of
 from keeplast.rewrite.resolve import RaiseKnown, raise_over_extent
 from keeplast.rewrite.second_pass import SecondPass, discard
@@ -429,20 +431,26 @@ def resolve_bucket(unit: ResolveUnit, task: PartitionTask, buckets: int) -> Reso
     )
 
 
+def pass_context(
+    unit: RewriteUnit, tools: Tools, standings: Standings, ledger: ReasonLedger
+) -> PassContext:
+    """Return what it takes to rewrite the group of a unit, with counters of its own."""
+    task = tools.task
+    return PassContext(
+        task, task.plan.bound, standings, tools.files, tools.workspace, tools.cache,
+        np.zeros(verdicts.COUNTERS, np.int64), tools.progressed, ranking_of(task.plan.topic),
+        tools.ask_markers, dict[int, int]() if task.takes_crcs else None, ledger,
+        knows_entry=unit.entry is not None, known_filters=unit.known_filters,
+    )  # fmt: skip
+
+
 def rewrite(
     unit: RewriteUnit, tools: Tools, standings: Standings, ledger: ReasonLedger = NO_LEDGER
 ) -> Rewritten:
     """Rewrite and check a group. What it staged is removed again when that fails."""
     task = tools.task
     staged: list[StagedGroup] = []
-    counters = np.zeros(verdicts.COUNTERS, np.int64)
-    source_crcs: dict[int, int] = {}
-    context = PassContext(
-        task, task.plan.bound, standings, tools.files, tools.workspace, tools.cache, counters,
-        tools.progressed, ranking_of(task.plan.topic), tools.ask_markers,
-        source_crcs if task.takes_crcs else None, ledger, knows_entry=unit.entry is not None,
-        known_filters=unit.known_filters,
-    )  # fmt: skip
+    context = pass_context(unit, tools, standings, ledger)
     entry = second_pass_start(task.plan) if unit.entry is None else unit.entry.copy()
     second = SecondPass(context, entry, [unit.group], staged=staged)
     tools.workspace.take_payloads()
@@ -457,16 +465,21 @@ def rewrite(
     except BaseException:
         discard(task, staged, tools.files)
         raise
+    return rewritten_by(second, unit, tools.workspace.take_payloads())
+
+
+def rewritten_by(second: SecondPass, unit: RewriteUnit, payloads: Payloads) -> Rewritten:
+    """Return what the group of a unit became."""
     return Rewritten(
         unit.group.base_offset,
         tuple(second.done),
-        tuple(staged),
-        counters,
+        tuple(second.staged),
+        second.context.counters,
         second.left_alone,
         second.copied_bytes,
         peak_rss_bytes(),
-        source_crcs,
+        second.context.source_crcs or {},
         second.output_crcs,
-        tools.workspace.take_payloads(),
+        payloads,
         FilterStats(written=second.filters, bytes_written=second.filter_bytes),
     )

@@ -138,6 +138,16 @@ class StagedRound:
         return self.stage is Stage.DONE
 
     @property
+    def groups(self) -> Sequence[GroupPlan]:
+        """Return the groups that are rewritten, as far as that is known."""
+        return self._groups
+
+    @property
+    def has_events(self) -> bool:
+        """Say whether any transaction is known."""
+        return any(len(events) for events in self._events.values())
+
+    @property
     def answers(self) -> Sequence[Answer]:
         """Return what buckets have answered to units of this process."""
         return self._answers
@@ -233,8 +243,9 @@ class StagedRound:
         elif self.stage in (Stage.INDEX, Stage.FILTER, Stage.RAISE, Stage.RESOLVE):
             self._leave_out()
             # Where the dirty section has transactions the clean one most likely has some too.
-            has_some = any(len(events) for events in self._events.values())
-            self.stage = Stage.SCAN_CLEAN if has_some and not self._knows_all else Stage.REWRITE
+            self.stage = (
+                Stage.SCAN_CLEAN if self.has_events and not self._knows_all else Stage.REWRITE
+            )
         elif self.stage is Stage.SCAN_CLEAN:
             self.stage = Stage.REWRITE
         elif self._needs_entry:

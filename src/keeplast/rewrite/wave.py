@@ -18,9 +18,9 @@ from keeplast.clock import Clock
 from keeplast.columns import verdicts
 from keeplast.errors import CompactionError
 from keeplast.log.files import FileSystem
-from keeplast.rewrite.group import PassContext
 from keeplast.rewrite.index import Indexed, index_partition
 from keeplast.rewrite.marked_plan import MarkedPlan
+from keeplast.rewrite.output import PassContext
 from keeplast.rewrite.ranking import ranking_of
 from keeplast.rewrite.second_pass import SecondPass, discard
 from keeplast.rewrite.standings import MapStandings

@@ -7,7 +7,9 @@ themselves run anywhere and touch nothing of the job but what is made for severa
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
 
 from keeplast.columns.ledger import new_ledger
@@ -16,6 +18,7 @@ from keeplast.model.shape import Shape
 from keeplast.rewrite.marked_plan import MarkersNeededError
 from keeplast.rewrite.ranking import ranking_of
 from keeplast.rewrite.runner import Progressed
+from keeplast.rewrite.shared_group import GroupPart, SharedGroup, parts_of
 from keeplast.rewrite.stage_work import (
     SharedKeyMap,
     Tools,
@@ -39,6 +42,7 @@ from keeplast.rewrite.units import (
     MarkUnit,
     RaiseUnit,
     ResolveUnit,
+    RewriteUnit,
     ScanUnit,
     Unit,
     UnitResult,
@@ -49,6 +53,12 @@ from keeplast.rewrite.workspace import LEDGER_SHARE, DecompressedCache, cache_by
 from keeplast.run.workbench import Workbench
 
 Work = Callable[[], None]
+
+GROUPS_ENOUGH = 2
+"""With so many groups a thread each is done by one; with fewer, threads share them by source."""
+
+HELD_SHARE = 4
+"""What parts of a group hold for its output may take this part of what is for decompressed data."""
 
 
 class LocalJob(Protocol):
@@ -101,9 +111,10 @@ class StagedJob:
         task: PartitionTask,
         bench: Workbench,
         progressed: Progressed,
+        slots: int,
         cache_share: float,
     ) -> None:
-        """Wait to be started; ``cache_share`` is in threads' shares of memory."""
+        """Wait to be started by ``slots`` threads; ``cache_share`` is in their shares of memory."""
         self.bytes_left = task.cost_bytes
         """About how much is still to be read."""
         self._bench = bench
@@ -111,12 +122,18 @@ class StagedJob:
         self._round = StagedRound(task, bench.clock)
         self._units: Iterator[Unit] = self._round.units()
         self._ahead = next(self._units, None)
+        self._parts = deque[GroupPart]()
+        self._groups: dict[int, SharedGroup] = {}
         self._running = 0
         self._lock = threading.Lock()
-        self._results: list[UnitResult] = []
+        self._results: list[UnitResult | None] = []
         memory = int(cache_share * cache_bytes_of(task.memory_bytes))
         self._ledger_bytes_max = memory // LEDGER_SHARE
         self._begin_map()
+        groups = self._round.groups
+        shares = len(groups) < GROUPS_ENOUGH * slots and any(len(g.sources) > 1 for g in groups)
+        self._held_bytes_max = memory // HELD_SHARE if shares else 0
+        memory -= self._held_bytes_max
         self._cache = DecompressedCache(memory - self._shared.key_map.ledger.standings.nbytes)
 
     @property
@@ -128,18 +145,26 @@ class StagedJob:
     def next(self) -> Work | None:
         """Return the next unit of the stage."""
         self._settle()
-        unit = self._ahead
-        if unit is None:
+        piece: Unit | GroupPart | None = self._parts.popleft() if self._parts else self._ahead
+        if piece is None:
             return None
-        self._ahead = next(self._units, None)
+        if piece is self._ahead:
+            self._ahead = next(self._units, None)
+            if isinstance(piece, RewriteUnit) and self._shares_groups:
+                piece, *rest = parts_of(piece, self._round.task) or (piece,)
+                self._parts.extend(rest)
         self._running += 1
-        self.bytes_left -= unit.cost_bytes
-        return lambda: self._work(unit)
+        self.bytes_left -= piece.cost_bytes
+        return partial(self._work, piece)
 
     def result(self) -> TaskResult:
         """Return what the round gave; every stage has ended."""
         self._settle()
         return self._round.result()
+
+    @property
+    def _shares_groups(self) -> bool:
+        return self._held_bytes_max > 0 and not self._round.has_events
 
     def _settle(self) -> None:
         """Take what has come back, and go on to the next stage when the present one is through."""
@@ -147,10 +172,12 @@ class StagedJob:
             results, self._results = self._results, []
         for result in results:
             self._running -= 1
+            if result is None:
+                continue
             self._round.take(result)
             if isinstance(result, Failed | Unmarked):
                 self._units, self._ahead = iter(()), None
-        while self._ahead is None and self._running == 0 and not self._round.is_done:
+        while not (self._ahead or self._parts or self._running or self._round.is_done):
             self._advance()
 
     def _begin_map(self) -> None:
@@ -164,23 +191,26 @@ class StagedJob:
         ends_index = self._round.stage is Stage.INDEX and not is_bucket
         if ends_index and self._round.is_unmarked:
             self._begin_map()
+        self._groups.clear()
         self._round.advance(len(self._shared.key_map) if ends_index else None)
         if is_bucket and self._round.stage is Stage.REWRITE:
             self._standings = RowStandings(self._round.task.shape.buckets, self._round.answers)
         self._units = self._round.units()
         self._ahead = next(self._units, None)
 
-    def _work(self, unit: Unit) -> None:
+    def _work(self, piece: Unit | GroupPart) -> None:
+        result: UnitResult | None
         try:
-            result = self._execute(unit)
+            result = self._execute(piece)
         except MarkersNeededError:
             result = Unmarked()
         except (CompactionError, OSError, MemoryError) as error:
+            unit = piece.unit if isinstance(piece, GroupPart) else piece
             result = Failed(place_of(unit), error)
         with self._lock:
             self._results.append(result)
 
-    def _execute(self, unit: Unit) -> UnitResult:
+    def _execute(self, unit: Unit | GroupPart) -> UnitResult | None:
         task = self._round.task
         if isinstance(unit, ResolveUnit):
             return resolve_bucket(unit, task, task.shape.buckets)
@@ -189,6 +219,8 @@ class StagedJob:
             self._bench.workspace_of(task),
         )
         tools = Tools(task, files, workspace, self._cache, self._progressed)
+        if isinstance(unit, GroupPart):
+            return self._group_of(unit.unit, tools).do(unit.number, tools)
         if isinstance(unit, MarkUnit):
             return mark(tools)
         if isinstance(unit, ScanUnit):
@@ -202,3 +234,13 @@ class StagedJob:
         if isinstance(unit, AskUnit):
             return ask_to_chunks(unit, tools)
         return rewrite(unit, tools, self._standings, self._shared.key_map.ledger)
+
+    def _group_of(self, unit: RewriteUnit, tools: Tools) -> SharedGroup:
+        """Return the group whose parts several threads do; begun when the first of them comes."""
+        with self._lock:
+            group = self._groups.get(unit.group.base_offset)
+            if group is None:
+                ledger = self._shared.key_map.ledger
+                group = SharedGroup(unit, tools, self._standings, ledger, self._held_bytes_max)
+                self._groups[unit.group.base_offset] = group
+            return group

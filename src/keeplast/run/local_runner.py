@@ -152,7 +152,7 @@ class LocalRunner:
         # partitions, which keep their own, it has none to spare.
         cut = [task for task in tasks if task.is_staged]
         share = self._slots / len(cut) if cut and len(cut) == len(tasks) else 0.0
-        staged = [StagedJob(task, self._bench, progressed, share) for task in cut]
+        staged = [StagedJob(task, self._bench, progressed, self._slots, share) for task in cut]
         whole = (WaveJob(task, self._bench, progressed) for task in tasks if not task.is_staged)
         return staged, deque(whole)
 

@@ -115,6 +115,16 @@ def test_one_slot_or_one_group_is_not_cut() -> None:
     assert [Shape.PARTITION] == shapes([Workload(plan(1, GIB), 10**7, 10**6)], THREADS)
 
 
+def test_threads_share_one_group_by_its_segments_and_tasks_do_not() -> None:
+    topic = replace(SMALL_SEGMENTS, segment_bytes=GIB)
+    joined = Workload(replace(plan(8, 100 * MIB), topic=topic), 10**7, 10**6)
+    (choice,) = choose_shapes([joined], THREADS)
+    assert Shape.BROADCAST is choice.shape
+    assert choice.why.endswith("8 segments of one group")
+    assert [Shape.PARTITION] == shapes([joined], CLUSTER)
+    assert [Shape.PARTITION] == shapes([joined], Ground(1, None))
+
+
 def test_buckets_grow_with_rows_and_shrink_with_memory() -> None:
     assert 1 == bucket_count(GIANT, None)
     counts = [bucket_count(GIANT, GIB >> i) for i in range(4)]

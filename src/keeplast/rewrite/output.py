@@ -1,0 +1,277 @@
+"""The output of one group while it is written, and those before it that are complete.
+
+Nothing is written as long as everything of the first source stays: an output that would equal its
+single source, indexes included, is not written at all. What comes in is appended in the order of
+the log; indexes are a function of the batches that were appended. Kafka: ``Cleaner.cleanSegments``;
+cleaning.md 3.3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keeplast.cleaner.plan import GroupPlan, RoundPlan
+from keeplast.columns import verdicts
+from keeplast.columns.ledger import NO_LEDGER, ReasonLedger
+from keeplast.errors import UnavailableError, invariant
+from keeplast.format import offset_index, time_index, txn_index
+from keeplast.format.filename import INDEX, LOG, TIME_INDEX, TXN_INDEX, Kind, segment_file
+from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.files import FileSystem, ReadHandle, WriteHandle, reading
+from keeplast.log.index_builder import IndexBuilder
+from keeplast.log.windows import Window
+from keeplast.rewrite.ranking import Ranking
+from keeplast.rewrite.skipping import ContentsBuilder
+from keeplast.rewrite.standings import Standings
+from keeplast.rewrite.task import PartitionTask, StagedFile, StagedGroup
+from keeplast.rewrite.transaction_windows import AskMarkers
+from keeplast.rewrite.workspace import DecompressedCache, Slice, Workspace
+
+Progressed = Callable[[int], None]
+
+_INDEX_KINDS: tuple[Kind, ...] = (INDEX, TIME_INDEX, TXN_INDEX)
+
+
+class IndexFullError(Exception):
+    """The merged output needs more index entries than fit; ``sources`` of the group do fit."""
+
+    def __init__(self, sources: int) -> None:
+        """Remember how many leading sources fit into one output."""
+        super().__init__(sources)
+        self.sources = sources
+
+
+@dataclass(frozen=True, slots=True)
+class PassContext:
+    """What every group of a pass shares.
+
+    ``knows_entry`` False makes a group with transactions end in :class:`EntryNeededError`.
+    ``known_filters`` are the base offsets of the segments that have a good one.
+    """
+
+    task: PartitionTask
+    end_offset: int
+    standings: Standings
+    files: FileSystem
+    workspace: Workspace
+    cache: DecompressedCache
+    counters: NDArray[np.int64]
+    progressed: Progressed
+    ranking: Ranking
+    ask_markers: AskMarkers
+    source_crcs: dict[int, int] | None = None
+    ledger: ReasonLedger = NO_LEDGER
+    knows_entry: bool = True
+    known_filters: frozenset[int] = frozenset()
+
+    @property
+    def plan(self) -> RoundPlan:
+        """Return the round's plan."""
+        return self.task.plan
+
+    @property
+    def tombstones_expire_below(self) -> int:
+        """Return the offset from which on tombstones stay where versions rank; exclusive.
+
+        0 when the map filled: a record that was not indexed may be what a tombstone holds down.
+        """
+        return self.plan.first_dirty if self.end_offset >= self.plan.bound else 0
+
+
+def staged_name(base_offset: int, kind: Kind, attempt: str) -> str:
+    """Return the name under which an attempt leaves a file; a broker removes it at start."""
+    return f"{segment_file(base_offset, kind)}.{attempt}.deleted"
+
+
+class GroupOutput:
+    """What one group becomes: an output, or several where its offsets do not fit one."""
+
+    def __init__(self, context: PassContext, group: GroupPlan) -> None:
+        self._c = context
+        self._group = group
+        self.number = 0
+        """The source that is read."""
+        self.aborted: list[AbortedTransaction] = []
+        self.copied_bytes = 0
+        self._made: list[Path] = []
+        self._staged: list[StagedGroup] = []
+        self._contents: list[ContentsBuilder] = []
+        self._begin_output(group.base_offset)
+
+    def _begin_output(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self._indexes = IndexBuilder(base_offset, self._c.plan.topic.index_interval_bytes)
+        self._handle: WriteHandle | None = None
+        self._unchanged_bytes = 0
+        self._batches = 0
+        task = self._c.task
+        if task.filters is not None and task.writes:
+            self._contents.append(ContentsBuilder(task.filters, task.memory_bytes))
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Say whether nothing was written, as nothing of the first source has changed."""
+        return self._handle is None and self.number == 0
+
+    def start(self, handle: ReadHandle) -> WriteHandle:
+        """Return the staged log; created with what was unchanged so far of the source."""
+        if self._handle is not None:
+            return self._handle
+        if not self._c.task.writes:
+            self._handle = _Discard()
+            return self._handle
+        path = self._c.task.target / staged_name(self.base_offset, LOG, self._c.task.attempt)
+        self._handle = self._c.files.open_write(path)
+        self._made.append(path)
+        if self._unchanged_bytes:
+            self._handle.copy_from(handle, 0, self._unchanged_bytes)
+            self.copied_bytes += self._unchanged_bytes
+        return self._handle
+
+    def note(self, window: Window, part: Slice, workspace: Workspace) -> None:
+        """Note for the filter what stays of a slice, where there is to be one."""
+        if self._contents:
+            self._contents[-1].add(window, part, workspace)
+
+    def count(self, batches: NDArray[np.int64]) -> None:
+        """Take batches that lie where they lay; (n, 3): size, last offset, greatest timestamp."""
+        self._unchanged_bytes += int(batches[:, 0].sum())
+        self._add_to_indexes(batches)
+
+    def write(
+        self, handle: ReadHandle, pieces: Sequence[memoryview], batches: NDArray[np.int64]
+    ) -> None:
+        """Append the bytes of ``batches`` (as for :meth:`count`), which ``pieces`` are."""
+        self.start(handle)
+        self.append(pieces, batches)
+
+    def append(self, pieces: Sequence[memoryview], batches: NDArray[np.int64]) -> None:
+        """Append to what was started."""
+        invariant(self._handle is not None, "an output is appended to that was not started")
+        output = cast(WriteHandle, self._handle)
+        for piece in pieces:
+            output.write(piece)
+        self._add_to_indexes(batches)
+
+    def split(self, handle: ReadHandle, base_offset: int) -> None:
+        """Complete the output, and begin the next one."""
+        self.start(handle)
+        later = [entry for entry in self.aborted if entry.last_offset >= base_offset]
+        self.aborted = [entry for entry in self.aborted if entry.last_offset < base_offset]
+        self._finish_output()
+        self.aborted = later
+        self._begin_output(base_offset)
+        self.start(handle)
+
+    def _add_to_indexes(self, batches: NDArray[np.int64]) -> None:
+        count = len(batches)
+        if not count:
+            return
+        plan = self._c.plan
+        self._c.counters[verdicts.BYTES_WRITTEN] += int(batches[:, 0].sum())
+        self._batches += count
+        self._indexes.add(batches)
+        # Kafka's append fails here for ever (F4): docs/reference/differences.md (c). A time index
+        # counts as full one entry early. A lone source may exceed: there is nothing to split.
+        limit = plan.topic.segment_index_bytes
+        if self.number > 0 and (
+            self._indexes.offset_entries > limit // offset_index.ENTRY_BYTES
+            or self._indexes.time_entries > limit // time_index.ENTRY_BYTES - 1
+        ):
+            raise IndexFullError(self.number)
+
+    def finish(self) -> tuple[tuple[StagedGroup, ...], int, tuple[ContentsBuilder, ...]]:
+        """Complete the last output; returns what was staged, the bytes copied, and the contents."""
+        self._finish_output()
+        return tuple(self._staged), self.copied_bytes, tuple(self._contents)
+
+    def _finish_output(self) -> None:
+        """Write the indexes, set times, make everything durable."""
+        c, source = self._c, self._group.sources[-1]
+        offsets, times = self._indexes.finish()
+        size = self._indexes.size_bytes
+        contents: dict[Kind, bytes] = {
+            INDEX: offset_index.encode(offsets),
+            TIME_INDEX: time_index.encode(times),
+        }
+        if self.aborted:
+            bases = {each.base_offset for each in self._group.sources}
+            contents[TXN_INDEX] = txn_index.encode(c.plan.as_indexed(self.aborted, bases))
+        staged: list[StagedFile] = []
+        if self._handle is None and not self._same_indexes(contents):
+            with reading(c.files, c.task.path / segment_file(self.base_offset, LOG)) as handle:
+                self.start(handle)
+        if self._handle is not None and c.task.writes:
+            self._handle.fsync()
+            self._handle.close()
+            name = staged_name(self.base_offset, LOG, c.task.attempt)
+            staged.append(StagedFile(LOG, name, size))
+            for kind, content in contents.items():
+                name = staged_name(self.base_offset, kind, c.task.attempt)
+                path = c.task.target / name
+                self._made.append(path)
+                handle_ = c.files.open_write(path)
+                try:
+                    handle_.write(content)
+                    handle_.fsync()
+                finally:
+                    handle_.close()
+                staged.append(StagedFile(kind, name, len(content)))
+            origin = c.task.path / segment_file(self._group.base_offset, LOG)
+            for file in staged:
+                path = c.task.target / file.name
+                c.files.copy_owner_and_mode(origin, path)
+                c.files.set_mtime(path, source.mtime_ms * 1_000_000)
+        is_first = not self._staged
+        self._staged.append(
+            StagedGroup(
+                base_offset=self.base_offset,
+                sources=tuple(s.base_offset for s in self._group.sources) if is_first else (),
+                files=tuple(staged),
+                size_bytes=size,
+                batches=self._batches,
+            )
+        )
+
+    def _same_indexes(self, contents: dict[Kind, bytes]) -> bool:
+        """Say whether the single, unchanged source already has these indexes."""
+        c = self._c
+        for kind in _INDEX_KINDS:
+            path = c.task.path / segment_file(self.base_offset, kind)
+            found = c.files.read_bytes(path, 1 << 30) if c.files.exists(path) else None
+            if found != contents.get(kind):
+                return False
+        return True
+
+    def discard(self) -> None:
+        """Remove what was staged so far."""
+        if self._handle is not None:
+            self._handle.close()
+        # A disk that refuses does not hide why we are here; the coordinator tries once more.
+        with contextlib.suppress(OSError, UnavailableError):
+            for path in self._made:
+                if self._c.files.exists(path):
+                    self._c.files.unlink(path)
+
+
+class _Discard:
+    """A write handle that keeps nothing, for runs that only count."""
+
+    def write(self, data: object) -> None:
+        """Drop it."""
+
+    def copy_from(self, source: ReadHandle, position: int, length: int) -> None:
+        """Drop it."""
+
+    def fsync(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""

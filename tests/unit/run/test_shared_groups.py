@@ -1,0 +1,288 @@
+"""A group that several threads rewrite is what one leaves, in whatever order its parts are done."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keeplast.cleaner.shapes import ShapeChoice
+from keeplast.clock import SystemClock
+from keeplast.errors import UnavailableError
+from keeplast.format.batch import encode_batch
+from keeplast.format.checksum import Buffer
+from keeplast.format.compression import Codec
+from keeplast.format.control import ControlType
+from keeplast.format.record import Record
+from keeplast.log.files import FileSystem, LocalFiles, WriteHandle
+from keeplast.model.shape import Shape
+from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite import shared_group
+from keeplast.rewrite.runner import Progressed
+from keeplast.rewrite.shared_group import SharedGroup
+from keeplast.rewrite.stage_work import rewrite, rewritten_by
+from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.run import local_jobs
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_jobs import StagedJob, Work
+from keeplast.run.local_runner import LocalRunner
+from keeplast.run.workbench import Workbench
+from keeplast.survey.report import RoundReport
+from tests.support.partition_maker import (
+    COMPACT,
+    NOW_MS,
+    clean_request,
+    data_batch,
+    last_round,
+    marker,
+    one,
+    write_partition,
+)
+from tests.support.replay import tree
+
+SEGMENTS = 5
+Order = Callable[[list[Work]], list[Work]]
+ORDERS: dict[str, Order] = {
+    "as they come": list,
+    "from the end": lambda works: works[::-1],
+    "odd ones first": lambda works: works[1::2] + works[::2],
+    "the first one last": lambda works: works[1:] + works[:1],
+}
+
+
+class OneThread:
+    """Runs every task in stages, and the work of a stage in an order of its own."""
+
+    def __init__(self, order: Order, files: FileSystem | None = None) -> None:
+        self._order = order
+        self._files = files
+
+    slots = 2
+    shares_memory = True
+
+    def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
+        bench = Workbench(self._files, SystemClock())
+        for task in tasks:
+            staged = replace(task, shape=ShapeChoice(Shape.BROADCAST))
+            job = StagedJob(staged, bench, progressed, self.slots, 2.0)
+            while works := list(iter(job.next, None)):
+                for work in self._order(works):
+                    work()
+            yield job.result()
+
+    def __enter__(self) -> OneThread:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """How groups with parts ended: ``shared``, or ``anew`` by one thread in order."""
+    found: list[str] = []
+
+    def note_anew(*args: object) -> object:
+        found.append("anew")
+        return rewrite(*args)  # type: ignore[arg-type]
+
+    def note_shared(*args: object) -> object:
+        found.append("shared")
+        return rewritten_by(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shared_group, "rewrite", note_anew)
+    monkeypatch.setattr(shared_group, "rewritten_by", note_shared)
+    return found
+
+
+def plain_log(root: Path, codec: Codec = Codec.NONE) -> Path:
+    """Write segments of three batches; half of the keys of each come again in the next one."""
+    segments = {
+        base: b"".join(
+            encode_batch(
+                [
+                    Record(at + i, NOW_MS + at, b"k%d" % ((at + i) // 20 * 10 + i), b"v" * 30)
+                    for i in range(4)
+                ],
+                codec=codec,
+            )
+            for at in range(base, base + 12, 4)
+        )
+        for base in range(0, 10 * SEGMENTS * 2, 20)
+    }
+    return write_partition(root, segments, interval=64)
+
+
+def clean(directory: Path, runner: OneThread | LocalRunner, topic: TopicConfig) -> RoundReport:
+    coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
+    return last_round(coordinator.clean(clean_request(directory, topic=topic)))
+
+
+def by_one_task(directory: Path, topic: TopicConfig) -> dict[str, object]:
+    """Clean a copy of the log by one task; return the tree of its directory."""
+    twin = shutil.copytree(directory.parent, directory.parent.with_name("twin")) / directory.name
+    report = clean(twin, LocalRunner(cores=1), topic)
+    assert report.error is None
+    return dict(tree(twin))
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("strategy", [Strategy.OFFSET, Strategy.TIMESTAMP])
+@pytest.mark.parametrize("order", ORDERS)
+def test_parts_in_any_order_leave_the_bytes_of_one_task(
+    order: str, strategy: Strategy, codec: Codec, ends: list[str], tmp_path: Path
+) -> None:
+    topic = replace(COMPACT, strategy=strategy)
+    directory = plain_log(tmp_path / "data", codec)
+    expected = by_one_task(directory, topic)
+    report = clean(directory, OneThread(ORDERS[order]), topic)
+    assert report.error is None
+    assert ["shared"] == ends
+    assert expected == tree(directory)
+
+
+def test_a_part_that_may_hold_nothing_waits_for_its_turn(
+    ends: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(local_jobs, "HELD_SHARE", 1 << 20)  # some bytes: less than any output
+    directory = plain_log(tmp_path / "data")
+    expected = by_one_task(directory, COMPACT)
+    with LocalRunner(cores=2) as threads:
+        report = clean(directory, Broadcast(threads), COMPACT)
+    assert report.error is None
+    assert ["shared"] == ends
+    assert expected == tree(directory)
+
+
+class Broadcast(OneThread):
+    """Has threads do every task in stages."""
+
+    def __init__(self, threads: LocalRunner) -> None:
+        super().__init__(list)
+        self._threads = threads
+
+    def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
+        staged = [replace(task, shape=ShapeChoice(Shape.BROADCAST)) for task in tasks]
+        return self._threads.run(staged, progressed)
+
+
+def with_a_wrong_byte(directory: Path, base_offset: int) -> Path:
+    path = directory / f"{base_offset:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(bytes(data))
+    return path
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_of_two_faults_the_first_one_of_the_log_is_told(order: str, tmp_path: Path) -> None:
+    directory = plain_log(tmp_path / "data")
+    path = with_a_wrong_byte(directory, 40)
+    with_a_wrong_byte(directory, 60)
+    before = tree(directory)
+    report = clean(directory, OneThread(ORDERS[order]), COMPACT)
+    assert report.error is not None
+    assert "CorruptError" == report.error.error_class
+    assert str(path) == report.error.path
+    assert before == tree(directory)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_group_with_transactions_is_done_in_order(
+    order: str, ends: list[str], tmp_path: Path
+) -> None:
+    """The clean section has them, of which nobody has heard when the dirty one is indexed."""
+    segments = {
+        0: data_batch(0, 7, [b"a", b"b"]) + one(2, b"x"),
+        10: marker(10, 7, ControlType.ABORT) + one(11, b"y"),
+        20: one(20, b"x", b"2", NOW_MS),
+        30: one(30, b"y", b"2", NOW_MS) + one(31, b"z"),
+    }
+    directory = write_partition(tmp_path / "data", segments)
+    twin = shutil.copytree(tmp_path / "data", tmp_path / "twin") / directory.name
+    for runner, place in ((LocalRunner(cores=1), twin), (OneThread(ORDERS[order]), directory)):
+        request = replace(clean_request(place, topic=COMPACT), first_dirty_offset=20)
+        coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
+        assert last_round(coordinator.clean(request)).error is None
+    assert "shared" not in ends
+    assert tree(twin) == tree(directory)
+
+
+class FullDisk(LocalFiles):
+    """Refuses what is written to a log behind the first source."""
+
+    def __init__(self) -> None:
+        self.opened: list[Path] = []
+
+    def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
+        self.opened.append(path)
+        handle = super().open_write(path, append=append)
+        if ".log." not in path.name:
+            return handle
+        return Refusing(handle)
+
+
+class Refusing:
+    """A handle that takes about what its first source gives, and no more."""
+
+    def __init__(self, handle: WriteHandle) -> None:
+        self._written = 0
+        self.copy_from = handle.copy_from
+        self.fsync = handle.fsync
+        self.close = handle.close
+        self._write = handle.write
+
+    def write(self, data: Buffer) -> None:
+        self._written += len(memoryview(data))
+        if self._written > 600:
+            raise UnavailableError("the disk is full")
+        self._write(data)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_disk_that_refuses_ends_the_round_without_a_second_try(
+    order: str, ends: list[str], tmp_path: Path
+) -> None:
+    directory = plain_log(tmp_path / "data")
+    before = tree(directory)
+    files = FullDisk()
+    report = clean(directory, OneThread(ORDERS[order], files), COMPACT)
+    assert report.error is not None
+    assert "UnavailableError" == report.error.error_class
+    assert [] == ends
+    assert 1 == len(files.opened)
+    assert before == tree(directory)
+
+
+def test_threads_that_do_parts_tell_of_every_byte(tmp_path: Path, ends: list[str]) -> None:
+    directory = plain_log(tmp_path / "data")
+    reports = []
+    twin = shutil.copytree(tmp_path / "data", tmp_path / "twin") / directory.name
+    for runner, place in ((LocalRunner(cores=1), twin), (OneThread(list), directory)):
+        reports.append(clean(place, runner, COMPACT))
+    whole, parts = (report.stats for report in reports)
+    assert whole is not None
+    assert parts is not None
+    assert ["shared"] == ends
+    for name in ("bytes_read", "bytes_written", "messages_read", "messages_written"):
+        assert getattr(whole, name) == getattr(parts, name), name
+    assert reports[0].reasons == reports[1].reasons
+
+
+def test_group_is_begun_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    original = SharedGroup.__init__
+
+    def note(self: SharedGroup, unit: object, *args: object) -> None:
+        begun.append(1)
+        original(self, unit, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SharedGroup, "__init__", note)
+    report = clean(plain_log(tmp_path / "data"), OneThread(list), COMPACT)
+    assert report.error is None
+    assert [1] == begun

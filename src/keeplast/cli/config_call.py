@@ -53,7 +53,7 @@ def list_what_counts(
             raise InvalidError("whose settings these are is not said; give DATA_DIR. DATA_DIR=")
         if not as_json:
             print_result(definitions_table(DEFINITIONS))
-        return DONE, _document(settings=[definition_row(each) for each in DEFINITIONS])
+        return DONE, {"settings": [definition_row(each) for each in DEFINITIONS]}
     directory = open_data_directory(data_dir, LocalFiles())
     settings = read_settings(directory.root, LocalFiles(), sources)
     for warning in settings.warnings_of_broker:
@@ -67,9 +67,11 @@ def list_what_counts(
     for problem in problems:
         say(problem, kind="error")
     rows = [definition_row(each) | value_row(each, value) for each, value in shown]
-    return CHECK_FAILED if problems else DONE, _document(
-        topic=topic, settings=rows, problems=problems
-    )
+    return CHECK_FAILED if problems else DONE, {
+        "topic": topic,
+        "settings": rows,
+        "problems": problems,
+    }
 
 
 def describe_setting(key: str, broker_config: Path | None, *, as_json: bool) -> Result:
@@ -85,7 +87,7 @@ def describe_setting(key: str, broker_config: Path | None, *, as_json: bool) -> 
         lines += ["", f"  {broker_text(definition, value, broker.layer.source, line)}"]
     if not as_json:
         print_result(*lines)
-    return DONE, _document(**row)
+    return DONE, row
 
 
 def check_file(file: Path, *, as_json: bool) -> Result:
@@ -98,6 +100,7 @@ def check_file(file: Path, *, as_json: bool) -> Result:
     text = read_text(path, LocalFiles())
     problems = [str(problem) for problem in file_problems(text, str(file))]
     warnings: list[str] = []
+    words = ""
     if not problems:
         layer = file_layer(text, str(file))
         settings = Settings((layer,))
@@ -105,23 +108,11 @@ def check_file(file: Path, *, as_json: bool) -> Result:
         for topic in (None, *topics):
             problems += settings.problems(topic)
             warnings += settings.hazards(topic)
-        try:
-            settings.cleaner_config()
-        except CompactionError as error:
-            problems.append(str(error))
+        problems += _cleaner_problems(settings)
         warnings = [*warnings_of(layer), *dict.fromkeys(warnings)]
-    if not as_json:
-        for warning in warnings:
-            print_result(f"warning: {warning}")
-        for problem in problems:
-            print_result(f"mistake: {problem}")
-        if not problems:
-            count = len(layer.cluster) + sum(len(own) for own in layer.topics.values())
-            words = f"{format_counted(count, 'setting')}, {format_counted(len(topics), 'topic')}"
-            print_result(f"no mistake: {words}. path={file}")
-    return CHECK_FAILED if problems else DONE, _document(
-        path=str(file), problems=problems, warnings=warnings
-    )
+        count = len(layer.cluster) + sum(len(own) for own in layer.topics.values())
+        words = f"{format_counted(count, 'setting')}, {format_counted(len(topics), 'topic')}"
+    return _judged(file, problems, warnings, words, as_json=as_json)
 
 
 def _check_broker_file(file: Path, *, as_json: bool) -> Result:
@@ -129,28 +120,37 @@ def _check_broker_file(file: Path, *, as_json: bool) -> Result:
     files, path = LocalFiles(), file.resolve()
     problems = [str(each) for each in broker_problems(read_broker_bytes(path, files), str(path))]
     warnings: list[str] = []
-    count = 0
+    words = ""
     if not problems:
         broker = read_broker_config(file, files)
         settings = Settings((), broker=broker)
-        problems = settings.problems(None)
+        problems = [*settings.problems(None), *_cleaner_problems(settings)]
         warnings = [*broker.warnings, *settings.hazards(None)]
-        count = len(broker.layer.cluster)
-        try:
-            settings.cleaner_config()
-        except CompactionError as error:
-            problems.append(str(error))
+        words = f"{format_counted(len(broker.layer.cluster), 'setting')} that keeplast knows"
+    return _judged(file, problems, warnings, words, as_json=as_json)
+
+
+def _cleaner_problems(settings: Settings) -> list[str]:
+    try:
+        settings.cleaner_config()
+    except CompactionError as error:
+        return [str(error)]
+    return []
+
+
+def _judged(
+    file: Path, problems: list[str], warnings: list[str], words: str, *, as_json: bool
+) -> Result:
+    """Tell what was found in a file; ``words`` say what is in one without a mistake."""
     if not as_json:
         for warning in warnings:
             print_result(f"warning: {warning}")
         for problem in problems:
             print_result(f"mistake: {problem}")
         if not problems:
-            words = format_counted(count, "setting")
-            print_result(f"no mistake: {words} that keeplast knows. path={file}")
-    return CHECK_FAILED if problems else DONE, _document(
-        path=str(file), problems=problems, warnings=warnings
-    )
+            print_result(f"no mistake: {words}. path={file}")
+    found = {"path": str(file), "problems": problems, "warnings": warnings}
+    return CHECK_FAILED if problems else DONE, found
 
 
 def get_value(
@@ -175,9 +175,7 @@ def get_value(
         origin = origin_text(definition, found, root)
         nowhere = "" if data_dir is not None else "; of no data directory: give DATA_DIR for one"
         say(f"{definition.key}: {origin}{nowhere}")
-    return DONE, _document(
-        topic=topic, **(definition_row(definition) | value_row(definition, found))
-    )
+    return DONE, dict(topic=topic, **(definition_row(definition) | value_row(definition, found)))
 
 
 def check_order(settings: Sequence[str]) -> None:
@@ -225,10 +223,10 @@ def change_file(
         print_result(*change_lines(edit, topic, directory.root))
     for warning in edit.warnings:
         say(warning, kind="warning")
-    return DONE, _document(
-        path=str(edit.path),
-        topic=topic,
-        changes=[
+    return DONE, {
+        "path": str(edit.path),
+        "topic": topic,
+        "changes": [
             {
                 "key": each.key,
                 "before": value_row(each.definition, each.before),
@@ -237,8 +235,8 @@ def change_file(
             }
             for each in edit.changes
         ],
-        warnings=list(edit.warnings),
-    )
+        "warnings": list(edit.warnings),
+    }
 
 
 def _topics(directory: DataDirectory) -> list[str]:
@@ -249,7 +247,3 @@ def _topics(directory: DataDirectory) -> list[str]:
 def _warn_of_topic(directory: DataDirectory, topic: str | None) -> None:
     if topic is not None and not directory.is_single and topic not in _topics(directory):
         say(f"no such topic in the data directory. topic={topic}", kind="warning")
-
-
-def _document(**parts: object) -> dict[str, Any]:
-    return parts

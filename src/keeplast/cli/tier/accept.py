@@ -9,6 +9,7 @@ import typer
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import Json
 from keeplast.cli.tier.options import StoreAddress, check_packages
+from keeplast.model.document import shown_fields
 
 if TYPE_CHECKING:
     from keeplast.store.restored import Gap, Restored
@@ -47,14 +48,7 @@ def _document(found: Restored) -> dict[str, Any]:
     return {
         "is_older": found.is_refused, "done": found.is_accepted,
         "partitions": [
-            {
-                "topic": gap.partition.topic, "partition": gap.partition.partition,
-                "is_known": gap.is_known, "missing_segments": gap.missing_segments,
-                "missing_bytes": gap.missing_bytes, "missing_start": gap.missing_start,
-                "missing_end": gap.missing_end, "unknown_segments": gap.unknown_segments,
-                "unknown_objects": gap.unknown_objects, "unknown_bytes": gap.unknown_bytes,
-            }
-            for gap in found.gaps
+            shown_fields(gap.partition) | shown_fields(gap, "partition") for gap in found.gaps
         ],
     }  # fmt: skip
 

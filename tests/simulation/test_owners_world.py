@@ -22,6 +22,7 @@ from keeplast.store import directory as tier_directory
 from keeplast.store import tiered_store
 from keeplast.survey.log_bounds import LogBounds
 from keeplast.tier.copy import importing
+from keeplast.tier.metadata.marks import Marks
 from keeplast.tier.objects import transfer
 from keeplast.tier.state.partition_state import PartitionState
 from tests.support import tier_world_tasks
@@ -108,6 +109,11 @@ def without_the_brokers_high_watermark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tiered_store, "directory_bounds", bounds)
 
 
+def without_the_marks_of_the_objects(patch: pytest.MonkeyPatch) -> None:
+    """Metadata that was restored from a backup is taken for the newest."""
+    patch.setattr(Marks, "_holds", lambda marks: True)
+
+
 @dataclass(frozen=True, slots=True)
 class Mutation:
     """A guard taken away, and seeds of which one fails then."""
@@ -121,6 +127,7 @@ MUTATIONS = (
     Mutation(with_transaction_indexes_that_are_trusted, (23, 25)),
     Mutation(without_the_brokers_log_start, (8, 9)),
     Mutation(without_the_brokers_high_watermark, (1, 10)),
+    Mutation(without_the_marks_of_the_objects, (60, 61)),
 )
 
 

@@ -47,6 +47,14 @@ class Mood:
         """Say whether the store cleans by another strategy than the broker."""
         return self.store_topic.strategy is not Strategy.OFFSET
 
+    def is_backed_up(self, dice: random.Random) -> bool:
+        """Draw whether metadata is restored from backups now and then.
+
+        Not where the model's promise goes by what the newest store has: it would be another's.
+        """
+        is_apart = self.is_healthy or self.by_version or self.is_unclean or bool(self.ahead_ms)
+        return not is_apart and dice.random() < 0.15
+
     @property
     def settings(self) -> dict[str, str]:
         """Return what is kept in the store; :attr:`store_topic` is what it means."""
@@ -112,11 +120,15 @@ UNCLEAN = "a replica that lacked what was acknowledged was elected"
 OTHER_STRATEGY = "a store of another strategy copied behind the broker's cleaner"
 OUTRANKED = "records of another strategy's store are deleted from the front"
 WITHOUT_INDEXES = "an aborted transaction is copied without its index"
+OLDER_REFUSED = "older metadata was restored, and refused"
+OLDER_ACCEPTED = "older metadata was restored, and accepted"
+OLDER_LIKE_NEWEST = "metadata was restored that lacks nothing"
 
 GUARDED = (
     TOMBSTONE_DROPPED, MARKER_DROPPED, INDEX_MISSING, NOT_REPLICATED, TAIL_CUT, LOG_START_MOVED,
     BESIDE_DELETED, BESIDE_STAGED, BESIDE_SWAP, CHANGED_DURING, JUMP_AHEAD, JUMP_BACK,
-    OTHER_STRATEGY, UNCLEAN, BACK_SEEN, BACK_UNSEEN, OUTRANKED, WITHOUT_INDEXES,
+    OTHER_STRATEGY, UNCLEAN, BACK_SEEN, BACK_UNSEEN, OUTRANKED, WITHOUT_INDEXES, OLDER_REFUSED,
+    OLDER_ACCEPTED,
 )  # fmt: skip
 """What a guard is for: each has to occur in runs that are worth something."""
 

@@ -39,10 +39,12 @@ from keeplast.service.store_work import StoreWork
 from keeplast.store.removal import Removal
 from keeplast.store.tiered_store import TieredStore
 from keeplast.tier.metadata import schema
+from keeplast.tier.metadata.marks import Marks
 from keeplast.tier.objects.object_store import object_key
 from keeplast.tier.state.continuity import SLACK_PARTS
 from tests.support.daemon_world import Published
 from tests.support.manual_clock import ManualClock
+from tests.support.owners_backup import Backup, back_up, placed_mark, standing
 from tests.support.owners_broker import Broker
 from tests.support.owners_disk import SharedFiles
 from tests.support.owners_model import Piece, Promise, decode_piece
@@ -60,6 +62,9 @@ from tests.support.owners_mood import (
     LOG_START_MOVED,
     MARKER_DROPPED,
     NOT_REPLICATED,
+    OLDER_ACCEPTED,
+    OLDER_LIKE_NEWEST,
+    OLDER_REFUSED,
     OTHER_STRATEGY,
     OUTRANKED,
     TAIL_CUT,
@@ -151,8 +156,9 @@ CAUSES = (
     Cause("has another history", lambda world: world.was_unclean),
     Cause("may have dropped deletes", lambda world: world.tally.broker_rounds > 0),
     Cause("cleans by offset", lambda world: world.is_by_version),
+    Cause("the metadata is older than its objects", lambda world: world.is_restored),
 )
-"""Everything that a copy may be refused for."""
+"""Everything that a copy, or older metadata, may be refused for."""
 
 
 class SharedClock(ManualClock):
@@ -206,6 +212,10 @@ class World:
         self._meanwhiles = 0
         self._stages: set[str] = set()
         self._refused: list[str] = []
+        # Dice of their own: what other runs do does not change with it.
+        self._is_backed_up = self._mood.is_backed_up(random.Random(f"backups {seed}"))
+        self._backup: Backup | None = None
+        self._is_older = self._is_unread = False
         self._was_unclean = False
         self._loses_more = False
         """Whether a cut took records with it that lay below, because a round had gone by it."""
@@ -240,6 +250,11 @@ class World:
         """Say whether the store cleans by another strategy than the broker."""
         return self._mood.by_version
 
+    @property
+    def is_restored(self) -> bool:
+        """Say whether older metadata is in the place of the newest."""
+        return self._is_older
+
     # Happenings.
 
     def run(self) -> OwnersTally:
@@ -268,6 +283,8 @@ class World:
             events.append((self._go_ahead_and_back, 2))
         if mood.is_unclean:
             events.append((self._elect_unclean, 2))
+        if self._is_backed_up:
+            events += [(self._back_up, 5), (self._restore, 5)]
         choices, weights = [each for each, _ in events], [weight for _, weight in events]
         for _ in range(mood.events):
             self._happen(self._dice.choices(choices, weights)[0])
@@ -661,11 +678,68 @@ class World:
         self._check(pieces, max(min(bases), named or 0), self._live.end, "export")
         self.tally.exports += 1
 
+    def _back_up(self) -> None:
+        if self._live is not None:
+            self._backup = back_up(self._tables, is_imported=self._is_imported)
+
+    def _restore(self) -> None:
+        """Work with older metadata: it is refused, or nothing of it is gone and it goes on."""
+        backup = self._backup
+        if backup is None:
+            return
+        newest, live = back_up(self._tables, is_imported=self._is_imported), self._live
+        assert live is not None
+        is_older = placed_mark(self._objects) > backup.mark
+        # So much that all that was replaced, or is garbage, might go.
+        self._advance(max(GRACE_MS, GARBAGE_AGE_MS) + 1)
+        self._return_to(backup)
+        self._is_older = is_older
+        if not is_older:
+            # Nothing was deleted behind the last commit without a mark.
+            check_live(read_live(self._tables), None, self._tables, self._objects)
+        before = standing(self._tables)
+        self._dice.choice([self._turn, self._copy, self._clean, self._collect, self._expire])()
+        self._is_older = False
+        if not is_older:
+            self.tally.happened[OLDER_LIKE_NEWEST] += 1
+            return
+        require(before == standing(self._tables), "older metadata was worked with")
+        if self._dice.random() < 0.3:
+            self._accept()
+            return
+        self.tally.happened[OLDER_REFUSED] += 1
+        self._return_to(newest)
+        check_live(live, None, self._tables, self._objects)
+
+    def _return_to(self, backup: Backup) -> None:
+        backup.put_back(self._tables)
+        self._live, self._is_imported = read_live(self._tables), backup.is_imported
+
+    def _accept(self) -> None:
+        """Go on with older metadata, of which objects may be gone, as its page says."""
+        self.tally.happened[OLDER_ACCEPTED] += 1
+        mood, fails = self._mood, self._objects.fails
+        self._mood, self._objects.fails = replace(mood, dies=0.0, fails=0.0, busy=0.0), 0.0
+        # What it names may be gone, and it says so: nobody reads that before it is given up.
+        self._is_unread = True
+        self._do("collect", lambda: self._open().restoration.accept())
+        if not self._is_given_up():
+            self._do("forget", lambda: self._open().removals.forget(PARTITION, grace_ms=GRACE_MS))
+        self._is_unread, self._live = False, read_live(self._tables)
+        require(not self._live.routes, "what was given up is still there")
+        self._is_imported = False
+        if self.broker.is_up:
+            self._import()
+        self._mood, self._objects.fails = mood, fails
+        # Any other copy is refused from now on.
+        self._backup = None
+
     def _open(self) -> OwnedStore:
         store = SimulatedStore(self._engine, self._clock, self._tasks, self._dice, self._committed)
         made = OwnedStore(
             store, self._objects, owner="owner", topic_of=lambda settings: self._mood.store_topic,
             clock=self._clock, files=self._files,
+            marks=Marks(store, self._objects) if self._is_backed_up else None,
         )  # fmt: skip
         made.heard = self._heard
         made.runner_for = lambda files: LocalRunner(1, files=files, clock=self._clock)
@@ -742,7 +816,7 @@ class World:
         return self._tables.execute(query).fetchone() is not None
 
     def _committed(self) -> None:
-        if self._tables.execute("SELECT 1 FROM partitions").fetchone() is None:
+        if self._is_unread or self._tables.execute("SELECT 1 FROM partitions").fetchone() is None:
             return
         try:
             self._look_at(read_live(self._tables))

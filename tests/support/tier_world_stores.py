@@ -101,6 +101,20 @@ class SimulatedObjects:
         """Start an object; nothing is sent yet."""
         return _Upload(self, key)
 
+    def put_new(self, key: str, data: bytes) -> bool:
+        """Write where nobody has, or fail; an answer may be lost."""
+        fails = self._tasks.step(f"put {short(key)}")
+        loses = fails and self._dice.random() < 0.5
+        if fails and not loses:
+            raise UnavailableError(f"the simulated object store failed. key={key}")
+        is_new = key not in self.found
+        if is_new:
+            self._put(key, data)
+        if loses:
+            self.lost_answers += 1
+            raise UnavailableError(f"the simulated answer was lost. key={key}")
+        return is_new
+
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """List all of it at one moment."""
         self._may_fail("list", prefix)

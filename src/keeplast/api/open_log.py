@@ -162,7 +162,7 @@ class OpenLog:
                     if record.offset >= from_offset:
                         yield record
             except CorruptError as error:
-                raise _placed(error, segment, batch) from error
+                raise _locate_error(error, segment, batch) from error
 
     def state(self, topic: TopicConfig | None = None) -> dict[bytes, Record]:
         """Return the final record of every key that is not deleted, in offset order.
@@ -234,7 +234,10 @@ class OpenLog:
         is estimated from a small sample. Arguments and errors as for :meth:`clean`.
         """
         request = CleanRequest(
-            self._compacted(topic, cleaner), now_ms=now_ms, force=force, memory_bytes=memory_bytes
+            self._choose_partition(topic, cleaner),
+            now_ms=now_ms,
+            force=force,
+            memory_bytes=memory_bytes,
         )
         return plan(
             request, exact=exact, cores=cores, runner=runner, events=events, clock=clock,
@@ -277,7 +280,7 @@ class OpenLog:
         the log is as it was. Raises RefusedError while a broker holds the data directory.
         """
         request = CleanRequest(
-            self._compacted(topic, cleaner), now_ms=now_ms, force=force, is_unsafe=is_unsafe,
+            self._choose_partition(topic, cleaner), now_ms=now_ms, force=force, is_unsafe=is_unsafe,
             memory_bytes=memory_bytes, rounds=rounds, roll_active=roll_active,
             rolls_idle=rolls_idle, target=None if to is None else place_path(str(to)),
             overwrites=overwrites,
@@ -347,7 +350,7 @@ class OpenLog:
             )
         return PartitionRequest(self.partition, self.path, topic, cleaner or CleanerConfig())
 
-    def _compacted(
+    def _choose_partition(
         self, topic: TopicConfig, cleaner: CleanerConfig | None
     ) -> tuple[PartitionRequest]:
         partition = self._partition_request(topic, cleaner)
@@ -366,7 +369,7 @@ class OpenLog:
         reader goes on behind the last one it gave.
         """
         following = from_offset
-        listed, at = self._listed(following), 0
+        listed, at = self._list_segments(following), 0
         relists = 0
         while at < len(listed):
             segment = listed[at]
@@ -382,9 +385,9 @@ class OpenLog:
                 relists += 1
                 if relists > RELISTS_MAX:
                     raise
-                listed, at = self._listed(following), 0
+                listed, at = self._list_segments(following), 0
 
-    def _listed(self, from_offset: int) -> tuple[SegmentFiles, ...]:
+    def _list_segments(self, from_offset: int) -> tuple[SegmentFiles, ...]:
         """Return the segments that may hold ``from_offset`` and what follows."""
         files, start = self._files, noted_log_start(self._files, self.path)
         listed = settled_partition(self.path, files, SystemClock(), if_empty=start).segments
@@ -412,7 +415,7 @@ def _check_crc(segment: SegmentFiles, batch: Batch) -> None:
         )
 
 
-def _placed(error: CorruptError, segment: SegmentFiles, batch: Batch) -> CorruptError:
+def _locate_error(error: CorruptError, segment: SegmentFiles, batch: Batch) -> CorruptError:
     """Return ``error`` with the place of the batch in which it was found."""
     return CorruptError(
         error.problem,

@@ -165,7 +165,7 @@ def directory_findings(path: Path) -> Iterator[Diagnosis]:
     from keeplast.log.files import LocalFiles
 
     files = LocalFiles()
-    directory = _tried("directory", lambda: open_data_directory(path, files))
+    directory = _try("directory", lambda: open_data_directory(path, files))
     if isinstance(directory, Diagnosis):
         yield directory
         return
@@ -174,8 +174,8 @@ def directory_findings(path: Path) -> Iterator[Diagnosis]:
     yield Diagnosis("directory", CheckState.OK, words)
     yield find_rights(directory)
     yield _lock(directory)
-    yield _tried("disk", lambda: _disk(directory, files))
-    yield _tried("policies", lambda: _policies(directory, files))
+    yield _try("disk", lambda: _disk(directory, files))
+    yield _try("policies", lambda: _policies(directory, files))
 
 
 def find_rights(directory: DataDirectory) -> Diagnosis:
@@ -246,7 +246,7 @@ def _policies(directory: DataDirectory, files: FileSystem) -> Diagnosis:
     return Diagnosis("policies", CheckState.OK, f"known; {compacted} of {len(topics)} compacted")
 
 
-def _tried(name: str, look: Callable[[], Found]) -> Found | Diagnosis:
+def _try(name: str, look: Callable[[], Found]) -> Found | Diagnosis:
     from keeplast.cli.show.fault import fault_text
 
     try:

@@ -126,15 +126,15 @@ def status(options: StatusOptions, as_json: Json = False) -> Result:
     from keeplast.clock import SystemClock
 
     if options.watch is not None:
-        return _watched(options, options.watch, as_json=as_json)
+        return _watch(options, options.watch, as_json=as_json)
     found = _look(options, SystemClock().now_ms() if options.now_ms is None else options.now_ms)
     if not as_json:
-        print_result(*_rendered(found, options))
+        print_result(*_render(found, options))
     codes = [error_exit_code(each.error) for each in found.partitions if each.error is not None]
     return max(codes, default=DONE), status_document(found)
 
 
-def _watched(options: StatusOptions, watch: int, *, as_json: bool) -> Result:
+def _watch(options: StatusOptions, watch: int, *, as_json: bool) -> Result:
     """Show the status again and again; Ctrl-C is how that ends, not how it fails."""
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.show.output import clear_screen, print_result
@@ -147,14 +147,14 @@ def _watched(options: StatusOptions, watch: int, *, as_json: bool) -> Result:
     clock = SystemClock()
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            parts = _rendered(_look(options, clock.now_ms()), options)
+            parts = _render(_look(options, clock.now_ms()), options)
             clear_screen()
             print_result(*parts)
             clock.sleep(watch)
     return DONE, {}
 
 
-def _rendered(found: DirectoryStatus, options: StatusOptions) -> list[RenderableType]:
+def _render(found: DirectoryStatus, options: StatusOptions) -> list[RenderableType]:
     from keeplast.cli.show.output import screen_width
     from keeplast.cli.show.status import render_status
 

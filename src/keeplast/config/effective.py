@@ -46,20 +46,20 @@ def contradictions(values: Mapping[str, Effective]) -> list[str]:
     if values["min.compaction.lag.ms"].number > values["max.compaction.lag.ms"].number:
         found.append(
             "min.compaction.lag.ms above max.compaction.lag.ms; lower the first or raise the "
-            f"second. {_given(values, 'min.compaction.lag.ms', 'max.compaction.lag.ms')}"
+            f"second. {_name_sources(values, 'min.compaction.lag.ms', 'max.compaction.lag.ms')}"
         )
     header = values["compaction.strategy.header"]
     if values["compaction.strategy"].value == "header" and not header.value:
         found.append(
             "strategy header without the name of a header; set compaction.strategy.header. "
-            f"{_given(values, 'compaction.strategy', 'compaction.strategy.header')}"
+            f"{_name_sources(values, 'compaction.strategy', 'compaction.strategy.header')}"
         )
     for unit in ("ms", "bytes"):
         local, total = f"local.retention.{unit}", f"retention.{unit}"
         if _is_tiered(values, local) and _is_longer(values[local].number, values[total].number):
             found.append(
                 f"{local} above {total}: the local part is kept longer than the whole; lower it, "
-                f"or say -2 to follow {total}. {_given(values, local, total)}"
+                f"or say -2 to follow {total}. {_name_sources(values, local, total)}"
             )
     return found
 
@@ -78,7 +78,7 @@ def _is_longer(local: int | float, total: int | float) -> bool:
     return local < 0 or local > total
 
 
-def _given(values: Mapping[str, Effective], *keys: str) -> str:
+def _name_sources(values: Mapping[str, Effective], *keys: str) -> str:
     return " ".join(
         f"{key}={'' if values[key].value is None else values[key].value} "
         f"source={values[key].source or 'default'}"

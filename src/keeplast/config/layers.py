@@ -69,12 +69,12 @@ def flags_layer(settings: Iterable[str]) -> Layer:
             every_topic[key] = text
         else:
             cluster[key] = text
-    return Layer(FLAG_SOURCE, _checked_cluster(cluster, FLAG_SOURCE), every_topic)
+    return Layer(FLAG_SOURCE, _check_cluster(cluster, FLAG_SOURCE), every_topic)
 
 
 def cluster_layer(settings: Mapping[str, str]) -> Layer:
     """Return the layer of what a caller says of the cluster."""
-    return Layer(CLUSTER_SOURCE, _checked_cluster(settings, CLUSTER_SOURCE))
+    return Layer(CLUSTER_SOURCE, _check_cluster(settings, CLUSTER_SOURCE))
 
 
 def environment_layer(environment: Mapping[str, str]) -> Layer:
@@ -88,7 +88,7 @@ def environment_layer(environment: Mapping[str, str]) -> Layer:
                 f"unknown variable; {_suggestion(variable, _VARIABLES)}. name={variable}"
             )
         cluster[_VARIABLES[variable]] = environment[variable]
-    return Layer(ENVIRONMENT_SOURCE, _checked_cluster(cluster, ENVIRONMENT_SOURCE))
+    return Layer(ENVIRONMENT_SOURCE, _check_cluster(cluster, ENVIRONMENT_SOURCE))
 
 
 def file_layer(text: str, path: str) -> Layer:
@@ -137,12 +137,12 @@ def _read_document(text: str, path: str) -> tuple[Layer, list[InvalidError]]:
         elif not isinstance(table, dict):
             problems.append(InvalidError(f"not a table; write [{name}]. path={path} key={name!r}"))
         elif name == "cluster":
-            cluster = _flattened(table)
+            cluster = _flatten(table)
             problems += _cluster_problems(cluster, path)
         else:
             for topic, own in table.items():
                 if isinstance(own, dict):
-                    topics[topic] = _flattened(own)
+                    topics[topic] = _flatten(own)
                     problems += _topic_problems(topics[topic], path, topic)
                 else:
                     problems.append(
@@ -167,7 +167,7 @@ def warnings_of(layer: Layer) -> list[str]:
     ]
 
 
-def _checked_cluster(table: Mapping[str, str], source: str) -> Mapping[str, str]:
+def _check_cluster(table: Mapping[str, str], source: str) -> Mapping[str, str]:
     for problem in _cluster_problems(table, source):
         raise problem
     return table
@@ -215,7 +215,7 @@ def _value_problems(
         yield error
 
 
-def _flattened(table: Mapping[str, object]) -> dict[str, str]:
+def _flatten(table: Mapping[str, object]) -> dict[str, str]:
     """Return dotted keys, whether they were written ``"a.b" = 1`` or ``a.b = 1``."""
     flat: dict[str, str] = {}
     stack = list(reversed(list(table.items())))

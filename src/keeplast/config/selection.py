@@ -78,7 +78,7 @@ def select_partitions(
     directory, settings = found.directory, found.settings
     names = {entry.partition.topic for entry in _in_service(directory)}
     is_named = _check_policy_flag(choice, sources, names)
-    warnings = [*settings.warnings, *_left_alone(directory)]
+    warnings = [*settings.warnings, *_find_left_alone(directory)]
     for topic in sorted(settings.topic_names() - names):
         if not directory.is_single:
             warnings.append(f"settings for a topic that is not here. topic={topic}")
@@ -135,7 +135,7 @@ def select_directory(
     directory, settings = found.directory, found.settings
     names = {entry.partition.topic for entry in _in_service(directory)}
     is_named = _check_policy_flag(choice, sources, names)
-    warnings = [*settings.warnings, *_left_alone(directory)]
+    warnings = [*settings.warnings, *_find_left_alone(directory)]
     for topic in dict.fromkeys(entry.partition.topic for entry in found.entries):
         check_internal(topic, settings.topic_config(topic))
         warnings += settings.hazards(topic)
@@ -180,7 +180,7 @@ def _find(
     return _Found(directory, settings, _chosen(directory, choice))
 
 
-def _left_alone(directory: DataDirectory) -> list[str]:
+def _find_left_alone(directory: DataDirectory) -> list[str]:
     """Return a warning when something has a partition's name and is no directory of its own."""
     names = [name for name in directory.ignored if parse_partition_directory(name) is not None]
     if not names:

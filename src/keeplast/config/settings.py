@@ -95,10 +95,10 @@ class Settings:
         asked = definition.key, topic
         if asked not in self._found:
             pin = pinned_value(definition.key, topic)
-            self._found[asked] = self._said(definition, topic) if pin is None else pin
+            self._found[asked] = self._find_said(definition, topic) if pin is None else pin
         return self._found[asked]
 
-    def _said(self, definition: Definition, topic: str | None) -> Effective:
+    def _find_said(self, definition: Definition, topic: str | None) -> Effective:
         if topic is not None:
             for layer in self._layers:
                 table = layer.topic(topic)
@@ -157,13 +157,13 @@ class Settings:
 
     def hazards(self, topic: str | None) -> list[str]:
         """Return what a user should know of the effective settings of ``topic``."""
-        return [*self._overruled(topic), *find_hazards(topic, self._config(topic))]
+        return [*self._find_overruled(topic), *find_hazards(topic, self._config(topic))]
 
-    def _overruled(self, topic: str | None) -> list[str]:
+    def _find_overruled(self, topic: str | None) -> list[str]:
         """Return a sentence for each thing that somebody says and that cannot count."""
         found: list[str] = []
         for key in PINS:
-            pin, said = pinned_value(key, topic), self._said(BY_KEY[key], topic)
+            pin, said = pinned_value(key, topic), self._find_said(BY_KEY[key], topic)
             if pin is not None and not said.is_default and said.value != pin.value:
                 found.append(
                     f"brokers read this topic by {pin.value}, and so it is cleaned: "

@@ -57,7 +57,7 @@ def setting_value(
     spelling = Synonym(definition.key) if spelling is None else spelling
     if is_brokers and definition.type in INTEGER_BOUNDS and not _INTEGER.fullmatch(text.strip()):
         raise _no_integer(definition, text.strip(), key=spelling.key, source=source, units="")
-    value = _parsed(definition, text.strip(), key=spelling.key, source=source)
+    value = _parse(definition, text.strip(), key=spelling.key, source=source)
     if isinstance(value, int) and not isinstance(value, bool):
         if spelling.is_endless_below_zero:
             if value == 0:
@@ -75,7 +75,7 @@ def setting_value(
 def written_value(definition: Definition, text: str, *, source: str, spelling: Synonym) -> Value:
     """Return the value of ``text`` in the unit of its own name, inside its range."""
     setting_value(definition, text, source=source, spelling=spelling)
-    return _parsed(definition, text.strip(), key=spelling.key, source=source)
+    return _parse(definition, text.strip(), key=spelling.key, source=source)
 
 
 def value_text(value: object) -> str:
@@ -133,11 +133,11 @@ def _divides(size: int, value: int | float) -> bool:
     return value > 0 and value % size == 0
 
 
-def _parsed(definition: Definition, text: str, *, key: str, source: str) -> Value:
+def _parse(definition: Definition, text: str, *, key: str, source: str) -> Value:
     kind = definition.type
     if kind in INTEGER_BOUNDS:
         low, high = INTEGER_BOUNDS[kind]
-        number = int(text) if _INTEGER.fullmatch(text) else _spelled(definition, text, key)
+        number = int(text) if _INTEGER.fullmatch(text) else _parse_unit(definition, text, key)
         if number is not None and low <= number <= high:
             return number
         units = next((words for ends, words in _UNIT_WORDS if key.endswith(ends)), "")
@@ -159,7 +159,7 @@ def _parsed(definition: Definition, text: str, *, key: str, source: str) -> Valu
     return text.lower() if definition.ignores_case else text
 
 
-def _spelled(definition: Definition, text: str, key: str) -> int | None:
+def _parse_unit(definition: Definition, text: str, key: str) -> int | None:
     """Return the number that a text with a unit means, as values are shown; None for no such."""
     if text == NO_LIMIT:
         return next(

@@ -53,7 +53,7 @@ class Field:
             "not a number in a checkpoint",
             position=self.position,
             expected=f"an integer up to {greatest}",
-            found=_shown(self.text),
+            found=_show(self.text),
         )
 
 
@@ -108,7 +108,7 @@ def decode_entries(data: Buffer, *, field_count: int) -> list[list[Field]]:
                 "malformed checkpoint line",
                 position=line.position,
                 expected=f"{field_count} fields",
-                found=_shown(line.text),
+                found=_show(line.text),
             )
         entries.append([Field(word, line.position) for word in words])
     if len(entries) != count:
@@ -145,5 +145,5 @@ def _lines(text: str) -> list[Field]:
     return lines
 
 
-def _shown(text: str) -> str:
+def _show(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:60]}...")

@@ -220,7 +220,7 @@ def _decompress_lz4(data: memoryview, limit: int, *, is_checksum_checked: bool) 
     # aside beyond the limit.
     sizes = [block.output_bytes_max for block in blocks]
     output = bytearray(min(sum(sizes), limit + max(sizes, default=0)))
-    return _trimmed(memoryview(output), _fill_from_lz4(data, blocks, memoryview(output), limit))
+    return _trim(memoryview(output), _fill_from_lz4(data, blocks, memoryview(output), limit))
 
 
 def _fill_from_lz4(
@@ -241,7 +241,7 @@ def _fill_from_lz4(
     return filled
 
 
-def _trimmed(room: memoryview, filled: int) -> Buffer:
+def _trim(room: memoryview, filled: int) -> Buffer:
     """Return what is filled; a small result must not hold on to the room of a whole block."""
     return room[:filled] if filled * 2 > len(room) else bytes(room[:filled])
 
@@ -265,7 +265,7 @@ def _decompress_zstd(data: memoryview, limit: int) -> Buffer:
     if bound <= limit and bound <= _ZSTD_BOUND_BYTES_MAX:
         # Into room for the most that the blocks can give: growing it costs two thirds of the time.
         output = bytearray(bound)
-        return _trimmed(memoryview(output), _fill_from_zstd(data, output))
+        return _trim(memoryview(output), _fill_from_zstd(data, output))
     if bound <= limit:
         try:
             return memoryview(cramjam.zstd.decompress(data))

@@ -186,7 +186,7 @@ class LegacyBatch:
         codec = self.codec
         key, value = self._key_and_value()
         if codec is Codec.NONE:
-            yield Record(self.last_offset, self.max_timestamp, _owned(key), _owned(value))
+            yield Record(self.last_offset, self.max_timestamp, _copy(key), _copy(value))
             return
         if value is None:
             raise self._corrupt("compressed message set without a value", "a value", "null")
@@ -215,8 +215,8 @@ class LegacyBatch:
             yield Record(
                 wrap_int64(base + message.last_offset),
                 self.max_timestamp if has_append_time else message.max_timestamp,
-                _owned(key),
-                _owned(value),
+                _copy(key),
+                _copy(value),
             )
 
     def _base_of(self, last_inner_offset: int) -> int:
@@ -315,5 +315,5 @@ def _last_inner_offset(data: memoryview) -> int | None:
     return None if last is None else int(_PREFIX.unpack_from(data, last)[0])
 
 
-def _owned(data: memoryview | None) -> bytes | None:
+def _copy(data: memoryview | None) -> bytes | None:
     return None if data is None else bytes(data)

@@ -94,13 +94,13 @@ def decode(data: Buffer) -> MetadataRecord | None:
         return _EDGES[message_type]
     if message_type == TOPIC_TYPE:
         name, position = _text(data, position)
-        topic_id, _ = _fixed(data, position, UUID_BYTES)
+        topic_id, _ = _read_fixed(data, position, UUID_BYTES)
         return TopicRecord(name, topic_id)
     if message_type == REMOVE_TOPIC_TYPE:
-        topic_id, _ = _fixed(data, position, UUID_BYTES)
+        topic_id, _ = _read_fixed(data, position, UUID_BYTES)
         return RemoveTopicRecord(topic_id)
     if message_type == CONFIG_TYPE:
-        kind, position = _fixed(data, position, 1)
+        kind, position = _read_fixed(data, position, 1)
         resource, position = _text(data, position)
         name, position = _text(data, position)
         value, _ = _nullable_text(data, position)
@@ -131,7 +131,7 @@ def _nullable_text(data: Buffer, position: int) -> tuple[str | None, int]:
             expected=f"at most {STRING_BYTES_MAX} bytes",
             found=length - 1,
         )
-    raw, end = _fixed(data, start, length - 1)
+    raw, end = _read_fixed(data, start, length - 1)
     try:
         return raw.decode(), end
     except UnicodeDecodeError as error:
@@ -143,7 +143,7 @@ def _nullable_text(data: Buffer, position: int) -> tuple[str | None, int]:
         ) from None
 
 
-def _fixed(data: Buffer, position: int, size: int) -> tuple[bytes, int]:
+def _read_fixed(data: Buffer, position: int, size: int) -> tuple[bytes, int]:
     end = position + size
     if end > len(data):
         raise CorruptError(

@@ -28,7 +28,7 @@ def murmur2(data: Buffer) -> int:
     value = (SEED ^ len(raw)) & _MASK_32
     whole = len(raw) & ~3
     for (word,) in _WORD.iter_unpack(raw[:whole]):
-        value = (value * _MULTIPLIER & _MASK_32) ^ _mixed(word)
+        value = (value * _MULTIPLIER & _MASK_32) ^ _mix(word)
     if whole < len(raw):
         value ^= int.from_bytes(raw[whole:], "little")
         value = value * _MULTIPLIER & _MASK_32
@@ -42,16 +42,16 @@ def metadata_partition(topic_id: bytes, partition: int, count: int) -> int:
     invariant(len(topic_id) == ID_BYTES and count > 0, f"no partition of {count}")
     most, least = _ID.unpack(topic_id)
     value = 1
-    for part in (_folded(least), _folded(most), partition & _MASK_32):
+    for part in (_fold(least), _fold(most), partition & _MASK_32):
         value = (_HASH_FACTOR * value + part) & _MASK_32
     return (murmur2(value.to_bytes(4, "big")) & _POSITIVE) % count
 
 
-def _mixed(word: int) -> int:
+def _mix(word: int) -> int:
     word = word * _MULTIPLIER & _MASK_32
     word ^= word >> _ROTATION
     return word * _MULTIPLIER & _MASK_32
 
 
-def _folded(value: int) -> int:
+def _fold(value: int) -> int:
     return (value ^ value >> 32) & _MASK_32

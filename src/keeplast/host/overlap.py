@@ -43,7 +43,7 @@ class Overlap:
         The first dirty offset when nothing below it agrees.
         """
         start = state.first_dirty(self._replica.log_end_offset)
-        local = {segment.base_offset: (segment, end) for segment, end in self._closed()}
+        local = {segment.base_offset: (segment, end) for segment, end in self._list_closed()}
         for route in reversed([r for r in state.routes if r.last_offset < start]):
             found = local.get(route.base_offset)
             if route.last_offset + 1 != start or found is None or found[1] != start:
@@ -64,9 +64,11 @@ class Overlap:
         made = 0
         for route in reversed([r for r in state.routes if r.last_offset < end]):
             segment = state.segments[route.segment_id]
-            inside = [(s, e) for s, e in self._closed() if s.base_offset <= route.last_offset < e]
+            inside = [
+                (s, e) for s, e in self._list_closed() if s.base_offset <= route.last_offset < e
+            ]
             covered = [
-                s for s, e in self._closed()
+                s for s, e in self._list_closed()
                 if s.base_offset >= route.base_offset and e <= route.last_offset + 1
             ]  # fmt: skip
             fits = (
@@ -85,7 +87,7 @@ class Overlap:
             made += 1
         return made
 
-    def _closed(self) -> list[tuple[SegmentFiles, int]]:
+    def _list_closed(self) -> list[tuple[SegmentFiles, int]]:
         return self._replica.closed_segments()
 
     def _is_copy(self, local: SegmentFiles, segment: RemoteSegment) -> bool:
@@ -132,7 +134,7 @@ class Overlap:
         sources = tuple(each.base_offset for each in covered)
         for path in commit_wave(self._files, directory, [Replacement(base, staged, sources)]):
             self._files.unlink(path)
-        made = next(s for s, _ in self._closed() if s.base_offset == base)
+        made = next(s for s, _ in self._list_closed() if s.base_offset == base)
         self._copies[base] = _mark(made, segment)
 
 

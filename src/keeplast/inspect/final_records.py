@@ -37,13 +37,13 @@ def final_records(pieces: Iterable[Rows]) -> Iterator[Rows]:
     """Yield a row for each key: its greatest record, with what ranks next on either side."""
     carried = np.empty((0, COLUMNS), np.int64)
     for piece in pieces:
-        rows = _merged(np.concatenate([carried, piece]))
+        rows = _merge(np.concatenate([carried, piece]))
         start = int(_starts(rows)[-1])
         if start:
-            yield _folded(rows[:start])
-        carried = _condensed(rows[start:])
+            yield _fold(rows[:start])
+        carried = _condense(rows[start:])
     if len(carried):
-        yield _folded(carried)
+        yield _fold(carried)
 
 
 def _starts(rows: Rows) -> Rows:
@@ -55,7 +55,7 @@ def _starts(rows: Rows) -> Rows:
     return np.flatnonzero(differs)
 
 
-def _merged(rows: Rows) -> Rows:
+def _merge(rows: Rows) -> Rows:
     """Return one row a record."""
     differs = np.ones(len(rows), np.bool_)
     differs[1:] = (rows[1:, :HORIZON] != rows[:-1, :HORIZON]).any(axis=1)
@@ -68,7 +68,7 @@ def _merged(rows: Rows) -> Rows:
     return merged
 
 
-def _folded(rows: Rows) -> Rows:
+def _fold(rows: Rows) -> Rows:
     starts = _starts(rows)
     last = np.concatenate([starts[1:], [len(rows)]]) - 1
     folded = np.empty((len(starts), COLUMNS + 2), np.int64)
@@ -81,7 +81,7 @@ def _folded(rows: Rows) -> Rows:
     return folded
 
 
-def _condensed(rows: Rows) -> Rows:
+def _condense(rows: Rows) -> Rows:
     """Return those rows of one key that decide: the last, and the last below it on each side."""
     chosen = {len(rows) - 1}
     for side in (ON_LEFT, ON_RIGHT):

@@ -35,8 +35,8 @@ def decoded_text(row: Row) -> tuple[str, str]:
     """Return what the table shows for key and value."""
     if "problem" in row:
         return row["kind"], row["problem"]
-    value = "null" if row["value"] is None else _joined(row["value"])
-    return f"{row['kind']} {_joined(row['key'])}".rstrip(), value
+    value = "null" if row["value"] is None else _join(row["value"])
+    return f"{row['kind']} {_join(row['key'])}".rstrip(), value
 
 
 def _offsets_record(record: Record) -> Row:
@@ -88,7 +88,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _joined(row: Row) -> str:
+def _join(row: Row) -> str:
     return " ".join(
         f"{name}={_short(value)}"
         for name, value in row.items()

@@ -177,7 +177,7 @@ def preview_strategy(
             for rows in reading.committed(log, facts):
                 runs.add(rows)
             finals.append(final_records(runs.merged()))
-        for left, right in _aligned(*finals):
+        for left, right in _align(*finals):
             changes.add(left, right)
     ahead = counts.spread.far_ahead(first)
     wanted = {offset for pair in changes.first for offset in pair} | {at for at, _ in ahead}
@@ -281,7 +281,7 @@ def _count(
     counts.spread.add(part.offsets[versioned], part.versions[versioned])
 
 
-def _aligned(left: Iterator[Rows], right: Iterator[Rows]) -> Iterator[tuple[Rows, Rows]]:
+def _align(left: Iterator[Rows], right: Iterator[Rows]) -> Iterator[tuple[Rows, Rows]]:
     """Yield the rows of both, which have the same keys in one order, in pieces of one length."""
     empty = np.empty((0, COLUMNS + 2), np.int64)
     ours, theirs = empty, empty

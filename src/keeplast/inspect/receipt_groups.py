@@ -86,7 +86,7 @@ def choose_rounds(
     receipts = [each for each in receipts if _has_happened(each, after)]
     if not receipts:
         return ()
-    last = max(range(len(receipts)), key=lambda i: (_explained(receipts[i], after), i))
+    last = max(range(len(receipts)), key=lambda i: (_rate_explanation(receipts[i], after), i))
     if before is None:
         return (receipts[last],)
     newest, (clean_before, clean_after) = receipts[last], clean_to
@@ -131,7 +131,7 @@ def _is_same(before: Prints, after: Prints, expired: frozenset[int]) -> bool:
     return gone <= expired and all(closed.get(base) == found for base, found in kept.items())
 
 
-def _explained(receipt: RoundReceipt, after: Prints) -> float:
+def _rate_explanation(receipt: RoundReceipt, after: Prints) -> float:
     """Return which part of its outputs a round explains: in place, or rightly not."""
     if count_in_place(receipt, after) is not None:
         return 1.0

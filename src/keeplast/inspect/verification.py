@@ -110,11 +110,11 @@ class Verifier:
         left, damage = self._open(before)
         if left is None:
             reason = f"the log before cleaning cannot be read: {damage}"
-            return _unjudged(after.name, tuple(CLAIMS), reason)
+            return _report_unjudged(after.name, tuple(CLAIMS), reason)
         if left[1].order.count:
             stray = left[1].order.first[0]
             reason = f"the log before cleaning is out of order at offset {stray.offset}"
-            return _unjudged(after.name, tuple(CLAIMS), reason)
+            return _report_unjudged(after.name, tuple(CLAIMS), reason)
         right, damage = self._open(after)
         if right is None:
             return _unreadable(after.name, damage)
@@ -284,7 +284,7 @@ class Verifier:
             )
         elif lag_ms > 0:
             bounds.extend(_young_from(left, first_dirty, times[-1][0] - lag_ms, rounds))
-        last_offsets, marker_epochs = _required(
+        last_offsets, marker_epochs = _find_required(
             facts, times[-1][0] if times else None, settings.cleaner.producer_id_expiration_ms
         )
         return ComparedGround(
@@ -427,7 +427,7 @@ def _young_from(
     return []
 
 
-def _required(
+def _find_required(
     facts: LogFacts, now_ms: int | None, expiration_ms: int
 ) -> tuple[NDArray[np.int64], dict[int, int]]:
     """Return the last offsets that active producers need, and the epochs whose markers they do."""
@@ -475,7 +475,7 @@ def _checks(found: dict[str, Findings]) -> tuple[Check, ...]:
     return tuple(found[name].check(name, claim) for name, claim in CLAIMS.items() if name in found)
 
 
-def _unjudged(name: str, checks: Sequence[str], reason: str) -> VerificationReport:
+def _report_unjudged(name: str, checks: Sequence[str], reason: str) -> VerificationReport:
     found = {check: Findings(reasons=[reason]) for check in checks if check != "receipt"}
     return VerificationReport(name, _checks(found))
 

@@ -44,7 +44,7 @@ def fetch(
 
     At least one batch when there is any, whatever its size; batches of one segment only.
     """
-    for segment, segment_end in _bounded(listing, end):
+    for segment, segment_end in _limit(listing, end):
         if segment_end <= offset:
             continue
         start = _position(segment, files, offset)
@@ -75,7 +75,7 @@ def find_offset_for_time(
 
     Only records in ``[start, end)`` count. Kafka: ``UnifiedLog.fetchOffsetByTimestamp``.
     """
-    for segment, segment_end in _bounded(listing, end):
+    for segment, segment_end in _limit(listing, end):
         if segment_end <= start:
             continue
         # The index of the active segment is of when it was last closed, before it grew again.
@@ -99,7 +99,7 @@ def find_offset_for_time(
     return None
 
 
-def _bounded(listing: PartitionFiles, end: int) -> Iterator[tuple[SegmentFiles, int]]:
+def _limit(listing: PartitionFiles, end: int) -> Iterator[tuple[SegmentFiles, int]]:
     """Yield segments with something in them, each with its exclusive end."""
     ends = [*(segment.base_offset for segment in listing.segments[1:]), end]
     for segment, segment_end in zip(listing.segments, ends, strict=True):

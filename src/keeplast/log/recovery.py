@@ -44,7 +44,7 @@ def recover_swap(files: FileSystem, directory: Path) -> tuple[str, ...]:
 
     CorruptError when a completed ``.log.swap`` cannot be read.
     """
-    names = _parsed(files, directory)
+    names = _parse(files, directory)
     done = [name for name, parsed in names if parsed.stage]
     if not done:
         return ()
@@ -60,8 +60,8 @@ def recover_swap(files: FileSystem, directory: Path) -> tuple[str, ...]:
         if parsed.stage == CLEANED:
             files.unlink(directory / name)
     files.fsync_directory(directory)
-    names = _parsed(files, directory)
-    for name in _superseded(files, directory, names):
+    names = _parse(files, directory)
+    for name in _find_superseded(files, directory, names):
         files.unlink(directory / name)
     files.fsync_directory(directory)
     for name, parsed in sorted(names, key=lambda item: (item[1].base_offset, item[1].kind != LOG)):
@@ -73,7 +73,7 @@ def recover_swap(files: FileSystem, directory: Path) -> tuple[str, ...]:
     return tuple(done)
 
 
-def _superseded(
+def _find_superseded(
     files: FileSystem, directory: Path, names: Sequence[tuple[str, SegmentFile]]
 ) -> list[str]:
     swaps = [item for item in names if item[1].stage == SWAP and item[1].kind == LOG]
@@ -91,7 +91,7 @@ def _superseded(
     ]
 
 
-def _parsed(files: FileSystem, directory: Path) -> list[tuple[str, SegmentFile]]:
+def _parse(files: FileSystem, directory: Path) -> list[tuple[str, SegmentFile]]:
     parsed = ((name, parse_segment_file(name)) for name in files.listdir(directory))
     return [(name, file) for name, file in parsed if file is not None]
 

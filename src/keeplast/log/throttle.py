@@ -31,7 +31,7 @@ class Throttle:
         """Start empty; None limits nothing. InvalidError unless the rate is above 0."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._rate = _checked(bytes_per_second)
+        self._rate = _check(bytes_per_second)
         self._saved = 0.0
         self._counted_at = clock.seconds()
 
@@ -45,7 +45,7 @@ class Throttle:
 
         InvalidError unless it is None or above 0.
         """
-        checked = _checked(bytes_per_second)
+        checked = _check(bytes_per_second)
         with self._lock:
             if checked != self._rate:
                 self._fill()
@@ -83,7 +83,7 @@ class Throttle:
             self._saved = min(self._saved + elapsed * self._rate, SAVED_SECONDS * self._rate)
 
 
-def _checked(bytes_per_second: float | None) -> float | None:
+def _check(bytes_per_second: float | None) -> float | None:
     if bytes_per_second is not None and not bytes_per_second > 0:
         raise InvalidError(
             "a limit of no bytes at all would never let a round end; leave it out, or give a "

@@ -16,7 +16,7 @@ def printable(text: str) -> str:
     """Return ``text`` with every character that is not visible written as an escape."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_escaped(c) if unicodedata.category(c) in _HIDDEN else c for c in text)
+    return "".join(_escape(c) if unicodedata.category(c) in _HIDDEN else c for c in text)
 
 
 def shown_bytes(data: bytes | None, limit: int = 60) -> str:
@@ -39,7 +39,7 @@ def shown_bytes(data: bytes | None, limit: int = 60) -> str:
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     code = ord(character)
     if code < 0x100:
         return f"\\x{code:02x}"

@@ -48,7 +48,7 @@ def shown_url(url: str) -> str:
         found = _USERINFO.sub(f"{HIDDEN}@", url)
     else:
         found = re.sub(r"\A.*@", f"{HIDDEN}@", url, flags=re.DOTALL)
-    return _in_one_line(_QUERY.sub(_shown_parameter, found))
+    return _in_one_line(_QUERY.sub(_show_parameter, found))
 
 
 def without_secrets(text: str, hidden: Iterable[str] = ()) -> str:
@@ -60,7 +60,7 @@ def without_secrets(text: str, hidden: Iterable[str] = ()) -> str:
         if len(secret) >= SECRET_CHARS_MIN:
             text = text.replace(secret, HIDDEN)
     text = _USERINFO_IN_TEXT.sub(f"{HIDDEN}@", text)
-    text = _URL_IN_TEXT.sub(lambda found: _QUERY.sub(_shown_parameter, found[0]), text)
+    text = _URL_IN_TEXT.sub(lambda found: _QUERY.sub(_show_parameter, found[0]), text)
     return _CONNINFO.sub(rf"\1\2{HIDDEN}", text)
 
 
@@ -91,7 +91,7 @@ def _is_harmless(name: str) -> bool:
     return unquote_plus(name).lower() in _HARMLESS
 
 
-def _shown_parameter(found: re.Match[str]) -> str:
+def _show_parameter(found: re.Match[str]) -> str:
     value = found[3] if _is_harmless(found[2]) else HIDDEN
     return f"{found[1]}{found[2]}={value}"
 

@@ -55,11 +55,11 @@ def _array(name: str, c: RecordColumns, partition: TopicPartition) -> pa.Array:
         case "partition":
             return pa.repeat(pa.scalar(partition.partition, pa.int32()), c.rows)
         case "offset":
-            return _fixed(name, c.rows, c.longs[a.OFFSET])
+            return _make_fixed(name, c.rows, c.longs[a.OFFSET])
         case "timestamp":
-            return _fixed(name, c.rows, c.longs[a.TIMESTAMP], c.marks[a.HAS_TIMESTAMP])
+            return _make_fixed(name, c.rows, c.longs[a.TIMESTAMP], c.marks[a.HAS_TIMESTAMP])
         case "timestampType":
-            return _fixed(name, c.rows, c.ints[a.TIMESTAMP_TYPE])
+            return _make_fixed(name, c.rows, c.ints[a.TIMESTAMP_TYPE])
         case "key":
             return _bytes(c.rows, c.ends[a.KEYS], c.keys, c.marks[a.HAS_KEY])
         case "value":
@@ -67,12 +67,12 @@ def _array(name: str, c: RecordColumns, partition: TopicPartition) -> pa.Array:
         case "headers":
             return _headers(c)
         case "producerId":
-            return _fixed(name, c.rows, c.longs[a.PRODUCER_ID], c.marks[a.HAS_PRODUCER])
+            return _make_fixed(name, c.rows, c.longs[a.PRODUCER_ID], c.marks[a.HAS_PRODUCER])
         case "isTransactional":
             bits = pa.py_buffer(_bits(c.rows, c.marks[a.IS_TRANSACTIONAL]))
             return pa.Array.from_buffers(pa.bool_(), c.rows, [None, bits])
         case _:
-            return _fixed(name, c.rows, c.ints[a.LEADER_EPOCH], c.marks[a.HAS_EPOCH])
+            return _make_fixed(name, c.rows, c.ints[a.LEADER_EPOCH], c.marks[a.HAS_EPOCH])
 
 
 def _bits(rows: int, marks: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -86,7 +86,7 @@ def _validity(rows: int, marks: NDArray[np.uint8] | None) -> pa.Buffer | None:
     return pa.py_buffer(_bits(rows, marks))
 
 
-def _fixed(
+def _make_fixed(
     name: str,
     rows: int,
     numbers: NDArray[np.int64] | NDArray[np.int32],

@@ -65,7 +65,7 @@ def export_partition(task: ExportTask, progressed: Progressed) -> ExportedFile:
             task.split, ALL, task.topic, task.files.open(), SystemClock(),
             Workspace(task.memory_bytes), progressed,
         )  # fmt: skip
-        return _written(found, partition, task.target, 0)
+        return _write(found, partition, task.target, 0)
     except (CompactionError, OSError) as error:
         return ExportedFile(partition, error=error)
 
@@ -82,12 +82,12 @@ def export_part(
         if part.number and not len(winners):
             progressed(part.split.size_bytes)
             return ExportedFile(partition)
-        return _written(part.show(winners, progressed), partition, target, part.number)
+        return _write(part.show(winners, progressed), partition, target, part.number)
     except (CompactionError, OSError) as error:
         return ExportedFile(partition, error=error)
 
 
-def _written(
+def _write(
     found: Iterable[RecordColumns], partition: TopicPartition, target: Path, number: int
 ) -> ExportedFile:
     files = LocalFiles()

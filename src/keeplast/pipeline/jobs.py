@@ -84,7 +84,7 @@ class Jobs:
         staged = [task for task in tasks if task.is_staged]
         waves = self._begin([task for task in tasks if not task.is_staged])
         try:
-            yield from self._staged(staged, waves)
+            yield from self._run_stages(staged, waves)
             yield from waves.results()
         finally:
             waves.end()
@@ -102,7 +102,7 @@ class Jobs:
 
         return _Waves(self._told, act if tasks else None)
 
-    def _staged(self, tasks: Sequence[PartitionTask], waves: _Waves) -> Iterator[TaskResult]:
+    def _run_stages(self, tasks: Sequence[PartitionTask], waves: _Waves) -> Iterator[TaskResult]:
         """Take every round through its stages, side by side; yields waves that end meanwhile."""
         if not tasks:
             return
@@ -223,7 +223,7 @@ class Jobs:
             first[each.task.number] = places
             places += each.task.shape.buckets
         by_number = {each.task.number: each for each in rounds}
-        shuffled = self._shuffled(by_number, first, places, known)
+        shuffled = self._shuffle(by_number, first, places, known)
         for number, each in by_number.items():
             each.keys = Keys(shuffled, first[number], places)
 
@@ -232,14 +232,14 @@ class Jobs:
         keys = {number: each.keys for number, each in rounds.items() if each.keys is not None}
         first = {number: its.start for number, its in keys.items()}
         its = next(iter(keys.values()))
-        more = self._shuffled(rounds, first, its.places, known)
+        more = self._shuffle(rounds, first, its.places, known)
         # Of one partitioner, so that place goes to place and nothing is shuffled again.
         both = its.shuffled.union(more)
         invariant(both.getNumPartitions() == its.places, "two shuffles have other places")
         for number, each in rounds.items():
             each.keys = Keys(both, first[number], its.places)
 
-    def _shuffled(
+    def _shuffle(
         self,
         rounds: dict[int, DrivenRound],
         first: dict[int, int],

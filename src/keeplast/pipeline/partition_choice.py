@@ -93,7 +93,7 @@ def read_choice(options: OptionTexts) -> ReadPartitions:
             ) from error
         return ReadPartitions(_Matches(pattern))
     if (text := options.text("assign", None)) is not None:
-        assigned = _assigned(text)
+        assigned = _assign(text)
         return ReadPartitions(_Among(assigned), assigned=assigned)
     return ReadPartitions()
 
@@ -122,7 +122,7 @@ class _Among:
         return partition in self.partitions
 
 
-def _assigned(text: str) -> frozenset[TopicPartition]:
+def _assign(text: str) -> frozenset[TopicPartition]:
     remedy = 'give {"topic":[0,1]}'
     document = read_object("assign", text, remedy)
     assigned: set[TopicPartition] = set()

@@ -123,7 +123,7 @@ class SparkRunner:
         if not items:
             return
         context = self._session.sparkContext
-        told = self._told(roots, progressed)
+        told = self._listen(roots, progressed)
         add = told.add
 
         def execute_one(item: _Item) -> _Result:
@@ -146,10 +146,10 @@ class SparkRunner:
         """
         if not parts:
             return
-        told = self._told(roots, progressed)
+        told = self._listen(roots, progressed)
         yield from show_states(self._session.sparkContext, parts, show, told)
 
-    def _told(self, roots: Iterable[Path], progressed: Progressed) -> TaskNews:
+    def _listen(self, roots: Iterable[Path], progressed: Progressed) -> TaskNews:
         """Return what tells of the jobs of a call, whose executors see ``roots``."""
         for root in roots:
             self._probe(root)

@@ -120,9 +120,9 @@ class Worker:
             if isinstance(unit, IndexUnit):
                 return index_to_block(unit, tools)
             if isinstance(unit, RaiseUnit):
-                return raise_to_block(unit, tools, _given(key_map))
+                return raise_to_block(unit, tools, _require_map(key_map))
             invariant(isinstance(unit, RewriteUnit), f"no unit of a task. unit={type(unit)}")
-            source = MapStandings(_given(key_map)) if standings is None else standings
+            source = MapStandings(_require_map(key_map)) if standings is None else standings
             return rewrite(cast(RewriteUnit, unit), tools, source)
         except MarkersNeededError:
             return Unmarked()
@@ -187,7 +187,7 @@ class Worker:
         return attempt, workspace, files
 
 
-def _given(key_map: KeyMap | None) -> KeyMap:
+def _require_map(key_map: KeyMap | None) -> KeyMap:
     invariant(key_map is not None, "a unit needs a key map that nobody has sent")
     return cast(KeyMap, key_map)
 

@@ -93,7 +93,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = {
             partition: min(starts.get(partition, end), end) for partition, end in ends.items()
         }
-        limited = _limited(starts, ends, limit.max_rows, after=self._served)
+        limited = _limit(starts, ends, limit.max_rows, after=self._served)
         served = [p for p in _in_turn(limited, self._served) if limited[p] > starts[p]]
         self._served = served[-1] if served else self._served
         return _document(limited)
@@ -155,7 +155,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
 
-def _limited(
+def _limit(
     starts: Position, ends: Position, count: int, *, after: TopicPartition | None
 ) -> Position:
     """Return ends that are together at most ``count`` offsets above the starts.

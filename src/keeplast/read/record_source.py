@@ -123,7 +123,7 @@ def read_wanted(
     tries = 0
     while at < end:
         try:
-            for listed, is_active in _listed(split, files, clock, at):
+            for listed, is_active in _list(split, files, clock, at):
                 with reading(files, listed.log_path) as handle:
                     segment = _seen(listed, split, handle, files, is_active=is_active)
                     for window in _windows(segment, at, end, handle, buffers, checks_crc):
@@ -143,7 +143,7 @@ def read_wanted(
                 ) from error
 
 
-def _listed(
+def _list(
     split: Split, files: FileSystem, clock: Clock, at: int
 ) -> Iterator[tuple[SegmentFiles, bool]]:
     """Yield the segments that may hold offsets of the split from ``at`` on, as they are now."""
@@ -166,10 +166,10 @@ def _require_start(split: Split, listing: PartitionFiles, files: FileSystem, at:
     starts = read_checkpoint(files, split.path.parent, LOG_START_CHECKPOINT)
     log_start = max(starts.get(split.partition, 0), listing.segments[0].base_offset)
     if log_start > at:
-        raise _lost(split, f"offset={at} log_start={log_start}")
+        raise _explain_loss(split, f"offset={at} log_start={log_start}")
 
 
-def _lost(split: Split, found: str) -> ConflictError:
+def _explain_loss(split: Split, found: str) -> ConflictError:
     return ConflictError(
         "the log no longer has records that were there when reading was planned; retention or a "
         "truncation took them. Read again from what there is, or set failOnDataLoss=false to go "
@@ -186,7 +186,7 @@ def _seen(
     if is_active:
         tail = find_tail(PartitionFiles(split.path, (listed,), (), (), ()), files)
         if split.must_be_whole and tail.log_end < end:
-            raise _lost(split, f"log_end={tail.log_end}")
+            raise _explain_loss(split, f"log_end={tail.log_end}")
         return see_segment(listed, end, tail.valid_bytes, files, is_active=True)
     segment = see_segment(listed, end, handle.size_bytes, files, is_active=False)
     # Both stats must say what the listing said: then neither the open file nor the indexes, which

@@ -274,10 +274,10 @@ class Indexing:
                 self._hold(window, part)
             else:
                 self._index(window, part)
-        self.latest = self._reached(window, window.batches)
+        self.latest = self._find_reach(window, window.batches)
         self.bytes += window.length
 
-    def _reached(self, window: Window, batches: int) -> int:
+    def _find_reach(self, window: Window, batches: int) -> int:
         """Return how far the first ``batches`` of a window extend the map's coverage."""
         for batch in range(batches - 1, -1, -1):
             last_offset = int(window.table[batch, t.LAST_OFFSET])
@@ -359,7 +359,7 @@ class Indexing:
         batch = part.first + int(np.searchsorted(firsts, stop, side="right")) - 1
         while table[batch, t.ROWS] == 0:
             batch -= 1
-        self.latest = self._reached(window, batch)
+        self.latest = self._find_reach(window, batch)
         first_row = int(table[batch, t.FIRST_ROW])
         stored = np.flatnonzero(w.marks[first_row:stop])
         if len(stored):

@@ -201,7 +201,7 @@ def index(
             _stats(indexing.messages, indexing.bytes, indexing.versions),
             peak_rss_bytes(),
             payloads=tools.workspace.take_payloads(),
-            hashes=_found(indexing.dirty_keys),
+            hashes=_list_hashes(indexing.dirty_keys),
         )
 
     # The second pass checks every CRC before anything is committed. What does not parse here most
@@ -233,7 +233,7 @@ def consult(unit: FilterUnit, tools: Tools, hashes: NDArray[np.uint64]) -> Filte
     return Filtered(tuple(answers), peak_rss_bytes())
 
 
-def _found(hashes: KeyHashes) -> NDArray[np.uint64] | None:
+def _list_hashes(hashes: KeyHashes) -> NDArray[np.uint64] | None:
     return None if hashes.is_full else hashes.distinct()
 
 
@@ -321,7 +321,7 @@ def ask_in_steps(unit: AskUnit, tools: Tools, emit: Emit) -> Iterator[IndexedUni
         _stats(asking.messages, asking.bytes, asking.versions),
         peak_rss_bytes(),
         payloads=tools.workspace.take_payloads(),
-        hashes=_found(asking.dirty_keys),
+        hashes=_list_hashes(asking.dirty_keys),
     )
 
 

@@ -252,7 +252,7 @@ class Coordinator:
         if run.has_failed:
             return
         if self._is_stopping:
-            run.expiry = failed_expiry(None, _stopped())
+            run.expiry = failed_expiry(None, _make_stop())
             return
         partition = run.request
         if writes:
@@ -267,8 +267,8 @@ class Coordinator:
 
     def _check_stop(self) -> None:
         if self._is_stopping:
-            raise _stopped()
+            raise _make_stop()
 
 
-def _stopped() -> StoppedError:
+def _make_stop() -> StoppedError:
     return StoppedError("stopped on request; what is in place is whole, run again to go on")

@@ -108,12 +108,12 @@ def delete_records(
     load_kernels(warned)
     request = CleanRequest((partition,), high_watermark=high_watermark, is_unsafe=is_unsafe)
     if not writes:
-        return _found(partition, request, before_offset, files)
+        return _plan(partition, request, before_offset, files)
     with locked(partition.path.parent):
         check_understood(partition.path, files)
         with shielded():
             recover_swap(files, partition.path)
-            report = _found(partition, request, before_offset, files)
+            report = _plan(partition, request, before_offset, files)
             move = raise_log_start if report.changed else follow_log_start
             move(
                 files,
@@ -123,11 +123,11 @@ def delete_records(
                 is_compacted=partition.topic.is_compacted,
             )
             if removes:
-                return _removed(partition, request, files, report, warned)
+                return _remove(partition, request, files, report, warned)
     return report
 
 
-def _found(
+def _plan(
     partition: PartitionRequest, request: CleanRequest, before_offset: int, files: FileSystem
 ) -> DeleteRecordsReport:
     check_understood(partition.path, files)
@@ -175,7 +175,7 @@ def _found(
     )
 
 
-def _removed(
+def _remove(
     partition: PartitionRequest,
     request: CleanRequest,
     files: FileSystem,

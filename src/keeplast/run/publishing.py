@@ -47,7 +47,7 @@ class Publishing:
         if among == 1:
             return [self._do(result)]
         self._running.add(self._pool.submit(self._do, result))
-        return self._taken(_wait(self._running, 0 if len(self._running) < COMMITS_MAX else None))
+        return self._take(_wait(self._running, 0 if len(self._running) < COMMITS_MAX else None))
 
     def _do(self, result: TaskResult) -> Ended:
         try:
@@ -59,9 +59,9 @@ class Publishing:
     def rest(self) -> Iterator[list[Ended]]:
         """Yield everything else as it ends, what ended together together."""
         while self._running:
-            yield self._taken(_wait(self._running))
+            yield self._take(_wait(self._running))
 
-    def _taken(self, done: set[Future[Ended]]) -> list[Ended]:
+    def _take(self, done: set[Future[Ended]]) -> list[Ended]:
         self._running -= done
         return [future.result() for future in done]
 

@@ -78,11 +78,11 @@ class GaugeObserver:
         self._counted = {tp: report for tp, report in self._counted.items() if tp in here}
         before = self.observed
         self.observed = Observed(
-            snapshot, tuple(fresh) if fresh else before.last_turn, _added(before.totals, fresh)
+            snapshot, tuple(fresh) if fresh else before.last_turn, _add(before.totals, fresh)
         )
 
 
-def _added(totals: Totals, rounds: list[RoundReport]) -> Totals:
+def _add(totals: Totals, rounds: list[RoundReport]) -> Totals:
     stats = [each.stats for each in rounds if each.stats is not None and each.failure is None]
     removed = dict(totals.removed_records)
     for each in rounds:

@@ -154,13 +154,13 @@ def join_status(
     the bytes of all logs that share the daemon, those included that nobody asked for.
     """
     last = {each.partition: _last_round(each) for each in receipts}
-    statuses = [_decided(report) for report in decided]
+    statuses = [_report_decided(report) for report in decided]
     for request, log in found:
         partition = request.partition
         mark, failure = marks.get(partition), failures.get(partition)
         if mark is not None and not is_about(mark, files, request.path):
             mark = None  # other files by now: the daemon tries them again
-        status = _looked_at(request, log) if mark is None else _set_aside(partition, mark, log)
+        status = _look_at(request, log) if mark is None else _set_aside(partition, mark, log)
         if failure is not None and status.state in _DUE and is_about(failure, files, request.path):
             status = replace(
                 status, state=State.FAILING, reason=failure.reason, decision=None, failing=failure
@@ -169,7 +169,7 @@ def join_status(
             replace(
                 status,
                 last_round=last.get(partition),
-                erased_by=_erased_by(status, sizes, pace, now_ms),
+                erased_by=_bound_erasure(status, sizes, pace, now_ms),
             )
         )
     return DirectoryStatus(root, now_ms, is_locked, pace, tuple(sorted(statuses, key=_urgency)))
@@ -245,7 +245,7 @@ def _urgency(status: PartitionStatus) -> tuple[int, int, float, TopicPartition]:
     return _URGENCY[status.state], -delay, -ratio, status.partition
 
 
-def _decided(report: PartitionReport) -> PartitionStatus:
+def _report_decided(report: PartitionReport) -> PartitionStatus:
     partition = TopicPartition(report.topic, report.partition)
     last = report.rounds[-1]
     if last.failure is not None:
@@ -253,7 +253,7 @@ def _decided(report: PartitionReport) -> PartitionStatus:
     return PartitionStatus(partition, State.NOT_COMPACTED, last.reason or "not compacted")
 
 
-def _looked_at(request: PartitionRequest, log: LogStatus | Exception) -> PartitionStatus:
+def _look_at(request: PartitionRequest, log: LogStatus | Exception) -> PartitionStatus:
     partition = request.partition
     if isinstance(log, Exception):
         return PartitionStatus(partition, State.UNREADABLE, describe_error(log).message, error=log)
@@ -273,7 +273,7 @@ def _set_aside(
     return PartitionStatus(partition, State.SET_ASIDE, mark.reason, known, set_aside=mark)
 
 
-def _erased_by(
+def _bound_erasure(
     status: PartitionStatus, sizes: Sequence[int], pace: Pace, now_ms: int
 ) -> ErasedBy | None:
     if status.state is State.SET_ASIDE:

@@ -198,7 +198,7 @@ class StoreWork:
             claimed = self._claim(state, is_first=is_first)
             self._seen.add(partition)
             if isinstance(claimed, str):
-                return self._left_alone(request, state, claimed)
+                return self._leave_alone(request, state, claimed)
             self._elsewhere.pop(partition, None)
             state = claimed
             if is_first and self._settings.retries:
@@ -210,7 +210,7 @@ class StoreWork:
             self._copy(partition)
             look = self._look(partition)
         except FencedError as error:
-            return self._left_alone(request, self._store.state(partition), str(error))
+            return self._leave_alone(request, self._store.state(partition), str(error))
         except StoppedError:
             return self.ledger.failing(request, history, "stopped")
         except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
@@ -247,7 +247,7 @@ class StoreWork:
         except RefusedError as error:
             return str(error)
 
-    def _left_alone(self, request: PartitionRequest, state: Stored, reason: str) -> PartitionFacts:
+    def _leave_alone(self, request: PartitionRequest, state: Stored, reason: str) -> PartitionFacts:
         partition = request.partition
         if self._elsewhere.get(partition) != reason:
             self._elsewhere[partition] = reason

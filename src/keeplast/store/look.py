@@ -113,7 +113,7 @@ def look_at_remote(
 ) -> RemoteLook:
     """Look at a partition at ``now_ms``; with ``horizons``, also for what has expired."""
     first_dirty = state.first_dirty()
-    segments = _dated(state, topic, first_dirty, timestamps)
+    segments = _date(state, topic, first_dirty, timestamps)
     uncleanable = find_first_uncleanable(
         segments, first_dirty=first_dirty, high_watermark=state.remote_end, open_transaction=None,
         min_compaction_lag_ms=topic.min_compaction_lag_ms, now_ms=now_ms,
@@ -163,7 +163,7 @@ def as_copied(
     return AllCopiedClean()
 
 
-def _dated(
+def _date(
     state: PartitionState, topic: TopicConfig, first_dirty: int, timestamps: FirstTimestamps
 ) -> tuple[SegmentSummary, ...]:
     """Return the summaries; dirty segments know their first timestamp where the lag asks for it."""

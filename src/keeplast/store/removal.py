@@ -118,12 +118,12 @@ class StoreRemovals:
         across = next((r for r in state.routes if r.base_offset < cut <= r.last_offset), None)
         made = None
         if across is not None and removal.cut_base is not None:
-            made = _shortened(self._objects, state, across, cut, self._interval(state))
+            made = _shorten(self._objects, state, across, cut, self._interval(state))
         self._store.removals.truncate(
             state, secrets.token_hex(ID_CHARS // 2), cut=cut,
             replaced=None if across is None else across.segment_id, made=made, grace_ms=grace_ms,
         )  # fmt: skip
-        return self._noted(removal, receipt)
+        return self._note(removal, receipt)
 
     def plan_forgetting(self, partition: TopicPartition) -> Removal:
         """Say what is lost when the partition is given up; changes nothing."""
@@ -144,7 +144,7 @@ class StoreRemovals:
         state = self._ownership.own(partition, takes_over=takes_over)
         removal = _plan_forgetting(state)
         self._store.removals.forget(state, secrets.token_hex(ID_CHARS // 2), grace_ms=grace_ms)
-        return self._noted(removal, receipt)
+        return self._note(removal, receipt)
 
     def _plan(self, state: PartitionState, offset: int | None, directory: Path | None) -> Removal:
         if directory is not None and offset is None:
@@ -156,7 +156,7 @@ class StoreRemovals:
     def _interval(self, state: PartitionState) -> int:
         return self._topic_of(state.settings).index_interval_bytes
 
-    def _noted(self, removal: Removal, receipt: Receipt | None) -> Removal:
+    def _note(self, removal: Removal, receipt: Receipt | None) -> Removal:
         if receipt is not None:
             facts = {
                 "kind": removal.kind, "start": removal.start, "end": removal.end,
@@ -202,7 +202,7 @@ def _plan_truncation(
         if route.last_offset < start:
             continue
         segment = state.segments[route.segment_id]
-        files, found = _opened(objects, state, segment)
+        files, found = _open(objects, state, segment)
         if route.base_offset < start:
             start = find_cut(files, found, start, index_interval_bytes)
             start = max(start, route.base_offset, state.log_start)
@@ -245,7 +245,7 @@ def _plan_forgetting(state: PartitionState) -> Removal:
     )  # fmt: skip
 
 
-def _opened(
+def _open(
     objects: ObjectStore, state: PartitionState, segment: RemoteSegment
 ) -> tuple[RoundFiles, SegmentFiles]:
     """Return a segment in object storage as a file of a directory."""
@@ -267,7 +267,7 @@ def _count(files: FileSystem, segment: SegmentFiles, start: int) -> tuple[int, i
     return size, records
 
 
-def _shortened(
+def _shorten(
     objects: ObjectStore,
     state: PartitionState,
     route: Route,
@@ -276,7 +276,7 @@ def _shortened(
 ) -> RemoteSegment:
     """Upload what a segment serves below ``cut`` as a segment of its own."""
     source = state.segments[route.segment_id]
-    files, found = _opened(objects, state, source)
+    files, found = _open(objects, state, source)
     made = copy_segment(
         objects, files, found,
         partition=state.partition, topic_id=state.topic_id,

@@ -120,7 +120,7 @@ class StorePlace:
                 uncleanable_offset=self._uncleanable, force=request.force or not is_first,
                 expired=request.expired and is_first,
             ),
-            Checkpoints({}, {}, {}), self._files, self.clock.now_ms(), known=self._known(),
+            Checkpoints({}, {}, {}), self._files, self.clock.now_ms(), known=self._list_known(),
             book=self._horizons.book(state) if request.expired else None,
         )  # fmt: skip
         return self._naming_copied(found) if is_first else replace(found, notes=())
@@ -166,7 +166,7 @@ class StorePlace:
         )
         return replace(found, decision=decision, notes=notes)
 
-    def _known(self) -> dict[int, SegmentSummary]:
+    def _list_known(self) -> dict[int, SegmentSummary]:
         """Return what the metadata tells of the segments."""
         return {
             segment.base_offset: SegmentSummary(

@@ -234,9 +234,9 @@ class _SegmentCheck:
             if suffix != LOG
         }
         self._understand(beside)
-        offsets = self._decoded(beside, INDEX, offset_index.decode, _NO_ENTRIES)
-        times = self._decoded(beside, TIME_INDEX, time_index.decode, _NO_ENTRIES)
-        entries = self._decoded(beside, TXN_INDEX, txn_index.decode, _NO_TRANSACTIONS)
+        offsets = self._decode(beside, INDEX, offset_index.decode, _NO_ENTRIES)
+        times = self._decode(beside, TIME_INDEX, time_index.decode, _NO_ENTRIES)
+        entries = self._decode(beside, TXN_INDEX, txn_index.decode, _NO_TRANSACTIONS)
         if LOG in segment.files:
             self._check_log(offsets, times)
         live = self._route
@@ -306,7 +306,7 @@ class _SegmentCheck:
                 f"{found.size_bytes} bytes, crc32c {found.crc32c:#010x}",
             )  # fmt: skip
 
-    def _decoded(
+    def _decode(
         self,
         beside: Mapping[str, bytes | None],
         suffix: str,
@@ -327,8 +327,8 @@ class _SegmentCheck:
     def _understand(self, beside: Mapping[str, bytes | None]) -> None:
         """Check what no batch is needed for: producers, leader epochs, and whose filter it is."""
         segment = self._segment
-        self._decoded(beside, SNAPSHOT, producer_snapshot.decode, _NO_PRODUCERS)
-        epochs = self._decoded(beside, EPOCHS, leader_epoch.decode, segment.epochs)
+        self._decode(beside, SNAPSHOT, producer_snapshot.decode, _NO_PRODUCERS)
+        epochs = self._decode(beside, EPOCHS, leader_epoch.decode, segment.epochs)
         starts = {each.epoch: each.start_offset for each in self._state.lineage}
         # What a broker wrote before its first epoch counts as that one's, and no list has it yet.
         begun = {e.epoch for e in segment.epochs if starts.get(e.epoch, 0) <= segment.last_offset}
@@ -341,7 +341,7 @@ class _SegmentCheck:
         data = beside.get(FILTER)
         if data is None or log is None:
             return
-        head = self._decoded(beside, FILTER, lambda d: decode_head(d, self._key(FILTER)), None)
+        head = self._decode(beside, FILTER, lambda d: decode_head(d, self._key(FILTER)), None)
         speaks_for = SegmentBytes(segment.segment_id, log.size_bytes, log.crc32c)
         if head is not None and head.segment != speaks_for:
             self._tell(

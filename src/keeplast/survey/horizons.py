@@ -72,7 +72,8 @@ class SegmentHorizons:
         """
         since_ms = since_ms if since_ms <= now_ms else -1
         return Expired(
-            _passed(self.tombstones, since_ms, now_ms), _passed(self.markers, since_ms, now_ms)
+            _count_passed(self.tombstones, since_ms, now_ms),
+            _count_passed(self.markers, since_ms, now_ms),
         )
 
 
@@ -123,7 +124,7 @@ class HorizonBook:
         self._known.setdefault(path, _Known()).examined_ms = now_ms
 
 
-def _passed(horizons: Mapping[int, int], since_ms: int, now_ms: int) -> int:
+def _count_passed(horizons: Mapping[int, int], since_ms: int, now_ms: int) -> int:
     return sum(count for horizon, count in horizons.items() if since_ms < horizon <= now_ms)
 
 

@@ -168,7 +168,7 @@ def read_entries(path: Path, files: FileSystem) -> tuple[Entry, ...]:
                 # A round stands where its newest wave does.
                 earlier = receipts.pop(name, None)
                 if isinstance(earlier, RoundReceipt):
-                    entry = _receipt(_joined(earlier.document, entry.document))
+                    entry = _receipt(_join(earlier.document, entry.document))
             receipts[name] = entry
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidError(
@@ -180,7 +180,7 @@ def read_entries(path: Path, files: FileSystem) -> tuple[Entry, ...]:
     return tuple(receipts.values())
 
 
-def _joined(earlier: dict[str, Any], wave: dict[str, Any]) -> dict[str, Any]:
+def _join(earlier: dict[str, Any], wave: dict[str, Any]) -> dict[str, Any]:
     """Return the lines of a round so far and its next one as one."""
     seen = {segment["base"]: segment for segment in wave["inputs"]}
     round_ = dict(wave["round"])

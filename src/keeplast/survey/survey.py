@@ -186,7 +186,7 @@ def survey_partition(
         bound = find_expired_bound(
             segments, first_dirty=first_dirty.offset, bound=section.cleanable.bound
         )
-        expired = _expired(partition, log.listing, bound, files, now_ms, book)
+        expired = _find_expired(partition, log.listing, bound, files, now_ms, book)
         if expired:
             reason, decision = None, expired.due_reason()
             notes.insert(0, decision)
@@ -353,7 +353,7 @@ def _first_uncleanable(
     )
 
 
-def _expired(
+def _find_expired(
     partition: PartitionRequest,
     listing: PartitionFiles,
     bound: int,

@@ -58,11 +58,11 @@ def demo(
 
     chosen = choose_runner(runner, master=None)
     if tier:
-        return _tiered(chosen, as_json=as_json)
-    return _shown(git, chosen, as_json=as_json)
+        return _show_tier(chosen, as_json=as_json)
+    return _show_cleaning(git, chosen, as_json=as_json)
 
 
-def _tiered(runner: RunnerName, *, as_json: bool) -> Result:
+def _show_tier(runner: RunnerName, *, as_json: bool) -> Result:
     from keeplast.cli.show.output import say
     from keeplast.cli.tier.options import check_packages
     from keeplast.rewrite.kernels import load_kernels
@@ -74,7 +74,7 @@ def _tiered(runner: RunnerName, *, as_json: bool) -> Result:
     return show_tier(runner, as_json=as_json)
 
 
-def _shown(git: Path, runner: RunnerName, *, as_json: bool) -> Result:
+def _show_cleaning(git: Path, runner: RunnerName, *, as_json: bool) -> Result:
     from keeplast.cli.demo.history import GitHistory
     from keeplast.cli.frame import wiring
     from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
@@ -102,7 +102,7 @@ def _shown(git: Path, runner: RunnerName, *, as_json: bool) -> Result:
     reports = [report for outcome in outcomes for report in outcome.reports]
     if not as_json:
         for number, outcome in enumerate(outcomes, 1):
-            print_result(_described(outcome, number, runner))
+            print_result(_describe(outcome, number, runner))
         sample = demo_cleaning.SAMPLE / f"{demo_cleaning.SAMPLE_TOPIC}-0"
         print_result(NEXT_STEPS.format(sample=_from_here(sample)))
     for report in reports:
@@ -124,7 +124,7 @@ def _from_here(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def _described(outcome: CleaningOutcome, number: int, runner: RunnerName) -> str:
+def _describe(outcome: CleaningOutcome, number: int, runner: RunnerName) -> str:
     """Return one part as text: facts, pictures, counts, verdict."""
     from keeplast.cli.show.sizes import format_bytes, format_count
     from keeplast.model.escapes import shown_bytes

@@ -175,9 +175,9 @@ class LeaderProcess:
         except BrokenPipeError:
             pass
         if self._process.poll() is not None:
-            raise UnavailableError(f"a host could not start. said={self._said()}")
+            raise UnavailableError(f"a host could not start. said={self._read_errors()}")
 
-    def _said(self) -> str:
+    def _read_errors(self) -> str:
         lines = self.output.with_suffix(".err").read_text("utf-8", "replace").splitlines()
         return " ".join(lines[-3:])
 
@@ -217,7 +217,7 @@ class LeaderProcess:
         try:
             self._process.wait(PROCESS_SECONDS_MAX)
         except subprocess.TimeoutExpired as error:
-            raise UnavailableError(f"a host does not end. said={self._said()}") from error
+            raise UnavailableError(f"a host does not end. said={self._read_errors()}") from error
         text = self.output.read_text("utf-8").strip()
         found: dict[str, str] = json.loads(text.splitlines()[-1]) if text else {}
         return found

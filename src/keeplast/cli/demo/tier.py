@@ -103,7 +103,7 @@ def show_tier(runner: RunnerName, *, as_json: bool) -> tuple[int, dict[str, Any]
     if runner is RunnerName.SPARK:
         say("three hosts start Spark, each its own; --runner local does without")
     with tempfile.TemporaryDirectory(prefix="keeplast-demo-") as scratch, ExitStack() as stack:
-        outcome = _Story(Path(scratch), runner, tell, stack).told()
+        outcome = _Story(Path(scratch), runner, tell, stack).play()
     tell(_closing(outcome))
     document = {
         "runner": str(runner), "equal": outcome.is_equal, **asdict(outcome),
@@ -122,7 +122,7 @@ class _Story:
         self._source = Source(SEED)
         self._store = stack.enter_context(open_demo_store(root, A))
 
-    def told(self) -> TierDemoOutcome:
+    def play(self) -> TierDemoOutcome:
         """Tell all of it."""
         self._store.create(PARTITION, SETTINGS)
         # Both start their runner now, which takes the longest, and lead when they are told to.
@@ -175,10 +175,10 @@ class _Story:
         """Let the leader clean in a process of its own, and kill that in the middle."""
         process = self._a
         process.go()
-        was_cut = process.wait_until(lambda: self._cleaned(1) >= GROUPS_BEFORE_THE_KILL)
+        was_cut = process.wait_until(lambda: self._count_cleaned(1) >= GROUPS_BEFORE_THE_KILL)
         process.send(signal.SIGKILL)
         process.end()
-        made = self._cleaned(1)
+        made = self._count_cleaned(1)
         self._tell(
             f"2. {A} cleans object storage ({self._runner})\n   "
             + (
@@ -194,9 +194,9 @@ class _Story:
         """Let the follower take over and clean, and freeze it in the middle."""
         process = self._b
         process.go()
-        was_cut = process.wait_until(lambda: self._cleaned(2) >= GROUPS_BEFORE_THE_FREEZE)
+        was_cut = process.wait_until(lambda: self._count_cleaned(2) >= GROUPS_BEFORE_THE_FREEZE)
         process.freeze(self._root / META)
-        made = self._cleaned(2)
+        made = self._count_cleaned(2)
         self._tell(
             f"3. {B} leads at epoch 2 and goes on\n   "
             + (
@@ -247,7 +247,7 @@ class _Story:
         self._stack.callback(process.end)
         return process
 
-    def _cleaned(self, epoch: int) -> int:
+    def _count_cleaned(self, epoch: int) -> int:
         return committed_by(self._store.state(PARTITION), epoch)
 
     def _amount(self, host: PartitionHost, records: int) -> Amount:

@@ -40,19 +40,19 @@ def run_guarded(
     ``body`` returns the code and the document (which it may leave out when nobody asked for it).
     """
     with _handlers_put_back():
-        code = _ended(body, as_json=as_json)
+        code = _run(body, as_json=as_json)
     raise typer.Exit(code)
 
 
-def _ended(body: Callable[[], tuple[int, dict[str, Any] | None]], *, as_json: bool) -> int:
+def _run(body: Callable[[], tuple[int, dict[str, Any] | None]], *, as_json: bool) -> int:
     try:
         voice().open()
         code, document = body()
     except KeyboardInterrupt:
-        code, document = exit_codes.INTERRUPTED, _stopped("SIGINT")
+        code, document = exit_codes.INTERRUPTED, _describe_stop("SIGINT")
         say("stopped; nothing that was not finished is in place", kind="error")
     except Terminated:
-        code, document = exit_codes.TERMINATED, _stopped("SIGTERM")
+        code, document = exit_codes.TERMINATED, _describe_stop("SIGTERM")
         say("terminated; nothing that was not finished is in place", kind="error")
     except BrokenPipeError:
         _silence_stdout()
@@ -175,7 +175,7 @@ def _on_terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated
 
 
-def _stopped(name: str) -> dict[str, Any]:
+def _describe_stop(name: str) -> dict[str, Any]:
     return {
         "partitions": [],
         "error": {

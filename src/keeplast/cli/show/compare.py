@@ -55,7 +55,7 @@ def _sentences(preview: StrategyPreview) -> list[str]:
         )
     usual = preview.spread.usual
     if usual is not None:
-        show = _shown(preview)
+        show = _choose_format(preview)
         lines.append(
             f"  {preview.then.value if preview.header is None else 'version'}s from "
             f"{show(preview.spread.least or 0)} to {show(preview.spread.greatest or 0)}, "
@@ -68,7 +68,7 @@ def _sentences(preview: StrategyPreview) -> list[str]:
 
 def _far_ahead_sentence(preview: StrategyPreview) -> list[str]:
     spread = preview.spread
-    show = _shown(preview)
+    show = _choose_format(preview)
     return [
         f"{format_count(spread.far_ahead_count)} far ahead of the rest: above "
         f"{show(spread.limit or 0)}, which is ten times as far beyond those 98 % as they reach. "
@@ -95,7 +95,7 @@ def _cells(candidate: PreviewedRecord) -> tuple[str, str, str, str]:
 
 
 def _far_ahead_table(preview: StrategyPreview) -> Table:
-    show = _shown(preview)
+    show = _choose_format(preview)
     table = new_table("key", ">offset", ">version" if preview.header else "timestamp")
     for each in preview.far_ahead:
         key = Text(shown_bytes(each.key, KEY_CHARACTERS))
@@ -103,6 +103,6 @@ def _far_ahead_table(preview: StrategyPreview) -> Table:
     return table
 
 
-def _shown(preview: StrategyPreview) -> Callable[[int], str]:
+def _choose_format(preview: StrategyPreview) -> Callable[[int], str]:
     """Return how a version is written: a number, or a moment."""
     return str if preview.header is not None else time_text

@@ -58,7 +58,7 @@ def definitions_table(definitions: Iterable[Definition]) -> Table:
     for each in definitions:
         table.add_row(
             each.key,
-            _shown(each, each.default),
+            _show(each, each.default),
             value_range(each),
             "yes" if each.has_effect else "no",
         )
@@ -71,7 +71,7 @@ def values_table(values: Sequence[tuple[Definition, Effective]], root: Path) -> 
     for definition, found in values:
         table.add_row(
             definition.key,
-            Text(printable(_shown(definition, found.value))),
+            Text(printable(_show(definition, found.value))),
             Text(printable(origin_text(definition, found, root))),
         )
     return table
@@ -87,7 +87,7 @@ def definition_lines(definition: Definition) -> list[str]:
     is_topics = definition.scope is Scope.TOPIC
     facts = [
         ("type", definition.type.value),
-        ("default", _shown(definition, definition.default)),
+        ("default", _show(definition, definition.default)),
         ("range", value_range(definition)),
         ("about", "a topic, or the cluster as its default" if is_topics else "the cluster"),
         ("broker's name", ", ".join(brokers)),
@@ -111,7 +111,7 @@ def change_lines(edit: Edit, topic: str | None, root: Path) -> list[str]:
     lines = [printable(f"{_name(edit.path, root)} {table}")]
     for each in edit.changes:
         definition = each.definition
-        after, before = _shown(definition, each.after.value), _shown(definition, each.before.value)
+        after, before = _show(definition, each.after.value), _show(definition, each.before.value)
         words = f"  {definition.key} = {after}, from {origin_text(definition, each.after, root)}"
         if before != after:
             words += f"; was {before}, from {origin_text(definition, each.before, root)}"
@@ -123,7 +123,7 @@ def broker_text(definition: Definition, found: Effective, source: str, line: int
     """Return what a broker's file says of a setting, or that it says nothing."""
     if line is None:
         return f"{source} does not name it: the default counts on that broker"
-    return f"{source}, line {line}: {found.key}, which is {_shown(definition, found.value)}"
+    return f"{source}, line {line}: {found.key}, which is {_show(definition, found.value)}"
 
 
 def origin_text(definition: Definition, found: Effective, root: Path) -> str:
@@ -139,7 +139,7 @@ def _name(path: Path, root: Path) -> str:
     return path.name if path.parent == root else str(path)
 
 
-def _shown(definition: Definition, value: Value | None) -> str:
+def _show(definition: Definition, value: Value | None) -> str:
     if value in (None, "", ()):
         return "none"
     words = value_words(definition, value)

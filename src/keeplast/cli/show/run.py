@@ -81,7 +81,7 @@ class RunLines(ProgressEvents):
         self._line(
             f"{name}  {why}  {report.first_dirty}..{report.end_offset}  "
             f"{format_bytes(stats.bytes_read)} -> {format_bytes(stats.bytes_written)}"
-            f"{_saved(stats.bytes_read, stats.bytes_written)}  {stats.total_seconds:.1f} s"
+            f"{_show_saving(stats.bytes_read, stats.bytes_written)}  {stats.total_seconds:.1f} s"
         )
 
     def idle(self, snapshot: Snapshot, seconds: float) -> None:
@@ -129,7 +129,7 @@ class RunLines(ProgressEvents):
             self._resume_bar()
 
 
-def _saved(before: int, after: int) -> str:
+def _show_saving(before: int, after: int) -> str:
     return f" (-{100 * (before - after) / before:.0f} %)" if before else ""
 
 

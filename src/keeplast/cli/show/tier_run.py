@@ -13,7 +13,7 @@ class TierLines(RunLines):
 
     def copied(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
         """Say what a partition has gained."""
-        self._told(partition, "copied", f"{format_counted(segments, 'segment')}", size_bytes)
+        self._tell(partition, "copied", f"{format_counted(segments, 'segment')}", size_bytes)
 
     def replaced(self, partition: TopicPartition, reason: str) -> None:
         """Say that all of a partition was copied anew, and why."""
@@ -21,7 +21,7 @@ class TierLines(RunLines):
 
     def collected(self, partition: TopicPartition, objects: int, size_bytes: int) -> None:
         """Say what was removed from the object store."""
-        self._told(partition, "collected", f"{format_counted(objects, 'object')}", size_bytes)
+        self._tell(partition, "collected", f"{format_counted(objects, 'object')}", size_bytes)
 
     def left_alone(self, partition: TopicPartition, reason: str) -> None:
         """Say that another host owns a partition."""
@@ -31,7 +31,7 @@ class TierLines(RunLines):
         """Say that a partition will not be cleaned any more, and what helps."""
         self._line(f"{partition}  set aside until --retry or a clean by hand: {reason}")
 
-    def _told(self, partition: TopicPartition, what: str, words: str, size_bytes: int) -> None:
+    def _tell(self, partition: TopicPartition, what: str, words: str, size_bytes: int) -> None:
         name = str(partition).ljust(NAME_WIDTH)
         self._line(f"{name}  {what.ljust(REASON_WIDTH)}  {words}, {format_bytes(size_bytes)}")
 

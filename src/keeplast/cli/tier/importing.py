@@ -61,7 +61,7 @@ def import_directory(
         (entry.partition, entry.path, act_on(entry.partition, entry.path, settings))
         for entry, settings in chosen
     ]
-    return _taken_over(store, acts, IMPORTING, as_json=as_json)
+    return _take_over(store, acts, IMPORTING, as_json=as_json)
 
 
 def copy_directory(
@@ -99,10 +99,10 @@ def copy_directory(
         )  # fmt: skip
 
     acts = [(each, path, act_on(each, path)) for each, path in here]
-    return _taken_over(store, acts, "copying", as_json=as_json)
+    return _take_over(store, acts, "copying", as_json=as_json)
 
 
-def _taken_over(
+def _take_over(
     store: TieredStore,
     acts: Iterable[tuple[TopicPartition, Path, Act]],
     what: str,
@@ -141,7 +141,7 @@ def _taken_over(
                 "replaced": replaced,
             }
         )
-        left_out = _left_out(path, partition, state) if what == IMPORTING else None
+        left_out = _find_left_out(path, partition, state) if what == IMPORTING else None
         if left_out is not None:
             say(f"{partition}: {left_out}", kind="warning")
         for done in replaced:
@@ -166,7 +166,7 @@ def _closing(taken: list[list[int]], verb: str, *, failed: int) -> str:
     return ends_line(ends, failed=failed)
 
 
-def _left_out(path: Path, partition: TopicPartition, state: PartitionState) -> str | None:
+def _find_left_out(path: Path, partition: TopicPartition, state: PartitionState) -> str | None:
     """Return what of a directory an import has not taken, None when it has all of it."""
     files = LocalFiles()
     listing = list_partition(path, files, if_empty=noted_log_start(files, path))

@@ -93,11 +93,11 @@ def forget(options: RemovalOptions, as_json: Json = False) -> Result:
     if not options.call.scope.topics:
         raise InvalidError("name what to give up with --topic, and --partition for one of it")
     with options.call.opened() as opened:
-        chosen = _known(options.call, opened)
+        chosen = _choose_known(options.call, opened)
         return remove_each(opened, chosen, forgetting(options), does=options.yes, as_json=as_json)
 
 
-def _known(call: OwnedCall, opened: TieredStore) -> list[TopicPartition]:
+def _choose_known(call: OwnedCall, opened: TieredStore) -> list[TopicPartition]:
     """Return the chosen partitions; InvalidError says when they were given up already."""
     from keeplast.errors import InvalidError
 

@@ -38,7 +38,7 @@ def truncation(
             grace_ms=options.grace.milliseconds,
         )  # fmt: skip
 
-    return Step(act, _document, _shown)
+    return Step(act, _document, _show)
 
 
 def forgetting(options: RemovalOptions) -> Step[Removal]:
@@ -53,7 +53,7 @@ def forgetting(options: RemovalOptions) -> Step[Removal]:
             grace_ms=options.grace.milliseconds,
         )  # fmt: skip
 
-    return Step(act, _document, _shown)
+    return Step(act, _document, _show)
 
 
 def remove_each(
@@ -79,7 +79,7 @@ def _document(found: Removal) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _shown(done: Mapping[TopicPartition, Removal]) -> list[RenderableType]:
+def _show(done: Mapping[TopicPartition, Removal]) -> list[RenderableType]:
     lines: list[RenderableType] = [_line(found) for found in done.values()]
     if any(not found.done and not found.is_empty for found in done.values()):
         lines.append("nothing was changed; add --yes to do it")

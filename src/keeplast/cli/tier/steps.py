@@ -252,14 +252,14 @@ def settings_step(
     told: set[str] = set()
 
     def act(store: TieredStore, each: TopicPartition) -> Migration:
-        found = migrated(store, each)
+        found = migrate(store, each)
         for hazard in found.hazards:
             if hazard not in told:
                 say(hazard, kind="warning")
         told.update(found.hazards)
         return found
 
-    def migrated(store: TieredStore, each: TopicPartition) -> Migration:
+    def migrate(store: TieredStore, each: TopicPartition) -> Migration:
         with (
             ProgressEvents(f"reading {each}") as events,
             wiring.open_runner(RunnerName.LOCAL, master=None, cores=cores) as runner,

@@ -164,7 +164,7 @@ def import_segments(
             visits, cleaned_to=cleaned_to, start=state.remote_end, now_ms=began_ms,
             strategy=topic.strategy,
         )  # fmt: skip
-    reader = ContentReader(files, partial(_opened, objects, files, listing, state))
+    reader = ContentReader(files, partial(_open, objects, files, listing, state))
     # A broker merges up to a high watermark that it writes down later. Where each copy found the
     # next segment merged across it, the deadline would pass.
     is_pressed = visits.is_pressed(state.remote_end, topic.delete_retention_ms, now_ms=began_ms)
@@ -250,7 +250,7 @@ def import_segments(
     return state
 
 
-def _opened(
+def _open(
     objects: ObjectStore, files: FileSystem, listing: PartitionFiles, state: PartitionState
 ) -> TransactionFold:
     """Return the transactions that are open where a copy begins that found ``state``."""

@@ -99,7 +99,7 @@ class Marks:
         RefusedError when another one was faster.
         """
         with self._lock:
-            self._write(self._store.raise_mark(_new_token(), self._placed().number))
+            self._write(self._store.raise_mark(_new_token(), self._read_placed().number))
 
     def _advance(self) -> None:
         self._check()
@@ -126,24 +126,24 @@ class Marks:
             self._check()
             return
         if not is_ours:
-            raise _refused(mark, self._placed())
+            raise _explain_refusal(mark, self._read_placed())
         self._seen = mark
         self._objects.delete([each for each in self._keys() if each < key])
 
     def _check(self) -> None:
         if not self._holds():
-            raise _refused(self._known(), self._placed())
+            raise _explain_refusal(self._read_known(), self._read_placed())
 
     def _holds(self) -> bool:
-        placed = self._placed()
-        known = self._known()
+        placed = self._read_placed()
+        known = self._read_known()
         return placed.number < known.number or placed == known
 
-    def _known(self) -> Mark:
+    def _read_known(self) -> Mark:
         number, _, token = (self._store.find_fact(MARK) or "0 ").partition(" ")
         return Mark(int(number), token)
 
-    def _placed(self) -> Mark:
+    def _read_placed(self) -> Mark:
         """Return the newest mark that is there; objects are written once, and read once."""
         for left in reversed(range(LOOKS_MAX)):
             newest = max(self._keys(), default=None)
@@ -175,7 +175,7 @@ def _new_token() -> str:
     return secrets.token_hex(TOKEN_CHARS // 2)
 
 
-def _refused(known: Mark, placed: Mark) -> RefusedError:
+def _explain_refusal(known: Mark, placed: Mark) -> RefusedError:
     return RefusedError(
         "the metadata is older than its objects, or another copy of it is at work in the same "
         "place: what it does not know would be collected as garbage. Restore the newest metadata, "

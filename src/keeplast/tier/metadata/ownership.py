@@ -116,7 +116,7 @@ class Ownership:
         holder, me = state.holder, self._store.holder
         if holder is None or state.held_since_ms is None or me.knows_over(holder):
             return
-        who += f" {holder} since={_shown(state.held_since_ms)}"
+        who += f" {holder} since={_show(state.held_since_ms)}"
         if state.partition in self._held and holder.id != me.id:
             raise FencedError(
                 "another process of the same owner has taken the partition; it is taken up again "
@@ -135,5 +135,5 @@ class Ownership:
         raise RefusedError(f"another process of the same owner {what}. {who}")
 
 
-def _shown(at_ms: int) -> str:
+def _show(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -57,7 +57,7 @@ class Removals:
         with self._transactions.committing(
             known.partition, commit_id, known.leader_epoch, "truncate"
         ) as (connection, row):
-            state = _unchanged(load_state(connection, row), known)
+            state = _check_unchanged(load_state(connection, row), known)
             if not state.log_start <= cut <= state.remote_end:
                 raise ConflictError(
                     "a log is cut between its start and its end. "
@@ -99,7 +99,7 @@ class Removals:
         with self._transactions.committing(
             known.partition, commit_id, known.leader_epoch, "forget"
         ) as (connection, row):
-            state = _unchanged(load_state(connection, row), known)
+            state = _check_unchanged(load_state(connection, row), known)
             change_routes(connection, row, state, ())
             write_lineage(connection, state, ())
             now_ms = self._time.now_ms(connection)
@@ -119,7 +119,7 @@ class Removals:
         with self._transactions.committing(
             known.partition, commit_id, known.leader_epoch, "begin"
         ) as (connection, row):
-            state = _unchanged(load_state(connection, row), known)
+            state = _check_unchanged(load_state(connection, row), known)
             if state.forgotten_ms is None:
                 raise ConflictError(f"the partition was not given up. partition={known.partition}")
             self._begin_anew(connection, state, log_start=log_start)
@@ -164,7 +164,7 @@ class Removals:
             return load_state(connection, find_partition(connection, known.partition))
 
 
-def _unchanged(state: PartitionState, known: PartitionState) -> PartitionState:
+def _check_unchanged(state: PartitionState, known: PartitionState) -> PartitionState:
     """Return ``state``; ConflictError when it is not the version that was decided by."""
     if state.version != known.version:
         raise ConflictError(

@@ -64,20 +64,20 @@ def read_row(
 def whole(value: object, what: str) -> int:
     """Return a number; ValueError for anything else, also one of a database without types."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{what} is not a whole number: {_shown(value)}")
+        raise ValueError(f"{what} is not a whole number: {_show(value)}")
     return value
 
 
 def whole_pair(value: object, what: str) -> tuple[int, int]:
     """Return two numbers; ValueError for anything else."""
     if not isinstance(value, list) or len(value) != 2:
-        raise ValueError(f"{what} is not a pair of numbers: {_shown(value)}")
+        raise ValueError(f"{what} is not a pair of numbers: {_show(value)}")
     return whole(value[0], what), whole(value[1], what)
 
 
 def _json_in(text: object, what: str) -> Any:
     if not isinstance(text, str):
-        raise ValueError(f"{what} is not a text: {_shown(text)}")
+        raise ValueError(f"{what} is not a text: {_show(text)}")
     try:
         return json.loads(text)
     except ValueError as error:
@@ -87,11 +87,11 @@ def _json_in(text: object, what: str) -> Any:
 def _object_in(text: object, what: str) -> dict[str, Any]:
     found = _json_in(text, what)
     if not isinstance(found, dict):
-        raise ValueError(f"{what} is not a JSON object: {_shown(found)}")
+        raise ValueError(f"{what} is not a JSON object: {_show(found)}")
     return found
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     text = repr(value)
     return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
 
@@ -163,7 +163,7 @@ def settings_of(text: str) -> dict[str, str]:
     found = _object_in(text, "settings")
     for key, value in found.items():
         if not isinstance(value, str):
-            raise ValueError(f"settings[{key[:SHOWN_CHARS]}] is not a text: {_shown(value)}")
+            raise ValueError(f"settings[{key[:SHOWN_CHARS]}] is not a text: {_show(value)}")
     return found
 
 

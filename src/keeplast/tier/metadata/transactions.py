@@ -113,7 +113,7 @@ class Transactions:
             row = find_partition(connection, partition, locks=True)
             current = int(row["leader_epoch"])
             if epoch < current or (epoch == current and owner != row["owner"]):
-                raise _fenced(partition, epoch, current)
+                raise _explain_fence(partition, epoch, current)
             if instead_of is not None and instead_of.fence != (current, row["holder"]):
                 raise ConflictError(
                     f"somebody else took the partition over first. partition={partition}"
@@ -199,7 +199,7 @@ class Transactions:
 def _check_fence(partition: TopicPartition, row: RowMapping, epoch: int, holder: Holder) -> None:
     """FencedError unless the row has this epoch and this holder."""
     if int(row["leader_epoch"]) != epoch:
-        raise _fenced(partition, epoch, int(row["leader_epoch"]))
+        raise _explain_fence(partition, epoch, int(row["leader_epoch"]))
     if row["holder"] != holder.id:
         raise FencedError(
             "another process of the same owner has taken the partition over; stop. "
@@ -207,7 +207,7 @@ def _check_fence(partition: TopicPartition, row: RowMapping, epoch: int, holder:
         )
 
 
-def _fenced(partition: TopicPartition, epoch: int, current: int) -> FencedError:
+def _explain_fence(partition: TopicPartition, epoch: int, current: int) -> FencedError:
     return FencedError(
         "a newer leader owns the partition; stop. "
         f"partition={partition} epoch={epoch} current={current}"

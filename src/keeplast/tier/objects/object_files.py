@@ -87,7 +87,7 @@ class ObjectFiles:
                 self._listings.popitem(last=False)
         return listing
 
-    def _known(self, path: Path) -> _Listing | None:
+    def _find_listing(self, path: Path) -> _Listing | None:
         with self._lock:
             return self._listings.get(self._key(path))
 
@@ -101,7 +101,7 @@ class ObjectFiles:
 
     def _find(self, path: Path) -> FileStat:
         """Return a file's size and time; FileNotFoundError when there is none."""
-        listing = self._known(path.parent)
+        listing = self._find_listing(path.parent)
         if listing is None:
             found = self._objects.stat(self._key(path))
             return FileStat(found.size_bytes, found.modified_ms * 1_000_000)
@@ -119,10 +119,10 @@ class ObjectFiles:
 
     def is_directory(self, path: Path) -> bool:
         """Say whether anything lies below ``path``."""
-        parent = None if path == self._mount else self._known(path.parent)
+        parent = None if path == self._mount else self._find_listing(path.parent)
         if parent is not None:
             return path.name in parent.folders
-        listing = self._known(path) or self._list(path)
+        listing = self._find_listing(path) or self._list(path)
         return bool(listing.files or listing.folders) or path == self._mount
 
     def exists(self, path: Path) -> bool:
@@ -137,7 +137,7 @@ class ObjectFiles:
 
     def stat(self, path: Path) -> FileStat:
         """Return size and time."""
-        if self._known(path.parent) is None and parse_segment_file(path.name) is not None:
+        if self._find_listing(path.parent) is None and parse_segment_file(path.name) is not None:
             self._list(path.parent)  # times lie beside the files
         return self._find(path)
 

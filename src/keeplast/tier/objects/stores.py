@@ -58,7 +58,7 @@ class ObstoreObjects:
                 "objects in memory are seen by one process only; use --runner local, or another "
                 f"store. url={self._url}"
             )
-        return _reopened, (self._url, tuple(sorted(self._options.items())))
+        return _reopen, (self._url, tuple(sorted(self._options.items())))
 
     def read_range(self, key: str, start: int, end: int) -> memoryview:
         """Read a range in one request."""
@@ -70,7 +70,7 @@ class ObstoreObjects:
     def stat(self, key: str) -> StoredObject:
         """Ask for the object's metadata."""
         with self._translated(key):
-            return _stored(obstore.head(self._store, key))
+            return _describe(obstore.head(self._store, key))
 
     def open_write(self, key: str) -> ObjectWriter:
         """Write in parts; nothing appears before the last one is confirmed."""
@@ -91,14 +91,14 @@ class ObstoreObjects:
         with self._translated(prefix):
             for page in obstore.list(self._store, prefix=prefix):
                 for entry in page:
-                    yield _stored(entry)
+                    yield _describe(entry)
 
     def children(self, prefix: str) -> tuple[tuple[StoredObject, ...], tuple[str, ...]]:
         """List one level."""
         with self._translated(prefix):
             found = obstore.list_with_delimiter(self._store, prefix=prefix)
         folders = tuple(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
-        return tuple(_stored(entry) for entry in found["objects"]), folders
+        return tuple(_describe(entry) for entry in found["objects"]), folders
 
     def copy(self, source: str, target: str) -> None:
         """Copy on the server."""
@@ -267,7 +267,7 @@ def open_tree(url: str, options: dict[str, str] | None = None) -> ObstoreObjects
 
 
 @functools.lru_cache(maxsize=STORES_KEPT)
-def _reopened(url: str, options: tuple[tuple[str, str], ...]) -> ObjectTree:
+def _reopen(url: str, options: tuple[tuple[str, str], ...]) -> ObjectTree:
     """Return this process's store of that URL: its connections serve task after task."""
     return open_tree(url, dict(options))
 
@@ -285,5 +285,5 @@ def reason_of(error: Exception, hidden: Iterable[str] = ()) -> str:
     return text.partition("\n")[0][:REASON_CHARS_MAX]
 
 
-def _stored(meta: Any) -> StoredObject:
+def _describe(meta: Any) -> StoredObject:
     return StoredObject(meta["path"], meta["size"], int(meta["last_modified"].timestamp() * 1000))

@@ -50,7 +50,7 @@ class Holder:
 
     def knows_over(self, other: Holder) -> bool:
         """Say whether the other's process is over for certain."""
-        return self.is_comparable(other) and _started(other.pid) != other.started
+        return self.is_comparable(other) and _find_start(other.pid) != other.started
 
     def to_json(self) -> str:
         """Return it as text, without its id."""
@@ -69,7 +69,7 @@ def new_holder() -> Holder:
     pid = os.getpid()
     # Not from a seed that a test may have set: it is compared, and nothing follows from its order.
     holder_id = os.urandom(ID_BYTES).hex()
-    return Holder(holder_id, socket.gethostname(), pid, _machine(), _started(pid) or "")
+    return Holder(holder_id, socket.gethostname(), pid, _machine(), _find_start(pid) or "")
 
 
 @cache
@@ -81,7 +81,7 @@ def _machine() -> str:
         return ""
 
 
-def _started(pid: int) -> str | None:
+def _find_start(pid: int) -> str | None:
     """Return when a process started, in the system's own count; None when it is over."""
     try:
         text = (PROC / str(pid) / "stat").read_text("utf-8", "replace")

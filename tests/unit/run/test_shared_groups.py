@@ -11,7 +11,7 @@ import pytest
 
 from keeplast.cleaner.shapes import ShapeChoice
 from keeplast.clock import SystemClock
-from keeplast.errors import UnavailableError
+from keeplast.errors import StoppedError, UnavailableError
 from keeplast.format.batch import encode_batch
 from keeplast.format.checksum import Buffer
 from keeplast.format.compression import Codec
@@ -146,10 +146,12 @@ def test_parts_in_any_order_leave_the_bytes_of_one_task(
     assert expected == tree(directory)
 
 
-def test_a_part_that_may_hold_nothing_waits_for_its_turn(
-    ends: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("share", [local_jobs.HELD_SHARE, 1 << 20])
+def test_threads_leave_the_bytes_of_one_task(
+    share: int, ends: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(local_jobs, "HELD_SHARE", 1 << 20)  # some bytes: less than any output
+    """A share of 1/2^20 is less than any output, so that all parts wait for their turns."""
+    monkeypatch.setattr(local_jobs, "HELD_SHARE", share)
     directory = plain_log(tmp_path / "data")
     expected = by_one_task(directory, COMPACT)
     with LocalRunner(cores=2) as threads:
@@ -257,6 +259,38 @@ def test_a_disk_that_refuses_ends_the_round_without_a_second_try(
     assert [] == ends
     assert 1 == len(files.opened)
     assert before == tree(directory)
+
+
+@pytest.mark.parametrize("calls", [4, 5, 6, 7])
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_stop_ends_every_part_and_leaves_nothing(
+    order: str, calls: int, ends: list[str], tmp_path: Path
+) -> None:
+    directory = plain_log(tmp_path / "data")
+    before = tree(directory)
+    runner = Stopping(ORDERS[order], calls)
+    report = clean(directory, runner, COMPACT)
+    assert report.error is not None
+    assert "StoppedError" == report.error.error_class
+    assert [] == ends
+    assert before == tree(directory)
+
+
+class Stopping(OneThread):
+    """Is asked to stop when so many windows have been read, and still is when asked again."""
+
+    def __init__(self, order: Order, calls: int) -> None:
+        super().__init__(order)
+        self._calls_left = calls
+
+    def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
+        def tell(read_bytes: int) -> None:
+            progressed(read_bytes)
+            self._calls_left -= 1
+            if self._calls_left < 0:
+                raise StoppedError("asked to stop")
+
+        return super().run(tasks, tell)
 
 
 def test_threads_that_do_parts_tell_of_every_byte(tmp_path: Path, ends: list[str]) -> None:

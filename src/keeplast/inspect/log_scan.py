@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 from keeplast.errors import CompactionError, CorruptError
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.filename import INDEX, TIME_INDEX, TXN_INDEX, Kind, segment_file
-from keeplast.format.index_bounds import ENTRY_BYTES, filled_entries, index_bytes_max
+from keeplast.format.index_bounds import filled_entries
 from keeplast.format.message_set import Batch
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.inspect.aborted_scan import AbortedScan
 from keeplast.inspect.epoch_check import EpochCheck
 from keeplast.inspect.log_rows import Row, batch_row, record_row
-from keeplast.log.files import FileSystem, reading
+from keeplast.log.files import FileSystem
+from keeplast.log.index_files import read_index, read_index_start
 from keeplast.log.index_walk import IndexWalk
 from keeplast.model.document import shown_fields
 from keeplast.model.offsets import INT64_MAX, NO_TIMESTAMP, RELATIVE_OFFSET_MAX
@@ -130,6 +131,10 @@ class SegmentView:
     magics: Counter[int] = field(default_factory=Counter)
     codecs: Counter[str] = field(default_factory=Counter)
 
+    def index_path(self, kind: Kind) -> Path:
+        """Return where an index of the segment lies, whatever its own file is called."""
+        return self.path.with_name(segment_file(self.base_offset, kind))
+
     def as_document(self) -> dict[str, object]:
         """Return it for the document."""
         return {
@@ -215,9 +220,8 @@ def scan_segment(
     checker.finish()
     problems = aborted.compare(checker.aborted)
     if view.valid_bytes == view.size_bytes:
-        path = view.path.with_name(segment_file(view.base_offset, TXN_INDEX))
         for problem, offset in problems:
-            findings.add("corrupt", path, f"{problem} (log offset {offset})")
+            findings.add("corrupt", view.index_path(TXN_INDEX), f"{problem} (log offset {offset})")
 
 
 def _end_early(view: SegmentView, error: CorruptError, findings: ScanFindings) -> None:
@@ -332,19 +336,18 @@ class _IndexChecker:
         """Read and check the index files of a segment."""
         offsets = _NOTHING
         last_time = NO_TIMESTAMP
+        read = read_index_start if view.is_active else read_index
         kinds: tuple[tuple[Kind, ModuleType], ...] = (
             (INDEX, offset_index),
             (TIME_INDEX, time_index),
         )
         for kind, codec in kinds:
-            path = view.path.with_name(segment_file(view.base_offset, kind))
+            path = view.index_path(kind)
             if not files.exists(path):
                 findings.add("note", path, "no index: it is rebuilt when it is needed")
                 continue
-            if not view.is_active and _is_too_large(view, path, kind, files, findings):
-                continue
             try:
-                entries = codec.decode(_read_start(view, path, kind, files))
+                entries = codec.decode(read(path, kind, view.size_bytes, files))
             except CompactionError as error:
                 findings.add_error("corrupt", path, error)
                 continue
@@ -407,7 +410,7 @@ class _IndexChecker:
         if self._last_time > view.max_timestamp and view.valid_bytes == view.size_bytes:
             self._findings.add(
                 "corrupt",
-                view.path.with_name(segment_file(view.base_offset, TIME_INDEX)),
+                view.index_path(TIME_INDEX),
                 "wrong index: time beyond the segment's greatest",
                 expected=f"at most {view.max_timestamp}",
                 found=self._last_time,
@@ -418,39 +421,11 @@ class _IndexChecker:
     ) -> None:
         self._findings.add(
             "corrupt",
-            self._view.path.with_name(segment_file(self._view.base_offset, INDEX)),
+            self._view.index_path(INDEX),
             f"wrong index: {problem} (log position {position})",
             expected=expected,
             found=found,
         )
-
-
-def _read_start(view: SegmentView, path: Path, kind: Kind, files: FileSystem) -> bytes:
-    """Return what of an index can be entries of its segment, and a piece too much if it has one."""
-    with reading(files, path) as handle:
-        limit = index_bytes_max(view.size_bytes, kind)
-        piece = handle.size_bytes % ENTRY_BYTES[kind]
-        data = bytearray(min(handle.size_bytes, limit + piece))
-        return bytes(data[: handle.pread_into(memoryview(data), 0)])
-
-
-def _is_too_large(
-    view: SegmentView, path: Path, kind: Kind, files: FileSystem, findings: ScanFindings
-) -> bool:
-    """Say whether an index has more entries than its segment has batches, and note it."""
-    limit = index_bytes_max(view.size_bytes, kind)
-    size_bytes = files.stat(path).size_bytes
-    if size_bytes <= limit:
-        return False
-    findings.add(
-        "corrupt",
-        path,
-        "index has more entries than its segment has batches",
-        position=limit,
-        expected=f"at most {limit} bytes",
-        found=size_bytes,
-    )
-    return True
 
 
 def _load_aborted(
@@ -460,13 +435,11 @@ def _load_aborted(
 
     Without an offset index nobody expects one: all are rebuilt when they are needed.
     """
-    path = view.path.with_name(segment_file(view.base_offset, TXN_INDEX))
+    path = view.index_path(TXN_INDEX)
     if not files.exists(path):
         return () if files.exists(path.with_suffix(INDEX)) else None
-    if _is_too_large(view, path, TXN_INDEX, files, findings):
-        return None
     try:
-        entries = txn_index.decode(_read_start(view, path, TXN_INDEX, files))
+        entries = txn_index.decode(read_index(path, TXN_INDEX, view.size_bytes, files))
     except CompactionError as error:
         findings.add_error("corrupt", path, error)
         return None

@@ -29,10 +29,11 @@ from keeplast.format.filename import (
     parse_segment_file,
     segment_file,
 )
-from keeplast.format.index_bounds import filled_entries, index_bytes_max
+from keeplast.format.index_bounds import filled_entries
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.index_builder import IndexBuilder
+from keeplast.log.index_files import read_index, read_index_start
 from keeplast.log.windows import WindowBuffers, find_start, read_from, read_windows
 from keeplast.model.offsets import INT32_MAX
 from keeplast.model.segment import SegmentSummary
@@ -181,20 +182,20 @@ def load_entries(
     FileNotFoundError without the file, CorruptError when it cannot be this segment's.
     """
     codec = offset_index if kind == INDEX else time_index
+    path = segment.path(kind)
     entries: NDArray[np.int64]
     if valid_bytes is None:
-        entries = codec.decode(read_index(segment, kind, files))
+        entries = codec.decode(read_index(path, kind, segment.size_bytes, files))
     else:
-        with reading(files, segment.path(kind)) as handle:
-            data = bytearray(min(handle.size_bytes, index_bytes_max(segment.size_bytes, kind)))
-            count = handle.pread_into(memoryview(data), 0)
-        entries = filled_entries(codec.decode(data[:count]))
+        entries = filled_entries(
+            codec.decode(read_index_start(segment.path(kind), kind, segment.size_bytes, files))
+        )
         if kind == INDEX:
             entries = entries[entries[:, 1] < valid_bytes]
     size_bytes = segment.size_bytes if valid_bytes is None else valid_bytes
     problem = codec.find_problem(entries, size_bytes)
     if problem is not None:
-        raise CorruptError(f"wrong index: {problem}", path=str(segment.path(kind)))
+        raise CorruptError(f"wrong index: {problem}", path=str(path))
     return entries
 
 
@@ -252,23 +253,6 @@ class LoadedIndexes(Mapping[int, SegmentIndexes]):
         return tuple(base for base, found in sorted(self._loaded.items()) if found.rebuilt)
 
 
-def read_index(segment: SegmentFiles, kind: Kind, files: FileSystem) -> bytes:
-    """Return the bytes of a closed segment's index of ``kind``.
-
-    CorruptError when there are more entries than the segment can have batches: nothing that a
-    file's size claims is believed before memory is taken for it.
-    """
-    path = segment.path(kind)
-    limit = index_bytes_max(segment.size_bytes, kind)
-    size_bytes = files.stat(path).size_bytes
-    if size_bytes > limit:
-        raise CorruptError(
-            "index has more entries than its segment has batches",
-            path=str(path), position=limit, expected=f"at most {limit} bytes", found=size_bytes,
-        )  # fmt: skip
-    return files.read_bytes(path, limit)
-
-
 def rebuild_indexes(
     segment: SegmentFiles,
     files: FileSystem,
@@ -304,7 +288,7 @@ def load_aborted(segment: SegmentFiles, files: FileSystem) -> tuple[AbortedTrans
     if not files.exists(path):
         return ()
     try:
-        entries = txn_index.decode(read_index(segment, TXN_INDEX, files))
+        entries = txn_index.decode(read_index(path, TXN_INDEX, segment.size_bytes, files))
     except CorruptError as error:
         raise error.located(str(path)) from error
     for i, entry in enumerate(entries):
@@ -363,12 +347,9 @@ def find_tail(partition: PartitionFiles, files: FileSystem) -> Tail:
         return Tail(active.base_offset, 0)
     start = 0
     try:
-        # A running broker has it at full size, so what is too much is left unread here.
-        limit = index_bytes_max(active.size_bytes, INDEX)
-        with reading(files, active.path(INDEX)) as handle:
-            data = bytearray(min(handle.size_bytes, limit))
-            count = handle.pread_into(memoryview(data), 0)
-        entries = offset_index.decode(data[:count])
+        entries = offset_index.decode(
+            read_index_start(active.path(INDEX), INDEX, active.size_bytes, files)
+        )
         # One that is not trimmed is of a broker that runs, or has crashed: the batches tell.
         if len(entries) and offset_index.find_problem(entries, active.size_bytes) is None:
             start = int(entries[-1, 1])

@@ -97,7 +97,7 @@ class RoundPlan:
         return clean[-1].mtime_ms - self.topic.delete_retention_ms if clean else 0
 
     def dirty_segments(self) -> Sequence[SegmentSummary]:
-        """Return what the first pass reads."""
+        """Return the segments that the first pass reads, those of ``[first_dirty, indexed_to)``."""
         return segments_between(self.segments, self.first_dirty, self.indexed_to)
 
     def aborted_from(self, base_offset: int) -> tuple[AbortedTransaction, ...]:

@@ -85,7 +85,7 @@ Limit = (
 
 @dataclass(frozen=True, slots=True)
 class EmptyLog:
-    """There is nothing in the log."""
+    """There is no record in the log, so nothing to clean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class AllCopiedClean:
 
 @dataclass(frozen=True, slots=True)
 class NothingBelow:
-    """What is dirty lies above ``limit``."""
+    """All that is dirty lies at or above ``limit``, where no round may clean."""
 
     limit: Limit
 
@@ -159,7 +159,7 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class DirtyEnough:
-    """The dirty ratio is above ``threshold``."""
+    """The dirty ratio is above ``threshold``, which is ``min.cleanable.dirty.ratio``."""
 
     ratio: float
     threshold: float

@@ -27,7 +27,7 @@ from keeplast.model.topic_config import TopicConfig
 
 
 class ExpiryRule(StrEnum):
-    """Which rule lets a segment go."""
+    """Which rule lets a segment go; receipts and JSON have its value."""
 
     LOG_START = "log_start"
     SIZE = "size"

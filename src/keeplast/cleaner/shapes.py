@@ -80,7 +80,7 @@ class Workload:
 
     @property
     def map_bytes(self) -> int | None:
-        """Return what the key map takes."""
+        """Return the bytes of the key map, None while nobody knows how many keys there are."""
         return None if self.dirty_keys is None else key_map_bytes(self.plan, self.dirty_keys)
 
     @property
@@ -181,5 +181,5 @@ def buckets_for(needed_bytes: int, task_memory_bytes: int) -> int:
 
 
 def in_mib(size: int) -> str:
-    """Return a size in words."""
+    """Return a size in bytes as whole MiB, for a reason."""
     return f"{size / (1 << 20):.0f} MiB"

@@ -163,7 +163,7 @@ class EventLister:
 
 
 def no_events() -> NDArray[np.int64]:
-    """Return an empty list of events."""
+    """Return no events, with the shape of some: (0, 3), int64."""
     return np.empty((0, kernels.EVENT_COLUMNS), np.int64)
 
 

@@ -116,7 +116,7 @@ class BatchHeader:
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Who gave the timestamps."""
+        """Who gave the timestamps: producers, or the broker at the append (attribute bit 3)."""
         if self.attributes & TIMESTAMP_TYPE_MASK:
             return TimestampType.LOG_APPEND_TIME
         return TimestampType.CREATE_TIME

@@ -28,7 +28,7 @@ _VERSION = 0
 
 
 class ControlType(IntEnum):
-    """What a control record is about."""
+    """What a control record is about, by the number in its key (``ControlRecordType``)."""
 
     UNKNOWN = -1
     ABORT = 0

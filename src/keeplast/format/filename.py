@@ -74,7 +74,7 @@ class SegmentFile:
 
     @property
     def name(self) -> str:
-        """The file name."""
+        """The file's name, without a directory."""
         attempt = "" if self.attempt is None else f".{self.attempt}"
         return f"{self.base_offset:020d}{self.kind}{attempt}{self.stage}"
 

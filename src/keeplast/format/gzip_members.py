@@ -25,7 +25,7 @@ _BITE_BYTES = 16 * 1024
 
 
 def compress(data: Buffer) -> bytes:
-    """Return ``data`` as one member."""
+    """Return ``data`` as one gzip member, with Kafka's level and a header without a time."""
     deflater = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW_WINDOW_BITS)
     body = deflater.compress(data)
     trailer = _TRAILER.pack(crc32(data), len(data) & 0xFFFFFFFF)

@@ -33,6 +33,6 @@ def decode_id(text: str, *, position: int = 0) -> bytes:
 
 
 def encode_id(raw: bytes) -> str:
-    """Return the 22 characters."""
+    """Return the 22 characters of a 16-byte id: base64 for URLs, without padding."""
     invariant(len(raw) == ID_BYTES, f"not an id of {ID_BYTES} bytes. size={len(raw)}")
     return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")

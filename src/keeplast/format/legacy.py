@@ -86,12 +86,12 @@ class LegacyBatch:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the whole entry."""
+        """Bytes of the whole entry, its offset and size fields included."""
         return len(self.data)
 
     @property
     def base_offset(self) -> int:
-        """Offset of the first message."""
+        """Offset of the first message, of a compressed entry too, whose header has the last."""
         if self.codec is Codec.NONE:
             return self.last_offset
         return next(self.records()).offset
@@ -165,7 +165,7 @@ class LegacyBatch:
 
     @property
     def count(self) -> int:
-        """Number of messages."""
+        """Number of messages; those inside when the entry is compressed."""
         return 1 if self.codec is Codec.NONE else sum(1 for _ in self.records())
 
     @property
@@ -175,7 +175,7 @@ class LegacyBatch:
 
     @property
     def computed_crc(self) -> int:
-        """The checksum that the bytes give."""
+        """The CRC-32 that the bytes behind the field give, to be compared with ``crc``."""
         return crc32(self.data[_CRC_START:])
 
     def records(self, *, limit: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:

@@ -33,7 +33,7 @@ class MetaProperties:
 
 
 def decode(data: Buffer) -> MetaProperties:
-    """Return the identity or raise :class:`CorruptError`."""
+    """Return the identity; CorruptError for an unknown version, or a field missing or no number."""
     properties = decode_properties(data)
     version = _integer(properties, "version") or 0
     if version not in VERSIONS:

@@ -51,7 +51,7 @@ class TransactionEdge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic was created."""
+    """A topic was created; ``topic_id`` is 16 bytes."""
 
     name: str
     topic_id: bytes

@@ -35,7 +35,7 @@ class PartitionMetadata:
 
 
 def decode(data: Buffer) -> PartitionMetadata:
-    """Return the content or raise :class:`CorruptError`."""
+    """Return version and topic id; CorruptError for an unknown version or a bad id."""
     # Only two short ASCII lines matter, so a byte that is no text must not hide them.
     lines = _LINE_END.split(bytes(data[:_READ_BYTES_MAX]).decode("utf-8", "replace"))
     version = _value(lines, 0, 0)
@@ -56,7 +56,7 @@ def decode(data: Buffer) -> PartitionMetadata:
 
 
 def encode(metadata: PartitionMetadata) -> bytes:
-    """Return the file's bytes."""
+    """Return the file's bytes: two lines of ``key: value``, as Kafka writes them."""
     return f"version: {metadata.version}\ntopic_id: {encode_id(metadata.topic_id)}".encode()
 
 

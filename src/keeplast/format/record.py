@@ -44,7 +44,7 @@ class Record:
 
     @property
     def is_tombstone(self) -> bool:
-        """True when the value is null."""
+        """True when the value is null, which deletes the key; an empty value does not."""
         return self.value is None
 
 

@@ -24,7 +24,7 @@ PARTITION_BYTES = 4
 
 
 class TransactionStatus(IntEnum):
-    """Where a transaction stands."""
+    """Where a transaction stands, by the coordinator's number (``TransactionState``)."""
 
     EMPTY = 0
     ONGOING = 1

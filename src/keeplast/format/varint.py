@@ -30,13 +30,13 @@ def encode_unsigned(value: int) -> bytes:
 
 
 def encode_varint(value: int) -> bytes:
-    """Return the signed 32-bit ``value``, zig-zagged."""
+    """Return a signed 32-bit ``value``, zig-zagged, in 1 to 5 bytes, least significant first."""
     invariant(-_INT32 <= value < _INT32, f"not a 32-bit number. value={value}")
     return _encode((value << 1 ^ value >> 31) & _MASK_32)
 
 
 def encode_varlong(value: int) -> bytes:
-    """Return the signed 64-bit ``value``, zig-zagged."""
+    """Return a signed 64-bit ``value``, zig-zagged, in 1 to 10 bytes, least significant first."""
     invariant(-_INT64 <= value < _INT64, f"not a 64-bit number. value={value}")
     return _encode((value << 1 ^ value >> 63) & _MASK_64)
 

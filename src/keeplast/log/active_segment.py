@@ -90,12 +90,12 @@ class ActiveSegment:
 
     @property
     def log_path(self) -> Path:
-        """Return the path of the records."""
+        """Return the path of the ``.log`` file; the indexes lie beside it."""
         return self._path(LOG)
 
     @property
     def is_empty(self) -> bool:
-        """True while nothing was written."""
+        """True while no batch was appended."""
         return self._size_bytes == 0
 
     def must_roll(self, batch: RecordBatch, now_ms: int) -> bool:

@@ -53,15 +53,15 @@ class ReadHandle(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the file."""
+        """Release the file; calling it again does nothing."""
         ...
 
 
 class WriteHandle(Protocol):
-    """An open file to append to."""
+    """A file that is open to append to; what is written counts after :meth:`fsync` alone."""
 
     def write(self, data: Buffer) -> None:
-        """Append all of ``data``."""
+        """Append all of ``data``; OSError when not all of it could be, as on a full disk."""
         ...
 
     def copy_from(self, source: ReadHandle, position: int, length: int) -> None:
@@ -73,7 +73,7 @@ class WriteHandle(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the file."""
+        """Release the file, without :meth:`fsync`; calling it again does nothing."""
         ...
 
 
@@ -101,7 +101,7 @@ class FileSystem(Protocol):
         ...
 
     def stat(self, path: Path) -> FileStat:
-        """Return size and modification time."""
+        """Return size, modification time and inode; of a link itself, not of what it points to."""
         ...
 
     def read_bytes(self, path: Path, limit: int) -> bytes:
@@ -117,11 +117,11 @@ class FileSystem(Protocol):
         ...
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename over whatever ``target`` is."""
+        """Give ``source`` the name ``target``, atomically; a file that had it is gone."""
         ...
 
     def unlink(self, path: Path) -> None:
-        """Remove a file."""
+        """Remove a file's name; FileNotFoundError when there is none."""
         ...
 
     def fsync(self, path: Path) -> None:
@@ -133,7 +133,7 @@ class FileSystem(Protocol):
         ...
 
     def set_mtime(self, path: Path, mtime_ns: int) -> None:
-        """Set the modification time, in nanoseconds."""
+        """Set the modification time, nanoseconds since 1970; retention reads it of undated logs."""
         ...
 
     def copy_owner_and_mode(self, source: Path, target: Path) -> None:
@@ -188,11 +188,11 @@ class LocalReadHandle:
 
     @property
     def size_bytes(self) -> int:
-        """Return the size at opening."""
+        """Return the size at opening; a file may grow meanwhile."""
         return self._size_bytes
 
     def fileno(self) -> int:
-        """Return the descriptor."""
+        """Return the descriptor, for copies inside the kernel."""
         return self._fd
 
     def read_ahead(self, position: int, length: int) -> None:
@@ -216,7 +216,7 @@ class LocalReadHandle:
         return done
 
     def close(self) -> None:
-        """Close once; later calls do nothing."""
+        """Close the descriptor once; later calls do nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -280,7 +280,7 @@ class LocalWriteHandle:
         return OSError(errno.EIO, f"what is copied ended early, at {position}", str(self._path))
 
     def fsync(self) -> None:
-        """Flush to stable storage."""
+        """Flush content and size to stable storage (``fsync(2)``); an error names the file."""
         try:
             os.fsync(self._fd)
         except OSError as error:
@@ -288,25 +288,25 @@ class LocalWriteHandle:
             raise
 
     def close(self) -> None:
-        """Close once; later calls do nothing."""
+        """Close the descriptor once; later calls do nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class LocalFiles:
-    """The operating system's file system."""
+    """The disks of this host, by system calls; errors are the operating system's."""
 
     def open_read(self, path: Path) -> ReadHandle:
-        """Open a regular file."""
+        """Open a regular file and no link (``O_NOFOLLOW``); RefusedError for anything else."""
         return LocalReadHandle(path)
 
     def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
-        """Create or append."""
+        """Create or truncate a file, or go on at its end with ``append``; no link."""
         return LocalWriteHandle(path, append=append)
 
     def listdir(self, path: Path) -> list[str]:
-        """Return sorted names."""
+        """Return the names in a directory, sorted: the system gives them in any order."""
         return sorted(os.listdir(path))
 
     def is_directory(self, path: Path) -> bool:
@@ -333,7 +333,7 @@ class LocalFiles:
         return FileStat(status.st_size, status.st_mtime_ns, status.st_ino)
 
     def read_bytes(self, path: Path, limit: int) -> bytes:
-        """Return a small file whole."""
+        """Return a file whole; InvalidError above ``limit``, CorruptError when it shrinks."""
         with reading(self, path) as handle:
             if handle.size_bytes > limit:
                 raise InvalidError(
@@ -376,15 +376,15 @@ class LocalFiles:
             self.fsync_directory(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename atomically."""
+        """Rename over whatever ``target`` is (``rename(2)``); OSError across volumes."""
         os.replace(source, target)
 
     def unlink(self, path: Path) -> None:
-        """Remove a name."""
+        """Remove a name; the bytes go with the last descriptor that is open."""
         os.unlink(path)
 
     def fsync(self, path: Path) -> None:
-        """Flush an existing file."""
+        """Flush a file that others have written and closed."""
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -392,7 +392,7 @@ class LocalFiles:
             os.close(fd)
 
     def fsync_directory(self, path: Path) -> None:
-        """Flush a directory."""
+        """Flush the names in a directory, without which a rename may be undone by a crash."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -415,11 +415,11 @@ class LocalFiles:
                 os.chown(target, status.st_uid, status.st_gid, follow_symlinks=False)
 
     def make_directory(self, path: Path) -> None:
-        """Create a directory with its parents."""
+        """Create a directory with its parents; one that is there is left as it is."""
         path.mkdir(parents=True, exist_ok=True)
 
     def free_bytes(self, path: Path) -> int:
-        """Ask the volume."""
+        """Return the blocks that are free for users, without those kept for root, in bytes."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
@@ -429,11 +429,11 @@ class LocalRecipe:
     """The disks of the host that the worker runs on."""
 
     def open(self) -> FileSystem:
-        """Return the operating system's files."""
+        """Return the files of the host that calls it."""
         return LocalFiles()
 
     def is_on_disk(self, path: Path) -> bool:
-        """Return True."""
+        """Return True: every path is on this host's disks."""
         return True
 
 

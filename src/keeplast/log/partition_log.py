@@ -59,7 +59,7 @@ class SegmentFiles:
 
     @property
     def log_path(self) -> Path:
-        """Return the path of the records."""
+        """Return the path of the segment's ``.log`` file."""
         return self.path(LOG)
 
     @property
@@ -153,7 +153,7 @@ class SegmentIndexes:
 
     @property
     def largest_timestamp_ms(self) -> int:
-        """Return the last timestamp, or -1."""
+        """Return the timestamp of the last entry of the time index, -1 without entries."""
         return int(self.times[-1, 0]) if len(self.times) else -1
 
     def position_before(self, relative_offset: int) -> int:

@@ -37,7 +37,7 @@ class Throttle:
 
     @property
     def bytes_per_second(self) -> float | None:
-        """Return the limit, None without one."""
+        """Return the limit in force, None where there is none."""
         return self._rate
 
     def limit(self, bytes_per_second: float | None) -> None:
@@ -99,11 +99,9 @@ class _ThrottledReadHandle:
 
     @property
     def size_bytes(self) -> int:
-        """Return the size at opening."""
         return self.inner.size_bytes
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
-        """Read piece by piece."""
         done = 0
         while done < len(buffer):
             part = buffer[done : done + PIECE_BYTES]
@@ -115,7 +113,6 @@ class _ThrottledReadHandle:
         return done
 
     def close(self) -> None:
-        """Release the file."""
         self.inner.close()
 
 
@@ -125,7 +122,6 @@ class _ThrottledWriteHandle:
         self._take = take
 
     def write(self, data: Buffer) -> None:
-        """Append piece by piece."""
         view = memoryview(data).cast("B")
         for at in range(0, len(view), PIECE_BYTES):
             part = view[at : at + PIECE_BYTES]
@@ -142,16 +138,18 @@ class _ThrottledWriteHandle:
             self._take(2 * count)
 
     def fsync(self) -> None:
-        """Flush to stable storage."""
         self._inner.fsync()
 
     def close(self) -> None:
-        """Release the file."""
         self._inner.close()
 
 
 class ThrottledFiles:
-    """A file system whose bytes are taken from ``throttle``; names and times are free."""
+    """A file system whose bytes are taken from ``throttle``; names and times are free.
+
+    Each method is :class:`FileSystem`'s; reads and writes move in pieces of PIECE_BYTES, between
+    which a wait can be ended.
+    """
 
     def __init__(self, inner: FileSystem, throttle: Throttle, waiting: Callable[[], None]) -> None:
         """Stand in front of ``inner``; ``waiting`` hears of waits and may raise to end them."""
@@ -163,73 +161,56 @@ class ThrottledFiles:
         self._throttle.take(count, self._waiting)
 
     def open_read(self, path: Path) -> ReadHandle:
-        """Open a file whose reads count."""
         return _ThrottledReadHandle(self._inner.open_read(path), self._take)
 
     def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
-        """Open a file whose writes count."""
         return _ThrottledWriteHandle(self._inner.open_write(path, append=append), self._take)
 
     def listdir(self, path: Path) -> list[str]:
-        """Return sorted names."""
         return self._inner.listdir(path)
 
     def is_directory(self, path: Path) -> bool:
-        """Say whether it is a real directory."""
         return self._inner.is_directory(path)
 
     def exists(self, path: Path) -> bool:
-        """Say whether there is anything."""
         return self._inner.exists(path)
 
     def stat(self, path: Path) -> FileStat:
-        """Return size and time."""
         return self._inner.stat(path)
 
     def read_bytes(self, path: Path, limit: int) -> bytes:
-        """Return a small file whole."""
         data = self._inner.read_bytes(path, limit)
         self._take(len(data))
         return data
 
     def write_durable(self, path: Path, data: Buffer) -> None:
-        """Replace a small file."""
         self._inner.write_durable(path, data)
         self._take(memoryview(data).nbytes)
 
     def append_durable(self, path: Path, data: Buffer) -> None:
-        """Append to a small file."""
         self._inner.append_durable(path, data)
         self._take(memoryview(data).nbytes)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename."""
         self._inner.rename(source, target)
 
     def unlink(self, path: Path) -> None:
-        """Remove a name."""
         self._inner.unlink(path)
 
     def fsync(self, path: Path) -> None:
-        """Flush a file."""
         self._inner.fsync(path)
 
     def fsync_directory(self, path: Path) -> None:
-        """Flush a directory."""
         self._inner.fsync_directory(path)
 
     def set_mtime(self, path: Path, mtime_ns: int) -> None:
-        """Set the modification time."""
         self._inner.set_mtime(path, mtime_ns)
 
     def copy_owner_and_mode(self, source: Path, target: Path) -> None:
-        """Copy owner and mode."""
         self._inner.copy_owner_and_mode(source, target)
 
     def make_directory(self, path: Path) -> None:
-        """Create a directory."""
         self._inner.make_directory(path)
 
     def free_bytes(self, path: Path) -> int:
-        """Ask the volume."""
         return self._inner.free_bytes(path)

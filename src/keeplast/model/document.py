@@ -28,7 +28,7 @@ class Documented(Protocol):
 
 @runtime_checkable
 class PathText(Protocol):
-    """A path, of whichever library."""
+    """A path of any library: what has ``__fspath__``; it is written as text."""
 
     def __fspath__(self) -> str: ...
 

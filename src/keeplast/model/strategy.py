@@ -22,7 +22,7 @@ VERSIONED_SLOT_BYTES = 32
 
 
 class Strategy(StrEnum):
-    """A topic's ``compaction.strategy``."""
+    """A topic's ``compaction.strategy`` (KIP-280): which record of a key stays."""
 
     OFFSET = "offset"
     TIMESTAMP = "timestamp"

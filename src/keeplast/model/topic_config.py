@@ -52,7 +52,7 @@ class TopicConfig:
 
     @property
     def is_compacted(self) -> bool:
-        """True when the policy contains ``compact``."""
+        """True when ``cleanup.policy`` contains ``compact``, alone or with ``delete``."""
         return "compact" in self.cleanup_policy
 
     @property

@@ -33,7 +33,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def seconds(self) -> float:
-        """Return monotonic seconds."""
+        """Return seconds of a clock that never goes back; only differences mean something."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:

@@ -210,7 +210,7 @@ class KeyHashes:
         return self.values[: self.count].copy()
 
     def forget_doubles(self) -> None:
-        """Keep every hash once, ascending."""
+        """Keep every hash once, in ascending order; the count shrinks."""
         once = np.unique(self.values[: self.count])
         self.count = len(once)
         self.values[: self.count] = once

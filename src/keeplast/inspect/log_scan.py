@@ -95,7 +95,7 @@ class ScanFindings:
         )
 
     def add_error(self, severity: str, path: Path, error: CompactionError) -> None:
-        """Add what an error says."""
+        """Add a finding of an error, with position, expected and found where it has them."""
         if isinstance(error, CorruptError):
             self.add(
                 severity,
@@ -110,7 +110,7 @@ class ScanFindings:
 
     @property
     def is_corrupt(self) -> bool:
-        """True when something is damaged."""
+        """True when a finding is of damage, or findings were left out for their number."""
         return self.left_out > 0 or any(item.severity == "corrupt" for item in self.items)
 
 

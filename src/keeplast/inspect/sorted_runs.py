@@ -79,7 +79,7 @@ class SortedRuns:
 
 
 def sort_rows(rows: Rows) -> Rows:
-    """Return ``rows`` by key and rank."""
+    """Return ``rows`` sorted by key, then version, then offset."""
     # Rows mostly come in offset order, so that one stable sort does it where nothing else ranks;
     # two keys with the same half of a fingerprint, or rows out of order, need all columns.
     rows = rows[np.argsort(rows[:, KEY_HIGH], kind="stable")]

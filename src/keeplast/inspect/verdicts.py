@@ -93,7 +93,7 @@ class VerificationReport:
 
     @property
     def verdict(self) -> Verdict:
-        """Return the worst verdict."""
+        """Return the worst verdict of the checks: broken, then cannot be judged, then holds."""
         found = {check.verdict for check in self.checks}
         for verdict in (Verdict.BROKEN, Verdict.UNJUDGED):
             if verdict in found:

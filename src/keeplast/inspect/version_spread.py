@@ -33,7 +33,7 @@ class VersionSpread:
     _least: int = 0
 
     def add(self, offsets: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
-        """Take records that have a version."""
+        """Count records that have a version; keeps every so many of them as a sample."""
         if not len(versions):
             return
         least = int(versions.min())

@@ -107,7 +107,7 @@ class DrivenRound:
         self._key_map = ranking_of(self.task.plan.topic).new_map()
 
     def forget(self) -> None:
-        """Let executors drop the map."""
+        """Let executors drop the key map that was sent to them; nothing when none was."""
         if self.sent is not None:
             self.sent.unpersist()
             self.sent = None

@@ -31,7 +31,7 @@ class TransactionOutcomes:
     aborted: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def add_data(self, producer_id: int, base_offset: int) -> None:
-        """Account for a transactional data batch."""
+        """Note where a producer's open transaction begins; a later batch of it changes nothing."""
         self.open_from.setdefault(producer_id, base_offset)
 
     def add_marker(self, producer_id: int, offset: int, *, commits: bool) -> None:

@@ -80,7 +80,7 @@ class Output(Protocol):
         ...
 
     def note(self, window: Window, part: Slice, workspace: Workspace) -> None:
-        """Note what stays of a slice."""
+        """Note the rows of a slice that stay; ``workspace`` has which."""
         ...
 
     def count(self, batches: NDArray[np.int64]) -> None:
@@ -115,7 +115,7 @@ class SourceReader:
         self._out = output
 
     def read(self, number: int, source: SegmentSummary) -> None:
-        """Copy what remains of one source."""
+        """Copy what remains of source ``number`` of the group, window by window."""
         c = self._c
         path = c.task.path / segment_file(source.base_offset, LOG)
         keeps_old = source.mtime_ms > c.plan.old_format_horizon_ms

@@ -153,7 +153,7 @@ class GroupOutput:
         self.append(pieces, batches)
 
     def append(self, pieces: Sequence[memoryview], batches: NDArray[np.int64]) -> None:
-        """Append to what was started."""
+        """Append whole batches and note them in the indexes; ``batches`` has a row for each."""
         invariant(self._handle is not None, "an output is appended to that was not started")
         output = cast(WriteHandle, self._handle)
         for piece in pieces:
@@ -251,7 +251,7 @@ class GroupOutput:
         return True
 
     def discard(self) -> None:
-        """Remove what was staged so far."""
+        """Close what is open and remove what was staged; recovery removes what stays."""
         if self._handle is not None:
             self._handle.close()
         # A disk that refuses does not hide why we are here; the coordinator tries once more.

@@ -55,7 +55,7 @@ class GroupPart:
 
     @property
     def cost_bytes(self) -> int:
-        """Return the bytes it reads."""
+        """Return the bytes of the one source that it reads."""
         return self.unit.group.sources[self.number].size_bytes
 
 

@@ -88,7 +88,7 @@ class Tools:
 
     @contextmanager
     def windows(self, extent: Extent, *, checks_crc: bool) -> Iterator[Iterator[Window]]:
-        """Open the windows of an extent."""
+        """Open the windows of an extent for the length of a ``with`` block."""
         path = self.path_of(extent)
         with reading(self.files, path) as handle:
             yield read_windows(
@@ -155,7 +155,7 @@ class SharedKeyMap:
 
 
 def mark(tools: Tools) -> Marked:
-    """Ask the markers of the log."""
+    """Read the markers of the log; return which transactions they aborted, by segment."""
     task = tools.task
     plan = MarkedPlan(task.plan, task.path, tools.files, tools.progressed).ask()
     return Marked(plan.aborted or ())

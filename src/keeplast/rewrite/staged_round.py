@@ -75,7 +75,7 @@ FILTERS_OF_A_UNIT = 32
 
 
 class Stage(Enum):
-    """Where a round is."""
+    """Which step of a round in stages is under way; units of one step run side by side."""
 
     MARK = "mark"
     SCAN = "scan"
@@ -144,7 +144,7 @@ class StagedRound:
 
     @property
     def has_events(self) -> bool:
-        """Say whether any transaction is known."""
+        """Say whether any unit has met a transaction; markers need not be read without one."""
         return any(len(events) for events in self._events.values())
 
     @property

@@ -48,7 +48,7 @@ class MapStandings:
     key_map: KeyMap
 
     def of_segment(self, base_offset: int) -> Finder:
-        """Return the map."""
+        """Return the map, which is the same for every segment."""
         return self.key_map
 
 
@@ -90,7 +90,7 @@ class RowStandings:
             cells.setdefault(answer.cell, []).append(answer)
 
     def of_segment(self, base_offset: int) -> Finder:
-        """Return a reader at the first row of a segment."""
+        """Return the map, which is the same for every segment."""
         return _RowFinder(self._parts, self._answers.get(base_offset, {}))
 
 
@@ -133,5 +133,5 @@ def unpack_answer(answer: Answer) -> NDArray[np.uint8]:
 
 
 def pack_bits(is_set: NDArray[np.bool_] | NDArray[np.uint8]) -> bytes:
-    """Return one bit a row."""
+    """Return a bit a row, the first in the highest bit, padded with zeros to a byte."""
     return np.packbits(is_set).tobytes()

@@ -42,7 +42,7 @@ def follow_window(
 
 
 def list_window(lister: EventLister, window: Window, workspace: Workspace) -> None:
-    """List the events of a window."""
+    """Add the transaction events of a window to ``lister``, those hidden among gaps included."""
     if not window.marks & HAS_EVENTS:
         return
 

@@ -53,7 +53,7 @@ class MarkUnit:
 
 @dataclass(frozen=True, slots=True)
 class ScanUnit:
-    """List the events of an extent."""
+    """Unit of work: list the transaction events of one extent."""
 
     number: int
     extent: Extent
@@ -208,7 +208,7 @@ Unit = (
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """What the markers say."""
+    """Result: the aborted transactions that markers tell of, by segment."""
 
     aborted: AbortedBySegment
 
@@ -220,7 +220,7 @@ class Unmarked:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """Events of an extent."""
+    """Result: the transaction events of one extent, in the order of offsets."""
 
     extent: Extent
     events: Events

@@ -88,7 +88,7 @@ class DecompressedCache:
         self._lock = threading.Lock()
 
     def give_up(self, size: int) -> None:
-        """Leave ``size`` bytes to something else."""
+        """Leave ``size`` bytes of this room to something else, for the rest of the task."""
         self._bytes_max -= size
 
     def keep(self, base_offset: int, position: int, payload: NDArray[np.uint8]) -> None:

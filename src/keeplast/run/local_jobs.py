@@ -69,7 +69,7 @@ class LocalJob(Protocol):
         ...
 
     def result(self) -> TaskResult:
-        """Return what the task gave."""
+        """Return what the task gave, or raise what it raised."""
         ...
 
 
@@ -84,7 +84,7 @@ class WaveJob:
         self._result: TaskResult | None = None
 
     def next(self) -> Work | None:
-        """Return the wave, once."""
+        """Return the wave the first time, None from then on."""
         if self._is_started:
             return None
         self._is_started = True
@@ -96,7 +96,7 @@ class WaveJob:
         self._result = run_wave(task, files, bench.clock, bench.workspace_of(task), progressed)
 
     def result(self) -> TaskResult:
-        """Return what the wave gave; it has ended."""
+        """Return what the task gave, or raise what it raised."""
         result = self._result
         if result is None:
             raise InvariantError(f"the wave has not ended. path={self._task.path}")
@@ -143,7 +143,7 @@ class StagedJob:
         return self._round.is_done
 
     def next(self) -> Work | None:
-        """Return the next unit of the stage."""
+        """Return the wave the first time, None from then on."""
         self._settle()
         piece: Unit | GroupPart | None = self._parts.popleft() if self._parts else self._ahead
         if piece is None:
@@ -158,7 +158,7 @@ class StagedJob:
         return partial(self._work, piece)
 
     def result(self) -> TaskResult:
-        """Return what the round gave; every stage has ended."""
+        """Return what the task gave, or raise what it raised."""
         self._settle()
         return self._round.result()
 

@@ -190,6 +190,6 @@ def group_reports(groups: tuple[GroupPlan, ...] | None) -> tuple[GroupReport, ..
 
 
 def clean_report(runs: list[PartitionRun]) -> CleanReport:
-    """Return the report of a call."""
+    """Return the report of a call: every partition's, and the hazards of their settings."""
     topics = ((run.request.partition.topic, run.request.topic) for run in runs)
     return CleanReport(tuple(run.report() for run in runs), hazards_of(topics))

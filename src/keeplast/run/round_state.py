@@ -123,7 +123,7 @@ class Round:
         return self.results[-1].end_offset >= self.plan.bound
 
     def bytes_to_read(self) -> int:
-        """Return what both passes will read."""
+        """Return the bytes that all passes will read; the bar's length."""
         dirty = sum(segment.size_bytes for segment in self.plan.dirty_segments())
         below = [s for s in self.plan.segments if s.base_offset < self.plan.bound]
         rewritten = sum(segment.size_bytes for segment in below)

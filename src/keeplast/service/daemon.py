@@ -72,7 +72,7 @@ class Work(Protocol):
         ...
 
     def refresh(self) -> None:
-        """Read settings and list partitions again."""
+        """Read settings and list partitions again, before each turn."""
         ...
 
     def look(self) -> None:
@@ -80,7 +80,7 @@ class Work(Protocol):
         ...
 
     def candidates(self) -> Sequence[Candidate]:
-        """Return what is worth a round."""
+        """Return the partitions that are due for a round, as of the last look."""
         ...
 
     def clean(self, choices: Sequence[Choice]) -> tuple[TopicPartition, ...]:

@@ -49,7 +49,7 @@ class TurnLedger:
         self.told = set(messages)
 
     def warn_once(self, message: str) -> None:
-        """Tell what was never told."""
+        """Tell ``message`` unless this run has told it already."""
         if message not in self.told_once:
             self.told_once.add(message)
             self.narrator.warned(message)

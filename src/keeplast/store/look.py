@@ -78,7 +78,7 @@ class RemoteLook:
 
     @property
     def orphan_bytes(self) -> int:
-        """Return what replaced segments still hold."""
+        """Return the bytes of replaced segments that nobody has collected yet."""
         return sum(orphan.segment.size_bytes for orphan in self.orphans)
 
 

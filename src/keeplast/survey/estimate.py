@@ -59,12 +59,12 @@ class _Section:
 
     @property
     def tombstones_kept(self) -> float:
-        """Return the tombstones that stay."""
+        """Return how many tombstones stay, by the sample: not expired and not superseded."""
         return (self.sample.tombstones - self.sample.expired) * self.scale * (1 - self.goes)
 
     @property
     def records_kept(self) -> float:
-        """Return the records that stay."""
+        """Return how many records stay, by the sample; at least 0."""
         gone = self.superseded + self.expired + self.sample.keyless * self.scale
         return max(self.records - gone, 0)
 

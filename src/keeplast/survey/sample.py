@@ -179,7 +179,7 @@ class SectionSample:
 
     @property
     def batches(self) -> NDArray[np.int64]:
-        """Return the rows (bytes, records)."""
+        """Return a row a sampled batch, (n, 2) int64: its bytes, its records."""
         return np.concatenate([np.empty((0, 2), np.int64), *self.batch_parts])
 
 

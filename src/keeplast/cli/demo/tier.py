@@ -123,7 +123,7 @@ class _Story:
         self._store = stack.enter_context(open_demo_store(root, A))
 
     def play(self) -> TierDemoOutcome:
-        """Tell all of it."""
+        """Play the demo from its first chapter to the end; return what came of it."""
         self._store.create(PARTITION, SETTINGS)
         # Both start their runner now, which takes the longest, and lead when they are told to.
         self._a, self._b = self._process(A, 1), self._process(B, 2)

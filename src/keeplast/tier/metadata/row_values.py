@@ -115,7 +115,7 @@ def segment_columns(segment: RemoteSegment) -> dict[str, Any]:
 
 
 def segment_of(row: RowMapping) -> RemoteSegment:
-    """Return the segment of a row."""
+    """Return the segment of a row; ValueError names the column that cannot be read."""
     files = {
         suffix_of(suffix): RemoteFile(*whole_pair(each, f"files[{suffix[:ID_CHARS]}]"))
         for suffix, each in _object_in(row["files"], "files").items()
@@ -139,12 +139,12 @@ def segment_of(row: RowMapping) -> RemoteSegment:
 
 
 def epoch_of(epoch: object, start_offset: object) -> LeaderEpoch:
-    """Return an entry of the lineage."""
+    """Return an entry of the lineage; ValueError for what is no whole number."""
     return LeaderEpoch(whole(epoch, "epoch"), whole(start_offset, "start_offset"))
 
 
 def publication_of(epoch: object, number: object, offsets: str) -> Publication:
-    """Return what a leader has published."""
+    """Return what a leader has published; ValueError for what is no number or vector."""
     return Publication(
         whole(epoch, "epoch"), whole(number, "number"), offsets_of(offsets, "offsets")
     )
@@ -159,7 +159,7 @@ def route_of(base_offset: object, last_offset: object, segment_id: str) -> Route
 
 
 def settings_of(text: str) -> dict[str, str]:
-    """Return the settings of a partition."""
+    """Return a partition's settings from their JSON; ValueError for a value that is no text."""
     found = _object_in(text, "settings")
     for key, value in found.items():
         if not isinstance(value, str):

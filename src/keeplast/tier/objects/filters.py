@@ -91,7 +91,7 @@ class FilterHead:
 
     @property
     def size_bytes(self) -> int:
-        """Return how long the object is."""
+        """Return the length of the object in bytes: header and bits."""
         return self.words_at + self.bits // 8
 
     def is_of(self, segment: SegmentBytes, object_bytes: int) -> bool:

@@ -51,7 +51,10 @@ def mount(paths: tuple[Path, ...], options: dict[str, str]) -> MountedRecipe:
 
 
 class MountedFiles:
-    """The :class:`~keeplast.log.files.FileSystem` of disks and buckets."""
+    """The :class:`~keeplast.log.files.FileSystem` of disks and buckets.
+
+    Each method is that of the disk or bucket in which its path lies.
+    """
 
     def __init__(self, mounts: dict[Path, ObjectFiles]) -> None:
         """Take what is below each mount; everything else is on this host."""
@@ -67,39 +70,30 @@ class MountedFiles:
         return found
 
     def open_read(self, path: Path) -> ReadHandle:
-        """Open a file."""
         return self._at(path).open_read(path)
 
     def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
-        """Create or append."""
         return self._at(path).open_write(path, append=append)
 
     def listdir(self, path: Path) -> list[str]:
-        """Return sorted names."""
         return self._at(path).listdir(path)
 
     def is_directory(self, path: Path) -> bool:
-        """Say whether it is a directory."""
         return self._at(path).is_directory(path)
 
     def exists(self, path: Path) -> bool:
-        """Say whether there is anything."""
         return self._at(path).exists(path)
 
     def stat(self, path: Path) -> FileStat:
-        """Return size and time."""
         return self._at(path).stat(path)
 
     def read_bytes(self, path: Path, limit: int) -> bytes:
-        """Return a small file whole."""
         return self._at(path).read_bytes(path, limit)
 
     def write_durable(self, path: Path, data: Buffer) -> None:
-        """Replace a small file."""
         self._at(path).write_durable(path, data)
 
     def append_durable(self, path: Path, data: Buffer) -> None:
-        """Append to a file on a disk."""
         self._at(path).append_durable(path, data)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -109,19 +103,15 @@ class MountedFiles:
         self._at(source).rename(source, target)
 
     def unlink(self, path: Path) -> None:
-        """Remove a file."""
         self._at(path).unlink(path)
 
     def fsync(self, path: Path) -> None:
-        """Flush an existing file."""
         self._at(path).fsync(path)
 
     def fsync_directory(self, path: Path) -> None:
-        """Flush a directory."""
         self._at(path).fsync_directory(path)
 
     def set_mtime(self, path: Path, mtime_ns: int) -> None:
-        """Set the modification time."""
         self._at(path).set_mtime(path, mtime_ns)
 
     def copy_owner_and_mode(self, source: Path, target: Path) -> None:
@@ -130,9 +120,7 @@ class MountedFiles:
             self._at(target).copy_owner_and_mode(source, target)
 
     def make_directory(self, path: Path) -> None:
-        """Create a directory with its parents."""
         self._at(path).make_directory(path)
 
     def free_bytes(self, path: Path) -> int:
-        """Ask the volume."""
         return self._at(path).free_bytes(path)

@@ -277,7 +277,7 @@ class ObjectFiles:
         """Do nothing: a key needs no directory."""
 
     def free_bytes(self, path: Path) -> int:
-        """Return plenty."""
+        """Return a size that no round needs: a bucket does not fill up."""
         return FREE_BYTES
 
 

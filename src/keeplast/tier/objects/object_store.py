@@ -40,15 +40,15 @@ class ObjectWriter(Protocol):
     """An object while it is written; it appears when it is closed, whole, or not at all."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append."""
+        """Append to what will be the object; nobody sees it yet."""
         ...
 
     def close(self) -> None:
-        """Make the object appear."""
+        """Make the object appear, whole, or raise UnavailableError."""
         ...
 
     def abort(self) -> None:
-        """Forget it."""
+        """Give up what was written; no object appears."""
         ...
 
 

@@ -215,7 +215,7 @@ class RoundFiles:
         return self._compared[name]
 
     def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
-        """Start a staged file."""
+        """Start a staged object under a new key; it counts once it is closed."""
         if append:
             raise InvariantError(f"objects are not appended to. path={path}")
         key = self._staged_key(path)
@@ -295,5 +295,5 @@ class RoundFiles:
         """Do nothing: a key needs no directory."""
 
     def free_bytes(self, path: Path) -> int:
-        """Return plenty."""
+        """Return a size that no round needs: a bucket does not fill up."""
         return FREE_BYTES

@@ -61,7 +61,7 @@ class ObstoreObjects:
         return _reopen, (self._url, tuple(sorted(self._options.items())))
 
     def read_range(self, key: str, start: int, end: int) -> memoryview:
-        """Read a range in one request."""
+        """Read the bytes ``[start, end)`` in one request; an empty range asks nobody."""
         if end <= start:
             return memoryview(b"")
         with self._translated(key):
@@ -87,21 +87,21 @@ class ObstoreObjects:
         return True
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """Page through the listing."""
+        """Yield the objects whose keys begin with ``prefix``, page by page."""
         with self._translated(prefix):
             for page in obstore.list(self._store, prefix=prefix):
                 for entry in page:
                     yield _describe(entry)
 
     def children(self, prefix: str) -> tuple[tuple[StoredObject, ...], tuple[str, ...]]:
-        """List one level."""
+        """Return objects and names of folders one level below ``prefix``."""
         with self._translated(prefix):
             found = obstore.list_with_delimiter(self._store, prefix=prefix)
         folders = tuple(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
         return tuple(_describe(entry) for entry in found["objects"]), folders
 
     def copy(self, source: str, target: str) -> None:
-        """Copy on the server."""
+        """Copy an object inside the store, without its bytes passing here."""
         with self._translated(source):
             obstore.copy(self._store, source, target)
             self._make_durable(target)

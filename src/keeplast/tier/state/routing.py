@@ -14,7 +14,7 @@ from keeplast.errors import ConflictError, invariant
 
 @dataclass(frozen=True, slots=True, order=True)
 class Route:
-    """``segment_id`` serves the offsets ``[base_offset, last_offset]``."""
+    """``segment_id`` serves the offsets ``[base_offset, last_offset]``, both inclusive."""
 
     base_offset: int
     last_offset: int

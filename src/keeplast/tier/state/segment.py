@@ -78,7 +78,7 @@ class RemoteSegment:
 
     @property
     def next_offset(self) -> int:
-        """Return the offset behind the segment."""
+        """Return the offset behind the last of the segment, exclusive."""
         return self.last_offset + 1
 
 

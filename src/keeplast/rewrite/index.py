@@ -149,7 +149,6 @@ class KeySink(Protocol):
 
     def put(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
         """Take every row of a block."""
-        ...
 
 
 class Indexing:

@@ -135,7 +135,7 @@ def field_of(lines: list[str], name: str) -> str:
     ("arguments", "expected"),
     [
         (["--to", "environment.tar"], "Spark unpacks by the ending"),
-        (["--to", "nowhere/environment.tar.gz"], "no such directory"),
+        (["--to", "nowhere/environment.tar.gz"], "no directory for the archive"),
         (["--to", "environment.tar.gz", "--extra", "kafka"], "choose from"),
     ],
 )

@@ -837,7 +837,8 @@ class World:
             # began with may have waited for a swap, or was given up meanwhile.
             self.model.take(self.broker.offsets(), self.broker.log_end)
         check_live(live, None if removes or begins else before, self._tables, self._objects)
-        if before is not None and task is not None and task.name == "truncate":
+        is_cut = task is not None and task.name == "truncate"
+        if before is not None and is_cut and live.end < before.end:
             self._promise_what_is_left(before, live)
         if before is not None and task is not None and task.name in COPYING:
             kept = {route[2] for route in live.routes}

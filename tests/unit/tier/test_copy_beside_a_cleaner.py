@@ -22,10 +22,11 @@ from keeplast.log.files import LocalFiles
 from keeplast.log.log_start import retire_segments
 from keeplast.model.strategy import Strategy
 from keeplast.survey.survey import Survey, survey_partition
-from keeplast.tier.copy.moving_directory import directory_id
+from keeplast.tier.copy.contents import read_rest
+from keeplast.tier.copy.moving_directory import MovedError, directory_id
 from keeplast.tier.metadata.rows import DIRECTORIES_MAX
 from keeplast.tier.objects.stores import open_objects
-from keeplast.tier.state.continuity import Doubt, Visits
+from keeplast.tier.state.continuity import Doubt, RangeContent, Visits
 from tests.support.cleaned_directory import SECOND_MS, CleanedDirectory
 from tests.support.faulty_objects import FaultyObjects
 from tests.support.legacy_sets import encode_message_set
@@ -511,6 +512,35 @@ def test_what_was_merged_across_the_high_watermark_is_taken_up_to_it_before_its_
     log.copy()
     assert b"k" not in log.exported().final_values()
     assert () == log.tiered.verify(PARTITION)
+
+
+def test_a_segment_that_moves_while_it_is_asked_since_when_it_is_uncleaned_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the copy would be remembered as one that reached nothing, and the next one be late."""
+    log = with_a_delete(tmp_path)
+    log.put(b"c", b"1")
+    log.put(b"c", b"2")
+    log.roll()
+    log.clock.advance(8 * HOUR_MS)
+    write_watermark(log, 5)
+    asked: list[int] = []
+
+    def read(offset: int, *args: Any) -> RangeContent | None:
+        asked.append(offset)
+        if len(asked) == 1:
+            log.clean()
+            raise MovedError("a segment was replaced")
+        return read_rest(offset, *args)
+
+    monkeypatch.setattr("keeplast.tier.copy.importing.read_rest", read)
+    log.copy()
+    end = log.state.remote_end
+    assert [end, end] == asked
+    known = log.store.visits(PARTITION, log.visits_id())
+    assert log.clock.now_ms() - HOUR_MS < max(
+        visit.at_ms for visit in known.entries if visit.uncleaned_from <= end
+    )
 
 
 def test_a_high_watermark_that_is_written_while_a_copy_looks_dates_nothing(

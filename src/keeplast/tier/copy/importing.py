@@ -50,7 +50,12 @@ from keeplast.tier.copy.contents import (
     parts_to_copy,
     read_rest,
 )
-from keeplast.tier.copy.moving_directory import check_unmoved, directory_id, still_listing
+from keeplast.tier.copy.moving_directory import (
+    check_unmoved,
+    directory_id,
+    still_listing,
+    while_it_moves,
+)
 from keeplast.tier.copy.replacing import RangeReplacement
 from keeplast.tier.copy.seam import check_seam
 from keeplast.tier.metadata.metadata_store import MetadataStore
@@ -276,7 +281,10 @@ def _visit_below_watermark(
     until now (None where what went before does not count).
     """
     try:
-        rest = read_rest(below.uncleaned_from, still_listing(directory, files, clock), files)
+        rest = while_it_moves(
+            directory, files,
+            lambda: read_rest(below.uncleaned_from, still_listing(directory, files, clock), files),
+        )  # fmt: skip
     except (UnavailableError, RefusedError, FileNotFoundError):
         return visit
     if rest is None or rest.has_old_format:

@@ -2,8 +2,9 @@
 
 Of a test that is marked ``rotates(shares)`` runs the share of its cases whose turn it is, with
 ``--all`` every case; ``--long`` adds tests that are marked ``slow``. A test that is named with
-``::`` on the command line runs in any case. With several workers, tests on Spark stay in one and a
-file's tests stay together: sessions and what a module sets up are made once.
+``::`` on the command line runs in any case. With several workers, tests that share the Spark
+session stay in one, those with a cluster of their own in one, and a file's tests stay together:
+what they set up is made once.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import datetime
 import os
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -20,6 +21,10 @@ from xdist.scheduler import LoadGroupScheduling
 
 import keeplast.columns  # noqa: F401 - points the kernel compiler at the user's cache folder
 from tests.support.turns import EXAMPLES_SHARE, EXAMPLES_WHOLE, Turn
+
+if TYPE_CHECKING:
+    from keeplast.pipeline.runner import SparkRunner
+    from tests.support.shared_spark import SharedSpark
 
 TURN = pytest.StashKey[Turn]()
 
@@ -69,9 +74,28 @@ def turn(pytestconfig: pytest.Config) -> Turn:
     return pytestconfig.stash[TURN]
 
 
+@pytest.fixture(scope="session")
+def shared_spark() -> Iterator[SharedSpark]:
+    """The Spark session of this process; who asks for it runs in the worker that has it."""
+    # Imported here, so that tests without Spark run without it and Java.
+    from tests.support.shared_spark import SharedSpark
+
+    shared = SharedSpark()
+    yield shared
+    shared.end()
+
+
+@pytest.fixture
+def spark_runner(shared_spark: SharedSpark) -> Iterator[SparkRunner]:
+    """A runner of the shared session."""
+    with shared_spark.runner() as runner:
+        yield runner
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("spark"):
+        shares = "shared_spark" in getattr(item, "fixturenames", ())
+        if shares and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group("spark"))
     if any("::" in argument for argument in config.args):
         return

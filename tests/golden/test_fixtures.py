@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +19,9 @@ from tests.support.cleanings import in_process
 from tests.support.expected import expected_of_ours
 from tests.support.replay import Cleaning, replay, tree
 
+if TYPE_CHECKING:
+    from keeplast.pipeline.runner import SparkRunner
+
 HERE = Path(__file__).parent
 NAMES = names(HERE / "fixtures.tar.xz")
 
@@ -26,16 +30,6 @@ NAMES = names(HERE / "fixtures.tar.xz")
 def local_cleaning() -> Iterator[Cleaning]:
     """Cleans in this process, with threads."""
     with LocalRunner(cores=2) as runner:
-        yield in_process(runner)
-
-
-@pytest.fixture(scope="session")
-def spark_cleaning() -> Iterator[Cleaning]:
-    """Cleans on Spark; one session serves every case."""
-    # Imported here, so that the other tests run without Spark and Java.
-    from keeplast.pipeline.runner import SparkRunner
-
-    with SparkRunner(master=None, cores=2) as runner:
         yield in_process(runner)
 
 
@@ -55,12 +49,12 @@ def test_spark_runner_leaves_what_kafka_and_local_runner_leave(
     name: str,
     fixtures: Path,
     local_cleaning: Cleaning,
-    spark_cleaning: Cleaning,
+    spark_runner: SparkRunner,
     tmp_path: Path,
 ) -> None:
     case = load_case(fixtures / name)
     expected = expected_of_ours(name)
-    by_spark = replay(case, tmp_path / "spark", spark_cleaning, expected=expected)
+    by_spark = replay(case, tmp_path / "spark", in_process(spark_runner), expected=expected)
     assert by_spark == []
     replay(case, tmp_path / "local", local_cleaning, expected=expected)
     partition = str(case.partition)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from keeplast.store.tiered_store import TieredStore
 from tests.support.reader import read_partition
 from tests.support.store_world import StoreWorld
 from tests.support.waiting import SECONDS_MAX, wait_for_line, wait_until
@@ -68,23 +69,31 @@ def wait_for_rounds(world: StoreWorld, process: subprocess.Popen[str]) -> None:
     """Return when everything is clean and ``process`` says that it has nothing more to do."""
     # What is clean tells of a round before the round has ended, and only its end is counted.
     wait_for_line(process, rf"  idle: {PARTITIONS} partitions")
-    wait_for(lambda: cleaned_to(world) == PARTITIONS * SEGMENTS * 5, process)
-
-
-def cleaned_to(world: StoreWorld, owner: str = "a") -> int:
-    """Return the sum of what is clean of all partitions."""
-    with world.open(owner) as store:
-        return sum(store.state(each).first_dirty() for each in store.partitions())
-
-
-def commits(world: StoreWorld) -> int:
-    """Return how many changes the store has seen."""
     with world.open() as store:
-        return sum(store.state(each).version for each in store.partitions())
+        wait_for(partial(is_clean, store), process)
 
 
-def _has_passed(world: StoreWorld, least: int) -> bool:
-    return commits(world) > least
+def wait_for_commits(world: StoreWorld, least: int, process: subprocess.Popen[str]) -> None:
+    """Return when the store has seen more than ``least`` changes."""
+    # Opened once: to open it takes longer than to ask it.
+    with world.open() as store:
+        wait_for(lambda: commits(store) > least, process)
+
+
+def is_clean(store: TieredStore) -> bool:
+    """Say whether all partitions are clean to their ends."""
+    firsts = [store.state(each).first_dirty() for each in store.partitions()]
+    return [SEGMENTS * 5] * PARTITIONS == firsts
+
+
+def commits(store: TieredStore) -> int:
+    """Return how many changes the store has seen."""
+    return sum(store.state(each).version for each in store.partitions())
+
+
+def commits_so_far(world: StoreWorld) -> int:
+    with world.open() as store:
+        return commits(store)
 
 
 def assert_whole(world: StoreWorld) -> None:
@@ -103,9 +112,9 @@ def assert_whole(world: StoreWorld) -> None:
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
 )
 def test_a_signal_ends_it_at_a_safe_point(world: StoreWorld, number: signal.Signals) -> None:
-    begun = commits(world)
+    begun = commits_so_far(world)
     with started(world, "--owner", "a", "--json") as process:
-        wait_for(lambda: commits(world) > begun + 3, process)
+        wait_for_commits(world, begun + 3, process)
         process.send_signal(number)
         out, err = process.communicate(timeout=SECONDS_MAX)
     assert CODES[number] == process.returncode
@@ -118,17 +127,17 @@ def test_a_signal_ends_it_at_a_safe_point(world: StoreWorld, number: signal.Sign
 
 
 def test_a_killed_one_is_made_good_by_the_next(world: StoreWorld) -> None:
-    begun = commits(world)
+    begun = commits_so_far(world)
     for more in (3, 9):
         with started(world, "--owner", "a") as process:
-            least = begun + more
-            wait_for(partial(_has_passed, world, least), process)
+            wait_for_commits(world, begun + more, process)
             process.kill()
             process.communicate()
     again = run(world, "--owner", "a", "--once", "--json")
     assert 0 == again.returncode, again.stderr
     assert {"waiting"} == {each["state"] for each in json.loads(again.stdout)["partitions"]}
-    assert PARTITIONS * SEGMENTS * 5 == cleaned_to(world)
+    with world.open() as store:
+        assert is_clean(store)
     assert_whole(world)
 
 
@@ -153,7 +162,8 @@ def test_two_of_the_same_name_waste_rounds_and_lose_nothing(world: StoreWorld) -
     with started(world, "--owner", "a") as first, started(world, "--owner", "a") as second:
         for process in (first, second):
             wait_for_line(process, "watching .*; SIGTERM or Ctrl-C ends it")
-        wait_until(lambda: cleaned_to(world) == PARTITIONS * SEGMENTS * 5)
+        with world.open() as store:
+            wait_until(partial(is_clean, store))
         for process in (first, second):
             process.send_signal(signal.SIGTERM)
             assert process.stderr is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,8 @@ pytestmark = pytest.mark.spark
 RATE = 1_000_000
 
 
-@pytest.fixture(scope="module")
-def runner() -> Iterator[SparkRunner]:
-    with SparkRunner(cores=2) as started:
-        yield started
-
-
-def test_it_does_what_it_does_with_threads(runner: SparkRunner, tmp_path: Path) -> None:
-    worlds = World(tmp_path / "spark", runner=runner), World(tmp_path / "local")
+def test_it_does_what_it_does_with_threads(spark_runner: SparkRunner, tmp_path: Path) -> None:
+    worlds = World(tmp_path / "spark", runner=spark_runner), World(tmp_path / "local")
     for world in worlds:
         for number in range(3):
             world.log(number, 2).close()
@@ -37,8 +30,8 @@ def test_it_does_what_it_does_with_threads(runner: SparkRunner, tmp_path: Path) 
     assert local == spark
 
 
-def test_all_tasks_together_stay_below_the_limit(runner: SparkRunner, tmp_path: Path) -> None:
-    world = World(tmp_path / "data", runner=runner)
+def test_all_tasks_together_stay_below_the_limit(spark_runner: SparkRunner, tmp_path: Path) -> None:
+    world = World(tmp_path / "data", runner=spark_runner)
     for number in range(2):
         log = world.log(number)
         for i in range(8):

@@ -28,7 +28,6 @@ from tests.support.state_in_parts import parts_of_log
 pytestmark = pytest.mark.spark
 
 R = TypeVar("R")
-SHUFFLES_MAX = 64
 
 
 class LosingTold(TaskNews):
@@ -49,8 +48,9 @@ class LosingTold(TaskNews):
 
 
 def lose_shuffle_files(context: SparkContext) -> None:
-    cleaner = context._jsc.sc().cleaner().get()
-    for shuffle in range(SHUFFLES_MAX):
+    started = context._jsc.sc()
+    cleaner = started.cleaner().get()
+    for shuffle in range(started.newShuffleId()):
         cleaner.doCleanupShuffle(shuffle, True)
 
 
@@ -61,7 +61,6 @@ def count(part: StatePart, winners: Winners, progressed: Progressed) -> int:
 def test_a_state_whose_keys_cannot_be_read_again_is_not_shown(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Stands first: the command line stops the session."""
     directory = write_mixed_log(tmp_path)
     parts = parts_of_log(directory, SMALL_SEGMENTS, split_bytes=300, buckets=3)
     context = spark.sparkContext

@@ -1,4 +1,4 @@
-"""What an attempt stages after everybody has stopped looking; a session of its own, as it ends."""
+"""What an attempt stages after everybody has stopped looking."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from keeplast.run.events import NoEvents
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import clean_request, last_round
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("shared_spark")]
 
 
-def test_what_late_attempts_stage_is_gone_when_the_session_ends(tmp_path: Path) -> None:
+def test_what_late_attempts_stage_is_gone_when_the_runner_ends(tmp_path: Path) -> None:
     """As of a task that was cancelled, or overtaken by a speculative one, and went on."""
     directory = write_mixed_log(tmp_path)
     with SparkRunner(cores=1) as late:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,38 +48,34 @@ class CountingEvents(NoEvents):
         self.read_bytes += read_bytes
 
 
-@pytest.fixture(scope="module")
-def runner() -> Iterator[SparkRunner]:
-    with SparkRunner(cores=2) as started:
-        yield started
-
-
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return write_mixed_log(tmp_path / "data")
 
 
-def test_progress_of_the_workers_reaches_the_driver(runner: SparkRunner, directory: Path) -> None:
+def test_progress_of_the_workers_reaches_the_driver(
+    spark_runner: SparkRunner, directory: Path
+) -> None:
     events = CountingEvents()
-    coordinator = Coordinator(runner, SystemClock(), LocalFiles(), events)
+    coordinator = Coordinator(spark_runner, SystemClock(), LocalFiles(), events)
     report = last_round(coordinator.clean(clean_request(directory)))
     assert report.error is None
     assert 0 < events.planned_bytes == events.read_bytes
 
 
-def test_no_staged_file_is_left(runner: SparkRunner, directory: Path) -> None:
-    coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
+def test_no_staged_file_is_left(spark_runner: SparkRunner, directory: Path) -> None:
+    coordinator = Coordinator(spark_runner, SystemClock(), LocalFiles(), NoEvents())
     coordinator.clean(clean_request(directory))
     assert [] == [name for name in tree(directory) if name.endswith(".deleted")]
 
 
 def test_executor_with_other_codecs_is_refused(
-    runner: SparkRunner, directory: Path, monkeypatch: pytest.MonkeyPatch
+    spark_runner: SparkRunner, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree(directory)
     other = replace(own_versions(), cramjam="0.0.1")
     monkeypatch.setattr("keeplast.pipeline.jobs.own_versions", lambda: other)
-    coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
+    coordinator = Coordinator(spark_runner, SystemClock(), LocalFiles(), NoEvents())
     report = last_round(coordinator.clean(clean_request(directory)))
     assert report.error is not None
     assert "RefusedError" == report.error.error_class
@@ -152,14 +147,14 @@ def test_missing_java_names_the_package_and_the_way_without(
 )
 @pytest.mark.parametrize("topic", [BY_HEADER, BY_TIMESTAMP], ids=["header", "timestamp"])
 def test_ranked_by_version_both_runners_leave_the_same_bytes(
-    runner: SparkRunner, tmp_path: Path, topic: TopicConfig, room_bytes: int, waves_min: int
+    spark_runner: SparkRunner, tmp_path: Path, topic: TopicConfig, room_bytes: int, waves_min: int
 ) -> None:
     """Versions travel in the map that one wave hands to the next."""
     log = write_history(tmp_path / "spark", topic, seed=3)
     copy = write_history(tmp_path / "local", topic, seed=3)
     state = open_log(log.directory).state(topic)
     with LocalRunner(cores=1) as local:
-        for chosen, directory in ((runner, log.directory), (local, copy.directory)):
+        for chosen, directory in ((spark_runner, log.directory), (local, copy.directory)):
             files = ObservedFiles(free_bytes=RESERVE_BYTES_MIN + room_bytes)
             coordinator = Coordinator(chosen, SystemClock(), files, NoEvents())
             request = CleanRequest(

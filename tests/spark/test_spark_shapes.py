@@ -40,12 +40,6 @@ IO_BYTES = 3000
 BY_TIMESTAMP = replace(SMALL_SEGMENTS, strategy=Strategy.TIMESTAMP)
 
 
-@pytest.fixture(scope="module")
-def runner() -> Iterator[SparkRunner]:
-    with SparkRunner(cores=2) as started:
-        yield started
-
-
 def cleaned(runner: Runner, directory: Path, topic: TopicConfig, first_dirty: int) -> Stats:
     coordinator = Coordinator(runner, SystemClock(), LocalFiles(), NoEvents())
     request = replace(clean_request(directory, topic=topic), first_dirty_offset=first_dirty)
@@ -63,7 +57,7 @@ def as_surveyed(task: PartitionTask) -> PartitionTask:
 @pytest.mark.parametrize("choice", [ShapeChoice(Shape.BROADCAST), ShapeChoice(Shape.BUCKET, 5)])
 @pytest.mark.parametrize("retell", [as_surveyed, nothing_tells])
 def test_stages_on_spark_leave_the_bytes_of_one_task(
-    runner: SparkRunner,
+    spark_runner: SparkRunner,
     retell: Retell,
     choice: ShapeChoice,
     topic: TopicConfig,
@@ -74,7 +68,7 @@ def test_stages_on_spark_leave_the_bytes_of_one_task(
     staged = shutil.copytree(whole.parent, tmp_path / "staged") / whole.name
     with LocalRunner(cores=1) as local:
         expected = cleaned(local, whole, topic, first_dirty)
-    reshaped = Retold(runner, choice, retell)
+    reshaped = Retold(spark_runner, choice, retell)
     actual = cleaned(reshaped, staged, topic, first_dirty)
     assert 1 == reshaped.staged
     assert tree(whole) == tree(staged)
@@ -111,14 +105,14 @@ class OneCut:
 
 
 def test_whole_partitions_are_cleaned_beside_the_stages_of_a_cut_one(
-    runner: SparkRunner, tmp_path: Path
+    spark_runner: SparkRunner, tmp_path: Path
 ) -> None:
     first = write_mixed_log(tmp_path / "both")
     second = shutil.copytree(first, first.parent / f"{first.name[:-1]}1")
     expected = shutil.copytree(first.parent, tmp_path / "expected") / first.name
     with LocalRunner(cores=1) as local:
         cleaned(local, expected, SMALL_SEGMENTS, 0)
-    beside = OneCut(runner)
+    beside = OneCut(spark_runner)
     coordinator = Coordinator(beside, SystemClock(), LocalFiles(), NoEvents())
     request = clean_request(first, topic=SMALL_SEGMENTS)
     one = request.partitions[0]

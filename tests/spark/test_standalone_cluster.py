@@ -50,6 +50,7 @@ from tests.support.cluster_faults import (
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import NOW_MS, SMALL_SEGMENTS, clean_request, last_round
 from tests.support.replay import tree
+from tests.support.shared_spark import SharedSpark
 from tests.support.spark_cluster import (
     SETTINGS,
     Cluster,
@@ -59,7 +60,7 @@ from tests.support.spark_cluster import (
 )
 from tests.support.waiting import SECONDS_MAX, wait_for_end, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("cluster")]
 
 WHOLE = ShapeChoice(Shape.PARTITION)
 BROADCAST = ShapeChoice(Shape.BROADCAST)
@@ -95,7 +96,11 @@ LONG = [pytest.param(*kill, marks=pytest.mark.slow) for kill in KILLS if kill no
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(
+    shared_spark: SharedSpark, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    # A process has one session, and here it is one of the cluster.
+    shared_spark.end()
     with standalone_cluster(tmp_path_factory.mktemp("cluster")) as started:
         yield started
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +32,7 @@ from tests.support.partition_maker import NOW_MS, PARTITION
 from tests.support.reader import read_partition
 from tests.support.replay import tree
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("shared_spark")]
 
 SETTINGS = {
     "cleanup.policy": "compact", "segment.bytes": "700", "tier.chunk.bytes": str(1 << 30),
@@ -43,12 +42,6 @@ SETTINGS = {
 KEYED = replace(KEYED_TOPIC, tier_chunk_bytes=1 << 30)
 
 BY_TIMESTAMP = {**SETTINGS, "compaction.strategy": "timestamp"}
-
-
-@pytest.fixture(scope="module")
-def spark_runner() -> Iterator[SparkRunner]:
-    with SparkRunner(cores=2) as started:
-        yield started
 
 
 def opened(root: Path, directory: Path, settings: dict[str, str]) -> TieredStore:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,20 +17,14 @@ from tests.support.keyed_history import CLEAN_SEGMENTS, KeyedHistory
 from tests.support.reader import read_partition
 from tests.support.store_world import StoreWorld
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("shared_spark")]
 
 CORES = 2
 
 
-@pytest.fixture(scope="module")
-def runner() -> Iterator[SparkRunner]:
-    with SparkRunner(cores=CORES) as started:
-        yield started
-
-
 @pytest.mark.parametrize("shape", list(Shape))
 def test_tasks_of_one_round_share_the_limit_on_bytes(
-    tmp_path: Path, runner: SparkRunner, monkeypatch: pytest.MonkeyPatch, shape: Shape
+    tmp_path: Path, spark_runner: SparkRunner, monkeypatch: pytest.MonkeyPatch, shape: Shape
 ) -> None:
     shares: list[int] = []
 
@@ -43,7 +36,7 @@ def test_tasks_of_one_round_share_the_limit_on_bytes(
     monkeypatch.setattr(jobs, "Worker", noting)
     history = KeyedHistory(tmp_path, url=f"file://{tmp_path / 'objects'}")
     history.write(CLEAN_SEGMENTS)
-    history.round(shape, runner)
+    history.round(shape, spark_runner)
     assert [1 if shape is Shape.PARTITION else CORES] == shares
 
 

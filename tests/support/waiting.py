@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 SECONDS_MAX = 300.0
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.05
 
 
 def _no_words() -> str:

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cost_model, growth, peers, report
+from benchmarks import cost_model, growth, peers, report, shape_model
 from benchmarks.peer_report import Taken, bars, goal_table
 from benchmarks.run import RESULTS
 
@@ -25,6 +25,7 @@ def made(results: Path = RESULTS, figure: Path = peers.FIGURE) -> dict[Path, str
         results / "latest.md": report.table(_load(results / "latest.json")) + "\n",
         results / "growth.md": growth.table(growth.points_of(grown), grown["machine"]) + "\n",
         results / "cost_model.md": cost_model.table(slopes) + "\n",
+        results / "shape_model.md": shape_model.table() + "\n",
         results / "peers.md": peers.page(taken, beside, figure),
         results / "peers_goals.md": goal_table(taken, beside) + "\n",
         figure: bars(taken),

@@ -7,7 +7,8 @@
                 ever holds all keys. No ceiling on keys; costs two shuffles.
 
 All give the same bytes. Cutting costs something, so a partition is cut only when it would keep
-others waiting, or when its key map fits no task. Source: architecture, section 4.
+others waiting, or when its key map fits no task; and where tasks share no memory, only when it is
+predicted to end sooner (:mod:`keeplast.cleaner.stage_costs`). Source: architecture, section 4.
 """
 
 from __future__ import annotations
@@ -16,6 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keeplast.cleaner.plan import RoundPlan, plan_groups
+from keeplast.cleaner.stage_costs import (
+    StageCounts,
+    StageSeconds,
+    index_seconds,
+    predict_seconds,
+    rewrite_seconds,
+)
 from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
 
@@ -50,18 +58,25 @@ holds several copies of what it collects and sends."""
 SMALLEST_CUT_BYTES = 64 << 20
 """Below this the stages cost more than their parallelism brings."""
 
+WORTH_CUTTING = 0.9
+SECONDS_WORTH_CUTTING = 1.0
+"""A partition is cut for its time alone only when less than this share of one task's remains, and
+that many seconds are gained: predictions are no better than that."""
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """What is known of a round before it runs.
 
     ``rows`` is how many records its segments may hold and ``dirty_keys`` how many distinct keys
-    its dirty section may; both are estimates and may be None.
+    its dirty section may; both are estimates and may be None. ``seconds`` is what its passes take
+    one core, None when nobody has looked: then the records are taken to be plain.
     """
 
     plan: RoundPlan
     rows: int | None = None
     dirty_keys: int | None = None
+    seconds: StageSeconds | None = None
 
     @classmethod
     def at_most(cls, plan: RoundPlan) -> Workload:
@@ -86,9 +101,38 @@ class Workload:
     @property
     def cost_bytes(self) -> int:
         """Return the bytes that both passes read."""
+        return self.read_bytes + self.dirty_bytes
+
+    @property
+    def read_bytes(self) -> int:
+        """Return the bytes that the second pass reads."""
         plan = self.plan
-        below = sum(s.size_bytes for s in plan.segments if s.base_offset < plan.bound)
-        return below + sum(s.size_bytes for s in plan.dirty_segments())
+        return sum(s.size_bytes for s in plan.segments if s.base_offset < plan.bound)
+
+    @property
+    def dirty_bytes(self) -> int:
+        """Return the bytes that the first pass reads."""
+        return sum(s.size_bytes for s in self.plan.dirty_segments())
+
+    def counts(self) -> StageCounts:
+        """Return what its stages are made of; nothing is known to be superseded without a look."""
+        plan, size, dirty = self.plan, self.read_bytes, self.dirty_bytes
+        rows = plan.bound - plan.segments[0].base_offset if self.rows is None else self.rows
+        dirty_rows = round(rows * dirty / max(size, 1))
+        keys = dirty_rows if self.dirty_keys is None else min(self.dirty_keys, dirty_rows)
+        seconds = self.seconds
+        if seconds is None:
+            seconds = StageSeconds(
+                index_seconds(dirty, dirty_rows, keys), rewrite_seconds(size, rows, 0)
+            )
+        slot_bytes = plan.topic.strategy.slot_bytes
+        below = [s.size_bytes for s in plan.segments if s.base_offset < plan.bound]
+        return StageCounts(
+            seconds, rows, dirty_rows, keys,
+            row_bytes=slot_bytes, map_bytes=key_map_bytes(plan, keys),
+            dirty_segments=len(plan.dirty_segments()), groups=len(plan_groups(plan, plan.bound)),
+            largest_part=max(below) / max(size, 1),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +141,12 @@ class Ground:
 
     ``slots`` tasks run at once. ``task_memory_bytes`` is what one of them may hold beside its
     windows and buffers; None where all share one memory, so that nothing is gained by buckets.
+    ``is_cold`` where they are to be processes that nobody has started yet.
     """
 
     slots: int
     task_memory_bytes: int | None
+    is_cold: bool = False
 
     def has_room_for(self, workload: Workload) -> bool:
         """Say whether one task can hold the key map; False also when nobody knows."""
@@ -110,6 +156,16 @@ class Ground:
         return needed is not None and needed <= self.task_memory_bytes
 
 
+def may_be_cut(workload: Workload, share: int, ground: Ground) -> bool:
+    """Say whether one task of the round would keep others waiting, where there are any."""
+    return _why_whole(workload, share, ground) is None
+
+
+def share_of(workloads: Sequence[Workload], slots: int) -> int:
+    """Return the bytes of a call that each of so many slots has to read."""
+    return sum(workload.cost_bytes for workload in workloads) // max(slots, 1)
+
+
 def choose_shapes(
     workloads: Sequence[Workload], ground: Ground, *, asked: Shape | None = None
 ) -> tuple[ShapeChoice, ...]:
@@ -117,8 +173,7 @@ def choose_shapes(
 
     ``asked`` overrides where nothing stands against it.
     """
-    total = sum(workload.cost_bytes for workload in workloads)
-    share = total // max(ground.slots, 1)
+    share = share_of(workloads, ground.slots)
     return tuple(_choose(workload, share, ground, asked) for workload in workloads)
 
 
@@ -137,21 +192,51 @@ def _choose(workload: Workload, share: int, ground: Ground, asked: Shape | None)
         about = "unknown size" if workload.map_bytes is None else f"~{in_mib(workload.map_bytes)}"
         why = f"a key map of {about} does not fit a task of {in_mib(ground.task_memory_bytes or 0)}"
         return ShapeChoice(Shape.BUCKET, buckets, why)
-    groups = plan_groups(plan, plan.bound)
+    whole = _why_whole(workload, share, ground)
+    if whole is not None:
+        return ShapeChoice(Shape.PARTITION, why=whole)
+    if ground.task_memory_bytes is None:
+        groups = plan_groups(plan, plan.bound)
+        parts = len(groups[0].sources)
+        told = f"{len(groups)} groups" if len(groups) > 1 else f"{parts} segments of one group"
+        return ShapeChoice(Shape.BROADCAST, why=f"too large for one task, in {told}")
+    tasks = max(2, workload.cost_bytes // max(share, 1))
+    return _quickest(workload, ground, min(tasks, ground.slots), buckets)
+
+
+def _why_whole(workload: Workload, share: int, ground: Ground) -> str | None:
+    """Return why a round is one task whatever it takes, None when it may be cut."""
     if ground.slots == 1:
-        return ShapeChoice(Shape.PARTITION, why="one task at a time")
+        return "one task at a time"
+    groups = plan_groups(workload.plan, workload.plan.bound)
     # What shares memory shares a group by its sources, too.
     shared = groups if ground.task_memory_bytes is not None else groups[0].sources
     if len(groups) == 1 and len(shared) == 1:
-        return ShapeChoice(Shape.PARTITION, why="one group, so there is nothing to share out")
+        return "one group, so there is nothing to share out"
     cost = workload.cost_bytes
     if cost < SMALLEST_CUT_BYTES or cost <= share:
-        return ShapeChoice(Shape.PARTITION, why="small enough for one task")
-    if ground.task_memory_bytes is not None and (workload.map_bytes or 0) > SENT_MAP_BYTES_MAX:
-        why = f"too large for one task; ~{in_mib(workload.map_bytes or 0)} of keys"
-        return ShapeChoice(Shape.BUCKET, min(max(buckets, ground.slots), BUCKETS_MAX), why)
-    parts = f"{len(groups)} groups" if len(groups) > 1 else f"{len(shared)} segments of one group"
-    return ShapeChoice(Shape.BROADCAST, why=f"too large for one task, in {parts}")
+        return "small enough for one task"
+    return None
+
+
+def _quickest(workload: Workload, ground: Ground, tasks: int, buckets: int) -> ShapeChoice:
+    """Choose by predicted seconds, with so many tasks at once; one task unless it pays to cut."""
+    counts = workload.counts()
+    buckets = min(max(buckets, tasks), BUCKETS_MAX)
+    can_be_sent = counts.map_bytes <= SENT_MAP_BYTES_MAX
+    seconds = {
+        shape: predict_seconds(shape, counts, tasks=tasks, buckets=buckets, is_cold=ground.is_cold)
+        for shape in Shape
+        if can_be_sent or shape is not Shape.BROADCAST
+    }
+    whole = seconds.pop(Shape.PARTITION)
+    cut = min(seconds, key=lambda shape: seconds[shape])
+    told = f"one task takes ~{whole:.1f} s, {cut} ~{seconds[cut]:.1f} s by {tasks} tasks at once"
+    if not can_be_sent:
+        told += f"; ~{in_mib(counts.map_bytes)} of keys are too many to send to every task"
+    if seconds[cut] > min(WORTH_CUTTING * whole, whole - SECONDS_WORTH_CUTTING):
+        return ShapeChoice(Shape.PARTITION, why=told)
+    return ShapeChoice(cut, buckets if cut is Shape.BUCKET else 0, told)
 
 
 def key_map_bytes(plan: RoundPlan, keys: int) -> int:

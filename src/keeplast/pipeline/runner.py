@@ -44,6 +44,7 @@ class SparkRunner:
         self._master = master
         self._cores = cores
         self._spark: SparkSession | None = None
+        self._has_run = False
         self._probed: set[Path] = set()
         self._written: dict[str, PartitionTask] = {}
 
@@ -58,6 +59,11 @@ class SparkRunner:
     def shares_memory(self) -> bool:
         """Return False: every task is a process."""
         return False
+
+    @property
+    def is_cold(self) -> bool:
+        """Say whether this runner has run no job in its session."""
+        return not self._has_run
 
     @property
     def _session(self) -> SparkSession:
@@ -106,6 +112,7 @@ class SparkRunner:
         context = self._session.sparkContext
         try:
             yield from Jobs(context, tasks, self.slots, progressed).all(tasks)
+            self._has_run = True
         except DRIVER_GONE as error:
             raise job_failed(error) from error
 

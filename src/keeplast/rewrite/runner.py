@@ -21,13 +21,21 @@ class Runner(Protocol):
     @property
     def slots(self) -> int:
         """Return how many tasks run at once; memory is shared out by it."""
+        ...
 
     @property
     def shares_memory(self) -> bool:
         """Say whether all tasks share one memory, so that a key map is made once for all."""
+        ...
+
+    @property
+    def is_cold(self) -> bool:
+        """Say whether workers are processes that have done nothing yet: then stages cost more."""
+        ...
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
         """Yield one result a task, as they end; ``progressed`` hears bytes read meanwhile."""
+        ...
 
     def __enter__(self) -> Runner: ...
 

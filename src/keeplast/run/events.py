@@ -17,15 +17,19 @@ class Events(Protocol):
 
     def planned(self, total_bytes: int) -> None:
         """Say that ``total_bytes`` more will be read by what was just planned."""
+        ...
 
     def progressed(self, read_bytes: int) -> None:
         """Say that ``read_bytes`` more were read."""
+        ...
 
     def finished(self, partition: TopicPartition, report: RoundReport) -> None:
         """Say that a round of ``partition`` ended, well or not."""
+        ...
 
     def warned(self, message: str) -> None:
         """Say something the user should know that is not an error."""
+        ...
 
 
 class NoEvents:

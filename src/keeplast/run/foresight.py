@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from keeplast.cleaner.plan import find_chunk_end
-from keeplast.cleaner.shapes import WHOLE, Ground, Workload, choose_shapes
+from keeplast.cleaner.shapes import (
+    WHOLE,
+    Ground,
+    Workload,
+    choose_shapes,
+    may_be_cut,
+    share_of,
+)
+from keeplast.cleaner.stage_costs import StageSeconds
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError
 from keeplast.log.files import FileSystem
@@ -29,8 +37,19 @@ def cut(
     rounds: Sequence[Round], request: CleanRequest, runner: Runner, files: FileSystem, clock: Clock
 ) -> None:
     """Decide for every round of a call how its work is cut, and what memory a task of it has."""
-    ground = Ground(runner.slots, None if runner.shares_memory else request.task_memory_bytes)
-    workloads = [_workload(round_, ground, files, clock) for round_ in rounds]
+    ground = Ground(
+        runner.slots,
+        None if runner.shares_memory else request.task_memory_bytes,
+        is_cold=runner.is_cold,
+    )
+    bounds = [Workload.at_most(round_.plan) for round_ in rounds]
+    share = share_of(bounds, ground.slots)
+    workloads = [
+        _look_at(round_, bound, ground, files, clock)
+        if _depends_on_keys(bound, share, ground, request.shape)
+        else bound
+        for round_, bound in zip(rounds, bounds, strict=True)
+    ]
     choices = choose_shapes(workloads, ground, asked=request.shape)
     for round_, choice in zip(rounds, choices, strict=True):
         round_.memory_bytes = max(request.memory_bytes // runner.slots, MEMORY_BYTES_MIN)
@@ -64,18 +83,31 @@ def foreseen(round_: Round, request: CleanRequest, files: FileSystem, clock: Clo
     return with_shape(round_, planned_report(survey, plan, disk_bytes, estimate, damage))
 
 
-def _workload(round_: Round, ground: Ground, files: FileSystem, clock: Clock) -> Workload:
-    """Return a round as the planner sees it; a sample is read where keys may be too many."""
-    workload = Workload.at_most(round_.plan)
-    if ground.has_room_for(workload) or round_.survey.sample is None:
-        return workload
+def _depends_on_keys(bound: Workload, share: int, ground: Ground, asked: Shape | None) -> bool:
+    """Say whether the choice for a round takes more than what its sizes and offsets allow."""
+    if not ground.has_room_for(bound):
+        return True
+    is_free = ground.task_memory_bytes is not None and bound.plan.key_capacity is None
+    return asked is None and is_free and may_be_cut(bound, share, ground)
+
+
+def _look_at(
+    round_: Round, bound: Workload, ground: Ground, files: FileSystem, clock: Clock
+) -> Workload:
+    """Return a round as a sample shows it, or ``bound`` where there is none that tells."""
+    if round_.survey.sample is None:
+        return bound
     try:
         estimate = _estimate(round_, round_.survey.sample, files, clock)
     except (CompactionError, OSError, MemoryError):
-        return workload  # what is damaged will be said by the pass that meets it
+        return bound  # what is damaged will be said by the pass that meets it
     if estimate is None:
-        return workload
-    return Workload(round_.plan, estimate.messages_read, estimate.distinct_keys)
+        return bound
+    seconds = StageSeconds(estimate.index_seconds, estimate.seconds - estimate.index_seconds)
+    keys = estimate.distinct_keys
+    if keys is None and ground.has_room_for(bound):
+        keys = bound.dirty_keys
+    return Workload(round_.plan, estimate.messages_read, keys, seconds)
 
 
 def _estimate(

@@ -66,9 +66,11 @@ class LocalJob(Protocol):
 
     def next(self) -> Work | None:
         """Return a call that may run now, None while there is none."""
+        ...
 
     def result(self) -> TaskResult:
         """Return what the task gave, or raise what it raised."""
+        ...
 
 
 class WaveJob:

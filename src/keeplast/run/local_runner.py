@@ -59,6 +59,11 @@ class LocalRunner:
         """Return True: a key map is made once for all threads."""
         return True
 
+    @property
+    def is_cold(self) -> bool:
+        """Return False: threads are there at once."""
+        return False
+
     def __enter__(self) -> LocalRunner:
         self._pool = ThreadPoolExecutor(self._slots, "keeplast")
         return self

@@ -14,7 +14,9 @@ A sample that meets damage gives no estimate: a plan is no check, and ``--exact`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +24,16 @@ from numpy.typing import NDArray
 from keeplast.cleaner.distinct import DistinctKeys, fit_distinct
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.shapes import key_map_bytes
+from keeplast.cleaner.stage_costs import (
+    PACK_SECONDS_A_BYTE,
+    UNPACK_SECONDS_A_BYTE,
+    index_seconds,
+    rewrite_seconds,
+)
 from keeplast.columns import batch_table as t
 from keeplast.model.strategy import Strategy
 from keeplast.survey.report import Estimate
 from keeplast.survey.sample import Sample, SectionSample
-
-BYTES_PER_SECOND = 1 << 30
-RECORDS_PER_SECOND = 8_000_000
-UNPACKED_BYTES_PER_SECOND = 200 << 20
-"""Rough rates of one core: bytes and records of both passes together, and bytes that have to be
-decompressed, with packing again what stays; gzip takes some four times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +71,22 @@ class _Section:
         return max(self.records - gone, 0)
 
     @property
+    def share_kept(self) -> float:
+        """Return which share of the records in batches of data stays."""
+        kept = self.records_kept / self.scale - self.sample.control
+        return min(max(kept / max(self.sample.records, 1), 0), 1)
+
+    def codec_seconds(self, seconds_a_byte: Sequence[float]) -> float:
+        """Return what all that is compressed takes at so much a byte, by codec."""
+        unpacked = self.sample.unpacked_bytes.tolist()
+        return float(self.scale * sum(map(mul, unpacked, seconds_a_byte)))
+
+    @property
     def bytes_kept(self) -> float:
         """Return the bytes that stay: a batch keeps its header while any of its records stays."""
-        sample = self.sample
+        sample, share = self.sample, self.share_kept
         batches = sample.batches
         sizes, counts = batches[:, 0].astype(float), batches[:, 1].astype(float)
-        kept = self.records_kept / self.scale - sample.control
-        share = min(max(kept / max(sample.records, 1), 0), 1)
         headers = np.minimum(sizes, t.HEADER_BYTES)
         # A batch of one record goes with it; one of many all but never goes as a whole.
         lasting = headers * (1 - (1 - share) ** counts)
@@ -188,26 +199,35 @@ def _estimate(
         # The clean section is read once more, because a clean record can win.
         indexed_bytes += clean.sample.size_bytes
         ranked_records += clean.records
-    unpacked = sum(part.sample.unpacked_bytes * part.scale for part in both)
-    seconds = (bytes_read + indexed_bytes) / BYTES_PER_SECOND
-    seconds += (records + ranked_records) / RECORDS_PER_SECOND
-    seconds += unpacked / UNPACKED_BYTES_PER_SECOND
+    bytes_written = sum(part.bytes_kept for part in both)
+    superseded = sum(part.superseded for part in both)
+    unpacking = [part.codec_seconds(UNPACK_SECONDS_A_BYTE) for part in both]
+    indexing = index_seconds(indexed_bytes, ranked_records, distinct)
+    indexing += unpacking[1] * indexed / read
+    if plan.topic.strategy is not Strategy.OFFSET:
+        indexing += unpacking[0]
+    # A segment of which nothing goes is left alone.
+    rewriting = rewrite_seconds(bytes_read, records, bytes_written if superseded else 0)
+    rewriting += sum(unpacking)
+    if superseded:
+        rewriting += sum(p.share_kept * p.codec_seconds(PACK_SECONDS_A_BYTE) for p in both)
     return Estimate(
         sampled_bytes=sum(part.sample.read_bytes for part in both),
         sampled_records=sum(part.sample.records for part in both),
         messages_read=round(records),
         messages_written=round(sum(part.records_kept for part in both)),
         bytes_read=round(bytes_read),
-        bytes_written=round(sum(part.bytes_kept for part in both)),
+        bytes_written=round(bytes_written),
         tombstones_read=round(sum(part.sample.tombstones * part.scale for part in both)),
         tombstones_written=round(sum(part.tombstones_kept for part in both)),
-        superseded_records=round(sum(part.superseded for part in both)),
+        superseded_records=round(superseded),
         tombstone_records=round(sum(part.expired for part in both)),
         aborted_records=round(sum(part.sample.aborted * part.scale for part in both)),
         keyless_records=round(sum(part.sample.keyless * part.scale for part in both)),
         distinct_keys=round(distinct),
         key_map_bytes=key_map_bytes(plan, round(distinct)),
-        seconds=round(seconds, 3),
+        index_seconds=round(indexing, 3),
+        seconds=round(indexing + rewriting, 3),
     )
 
 

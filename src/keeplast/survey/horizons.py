@@ -82,6 +82,7 @@ class ExpiredBook(Protocol):
 
     def expired(self, path: Path, segments: Sequence[SegmentFiles], now_ms: int) -> Expired:
         """Return what a round at ``now_ms`` could remove from ``segments``."""
+        ...
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ class Estimate:
 
     Names are those of :class:`Stats` and :class:`Reasons`. None where the sample was too small to
     say anything. ``key_map_bytes`` is the memory that the key map takes, ``seconds`` the time on
-    one core, without waiting for the disk.
+    one core, without waiting for the disk; ``index_seconds`` of them are the first pass.
     """
 
     sampled_bytes: int
@@ -41,6 +41,7 @@ class Estimate:
     keyless_records: int
     distinct_keys: int | None
     key_map_bytes: int | None
+    index_seconds: float
     seconds: float
 
 

@@ -36,6 +36,7 @@ PIECES_MAX = 8
 BYTES_MAX = 16 << 20
 ROWS_MAX = 1 << 19
 SECONDS_MAX = 0.3
+CODECS = t.CODEC_MASK + 1
 GOLDEN = 0.6180339887498949
 """Multiples of this, less their whole part, are spread evenly however many are taken."""
 
@@ -156,7 +157,7 @@ class SectionSample:
 
     ``keys`` has a row for each record with a key: half of its hash, and its window. ``batches`` has
     a row for each batch with records: its bytes and its records. ``unpacked_bytes`` is what
-    compressed and old-format batches hold.
+    compressed and old-format batches hold, by codec.
     """
 
     size_bytes: int
@@ -168,7 +169,7 @@ class SectionSample:
     aborted: int = 0
     aborted_bytes: int = 0
     control: int = 0
-    unpacked_bytes: int = 0
+    unpacked_bytes: NDArray[np.float64] = field(default_factory=lambda: np.zeros(CODECS))
     key_parts: list[NDArray[np.uint64]] = field(default_factory=list)
     batch_parts: list[NDArray[np.int64]] = field(default_factory=list)
 
@@ -317,8 +318,10 @@ class _Sampling:
         section.expired += int((is_tombstone & np.repeat(is_expired, counts)).sum())
         section.keyless += int((~has_key).sum())
         unpacked = batches[batches[:, t.PAYLOAD_IN] == 1]
-        section.unpacked_bytes += int(
-            (unpacked[:, t.PAYLOAD_END] - unpacked[:, t.PAYLOAD_START]).sum()
+        section.unpacked_bytes += np.bincount(
+            unpacked[:, t.ATTRIBUTES] & t.CODEC_MASK,
+            weights=unpacked[:, t.PAYLOAD_END] - unpacked[:, t.PAYLOAD_START],
+            minlength=CODECS,
         )
         keys = np.empty((int(has_key.sum()), 2), np.uint64)
         keys[:, 0] = w.hashes[: part.rows, 0][has_key]

@@ -17,6 +17,12 @@ from keeplast.cleaner.shapes import (
     choose_shapes,
     key_map_bytes,
 )
+from keeplast.cleaner.stage_costs import (
+    StageSeconds,
+    index_seconds,
+    predict_seconds,
+    rewrite_seconds,
+)
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.shape import Shape
@@ -86,15 +92,98 @@ def test_a_key_map_that_fits_no_task_needs_buckets_however_small_the_share() -> 
     assert [Shape.BROADCAST] == shapes([many_keys], THREADS)
 
 
-def test_a_key_map_that_is_too_large_to_be_sent_to_everybody_goes_to_buckets() -> None:
+def test_a_key_map_that_is_too_large_to_be_sent_to_everybody_does_not_travel() -> None:
     bytes_per_key = key_map_bytes(GIANT.plan, 1)
+    heavy = replace(GIANT, seconds=StageSeconds(100.0, 100.0))
     fits, does_not = (
-        replace(GIANT, dirty_keys=SENT_MAP_BYTES_MAX // bytes_per_key + more) for more in (0, 1)
+        replace(heavy, dirty_keys=SENT_MAP_BYTES_MAX // bytes_per_key + more) for more in (0, 1)
     )
     assert [Shape.BROADCAST] == shapes([fits], CLUSTER)
     (choice,) = choose_shapes([does_not], CLUSTER)
     assert (Shape.BUCKET, CLUSTER.slots) == (choice.shape, choice.buckets)
+    assert "too many to send" in choice.why
     assert [Shape.BROADCAST] == shapes([does_not], THREADS)
+
+
+def one_partition(size_gib: float, *, records_per_key: int = 9) -> Workload:
+    """Return a log of 100 B values, as a sample shows it, in segments of 1 GiB or in eight."""
+    size = int(size_gib * GIB)
+    segments = max(8, round(size_gib))
+    rows = size // 122
+    keys = rows // records_per_key
+    seconds = StageSeconds(
+        index_seconds(size, rows, keys), rewrite_seconds(size, rows, size / records_per_key)
+    )
+    return Workload(plan(segments, size // segments), rows, keys, seconds)
+
+
+@pytest.mark.parametrize(
+    ("size_gib", "slots", "shape"),
+    [
+        (1, 2, Shape.PARTITION),
+        (1, 16, Shape.PARTITION),
+        (1, 256, Shape.PARTITION),
+        (100, 2, Shape.PARTITION),
+        (100, 16, Shape.BUCKET),
+        (100, 64, Shape.BUCKET),
+        (100, 256, Shape.BUCKET),
+        (1024, 2, Shape.PARTITION),
+        (1024, 16, Shape.BUCKET),
+        (1024, 64, Shape.BUCKET),
+        (1024, 256, Shape.BUCKET),
+    ],
+)
+def test_one_large_partition_is_cut_from_the_cores_on_where_that_is_quicker(
+    size_gib: float, slots: int, shape: Shape
+) -> None:
+    (choice,) = choose_shapes([one_partition(size_gib)], Ground(slots, 1 << 50))
+    assert shape is choice.shape, choice.why
+
+
+def test_few_keys_are_sent_to_everybody_from_two_cores_on() -> None:
+    few = one_partition(10, records_per_key=1000)
+    assert [Shape.BROADCAST] == shapes([few], Ground(2, GIB))
+    assert [Shape.BROADCAST] == shapes([few], Ground(8, GIB))
+
+
+def test_what_a_codec_takes_is_worth_sharing_out_sooner() -> None:
+    plain = one_partition(1)
+    zstd = replace(plain, seconds=StageSeconds(8.0, 17.0))
+    assert [Shape.PARTITION] == shapes([plain], Ground(2, GIB))
+    assert [Shape.BROADCAST] == shapes([zstd], Ground(2, GIB))
+
+
+def test_a_session_that_nobody_has_used_yet_cuts_less() -> None:
+    log = replace(one_partition(1, records_per_key=1000), seconds=StageSeconds(2.0, 2.0))
+    warm = Ground(2, GIB)
+    assert [Shape.BROADCAST] == shapes([log], warm)
+    assert [Shape.PARTITION] == shapes([log], replace(warm, is_cold=True))
+
+
+def test_memory_cuts_whatever_the_time_says() -> None:
+    assert [Shape.BUCKET] == shapes([one_partition(100)], Ground(2, GIB))
+
+
+@pytest.mark.parametrize("slots", [2, 16, 64, 256])
+@pytest.mark.parametrize("size_gib", [1, 100, 1024])
+def test_nothing_is_chosen_that_is_predicted_to_take_longer_than_one_task(
+    size_gib: float, slots: int
+) -> None:
+    workload = one_partition(size_gib)
+    (choice,) = choose_shapes([workload], Ground(slots, 1 << 50))
+    counts = workload.counts()
+    chosen, whole = (
+        predict_seconds(shape, counts, tasks=slots, buckets=max(slots, choice.buckets))
+        for shape in (choice.shape, Shape.PARTITION)
+    )
+    assert chosen <= whole
+
+
+def test_partitions_that_are_cut_share_the_slots() -> None:
+    two = [one_partition(100), one_partition(100)]
+    (first, second) = choose_shapes(two, Ground(64, 1 << 50))
+    assert "by 32 tasks at once" in first.why
+    assert first == second
 
 
 @pytest.mark.parametrize("asked", [None, *Shape])

@@ -172,6 +172,7 @@ ESTIMATED = replace(
         keyless_records=0,
         distinct_keys=700,
         key_map_bytes=25_200,
+        index_seconds=0.2,
         seconds=0.5,
     ),
 )

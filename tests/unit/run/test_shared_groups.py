@@ -64,6 +64,7 @@ class OneThread:
 
     slots = 2
     shares_memory = True
+    is_cold = False
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
         bench = Workbench(self._files, SystemClock())

@@ -128,6 +128,7 @@ class FailingRunner:
         self._inner = LocalRunner(cores=1, files=files)
         self._left = number
         self.slots, self.shares_memory = self._inner.slots, self._inner.shares_memory
+        self.is_cold = self._inner.is_cold
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
         for result in self._inner.run(tasks, progressed):

@@ -11,6 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from keeplast.cleaner.shapes import MAP_BYTES_PER_SLOT_BYTE
+from keeplast.cleaner.stage_costs import (
+    PACK_SECONDS_A_BYTE,
+    UNPACK_SECONDS_A_BYTE,
+    index_seconds,
+    rewrite_seconds,
+)
 from keeplast.clock import SystemClock
 from keeplast.format.batch import encode_batch
 from keeplast.format.compression import Codec
@@ -44,6 +50,8 @@ RECORDS = 120_000
 BATCH_RECORDS = 20
 SEGMENTS = 4
 VALUE = bytes(280)
+RECORD_BYTES = 299
+"""With its key and lengths, before it is compressed."""
 OTHER_BYTES_MAX = 1 << 20
 """Indexes of a log of these tests, read whole, and what else a survey reads."""
 
@@ -342,3 +350,27 @@ def test_document_tells_estimates_from_counts(tmp_path: Path) -> None:
     counted = encode(last_round(coordinator().plan(request, exact=True)))
     assert (None, None) == (counted["estimate"], counted["disk_bytes"])
     assert 1 == counted["stats"]["messages_read"]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD])
+def test_seconds_follow_from_what_the_passes_read_and_write(codec: Codec, tmp_path: Path) -> None:
+    keys = np.random.default_rng(7).integers(0, 30_000, RECORDS)
+    request = clean_request(write_keys(tmp_path, keys, codec=codec))
+    estimate = estimate_of(request)
+    stats, _ = truth_of(request)
+    payload = RECORDS * RECORD_BYTES if codec else 0
+    kept = payload * stats.messages_written / stats.messages_read
+    indexing = index_seconds(stats.bytes_read, stats.messages_read, stats.distinct_keys)
+    indexing += payload * UNPACK_SECONDS_A_BYTE[codec]
+    whole = indexing + payload * UNPACK_SECONDS_A_BYTE[codec] + kept * PACK_SECONDS_A_BYTE[codec]
+    whole += rewrite_seconds(stats.bytes_read, stats.messages_read, stats.bytes_written)
+    assert_near(indexing, estimate.index_seconds, 1.25)
+    assert_near(whole, estimate.seconds, 1.25)
+
+
+def test_nothing_is_written_or_packed_again_where_nothing_goes(tmp_path: Path) -> None:
+    once = clean_request(write_keys(tmp_path / "once", np.arange(RECORDS // 4), codec=Codec.ZSTD))
+    twice = np.arange(RECORDS // 4) % 1000
+    again = clean_request(write_keys(tmp_path / "again", twice, codec=Codec.ZSTD))
+    one, other = estimate_of(once), estimate_of(again)
+    assert one.seconds - one.index_seconds < other.seconds - other.index_seconds

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from keeplast.cli.main import app
 from keeplast.errors import UnavailableError
 from keeplast.pipeline import export_plan
-from keeplast.pipeline.jobs import TaskNews
 from keeplast.pipeline.state_job import show_states
+from keeplast.pipeline.task_news import TaskNews
 from keeplast.read.log_state import Winners
 from keeplast.read.state_parts import StatePart
 from keeplast.rewrite.runner import Progressed
@@ -36,8 +36,8 @@ class LosingTold(TaskNews):
     segment: Path
     jobs = 0
 
-    def during(self, act: Callable[[], list[R]]) -> list[R]:
-        done = super().during(act)
+    def during(self, act: Callable[[], list[R]], told: str) -> list[R]:
+        done = super().during(act, told)
         self.jobs += 1
         if self.jobs == 1:
             damaged = bytearray(self.segment.read_bytes())

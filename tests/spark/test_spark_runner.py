@@ -138,7 +138,7 @@ def test_missing_java_names_the_package_and_the_way_without(
     done = run_clean(directory, JAVA_HOME=str(tmp_path / "nowhere"))
     assert 4 == done.returncode
     assert "openjdk-17-jre-headless" in done.stderr
-    assert "--runner local" in done.stderr
+    assert "leave --runner spark and --master out" in done.stderr
     assert before == tree(directory)
 
 

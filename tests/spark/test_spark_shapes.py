@@ -11,23 +11,32 @@ import pytest
 from pyspark import SparkContext
 
 from keeplast.cleaner.shapes import ShapeChoice
+from keeplast.cleaner.transactions import TransactionState
 from keeplast.clock import SystemClock
+from keeplast.columns.winners import KeyMap
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
-from keeplast.pipeline.jobs import packed
+from keeplast.pipeline.jobs import packed, runs_of
 from keeplast.pipeline.runner import SparkRunner
 from keeplast.rewrite.runner import Progressed, Runner
 from keeplast.rewrite.stats import Stats
 from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.rewrite.units import Extent, IndexUnit
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
 from tests.support.cleanings import OF_THE_SHAPE, Retell, Retold, nothing_tells
 from tests.support.mixed_log import write_mixed_log
-from tests.support.partition_maker import SMALL_SEGMENTS, clean_request, last_round
+from tests.support.partition_maker import (
+    SMALL_SEGMENTS,
+    clean_request,
+    last_round,
+    one,
+    write_partition,
+)
 from tests.support.replay import tree
 
 pytestmark = pytest.mark.spark
@@ -81,6 +90,7 @@ class OneCut:
 
     slots = 2
     shares_memory = False
+    is_cold = False
 
     def __init__(self, runner: SparkRunner) -> None:
         self._runner = runner
@@ -128,3 +138,67 @@ def test_items_are_packed_to_about_the_same_cost_the_greatest_first() -> None:
     costs = [1, 9, 2, 8, 3, 7, 4, 6]
     packs = packed(costs, lambda cost: cost, 4)
     assert [[9, 1], [8, 2], [7, 3], [6, 4]] == packs
+
+
+def write_plain_log(root: Path) -> Path:
+    """Write a log without transactions, in segments that stay groups of their own."""
+    segments = {
+        first: b"".join(one(first + i, b"%d" % (i * first % 7)) for i in range(10))
+        for first in range(0, 60, 10)
+    }
+    return write_partition(root, {**segments, 60: one(60, b"k")})
+
+
+def test_notes_are_enough_where_all_is_dirty_and_nothing_aborted(
+    runner: SparkRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[object] = []
+    send = SparkContext.broadcast
+
+    def noted(context: SparkContext, value: object) -> object:
+        sent.append(value)
+        return send(context, value)
+
+    monkeypatch.setattr(SparkContext, "broadcast", noted)
+    for first_dirty, maps in ((0, 0), (20, 1)):
+        whole = write_plain_log(tmp_path / f"whole-{first_dirty}")
+        staged = shutil.copytree(whole.parent, tmp_path / f"staged-{first_dirty}") / whole.name
+        with LocalRunner(cores=1) as local:
+            expected = cleaned(local, whole, SMALL_SEGMENTS, first_dirty)
+        sent.clear()
+        reshaped = Retold(runner, ShapeChoice(Shape.BROADCAST), as_surveyed)
+        actual = cleaned(reshaped, staged, SMALL_SEGMENTS, first_dirty)
+        assert maps == sum(isinstance(value, KeyMap) for value in sent)
+        assert tree(whole) == tree(staged)
+        cut = dict.fromkeys(OF_THE_SHAPE, 0)
+        assert replace(expected, **cut) == replace(actual, **cut)
+        assert 0 < actual.messages_written < actual.messages_read
+
+
+def test_spark_shows_what_a_job_does_and_of_which_partition(
+    runner: SparkRunner, tmp_path: Path
+) -> None:
+    directory = write_plain_log(tmp_path)
+    cleaned(Retold(runner, ShapeChoice(Shape.BROADCAST), as_surveyed), directory, SMALL_SEGMENTS, 0)
+    context = SparkContext.getOrCreate()
+    jobs = context._jsc.sc().statusStore().jobsList(None)
+    told = [jobs.apply(number).description() for number in range(jobs.size())]
+    shown = {each.get() for each in told if each.isDefined()}
+    assert {f"keeplast: {act} {directory.name}" for act in ("index", "rewrite")} <= shown
+
+
+def test_units_of_a_round_run_together_in_their_order() -> None:
+    def unit(number: int, base: int) -> IndexUnit:
+        return IndexUnit(number, Extent(base, 0, 10), TransactionState((), base), False)
+
+    units = [unit(0, base) for base in range(4)] + [unit(1, base) for base in range(2)]
+    for runs, expected in (
+        (1, [4, 2]),
+        (2, [3, 1, 2]),
+        (3, [2, 2, 2]),
+        (6, [1] * 6),
+        (100, [1] * 6),
+    ):
+        found = runs_of(units, runs)
+        assert expected == [len(run) for run in found]
+        assert units == [each for run in found for each in run]

@@ -226,6 +226,11 @@ class FaultyWorker:
         self.fault.at(Stage.WHOLE, Moment.AFTER)
         return result
 
+    def index(self, task: PartitionTask, units: Sequence[IndexUnit]) -> Iterator[UnitResult]:
+        """Index some extents."""
+        stage = UNITS[IndexUnit]
+        return _past(self.fault, stage, self._telling(stage, task).index(task, units))
+
     def do(
         self, task: PartitionTask, unit: Unit, key_map: KeyMap | None, standings: Standings | None
     ) -> UnitResult:

@@ -98,7 +98,7 @@ def voice_first(args: Sequence[str]) -> list[str]:
 app = typer.Typer(
     name="keeplast",
     cls=CheckedGroup,
-    help="Log compaction for Kafka-format logs, outside the broker, on Spark or in one process.",
+    help="Log compaction for Kafka-format logs, outside the broker, on Spark.",
     no_args_is_help=True,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
@@ -142,7 +142,7 @@ def _options(
         ),
     ] = None,
 ) -> None:
-    """Log compaction for Kafka-format logs, outside the broker, on Spark or in one process."""
+    """Log compaction for Kafka-format logs, outside the broker, on Spark."""
     if version:
         typer.echo(f"keeplast {__version__}")
         raise typer.Exit

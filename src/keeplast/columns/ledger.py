@@ -26,6 +26,22 @@ class ReasonLedger:
     first_offset: int
     standings: NDArray[np.uint8]
 
+    def part(self, first_offset: int, end_offset: int) -> ReasonLedger:
+        """Return what is noted of ``[first_offset, end_offset)``, as far as this one reaches."""
+        start = max(first_offset - self.first_offset, 0)
+        end = max(end_offset - self.first_offset, start)
+        return ReasonLedger(self.first_offset + start, self.standings[start:end])
+
+    def add(self, other: ReasonLedger) -> int:
+        """Take the notes of another ledger over; returns how many offsets both reach.
+
+        Nothing of these may have been noted before.
+        """
+        mine = self.part(other.first_offset, other.first_offset + len(other.standings))
+        theirs = other.part(mine.first_offset, mine.first_offset + len(mine.standings))
+        mine.standings[:] = theirs.standings
+        return len(theirs.standings)
+
 
 NO_LEDGER = ReasonLedger(0, np.empty(0, np.uint8))
 """Knows nothing."""

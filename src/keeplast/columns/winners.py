@@ -289,6 +289,18 @@ class KeyMap:
         for shard in range(SHARDS):
             self.put_shard(shard, block, int(starts[shard]), int(starts[shard + 1]))
 
+    def merge(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
+        """Raise keys to every row of what :meth:`to_block` of another map gave.
+
+        Its rows lie as they lay in a table. Put into one that grows meanwhile they would all fall
+        close together, and every search would be long.
+        """
+        for shard in range(SHARDS):
+            more = int(starts[shard + 1] - starts[shard]) - self._counts[shard]
+            if more > 0:
+                self._make_room(shard, more)
+        self.put(block, starts)
+
     def put_shard(self, shard: int, block: NDArray[np.uint64], first: int, last: int) -> None:
         """Raise keys to the rows ``[first, last)`` of ``block``, which are of this shard."""
         # In small steps: a step reserves a slot for each of its rows, known keys included.

@@ -7,15 +7,20 @@ further keys join.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from pyspark import RDD, Broadcast, SparkContext
 
+from keeplast.cleaner.stage_costs import NOTED_OFFSETS_MAX
+from keeplast.columns.ledger import new_ledger
 from keeplast.columns.ranks import RankedKeyMap
 from keeplast.columns.winners import KeyMap
 from keeplast.model.shape import Shape
 from keeplast.rewrite.ranking import ranking_of
+from keeplast.rewrite.stage_work import end_of
 from keeplast.rewrite.staged_round import Stage, StagedRound
+from keeplast.rewrite.standings import ledger_of, notes_of
 from keeplast.rewrite.task import PartitionTask
 from keeplast.rewrite.units import AskUnit, FilterUnit, IndexedUnit, RewriteUnit, Unit, UnitResult
 
@@ -51,7 +56,8 @@ class DrivenRound:
             Stage.INDEX, Stage.ASK, Stage.REWRITE
         )  # fmt: skip
         if not is_shuffled and self.round.stage is not Stage.FILTER:
-            yield from self.round.units()
+            for unit in self.round.units():
+                yield self._add_notes(unit) if isinstance(unit, RewriteUnit) else unit
 
     def filter_units(self) -> Iterator[FilterUnit]:
         """Yield the units that ask filters."""
@@ -79,14 +85,38 @@ class DrivenRound:
             yield from (unit for unit in self.round.units() if isinstance(unit, RewriteUnit))
 
     def take(self, result: UnitResult) -> None:
-        """Take a result; the keys of a block go into the map, and nowhere else."""
-        self.round.take(result)
-        if isinstance(result, IndexedUnit) and result.block is not None:
-            block, starts = result.block
-            if self.round.stage is Stage.RAISE and isinstance(self._key_map, RankedKeyMap):
-                self._key_map.raise_known(block, starts)
-            else:
-                self._key_map.put(block, starts)
+        """Take a result; the keys of a block and its notes go into the map, and nowhere else."""
+        if not isinstance(result, IndexedUnit) or result.block is None:
+            self.round.take(result)
+            return
+        block, starts = result.block
+        self.round.take(replace(result, block=None, notes=None))
+        if self.round.stage is Stage.RAISE and isinstance(self._key_map, RankedKeyMap):
+            self._key_map.raise_known(block, starts)
+            return
+        if result.notes is None:
+            self._key_map.forget_notes()
+        else:
+            self._noted_count += self._key_map.ledger.add(ledger_of(result.notes))
+        self._key_map.merge(block, starts)
+
+    def _add_notes(self, unit: RewriteUnit) -> RewriteUnit:
+        """Return a unit with what is noted of its records."""
+        first = unit.group.base_offset
+        end = end_of(self.task.plan, unit.group.sources[-1].base_offset)
+        notes = self._key_map.ledger.part(first, end)
+        return replace(unit, notes=notes_of(notes)) if len(notes.standings) else unit
+
+    @property
+    def _is_all_noted(self) -> bool:
+        """Say whether nothing is left to be looked up: all is dirty and noted, nothing aborted.
+
+        Where transactions abort the two passes may take other records for aborted (finding F5).
+        """
+        plan = self.task.plan
+        start = plan.segments[0].base_offset
+        is_whole = self._noted_count == plan.bound - start == len(self._key_map.ledger.standings)
+        return is_whole and plan.first_dirty <= start and not self.round.has_transactions
 
     def advance(self, context: SparkContext) -> None:
         """Go on; a map that has changed is sent to everybody."""
@@ -99,12 +129,16 @@ class DrivenRound:
             self.keys = None
         has_map = before is Stage.INDEX and not self.is_bucket and not is_void
         self.round.advance(len(self._key_map) if has_map else None)
-        if (has_map or before is Stage.RAISE) and not self.round.is_done:
+        is_wanted = before is Stage.RAISE or (has_map and not self._is_all_noted)
+        if is_wanted and not self.round.is_done:
             self.forget()
             self.sent = context.broadcast(self._key_map)
 
     def _begin_map(self) -> None:
-        self._key_map = ranking_of(self.task.plan.topic).new_map()
+        plan = self.task.plan
+        ledger = new_ledger(plan.first_dirty, plan.bound, NOTED_OFFSETS_MAX)
+        self._key_map = ranking_of(plan.topic).new_map(ledger)
+        self._noted_count = 0
 
     def forget(self) -> None:
         """Let executors drop the key map that was sent to them; nothing when none was."""

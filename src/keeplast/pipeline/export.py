@@ -91,10 +91,12 @@ class Workers(Protocol):
     @property
     def slots(self) -> int:
         """Return how many tasks run at once."""
+        ...
 
     @property
     def shares_memory(self) -> bool:
         """Say whether all tasks share one memory."""
+        ...
 
     def each(
         self,
@@ -104,6 +106,7 @@ class Workers(Protocol):
         roots: Iterable[Path] = (),
     ) -> Iterator[ExportedFile]:
         """Yield the result of every item, in any order; every host must see ``roots``."""
+        ...
 
     def latest(
         self,
@@ -113,6 +116,7 @@ class Workers(Protocol):
         roots: Iterable[Path] = (),
     ) -> Iterator[ExportedFile]:
         """Yield ``show`` of every part with its winners, in any order."""
+        ...
 
 
 class ExportEvents(Protocol):
@@ -120,12 +124,15 @@ class ExportEvents(Protocol):
 
     def noted(self, message: str) -> None:
         """Hear how the work is cut."""
+        ...
 
     def planned(self, total_bytes: int) -> None:
         """Hear how much will be read."""
+        ...
 
     def progressed(self, read_bytes: int) -> None:
         """Hear how much more was read."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,20 +10,18 @@ first is two: what is clean follows to the same places, as far as it has to be r
 from __future__ import annotations
 
 import heapq
-import secrets
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from py4j.protocol import Py4JNetworkError
 from pyspark import RDD, Broadcast, SparkContext
 
 from keeplast.clock import SystemClock
-from keeplast.errors import UnavailableError, invariant
+from keeplast.errors import invariant
 from keeplast.pipeline.driven_round import DrivenRound, Keys, in_one_shuffle
 from keeplast.pipeline.stages import Worker, own_versions
+from keeplast.pipeline.task_news import WAVES_POOL, TaskNews, describe_job
 from keeplast.rewrite.runner import Progressed
 from keeplast.rewrite.stage_work import resolve
 from keeplast.rewrite.staged_round import Stage, StagedRound
@@ -34,27 +32,34 @@ from keeplast.rewrite.units import (
     AskUnit,
     FilterUnit,
     HashChunk,
+    IndexUnit,
     KeyChunk,
+    MarkUnit,
+    RaiseUnit,
     Resolved,
+    RewriteUnit,
+    ScanUnit,
     Unit,
     UnitResult,
 )
 from keeplast.rewrite.wave import peak_rss_bytes
 
-POLL_SECONDS = 0.2
-CANCEL_SECONDS_MAX = 30
 TASKS_PER_SLOT = 4
 """Whole partitions are packed into so many Spark tasks a slot, each of about the same size."""
 
-STAGES_POOL, WAVES_POOL = "keeplast-stages", "keeplast-waves"
-POOL_PROPERTY = "spark.scheduler.pool"
-"""Pools of a fair scheduler; one that is not fair takes jobs in the order of their coming."""
+PACK_BYTES = 1 << 30
+"""Units share a Spark task of about so many bytes where every slot has one already: a task costs
+some 60 ms of a worker and of its Java process before it has read anything."""
 
-DRIVER_GONE = (Py4JNetworkError, ConnectionError)
-"""What a JVM that has died answers."""
+ACTS: Mapping[type, str] = {
+    MarkUnit: "read the markers of",
+    ScanUnit: "follow the transactions of",
+    IndexUnit: "index",
+    RaiseUnit: "rank the clean section of",
+    RewriteUnit: "rewrite",
+}
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 
 class Jobs:
@@ -100,7 +105,8 @@ class Jobs:
         def act() -> list[list[TaskResult]]:
             return self._context.parallelize(packs, len(packs)).map(work).collect()
 
-        return _Waves(self._told, act if tasks else None)
+        names = [task.plan.partition for task in tasks]
+        return _Waves(self._told, act if tasks else None, describe_job("clean", names))
 
     def _run_stages(self, tasks: Sequence[PartitionTask], waves: _Waves) -> Iterator[TaskResult]:
         """Take every round through its stages, side by side; yields waves that end meanwhile."""
@@ -135,11 +141,22 @@ class Jobs:
         units = [unit for each in rounds.values() for unit in each.units()]
         if not units:
             return
-        packs = packed(units, lambda unit: unit.cost_bytes, len(units))
+        indexing = [unit for unit in units if isinstance(unit, IndexUnit)]
+        others = [unit for unit in units if not isinstance(unit, IndexUnit)]
+        packs: list[list[Unit]] = [list[Unit](run) for run in runs_of(indexing, self._slots)]
+        cost = sum(unit.cost_bytes for unit in others)
+        if others:
+            packs += packed(
+                others, lambda unit: unit.cost_bytes, max(self._slots, cost // PACK_BYTES)
+            )
         maps = {number: each.sent for number, each in rounds.items() if each.sent is not None}
         worker = self._worker
 
         def work(pack: list[Unit]) -> list[tuple[int, UnitResult]]:
+            number = pack[0].number
+            extents = [unit for unit in pack if isinstance(unit, IndexUnit)]
+            if extents:
+                return [(number, found) for found in worker.index(known.value[number], extents)]
             return [
                 (
                     unit.number,
@@ -154,7 +171,8 @@ class Jobs:
             ]
 
         job = self._context.parallelize(packs, len(packs)).map(work)
-        for results in self._told.during(job.collect):
+        told = _describe(packs[0][0], rounds, {unit.number for unit in units})
+        for results in self._told.during(job.collect, told):
             for number, result in results:
                 rounds[number].take(result)
 
@@ -180,7 +198,8 @@ class Jobs:
 
         try:
             job = self._context.parallelize(units, len(units)).map(work)
-            for number, result in self._told.during(job.collect):
+            told = _describe("ask filters of", rounds, numbers)
+            for number, result in self._told.during(job.collect, told):
                 rounds[number].take(result)
         finally:
             hashes.unpersist()
@@ -201,7 +220,9 @@ class Jobs:
                     yield number, worker.consult(known.value[number], unit, distinct)
 
         shuffled = next(each.keys for each in rounds.values() if each.keys is not None).shuffled
-        for number, result in self._told.during(shuffled.mapPartitionsWithIndex(work).collect):
+        told = _describe("ask filters of", rounds, units)
+        job = shuffled.mapPartitionsWithIndex(work)
+        for number, result in self._told.during(job.collect, told):
             rounds[number].take(result)
 
     def _do_buckets(self, rounds: dict[int, DrivenRound], known: Broadcast[Any]) -> None:
@@ -263,7 +284,8 @@ class Jobs:
 
         pairs = self._context.parallelize(units, len(units)).flatMap(work)
         shuffled: RDD[Any] = pairs.partitionBy(places, place_number)
-        read = self._told.during(lambda: self._context.runJob(shuffled, list, [0]))
+        told = _describe("send the keys of", rounds, {unit.number for unit in units})
+        read = self._told.during(lambda: self._context.runJob(shuffled, list, [0]), told)
         for _, (number, result) in read:
             rounds[number].take(result)
         return shuffled
@@ -308,115 +330,20 @@ class Jobs:
             yield unit.number, worker.do(task, unit, None, standings)
 
         answers = shuffled.mapPartitionsWithIndex(answer).partitionBy(len(units), place_number)
-        for number, result in self._told.during(answers.mapPartitionsWithIndex(work).collect):
+        told = _describe("answer for, and rewrite,", rounds, groups)
+        job = answers.mapPartitionsWithIndex(work)
+        for number, result in self._told.during(job.collect, told):
             rounds[number].take(result)
-
-
-class TaskNews:
-    """Progress of the jobs of a call, told while the driver waits for them.
-
-    Several calls may be under way in one session: each tags its jobs, and ends only those.
-    """
-
-    def __init__(self, context: SparkContext, progressed: Progressed) -> None:
-        self._context = context
-        self._progressed = progressed
-        self._read = context.accumulator(0)
-        self._tag = f"keeplast-{secrets.token_hex(8)}"
-        self._told = 0
-
-    @property
-    def add(self) -> Callable[[int], None]:
-        """Return what tasks call with bytes that they have read."""
-        return self._read.add
-
-    def during(self, act: Callable[[], list[R]]) -> list[R]:
-        """Act in a thread, so that progress can be told meanwhile.
-
-        UnavailableError when the job fails as a whole.
-        """
-        job = self.begin(act, STAGES_POOL)
-        try:
-            return self.wait(job)
-        finally:
-            self.end(job)
-
-    def begin(self, act: Callable[[], list[R]], pool: str) -> SparkJob[R]:
-        """Act in a thread, in a pool of Spark's scheduler; :meth:`end` must follow."""
-
-        def tagged() -> list[R]:
-            self._context.addJobTag(self._tag)
-            self._context.setLocalProperty(POOL_PROPERTY, pool)
-            return act()
-
-        return SparkJob(tagged)
-
-    def wait(self, job: SparkJob[R]) -> list[R]:
-        """Return what a job gave, and tell progress until then; errors as for :meth:`during`."""
-        while True:
-            job.join(POLL_SECONDS)
-            now = int(self._read.value)
-            # Nothing new is told, too: whoever listens may want the job to end.
-            self._progressed(now - self._told)
-            self._told = now
-            if not job.is_alive:
-                return job.results()
-
-    def end(self, job: SparkJob[R]) -> None:
-        """Cancel every job of the call when this one still runs, and wait for its end."""
-        if job.is_alive:
-            self._context.cancelJobsWithTag(self._tag)
-            job.join(CANCEL_SECONDS_MAX)
-
-
-def job_failed(error: Exception) -> UnavailableError:
-    """Return what a job that failed as a whole is told as."""
-    if isinstance(error, DRIVER_GONE):
-        return UnavailableError(
-            "Spark's driver process has ended, most likely for lack of memory; give it more, as by "
-            f"SPARK_DRIVER_MEMORY=4g, or cut the work with --shape bucket. error={error}"
-        )
-    return UnavailableError(f"the Spark job failed. error={error}")
-
-
-class SparkJob(Generic[R]):
-    """A Spark job that a thread of the driver waits for."""
-
-    def __init__(self, act: Callable[[], list[R]]) -> None:
-        self._act = act
-        self._results: list[R] = []
-        self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="keeplast-spark", daemon=True)
-        self._thread.start()
-
-    @property
-    def is_alive(self) -> bool:
-        """Say whether it has not ended."""
-        return self._thread.is_alive()
-
-    def join(self, seconds: float) -> None:
-        """Wait for its end, at most so long."""
-        self._thread.join(seconds)
-
-    def results(self) -> list[R]:
-        """Return what it gave; it has ended. UnavailableError when it failed as a whole."""
-        if self._failure is not None:
-            raise job_failed(self._failure) from self._failure
-        return self._results
-
-    def _run(self) -> None:
-        try:
-            self._results = self._act()
-        except Exception as error:  # noqa: BLE001 - handed to the thread that asks for results
-            self._failure = error
 
 
 class _Waves:
     """The job of the whole partitions of a call, or none; its results are given once."""
 
-    def __init__(self, told: TaskNews, act: Callable[[], list[list[TaskResult]]] | None) -> None:
-        self._told = told
-        self._job = None if act is None else told.begin(act, WAVES_POOL)
+    def __init__(
+        self, news: TaskNews, act: Callable[[], list[list[TaskResult]]] | None, told: str
+    ) -> None:
+        self._told = news
+        self._job = None if act is None else news.begin(act, WAVES_POOL, told)
 
     @property
     def are_done(self) -> bool:
@@ -438,6 +365,11 @@ class _Waves:
             self._told.end(self._job)
 
 
+def _describe(act: str | Unit, rounds: Mapping[int, DrivenRound], numbers: Iterable[int]) -> str:
+    names = [rounds[number].task.plan.partition for number in sorted(numbers)]
+    return describe_job(act if isinstance(act, str) else ACTS[type(act)], names)
+
+
 def packed(items: Sequence[T], cost: Callable[[T], int], packs: int) -> list[list[T]]:
     """Return at most ``packs`` lists of about the same cost, the most costly first."""
     heap = [(0, number) for number in range(max(1, min(packs, len(items))))]
@@ -446,6 +378,25 @@ def packed(items: Sequence[T], cost: Callable[[T], int], packs: int) -> list[lis
         total, number = heapq.heappop(heap)
         found[number].append(item)
         heapq.heappush(heap, (total + cost(item), number))
+    return found
+
+
+def runs_of(units: Sequence[IndexUnit], runs: int) -> list[list[IndexUnit]]:
+    """Return the units of each round, in their order, as runs of about the same cost.
+
+    Each run belongs to one round; there are ``runs`` of all rounds together, or a few more.
+    """
+    share = sum(unit.cost_bytes for unit in units) / max(runs, 1)
+    found: list[list[IndexUnit]] = []
+    cost = 0.0
+    for unit in units:
+        # A unit goes where the greater part of it lies.
+        is_full = not found or cost + unit.cost_bytes / 2 > share
+        if is_full or found[-1][0].number != unit.number:
+            found.append([])
+            cost = 0.0
+        found[-1].append(unit)
+        cost += unit.cost_bytes
     return found
 
 

@@ -18,10 +18,11 @@ from pyspark.sql import SparkSession
 
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.format.filename import parse_segment_file
-from keeplast.pipeline.jobs import DRIVER_GONE, Jobs, TaskNews, job_failed
+from keeplast.pipeline.jobs import Jobs
 from keeplast.pipeline.session import start_session
 from keeplast.pipeline.stages import ATTEMPT_MARK, read_token
 from keeplast.pipeline.state_job import show_states
+from keeplast.pipeline.task_news import DRIVER_GONE, TaskNews, job_failed
 from keeplast.read.log_state import Winners
 from keeplast.read.state_parts import StatePart
 from keeplast.rewrite.runner import Progressed
@@ -137,7 +138,7 @@ class SparkRunner:
             return work(item, add)
 
         job = context.parallelize(list(items), len(items)).map(execute_one)
-        yield from told.during(job.collect)
+        yield from told.during(job.collect, f"read {len(items)} parts")
 
     def latest(
         self,

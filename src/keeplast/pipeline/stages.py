@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -38,7 +38,7 @@ from keeplast.rewrite.stage_work import (
     split_hashes,
 )
 from keeplast.rewrite.staged_round import place_of
-from keeplast.rewrite.standings import MapStandings, Standings
+from keeplast.rewrite.standings import MapStandings, Standings, ledger_of
 from keeplast.rewrite.task import PartitionTask, TaskResult
 from keeplast.rewrite.units import (
     NO_HASHES,
@@ -107,23 +107,37 @@ class Worker:
             return failed_result(task, error)
         return run_wave(attempt, files, SystemClock(), workspace, self.progressed)
 
+    def index(self, task: PartitionTask, units: Sequence[IndexUnit]) -> Iterator[UnitResult]:
+        """Index consecutive extents of a round; the first fault is the last result."""
+        at = place_of(units[0])
+        try:
+            for number, found in enumerate(index_to_block(units, self._tools(task)), 1):
+                yield found
+                at = place_of(units[min(number, len(units) - 1)])
+        except MarkersNeededError:
+            yield Unmarked()
+        except (CompactionError, OSError, MemoryError) as error:
+            yield Failed(at, error)
+
     def do(
         self, task: PartitionTask, unit: Unit, key_map: KeyMap | None, standings: Standings | None
     ) -> UnitResult:
-        """Do one unit of a round in stages; ``key_map`` is the one that the units before filled."""
+        """Do one unit of a round in stages; ``key_map`` is the one that the units before filled.
+
+        A group of which everything is noted needs none.
+        """
         try:
             tools = self._tools(task)
             if isinstance(unit, MarkUnit):
                 return mark(tools)
             if isinstance(unit, ScanUnit):
                 return scan(unit, tools)
-            if isinstance(unit, IndexUnit):
-                return index_to_block(unit, tools)
             if isinstance(unit, RaiseUnit):
                 return raise_to_block(unit, tools, _require_map(key_map))
             invariant(isinstance(unit, RewriteUnit), f"no unit of a task. unit={type(unit)}")
-            source = MapStandings(_require_map(key_map)) if standings is None else standings
-            return rewrite(cast(RewriteUnit, unit), tools, source)
+            group = cast(RewriteUnit, unit)
+            source = MapStandings(key_map) if standings is None else standings
+            return rewrite(group, tools, source, ledger_of(group.notes))
         except MarkersNeededError:
             return Unmarked()
         except (CompactionError, OSError, MemoryError) as error:

@@ -14,7 +14,8 @@ import numpy as np
 from pyspark import RDD, SparkContext
 
 from keeplast.errors import CompactionError
-from keeplast.pipeline.jobs import TaskNews, place_number
+from keeplast.pipeline.jobs import place_number
+from keeplast.pipeline.task_news import TaskNews, describe_job
 from keeplast.read.log_state import Winners
 from keeplast.read.state_parts import (
     NO_WINNERS,
@@ -77,11 +78,15 @@ def show_states(
     try:
         keys = context.parallelize(range(len(parts)), len(parts)).flatMap(send)
         shuffled: RDD[Any] = keys.partitionBy(len(owners), place_number)
-        unread = told.during(lambda: context.runJob(shuffled, list, [0]))
+        names = sorted({str(part.split.partition) for part in parts})
+        unread = told.during(
+            lambda: context.runJob(shuffled, list, [0]), describe_job("send the keys of", names)
+        )
         if unread:
             raise min((problem for _, problem in unread), key=lambda each: each[0])[1]
         winners = shuffled.mapPartitionsWithIndex(find).partitionBy(len(parts), place_number)
-        yield from told.during(winners.mapPartitionsWithIndex(show_one).collect)
+        job = winners.mapPartitionsWithIndex(show_one)
+        yield from told.during(job.collect, describe_job("show the state of", names))
     finally:
         known.unpersist()
         owner_of.unpersist()

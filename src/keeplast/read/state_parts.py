@@ -131,6 +131,7 @@ class Each(Protocol):
         progressed: Progressed,
     ) -> Iterable[CompactionError | OSError | None]:
         """Yield results in any order."""
+        ...
 
 
 def shared_winners(

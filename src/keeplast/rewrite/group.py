@@ -73,23 +73,29 @@ class Output(Protocol):
     @property
     def is_unchanged(self) -> bool:
         """Say whether batches that stay as they are need only be counted."""
+        ...
 
     def start(self, handle: ReadHandle) -> object:
         """Write what was only counted until now, from the source at hand."""
+        ...
 
     def note(self, window: Window, part: Slice, workspace: Workspace) -> None:
         """Note the rows of a slice that stay; ``workspace`` has which."""
+        ...
 
     def count(self, batches: NDArray[np.int64]) -> None:
         """Take batches that lie where they lay; (n, 3): size, last offset, greatest timestamp."""
+        ...
 
     def write(
         self, handle: ReadHandle, pieces: Sequence[memoryview], batches: NDArray[np.int64]
     ) -> None:
         """Append ``pieces``, which are used again afterwards: the bytes of ``batches``."""
+        ...
 
     def split(self, handle: ReadHandle, base_offset: int) -> None:
         """Complete the output, and begin the next one."""
+        ...
 
 
 class SourceReader:

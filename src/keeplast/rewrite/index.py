@@ -149,6 +149,7 @@ class KeySink(Protocol):
 
     def put(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
         """Take every row of a block."""
+        ...
 
 
 class Indexing:

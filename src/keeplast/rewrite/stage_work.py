@@ -22,7 +22,7 @@ from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.transactions import EventLister, aborted_keys
 from keeplast.columns import verdicts, winners
 from keeplast.columns.filters import KeyHashes
-from keeplast.columns.ledger import NO_LEDGER, ReasonLedger
+from keeplast.columns.ledger import NO_LEDGER, ReasonLedger, new_ledger
 from keeplast.columns.ranks import RankedKeyMap
 from keeplast.columns.scan import HAS_EVENTS
 from keeplast.columns.winners import SHARDS, KeyMap
@@ -40,7 +40,7 @@ from keeplast.rewrite.ranking import VersionCounts, ranking_of
 from keeplast.rewrite.resolve import RaiseKnown, raise_over_extent
 from keeplast.rewrite.second_pass import SecondPass, discard
 from keeplast.rewrite.skipping import ask_filters, hashes_max, note_dirty, ranks_apart
-from keeplast.rewrite.standings import Standings, pack_bits, parts_of
+from keeplast.rewrite.standings import Standings, notes_of, pack_bits, parts_of
 from keeplast.rewrite.stats import FilterStats
 from keeplast.rewrite.task import IndexStats, PartitionTask, StagedGroup, second_pass_start
 from keeplast.rewrite.transaction_windows import follow_window, list_window
@@ -175,10 +175,9 @@ def index(
     unit: IndexUnit, tools: Tools, sink: KeySink, disordered: Callable[[], None]
 ) -> IndexedUnit:
     """Put the keys of an extent into ``sink``; ``disordered`` hears of offsets out of order."""
-    plan = tools.task.plan
-    ranking = ranking_of(plan.topic)
+    ranking = ranking_of(tools.task.plan.topic)
     base = unit.extent.base_offset
-    end_offset = next((s.base_offset for s in plan.segments if s.base_offset > base), plan.bound)
+    end_offset = end_of(tools.task.plan, base)
 
     def once(*, checks_crc: bool) -> IndexedUnit:
         tools.workspace.take_payloads()
@@ -212,11 +211,26 @@ def index(
         return once(checks_crc=True)
 
 
-def index_to_block(unit: IndexUnit, tools: Tools) -> IndexedUnit:
-    """Index an extent by itself; the result carries one entry a key."""
-    own = ranking_of(tools.task.plan.topic).new_map()
-    found = index(unit, tools, own, own.forget_notes)
-    return replace(found, block=own.to_block())
+def end_of(plan: RoundPlan, base_offset: int) -> int:
+    """Return the exclusive end of the offsets of the segment at ``base_offset``."""
+    return next((s.base_offset for s in plan.segments if s.base_offset > base_offset), plan.bound)
+
+
+def index_to_block(units: Sequence[IndexUnit], tools: Tools) -> Iterator[IndexedUnit]:
+    """Index consecutive extents into one map of their own; yields a result for each.
+
+    The last one carries one entry for each key of all of them, and what is noted of all.
+    """
+    plan = tools.task.plan
+    first = max(plan.first_dirty, units[0].extent.base_offset)
+    end = end_of(plan, units[-1].extent.base_offset)
+    ledger = new_ledger(first, end, tools.workspace.ledger_bytes_max)
+    own = ranking_of(plan.topic).new_map(ledger)
+    for unit in units[:-1]:
+        yield index(unit, tools, own, own.forget_notes)
+    last = index(units[-1], tools, own, own.forget_notes)
+    is_noted = own.ledger is ledger
+    yield replace(last, block=own.to_block(), notes=notes_of(ledger) if is_noted else None)
 
 
 def consult(unit: FilterUnit, tools: Tools, hashes: NDArray[np.uint64]) -> Filtered:

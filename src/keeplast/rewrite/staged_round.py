@@ -265,6 +265,11 @@ class StagedRound:
             self.advance()
 
     @property
+    def has_transactions(self) -> bool:
+        """Say whether any are known of, so that some may have aborted."""
+        return bool(self.task.plan.aborted) or any(len(found) for found in self._events.values())
+
+    @property
     def is_unmarked(self) -> bool:
         """Say whether a unit of the stage met a transaction, so that the stage begins anew."""
         return self._is_unmarked

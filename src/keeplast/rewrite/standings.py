@@ -14,9 +14,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from keeplast.columns.ledger import NO_LEDGER, ReasonLedger
 from keeplast.columns.winners import LOSES, SHARDS, UNKNOWN, WINS, KeyMap
 from keeplast.errors import invariant
-from keeplast.rewrite.units import Answer
+from keeplast.rewrite.units import Answer, Notes
 
 
 class Finder(Protocol):
@@ -30,6 +31,7 @@ class Finder(Protocol):
         standings: NDArray[np.uint8],
     ) -> None:
         """Write the standing of every block row's record to ``standings[row]``."""
+        ...
 
 
 class Standings(Protocol):
@@ -37,17 +39,35 @@ class Standings(Protocol):
 
     def of_segment(self, base_offset: int) -> Finder:
         """Return what answers for a segment from its first row on."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class MapStandings:
-    """Standings from a key map, which answers in any order."""
+    """Standings from a key map, which answers in any order; None where a ledger knows them all."""
 
-    key_map: KeyMap
+    key_map: KeyMap | None
 
     def of_segment(self, base_offset: int) -> Finder:
         """Return the map, which is the same for every segment."""
-        return self.key_map
+        return _NOBODY if self.key_map is None else self.key_map
+
+
+class _Nobody:
+    """Is never asked."""
+
+    def find(
+        self,
+        block: NDArray[np.uint64],
+        starts: NDArray[np.int64],
+        rows: NDArray[np.int32],
+        standings: NDArray[np.uint8],
+    ) -> None:
+        """Refuse: a record that nobody has noted must not pass for one whose key is unknown."""
+        invariant(False, "a record of a group that is noted as a whole has no note")
+
+
+_NOBODY = _Nobody()
 
 
 def parts_of(buckets: int) -> int:
@@ -98,7 +118,7 @@ class _RowFinder:
     def __init__(self, parts: int, cells: dict[int, list[Answer]]) -> None:
         self._parts = parts
         self._cells = {
-            cell: np.concatenate([unpack_answer(each) for each in answers])
+            cell: np.concatenate([unpack_standings(each) for each in answers])
             for cell, answers in cells.items()
         }
         self._at = dict.fromkeys(cells, 0)
@@ -120,8 +140,22 @@ class _RowFinder:
             self._at[cell] = at + len(turn)
 
 
-def unpack_answer(answer: Answer) -> NDArray[np.uint8]:
-    """Return the standing of each row of an answer."""
+def notes_of(ledger: ReasonLedger) -> Notes:
+    """Return a ledger as it travels."""
+    standings = ledger.standings
+    return Notes(
+        ledger.first_offset, len(standings),
+        pack_bits(standings == LOSES), pack_bits(standings == WINS),
+    )  # fmt: skip
+
+
+def ledger_of(notes: Notes | None) -> ReasonLedger:
+    """Return the ledger that has travelled, none when there was none."""
+    return NO_LEDGER if notes is None else ReasonLedger(notes.first_offset, unpack_standings(notes))
+
+
+def unpack_standings(answer: Answer | Notes) -> NDArray[np.uint8]:
+    """Return the standing of each row of an answer, or of each offset of some notes."""
     loses = np.unpackbits(np.frombuffer(answer.loses, np.uint8), count=answer.count)
     wins = np.unpackbits(np.frombuffer(answer.wins, np.uint8), count=answer.count)
     standings: NDArray[np.uint8] = np.where(

@@ -184,16 +184,28 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Notes:
+    """A ledger of ``count`` offsets from ``first_offset`` on, as it travels: two bits an offset."""
+
+    first_offset: int
+    count: int
+    loses: bytes
+    wins: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class RewriteUnit:
     """Rewrite and check one group; ``entry`` None while nobody knows the transactions there.
 
-    ``known_filters`` are the base offsets of its sources that have a good filter.
+    ``known_filters`` are the base offsets of its sources that have a good filter. ``notes`` are
+    what the first pass noted of its records, for a worker that has no ledger.
     """
 
     number: int
     group: GroupPlan
     entry: TransactionState | None
     known_filters: frozenset[int] = frozenset()
+    notes: Notes | None = None
 
     @property
     def cost_bytes(self) -> int:
@@ -230,7 +242,9 @@ class Scanned:
 class IndexedUnit:
     """What an index unit read. Keys travel apart: in the sink, ``block``, or ``chunks``.
 
-    ``hashes`` are those of the dirty keys as filters know them, None when they were too many.
+    ``notes`` go with a block: what is known already of its extents' records, None when their
+    offsets do not ascend. ``hashes`` are those of the dirty keys as filters know them, None when
+    they were too many.
     """
 
     extent: Extent
@@ -238,6 +252,7 @@ class IndexedUnit:
     stats: IndexStats
     peak_rss_bytes: int
     block: tuple[NDArray[np.uint64], NDArray[np.int64]] | None = None
+    notes: Notes | None = None
     chunks: tuple[KeyChunk, ...] = ()
     payloads: Payloads = NO_PAYLOADS
     hashes: NDArray[np.uint64] | None = field(default_factory=lambda: NO_HASHES)

@@ -19,21 +19,27 @@ class Narrator(Protocol):
 
     def chosen(self, choices: Sequence[Choice]) -> None:
         """Say which partitions are next, and why."""
+        ...
 
     def idle(self, snapshot: Snapshot, seconds: float) -> None:
         """Say that nothing is worth a round, and when the next look is."""
+        ...
 
     def expired(self, partition: TopicPartition, report: ExpiryReport) -> None:
         """Say which segments retention or the log start let go."""
+        ...
 
     def set_aside(self, partition: TopicPartition, reason: str) -> None:
         """Say that a partition will not be cleaned any more."""
+        ...
 
     def retrying(self, partition: TopicPartition, reason: str, seconds: float) -> None:
         """Say that something failed and will be tried again."""
+        ...
 
     def warned(self, message: str) -> None:
         """Say something else the user should know."""
+        ...
 
 
 class TierNarrator(Narrator, Protocol):
@@ -41,12 +47,16 @@ class TierNarrator(Narrator, Protocol):
 
     def copied(self, partition: TopicPartition, segments: int, size_bytes: int) -> None:
         """Say what a partition has gained."""
+        ...
 
     def replaced(self, partition: TopicPartition, reason: str) -> None:
         """Say that all of a partition was copied anew, and why."""
+        ...
 
     def collected(self, partition: TopicPartition, objects: int, size_bytes: int) -> None:
         """Say what was removed from the object store."""
+        ...
 
     def left_alone(self, partition: TopicPartition, reason: str) -> None:
         """Say that another host owns a partition, and that it is left to that one."""
+        ...

@@ -116,3 +116,4 @@ class Observer(Protocol):
 
     def published(self, snapshot: Snapshot) -> None:
         """Take what is known after a look, and again after the rounds that it led to."""
+        ...

@@ -88,3 +88,22 @@ def test_offsets_that_do_not_ascend_are_noticed() -> None:
     assert DISORDER == verdicts.last_ascending(0, 4, 3, offsets)
     assert DISORDER == verdicts.last_ascending(0, 1, 4, offsets)
     assert -1 == verdicts.last_ascending(0, 0, -1, offsets)
+
+
+@given(runs=st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=4))
+def test_maps_of_runs_and_their_notes_make_those_of_the_whole(runs: list[list[int]]) -> None:
+    end = 100 + sum(map(len, runs))
+    expected, merged = (NotingKeyMap(new_ledger(100, end, 1 << 20)) for _ in range(2))
+    parts, at = [], 100
+    for keys in runs:
+        own = NotingKeyMap(new_ledger(at, at + len(keys), 1 << 20))
+        block, _, starts = block_of(keys, list(range(at, at + len(keys))))
+        at += len(keys)
+        expected.put(block, starts)
+        own.put(block, starts)
+        parts.append(own)
+    for own in reversed(parts):
+        assert len(own.ledger.standings) == merged.ledger.add(own.ledger)
+        merged.merge(*own.to_block())
+    assert expected.ledger.standings.tolist() == merged.ledger.standings.tolist()
+    assert len(expected) == len(merged)

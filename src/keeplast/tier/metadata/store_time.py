@@ -32,6 +32,7 @@ class StoreTime(Protocol):
 
     def now_ms(self, connection: Connection) -> int:
         """Return milliseconds since the Unix epoch."""
+        ...
 
 
 class ServerTime:

@@ -18,6 +18,7 @@ from pathlib import Path
 from benchmarks.process_figures import family_seconds
 from benchmarks.workload import FIRST_TIMESTAMP_MS, TOPIC, Workload, write_log
 from keeplast.clock import SystemClock
+from keeplast.columns import kernel
 from keeplast.format.compression import Codec
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
@@ -72,6 +73,7 @@ def main() -> None:
     parser.add_argument("--workload", type=json.loads, required=True)
     arguments = parser.parse_args()
     started = time.perf_counter()
+    kernel.load()
     if arguments.contestant == "sql":
         document = _query(arguments.data_directory, arguments.cores, started)
     else:

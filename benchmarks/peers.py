@@ -36,6 +36,7 @@ from benchmarks.process_figures import PeakMemory, busiest_thread_seconds, threa
 from benchmarks.run import RESULTS
 from benchmarks.workload import TOPIC, Workload, WrittenLog, write_log
 from keeplast.clock import SystemClock
+from keeplast.columns import kernel
 from keeplast.format.compression import Codec
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
@@ -44,7 +45,6 @@ from keeplast.pipeline.arrow_batches import arrow_schema, record_batch
 from keeplast.read.log_ranges import ALL, plan_splits
 from keeplast.read.log_view import load_reader_checkpoints, look_at_log
 from keeplast.read.record_source import read_records
-from keeplast.rewrite.kernels import load_kernels
 from keeplast.rewrite.workspace import Workspace
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from tests.kafka.oracle.driver import KAFKA_VERSION, LIKE_A_BROKER, Oracle
@@ -333,7 +333,7 @@ def main() -> None:
     arguments = parser.parse_args()
     chosen = [d for d in directories(arguments.scale) if arguments.only in d.workload.name]
     names = [name for name in CONTESTANTS if arguments.contestants in name]
-    load_kernels(lambda message: print(message, file=sys.stderr))
+    kernel.load()
     first = document([], arguments.scale)
     taken = known(arguments.out, first, names) if arguments.resume else []
     with tempfile.TemporaryDirectory(dir=arguments.scratch, prefix="keeplast-peers-") as scratch:

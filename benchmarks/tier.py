@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from keeplast.clock import SystemClock
+from keeplast.columns import kernel
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.shape import Shape
 from keeplast.model.topic_config import TopicConfig
-from keeplast.rewrite.kernels import load_kernels
 from keeplast.run.local_runner import LocalRunner
 from keeplast.store.horizons import RemoteHorizons
 from keeplast.store.round import clean_remote
@@ -310,7 +310,7 @@ def main() -> None:
     parser.add_argument("--value-bytes", type=int, default=1000)
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    load_kernels(print)
+    kernel.load()
     with tempfile.TemporaryDirectory(prefix="bench-tier-") as scratch:
         rows = measure(
             Path(scratch), segments=options.segments,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.workload import FIRST_TIMESTAMP_MS, TOPIC, Workload, write_log
 from keeplast.clock import SystemClock
+from keeplast.columns import kernel
 from keeplast.format.compression import Codec
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
@@ -60,6 +61,7 @@ def main() -> None:
     parser.add_argument("--codec", type=int, required=True)
     parser.add_argument("--memory-bytes", type=int, required=True)
     arguments = parser.parse_args()
+    kernel.load()
     small = Workload(
         "warm-up",
         arguments.value_bytes,

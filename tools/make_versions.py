@@ -15,7 +15,6 @@ sys.path.insert(0, str(ROOT / "src"))
 from keeplast.log.append import LogAppender, NewRecord  # noqa: E402 - after the path is set
 from keeplast.log.files import LocalFiles  # noqa: E402
 from keeplast.model.topic_config import TopicConfig  # noqa: E402
-from keeplast.rewrite.kernels import load_kernels  # noqa: E402
 
 START_MS = 1_790_000_000_000
 KEYS = 40
@@ -32,7 +31,6 @@ def record(key: int, version: int | None, at: int, *, deleted: bool = False) -> 
 def main() -> None:
     """Write the partition ``prices-0``: every seventh key gets an old update after a newer one."""
     directory = Path(sys.argv[1]) / "prices-0"
-    load_kernels(lambda message: None)
     at = 0
     with LogAppender(directory, LocalFiles(), topic=TopicConfig(segment_bytes=4096)) as log:
         for version in range(UPDATES):

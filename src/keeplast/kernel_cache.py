@@ -5,17 +5,23 @@ itself does not notice that a callee in another file changed. Numba tells proces
 of it. Neither paths nor times matter, so the folder can be moved to another host with the package:
 an environment that was packed for executors brings it along. :mod:`keeplast.columns` installs it
 before anything is compiled.
+
+Nothing here may fail a command: a folder that cannot be written costs time, and is said.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import importlib.metadata
 import os
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO, cast
 
 import platformdirs
 
@@ -24,14 +30,27 @@ from keeplast.errors import invariant
 SHIPPED = "kernels"
 """Where a packed environment has the folders, inside of the package."""
 
+MACHINE_CODE = "*.nbi"
+"""One of these names each kernel that was compiled."""
+
+LOCK_ENDING = ".lock"
+WAITS_MAX = 600
+"""How often one looks whether another process has compiled a kernel, before doing so too."""
+WAIT_SECONDS = 0.05
+
+Say = Callable[[str], None]
+
 _folder: Path | None = None
 _warning: str | None = None
+_say: Say | None = None
+_warn: Say | None = None
 
 
 def install() -> None:
     """Choose the cache folder and point numba at it; later calls do nothing.
 
     The folder that is asked for, else the one that the environment has brought, else the user's.
+    One that cannot be written will do if it has kernels: a cluster may unpack without that right.
     """
     global _folder, _warning
     if _folder is not None:
@@ -47,7 +66,8 @@ def install() -> None:
         with tempfile.NamedTemporaryFile(dir=folder):
             pass
     except OSError as error:
-        folder = Path(tempfile.mkdtemp(prefix="keeplast-kernels-"))
+        if not _has_kernels(folder):
+            folder = Path(tempfile.mkdtemp(prefix="keeplast-kernels-"))
         _warning = (
             f"the cache folder cannot be written, so kernels are compiled at every start; "
             f"set KEEPLAST_CACHE_DIR to a folder that can. path={base} error={error}"
@@ -70,12 +90,75 @@ def _digest() -> str:
     return digest.hexdigest()[:24]
 
 
+def _has_kernels(folder: Path) -> bool:
+    try:
+        return any(folder.glob(MACHINE_CODE))
+    except OSError:
+        return False
+
+
 def cache_warning() -> str | None:
     """Return why machine code does not last, None when it does."""
     return _warning
 
 
 def cache_folder() -> Path:
-    """Return the folder, whose kernels have been loaded."""
-    invariant(_folder is not None, "kernels have no folder before they are loaded")
+    """Return the folder; :func:`install` has chosen it."""
+    invariant(_folder is not None, "kernels have no folder before they are declared")
     return cast(Path, _folder)
+
+
+def compiled_count() -> int:
+    """Return how many kernels have machine code in the folder, for whichever processor."""
+    return sum(1 for _ in cache_folder().glob(MACHINE_CODE))
+
+
+def announce(say: Say, warn: Say) -> None:
+    """Have ``say`` hear when this process first compiles, once, and ``warn`` if it will not last.
+
+    Executors and whoever embeds keeplast have nobody to say it to.
+    """
+    global _say, _warn
+    _say, _warn = say, warn
+
+
+def compiling() -> None:
+    """Hear from a kernel that it is about to be compiled."""
+    global _say, _warn
+    say, warn, _say, _warn = _say, _warn, None, None
+    if warn is not None and _warning is not None:
+        warn(_warning)
+    if say is not None:
+        say(
+            f"compiling what this needs for this processor, once (some seconds); kept in "
+            f"{cache_folder()}"
+        )
+
+
+@contextlib.contextmanager
+def reserved(name: str) -> Iterator[None]:
+    """Keep other processes from making the kernel ``name`` meanwhile.
+
+    They would compile the same, as executors that start together do. Whoever has waited long, or
+    where nothing can be locked, goes on beside them: it costs time and nothing else.
+    """
+    try:
+        file = (cache_folder() / f"{name}{LOCK_ENDING}").open("ab")
+    except OSError:
+        yield
+        return
+    with file:
+        _wait_for(file)
+        yield
+
+
+def _wait_for(file: BinaryIO) -> None:
+    for _ in range(WAITS_MAX):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(WAIT_SECONDS)  # noqa: TID251 - nothing is decided by this time
+        except OSError:
+            return
+        else:
+            return

@@ -10,7 +10,6 @@ from keeplast.columns import batch_table as t
 from keeplast.columns.kernel import OK
 from keeplast.columns.unpack import FULL, REFUSED, unpack_small
 from keeplast.format.compression import Codec, ZstdReader, compress, decompress
-from tests.support.kernel_window import load
 
 ROOM = 80_000
 PIECES = st.sampled_from([b"a", b"key-1", b'{"name":"', bytes(40), b"xyz" * 30])
@@ -21,7 +20,6 @@ AT = 3
 
 def unpacked(codec: Codec, payload: bytes, *, room: int = ROOM) -> tuple[int, bytes]:
     """Return the kernel's code and what it wrote for one batch with this payload."""
-    load()
     window = np.frombuffer(bytearray(t.HEADER_BYTES) + payload, np.uint8)
     table = t.new_batch_table(1)
     table[0] = 0

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from keeplast.rewrite.kernels import load_kernels
+from keeplast.columns import kernel
 
 SECONDS_MAX = 10.0
 """For an input of some kilobytes: a hundred times and more of what it takes."""
@@ -18,7 +18,7 @@ SECONDS_MAX = 10.0
 @contextmanager
 def bounded_work() -> Iterator[None]:
     """AssertionError when the block takes more than ``SECONDS_MAX`` of processor time."""
-    load_kernels()  # to compile them takes longer
+    kernel.load()  # to compile them takes longer
     started = time.process_time()
     yield
     assert time.process_time() - started < SECONDS_MAX

@@ -26,6 +26,7 @@ from typing import NoReturn
 
 from keeplast.api.configured_log import open_log
 from keeplast.cli.show.log import view_partition
+from keeplast.columns import kernel
 from keeplast.config.choice import SettingSources
 from keeplast.config.selection import select_partitions
 from keeplast.errors import CorruptError, InvalidError, RefusedError
@@ -88,6 +89,7 @@ def fuzz(
     """Run the cases ``numbers``; FuzzFailure at the first that fails."""
     template = write_data_directory(scratch / "template")
     tally = Tally()
+    kernel.load()  # to compile them takes longer than a case may
     run_case(template, scratch / "warm-up", -1, Tally())
     peak = _peak_bytes()
     for number in numbers:

@@ -1,7 +1,4 @@
-"""Bytes as the kernels see them: a scanned window, and its records as rows.
-
-Kernels are loaded from the cache once a process, so that a test never compiles what is stored.
-"""
+"""Bytes as the kernels see them: a scanned window, and its records as rows."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from pathlib import Path
 from keeplast.columns import batch_table as t
 from keeplast.columns import verdicts
 from keeplast.log.windows import Window, WindowBuffers, read_windows
-from keeplast.rewrite.kernels import load_kernels
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, DecompressedCache, Workspace
 
 PATH = Path("window.log")
@@ -34,14 +30,7 @@ class Row:
 @functools.cache
 def workspace() -> Workspace:
     """Return the arrays that all tests of a process share."""
-    load()
     return Workspace(MEMORY_BYTES_MIN)
-
-
-@functools.cache
-def load() -> None:
-    """Make the kernels ready."""
-    load_kernels(lambda message: None)
 
 
 class MemoryHandle:
@@ -70,7 +59,6 @@ def windows_of(
     data: bytes, *, window_bytes: int = 1 << 20, checks_crc: bool = True
 ) -> Iterator[Window]:
     """Yield ``data`` in windows of whole batches, as a segment is read."""
-    load()
     buffers = WindowBuffers(window_bytes)
     yield from read_windows(MemoryHandle(data), PATH, buffers, checks_crc=checks_crc)
 

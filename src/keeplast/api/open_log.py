@@ -45,7 +45,6 @@ from keeplast.read.log_ranges import segments_below
 from keeplast.read.log_reader import read_segment
 from keeplast.read.log_state import find_winners
 from keeplast.read.state_end import require_in_front_of_cleaner, was_cleaned_past
-from keeplast.rewrite.kernels import load_kernels
 from keeplast.rewrite.runner import Runner
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.delete_records import DeleteRecordsReport, delete_records
@@ -176,7 +175,6 @@ class OpenLog:
         below what was cleaned, UnavailableError when the log is cleaned faster than it is read.
         """
         topic = pinned(self.partition.topic, self._ranks() if topic is None else topic)
-        load_kernels()
         clock = SystemClock()
         for _ in range(STATE_TRIES_MAX):
             log_start = self.log_start_offset()

@@ -113,17 +113,16 @@ def host_findings() -> Iterator[Diagnosis]:
 
 def _kernels() -> Diagnosis:
     from keeplast.columns import kernel
-    from keeplast.kernel_cache import cache_folder, cache_warning
-    from keeplast.rewrite.kernels import is_compiled
+    from keeplast.kernel_cache import cache_folder, cache_warning, compiled_count
 
     warning = cache_warning()
     if warning is not None:
         return Diagnosis("kernels", CheckState.ABSENT, warning)
-    if not is_compiled():
-        count = len(kernel.names())
-        words = f"{count} are compiled by the first command that needs them (about 15 s)"
-        return Diagnosis("kernels", CheckState.ABSENT, words)
-    return Diagnosis("kernels", CheckState.OK, f"compiled for this processor, in {cache_folder()}")
+    words = (
+        f"{compiled_count()} of {len(kernel.names())} compiled, each when a command first needs "
+        f"it; kept in {cache_folder()}"
+    )
+    return Diagnosis("kernels", CheckState.OK, words)
 
 
 def find_java() -> Diagnosis:

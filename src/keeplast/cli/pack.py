@@ -58,7 +58,7 @@ def pack(
     import sys
 
     from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.cli.show.output import print_result, say
+    from keeplast.cli.show.output import print_result
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.cli.show.sizes import format_bytes
     from keeplast.pipeline.pack import check_target, installed_extras, pack_environment
@@ -70,7 +70,7 @@ def pack(
         chosen = [each for each in extras if each != "none"]
     interpreter = Path(sys.executable).resolve() if python is None else python
     with ProgressEvents("packing") as events:
-        done = pack_environment(to, events, say, extras=chosen, python=interpreter)
+        done = pack_environment(to, events, extras=chosen, python=interpreter)
     if not as_json:
         print_result(
             f"{done.path}: {format_bytes(done.size_bytes)}, {len(done.packages)} packages "

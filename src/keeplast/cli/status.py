@@ -168,7 +168,6 @@ def _look(options: StatusOptions, now_ms: int) -> DirectoryStatus:
     from keeplast.config.selection import select_partitions
     from keeplast.inspect.status import TombstoneReading, find_statuses
     from keeplast.log.lock import is_locked
-    from keeplast.rewrite.kernels import load_kernels
     from keeplast.service.set_aside import FAILING_NAME, FILE_NAME
     from keeplast.service.status import (
         daemon_pace,
@@ -183,7 +182,6 @@ def _look(options: StatusOptions, now_ms: int) -> DirectoryStatus:
     selection = select_partitions(options.data_dir, files, options.scope, options.settings)
     for warning in selection.warnings:
         say(warning, kind="warning")
-    load_kernels(lambda message: say(message, kind="warning"))
     root, settings = selection.directory.root, selection.settings
     cleaner = settings.cleaner_config()
     request = CleanRequest(

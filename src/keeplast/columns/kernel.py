@@ -5,18 +5,26 @@ the position of what it refused, and the caller makes the :class:`CorruptError`.
 not checked by the compiler, so every kernel checks each length that it reads from data before
 it follows it.
 
-Compilation is deferred until :func:`load` so that somebody can be told what is being compiled;
-the compiler's cache folder is set by :mod:`keeplast.columns` before this module is imported.
+A kernel is made ready by its first call: its machine code is loaded from the cache, or compiled and
+kept there. So a command compiles what its log needs and nothing else. The cache's folder is set by
+:mod:`keeplast.columns` before this module is imported.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from numba import config, njit
+from numba.core import event
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
+
+from keeplast import kernel_cache
+from keeplast.columns.parts import part
 
 OK = 0
 BAD_SIZE = 1
@@ -47,7 +55,10 @@ PROBLEMS = {
 }
 """What each code means, in the words of the error it becomes."""
 
-_KERNELS: list[tuple[str, Any, str]] = []
+COMPILES = "numba:compile"
+"""What numba calls the event that something is compiled."""
+
+_KERNELS: list[_Kernel] = []
 
 
 # No reference counts: without this, every call that is handed an array adds and subtracts one
@@ -55,11 +66,18 @@ _KERNELS: list[tuple[str, Any, str]] = []
 # array; whatever it fills is handed in.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
-inline = njit(forceinline=True, **_OPTIONS)
-"""Declare a small function that kernels call; it becomes part of each of them."""
+# Nobody calls from C.
+_KERNEL: dict[str, Any] = {"no_cfunc_wrapper": True}
 
-outline = njit(**_OPTIONS)
-"""Declare a larger function that kernels call."""
+
+def inline(function: Callable[..., Any]) -> Any:
+    """Declare a small function that kernels call; it becomes part of each of them."""
+    return part(function, forceinline=True, **_OPTIONS)
+
+
+def outline(function: Callable[..., Any]) -> Any:
+    """Declare a larger function that kernels call."""
+    return part(function, **_OPTIONS)
 
 
 class KernelLocator:
@@ -101,8 +119,65 @@ def processor() -> str:
     return f"{name}-{zlib.crc32(f'{triple} {features}'.encode()):08x}"
 
 
+class _Kernel(event.Listener):
+    """A declared kernel: its full name, numba's dispatcher, and the exact types of its arguments.
+
+    It listens while it is made ready, because only numba knows what the cache does not have.
+    """
+
+    def __init__(self, name: str, dispatcher: Any, signature: str) -> None:
+        self.name = name
+        self.dispatcher = dispatcher
+        self._signature = signature
+        self._entry: Any = None
+        # What numba asks, with the arguments, at a call for whose types it has no machine code.
+        dispatcher._compile_for_args = lambda *_: self.ready()
+
+    def ready(self) -> Any:
+        """Load or compile it, unless it is ready, and return what a call runs."""
+        with global_compiler_lock:
+            if self._entry is None:
+                with (
+                    kernel_cache.reserved(self.name),
+                    event.install_listener(COMPILES, self),
+                    _without_collector(),
+                ):
+                    self._entry = self._made()
+                self.dispatcher.disable_compile()
+            return self._entry
+
+    def _made(self) -> Any:
+        try:
+            return self.dispatcher.compile(self._signature)
+        except OSError:
+            # It is there, and is compiled again by the next process: the cache cannot be written.
+            if not self.dispatcher.signatures:
+                raise
+            return self.dispatcher.compile(self._signature)
+
+    def on_start(self, event: Any) -> None:
+        """Hear that something is compiled: this kernel, or a part of it."""
+        if event.data["dispatcher"] is self.dispatcher:
+            kernel_cache.compiling()
+
+    def on_end(self, event: Any) -> None:
+        """Hear that it is done."""
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Leave garbage for later: a compiler makes little, and many objects to visit."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
-    """Declare a kernel with its exact argument types; it is compiled by :func:`load`."""
+    """Declare a kernel with its exact argument types; its first call makes it ready."""
 
     def declare(function: Callable[..., Any]) -> Any:
         # A setting of the whole process, but only read here, when the cache of a function is made.
@@ -111,10 +186,11 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
             locator = f"{__name__}.{KernelLocator.__name__}"
             config.CACHE_LOCATOR_CLASSES = locator  # type: ignore[attr-defined]
         try:
-            dispatcher = njit(cache=True, **_OPTIONS)(function)
+            dispatcher = njit(cache=True, **_OPTIONS, **_KERNEL)(function)
         finally:
             config.CACHE_LOCATOR_CLASSES = before  # type: ignore[attr-defined]
-        _KERNELS.append((f"{function.__module__}.{function.__name__}", dispatcher, signature))
+        name = f"{function.__module__}.{function.__name__}"
+        _KERNELS.append(_Kernel(name, dispatcher, signature))
         return dispatcher
 
     return declare
@@ -122,16 +198,10 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
 
 def names() -> list[str]:
     """Return the full names of all declared kernels, in order of declaration."""
-    return [name for name, _, _ in _KERNELS]
+    return [each.name for each in _KERNELS]
 
 
-def load(compiling: Callable[[str], None]) -> None:
-    """Make every kernel ready; ``compiling(name)`` is called before each.
-
-    Loads machine code from the cache folder where it is, compiles and stores it where not.
-    """
-    for name, dispatcher, signature in _KERNELS:
-        if not dispatcher.signatures:
-            compiling(name)
-            dispatcher.compile(signature)
-        dispatcher.disable_compile()
+def load() -> None:
+    """Make every kernel ready, for whoever takes the cache's folder elsewhere."""
+    for each in _KERNELS:
+        each.ready()

@@ -47,7 +47,6 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.read.transaction_outcomes import TransactionOutcome
-from keeplast.rewrite.kernels import load_kernels
 
 Progressed = Callable[[int], None]
 
@@ -162,7 +161,6 @@ def preview_strategy(
     come with their candidates.
     CorruptError where the log cannot be read.
     """
-    load_kernels()
     log = VerifiedLog(path, files)
     facts = find_facts(log)
     seeds = np.array([2 + secrets.randbelow(PRIME - 2) for _ in range(2)], np.uint64)

@@ -52,7 +52,6 @@ from keeplast.log.files import FileSystem
 from keeplast.log.log_start import noted_log_start
 from keeplast.model.offsets import INT64_MAX, delete_horizon
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
-from keeplast.rewrite.kernels import load_kernels
 from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 
@@ -92,8 +91,7 @@ class Verifier:
     """Judges partitions; reads, and writes nothing but sorted runs into a temporary directory."""
 
     def __init__(self, files: FileSystem, settings: VerifySettings) -> None:
-        """Choose the fingerprint and make kernels ready."""
-        load_kernels()
+        """Choose the fingerprint."""
         self._files = files
         self._settings = settings
         points = [2 + secrets.randbelow(PRIME - 2) for _ in range(2)]

@@ -22,7 +22,6 @@ from keeplast.read.log_ranges import ALL, Split
 from keeplast.read.log_state import Winners, read_state
 from keeplast.read.record_columns import RecordColumns
 from keeplast.read.state_parts import StatePart
-from keeplast.rewrite.kernels import load_kernels
 from keeplast.rewrite.runner import Progressed
 from keeplast.rewrite.workspace import Workspace
 
@@ -60,7 +59,6 @@ def export_partition(task: ExportTask, progressed: Progressed) -> ExportedFile:
     """Write one partition's state here; the result carries every fault."""
     partition = task.split.partition
     try:
-        load_kernels()
         found = read_state(
             task.split, ALL, task.topic, task.files.open(), SystemClock(),
             Workspace(task.memory_bytes), progressed,

@@ -22,7 +22,6 @@ from keeplast.read.log_state import read_state
 from keeplast.read.log_view import LogView, load_reader_checkpoints, look_at_log
 from keeplast.read.record_source import read_records
 from keeplast.read.state_end import require_state_at
-from keeplast.rewrite.kernels import load_kernels
 from keeplast.rewrite.workspace import Workspace
 
 
@@ -52,7 +51,6 @@ class Logs:
         self._clock = SystemClock()
         self.directory: DataDirectory = open_data_directory(options.path, self.files)
         self.entries: Sequence[PartitionEntry] = options.chosen(self.directory, waits=waits)
-        load_kernels()
         self._checkpoints = load_reader_checkpoints(self.files, self.directory.root)
 
     def look(self, entry: PartitionEntry) -> LogView:
@@ -115,7 +113,6 @@ def check_within(view: LogView, what: str, offset: int) -> None:
 
 def read_part(part: LogPart, names: Sequence[str], memory_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield the columns ``names`` of what one task reads."""
-    load_kernels()
     files, clock, workspace = part.files.open(), SystemClock(), Workspace(memory_bytes)
     if part.state_of is None:
         found = read_records(part.split, files, clock, workspace)

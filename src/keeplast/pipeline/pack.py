@@ -19,15 +19,14 @@ import re
 import shlex
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from keeplast.columns import kernel
 from keeplast.errors import InvalidError, RefusedError
-from keeplast.kernel_cache import SHIPPED, cache_folder
-from keeplast.rewrite.kernels import load_kernels
+from keeplast.kernel_cache import LOCK_ENDING, SHIPPED, cache_folder
 
 NAME = "keeplast"
 LEFT_OUT = frozenset({"pyspark", "py4j"})
@@ -101,16 +100,14 @@ def check_target(target: Path) -> None:
         )
 
 
-def pack_environment(
-    target: Path, told: PackNews, say: Callable[[str], None], *, extras: Sequence[str], python: Path
-) -> Pack:
+def pack_environment(target: Path, told: PackNews, *, extras: Sequence[str], python: Path) -> Pack:
     """Write the archive ``target``, whole or not at all.
 
     ``extras`` are those of keeplast whose requirements go along. RefusedError where a package
     cannot be packed, InvalidError for an extra that there is not.
     """
     check_target(target)
-    load_kernels(say)
+    kernel.load()
     packages = find_packages(extras)
     entries = dict(sorted(_entries(packages)))
     sizes = {name: path.stat().st_size for name, path in entries.items()}
@@ -215,7 +212,7 @@ def _entries(
             yield from _installed_entries(package)
     folder = cache_folder()
     for path in folder.iterdir():
-        if ".tmp." not in path.name:
+        if ".tmp." not in path.name and path.suffix != LOCK_ENDING:
             yield str(SITE / NAME / SHIPPED / folder.name / path.name), path
 
 

@@ -24,7 +24,6 @@ from keeplast.columns.winners import KeyMap
 from keeplast.errors import CompactionError, RefusedError, invariant
 from keeplast.log.files import FileSystem
 from keeplast.log.throttle import Throttle, ThrottledFiles
-from keeplast.rewrite.kernels import load_kernels
 from keeplast.rewrite.marked_plan import MarkersNeededError
 from keeplast.rewrite.stage_work import (
     Tools,
@@ -187,7 +186,6 @@ class Worker:
             )
         workspace = _workspaces.get(task.memory_bytes)
         if workspace is None:
-            load_kernels()
             _workspaces.clear()
             workspace = _workspaces[task.memory_bytes] = Workspace(task.memory_bytes)
         # A retried or speculative attempt may still be writing: no two share a staged name.

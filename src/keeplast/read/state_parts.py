@@ -26,7 +26,6 @@ from keeplast.model.topic_config import TopicConfig
 from keeplast.read.log_ranges import Split
 from keeplast.read.log_state import HashKey, StateReader, Winners, new_hash_key, winning_offsets
 from keeplast.read.record_columns import RecordColumns
-from keeplast.rewrite.kernels import load_kernels
 from keeplast.rewrite.ranking import ranking_of
 from keeplast.rewrite.runner import Progressed
 from keeplast.rewrite.stage_work import SharedKeyMap
@@ -68,7 +67,6 @@ class StatePart:
 
     def reader(self, progressed: Progressed) -> StateReader:
         """Return what reads the part here."""
-        load_kernels()
         state = self.state
         return StateReader(
             self.split, ranking_of(state.topic), state.hash_key, state.files.open(), SystemClock(),
@@ -112,7 +110,6 @@ def winners_of_bucket(
     state: CutState, arrived: Iterable[BucketRows]
 ) -> Iterator[tuple[int, Winners]]:
     """Yield the winners of one bucket by part; ``arrived`` are its rows, in any order."""
-    load_kernels()
     ranking = ranking_of(state.topic)
     key_map = ranking.new_map()
     parts = parts_of(state.buckets)

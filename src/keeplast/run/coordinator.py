@@ -18,7 +18,6 @@ from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
 from keeplast.log.format_guard import check_understood
 from keeplast.log.lock import is_locked, locked
 from keeplast.log.recovery import recover_swap
-from keeplast.rewrite.kernels import load_kernels
 from keeplast.rewrite.runner import Runner
 from keeplast.run.directory_place import DirectoryPlace
 from keeplast.run.events import Events
@@ -57,7 +56,7 @@ class Coordinator:
         events: Events,
         recipe: FilesRecipe | None = None,
     ) -> None:
-        """Take the components; kernels are made ready here.
+        """Take the components.
 
         ``recipe`` is how workers open what ``files`` shows; None says the host's disks.
         """
@@ -70,7 +69,6 @@ class Coordinator:
         self._is_stopping = False
         self._horizons = HorizonBook(files)
         self._holds: set[Path] = set()
-        load_kernels(events.warned)
 
     def stop(self) -> None:
         """Ask for the end of the run at the next safe point; a signal handler may call it.

@@ -21,7 +21,6 @@ from keeplast.log.log_start import follow_log_start, raise_log_start
 from keeplast.log.partition_log import find_tail, list_partition
 from keeplast.log.recovery import recover_swap
 from keeplast.model.document import shown_fields
-from keeplast.rewrite.kernels import load_kernels
 from keeplast.run.expiry import expire, settle, survey_expiry
 from keeplast.run.removal import remove_files
 from keeplast.run.shield import shielded
@@ -105,7 +104,6 @@ def delete_records(
             "cleanup.policy without delete: records go by key alone, write a tombstone instead. "
             f"cleanup_policy={policy} path={partition.path}"
         )
-    load_kernels(warned)
     request = CleanRequest((partition,), high_watermark=high_watermark, is_unsafe=is_unsafe)
     if not writes:
         return _plan(partition, request, before_offset, files)

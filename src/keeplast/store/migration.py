@@ -17,7 +17,6 @@ from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.rewrite.kernels import load_kernels
 from keeplast.run.directory_place import DirectoryPlace
 from keeplast.run.events import ProgressOnly
 from keeplast.run.place import RunnerFor
@@ -157,7 +156,6 @@ def count_records(
         (partition,), first_dirty_offset=state.log_start, log_start_offset=state.log_start,
         high_watermark=files.end, memory_bytes=memory_bytes, force=True,
     )  # fmt: skip
-    load_kernels()
     events, run = ProgressOnly(progressed), PartitionRun(partition)
     place = DirectoryPlace(
         request, files, recipe, clock, events, HorizonBook(files), writer="", writes=False

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
 
-from keeplast.rewrite.kernels import load_kernels
 from keeplast.run.events import ProgressOnly
 from keeplast.run.place import RunnerFor
 from keeplast.run.round import Rounds
@@ -26,7 +25,6 @@ def clean_remote(place: StorePlace, runner_for: RunnerFor, progressed: Progresse
     replaced meanwhile: nothing but garbage is left behind. UnavailableError and OSError pass:
     try again. CorruptError and InvariantError do not.
     """
-    load_kernels()
     request = replace(place.request, rounds=None)
     (partition,) = request.partitions
     run = PartitionRun(partition)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from keeplast.columns.index_entries import final_time_entry, index_batches, new_index_state
 from keeplast.format.message_set import Batch
-from tests.support.kernel_window import load
 from tests.support.partition_maker import indexes_of
 
 BASE = 100
@@ -29,7 +28,6 @@ class Shape:
 
 
 def indexed(batches: list[Shape], parts: list[int], interval: int) -> tuple[Entries, Entries]:
-    load()
     rows = np.array([(b.size_bytes, b.last_offset, b.max_timestamp) for b in batches], np.int64)
     state = new_index_state(BASE)
     offsets: Entries = []

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 import keeplast
 from keeplast import kernel_cache
+from keeplast.columns import kernel
 from tests.support.turns import Turn
 
 SHARES = 8
@@ -17,18 +24,20 @@ SHARES = 8
 
 START = """
 import sys
-from keeplast.rewrite.kernels import load_kernels
 import keeplast.columns
+from keeplast import kernel_cache
 from keeplast.columns import kernel
+kernel_cache.announce(print, print)
 kernel._KERNELS[:] = kernel._KERNELS[int(sys.argv[1])::int(sys.argv[2])]
-load_kernels(print)
-for _, dispatcher, _ in kernel._KERNELS:
-    print("!", dispatcher.stats.cache_misses.total() if dispatcher.stats.cache_misses else 0)
+kernel.load()
+for each in kernel._KERNELS:
+    misses = each.dispatcher.stats.cache_misses
+    print("!", misses.total() if misses else 0)
 """
 
 
 def start(folder: Path, turn: Turn, **environment: str) -> tuple[list[str], int]:
-    """Start a process that makes kernels ready; return what it says and what it compiled."""
+    """Start a process that makes kernels ready; return what it says and how many it compiled."""
     share = (0, 1) if turn.number is None else (turn.number % SHARES, SHARES)
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", START, *map(str, share)],
@@ -44,10 +53,10 @@ def test_first_start_says_what_it_compiles_and_the_second_compiles_nothing(
     tmp_path: Path, turn: Turn
 ) -> None:
     said, compiled = start(tmp_path, turn)
+    assert 1 == len(said)
+    assert said[0].startswith("compiling ")
     assert str(tmp_path) in said[0]
-    assert len(said) > 1
-    assert all(line.startswith("compiling keeplast.columns.") for line in said[1:])
-    assert len(said) - 1 == compiled
+    assert len(list(tmp_path.rglob(kernel_cache.MACHINE_CODE))) == compiled > 0
 
     assert ([], 0) == start(tmp_path, turn)
 
@@ -88,3 +97,111 @@ def test_folder_changes_with_any_source_of_the_kernels() -> None:
     before = kernel_cache._digest()
     assert before == kernel_cache._digest()
     assert len(before) == 24
+
+
+def test_folder_that_cannot_be_written_is_used_for_the_kernels_that_it_has(tmp_path: Path) -> None:
+    """A cluster may unpack an archive without the right to write where it lies."""
+    code = (
+        "import tempfile\n"
+        "def refuse(**options): raise PermissionError(options['dir'])\n"
+        "tempfile.NamedTemporaryFile = refuse\n"
+        "from keeplast import kernel_cache\n"
+        "kernel_cache.install()\n"
+        "print(kernel_cache.cache_folder())"
+    )
+    folder = tmp_path / "kernels" / kernel_cache._digest()
+    folder.mkdir(parents=True)
+    environment = {**os.environ, "KEEPLAST_CACHE_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
+
+    def chosen() -> Path:
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True,
+            check=True, timeout=60,
+        )  # fmt: skip
+        return Path(done.stdout.strip())
+
+    assert chosen() != folder
+    (folder / "columns.kernel-1.nbi").write_bytes(b"")
+    assert folder == chosen()
+
+
+@kernel.inline
+def _one_more(number: Any) -> Any:
+    return number + 1
+
+
+def _twice(number: Any) -> Any:
+    return _one_more(_one_more(0)) + _one_more(number)
+
+
+@pytest.fixture
+def declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the dispatcher of a kernel that nobody has called, with a cache of its own."""
+    monkeypatch.setattr(kernel, "_KERNELS", [])
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(kernel_cache, "_folder", tmp_path)
+    return kernel.kernel("int64(int64)")(_twice)
+
+
+def test_first_call_makes_a_kernel_ready_and_no_other_types(declared: Any) -> None:
+    assert [] == declared.signatures
+    assert 8 == declared(5)
+    assert 1 == len(declared.signatures)
+    with pytest.raises(TypeError):
+        declared("five")
+
+
+def test_number_in_the_source_makes_no_second_part(declared: Any) -> None:
+    """Numba would type and compile ``f(0)`` apart from ``f(i)``."""
+    assert 8 == declared(5)
+    assert 1 == len(_one_more.overloads)
+
+
+def test_part_is_not_for_python_to_call(declared: Any) -> None:
+    assert 8 == declared(5)
+    with pytest.raises(TypeError, match="only kernels call it"):
+        _one_more(5)
+
+
+def test_cache_that_became_full_costs_the_next_process_time_and_nothing_else(
+    declared: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(declared._cache, "load_overload", lambda *_: None)
+    monkeypatch.setattr(declared._cache, "save_overload", full)
+    assert 8 == declared(5)
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_kernel_that_another_process_makes_is_waited_for_a_bounded_number_of_times(
+    gives_up: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_cache, "_folder", tmp_path)
+    other = (tmp_path / f"one{kernel_cache.LOCK_ENDING}").open("ab")
+    fcntl.flock(other, fcntl.LOCK_EX)
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if not gives_up and len(waits) == 3:
+            other.close()
+
+    monkeypatch.setattr(kernel_cache, "time", SimpleNamespace(sleep=sleep))
+    with kernel_cache.reserved("one"):
+        assert (kernel_cache.WAITS_MAX if gives_up else 3) == len(waits)
+    other.close()
+
+
+def test_what_is_compiled_is_said_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kernel_cache, "_folder", tmp_path)
+    monkeypatch.setattr(kernel_cache, "_warning", "it will not last")
+    said: list[str] = []
+    warned: list[str] = []
+    kernel_cache.announce(said.append, warned.append)
+    kernel_cache.compiling()
+    kernel_cache.compiling()
+    assert ["it will not last"] == warned
+    assert 1 == len(said)
+    assert str(tmp_path) in said[0]

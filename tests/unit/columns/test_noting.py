@@ -12,14 +12,12 @@ from keeplast.columns.ledger import new_ledger
 from keeplast.columns.noting import NotingKeyMap
 from keeplast.columns.verdicts import DISORDER
 from keeplast.columns.winners import LOSES, SHARDS, UNKNOWN, WINS
-from tests.support.kernel_window import load
 
 
 def block_of(
     keys: list[int], offsets: list[int]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.int64]]:
     """Return the rows as a block, each row's origin, and the shards' starts."""
-    load()
     count = len(keys)
     hashes = np.array([[key << 60 | key, key] for key in keys], np.uint64).reshape(-1, 2)
     block = np.empty((count, 3), np.uint64)
@@ -82,7 +80,6 @@ def test_forgotten_notes_leave_the_map_to_be_asked() -> None:
 
 
 def test_offsets_that_do_not_ascend_are_noticed() -> None:
-    load()
     offsets = np.array([4, 5, 9, 9], np.int64)
     assert 9 == verdicts.last_ascending(0, 3, 3, offsets)
     assert DISORDER == verdicts.last_ascending(0, 4, 3, offsets)

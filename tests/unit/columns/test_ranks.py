@@ -22,7 +22,7 @@ from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.ranking import VersionCounts, ranking_of
 from keeplast.rewrite.workspace import DecompressedCache
-from tests.support.kernel_window import HASH_KEY, load, window_of, workspace
+from tests.support.kernel_window import HASH_KEY, window_of, workspace
 from tests.support.record_rank import Rank, rank_of
 
 NAME = b"ver"
@@ -88,7 +88,6 @@ def block_of(
     rows: list[tuple[int, Rank]],
 ) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.int64]]:
     """Return (key, rank) pairs as a block, each row's origin, and the shards' starts."""
-    load()
     count = len(rows)
     hashes = np.array([[key << 60 | key, key] for key, _ in rows], np.uint64).reshape(-1, 2)
     block = np.empty((count, ranks.RANK_WORDS), np.uint64)

@@ -23,13 +23,14 @@ from keeplast.columns.rules import (
 from keeplast.columns.versions import HAS_VERSION
 from keeplast.columns.winners import LOSES, UNKNOWN, WINS
 from keeplast.model.offsets import INT64_MAX, delete_horizon
+from tests.support.called_part import called_part
 
 NOW = 1000
 NONE = -1
-DISCARDS: Callable[..., bool] = rules.discards_records.py_func
-ON_BATCH: Callable[..., int] = rules.batch_verdict.py_func
-ON_RECORD: Callable[..., int] = rules.record_verdict.py_func
-HORIZON: Callable[..., int] = rules.new_horizon.py_func
+DISCARDS: Callable[..., bool] = called_part(rules.discards_records)
+ON_BATCH: Callable[..., int] = called_part(rules.batch_verdict)
+ON_RECORD: Callable[..., int] = called_part(rules.record_verdict)
+HORIZON: Callable[..., int] = called_part(rules.new_horizon)
 PLAIN_RECORD = HAS_KEY | HAS_VALUE
 TOMBSTONE = HAS_KEY
 

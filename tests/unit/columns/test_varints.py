@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keeplast.columns.varints import read_varint, read_varlong, varlong_bytes, write_varlong
+from keeplast.columns import varints
 from keeplast.errors import CorruptError
 from keeplast.format.varint import decode_varint, decode_varlong, encode_varlong
+from tests.support.called_part import called_part
 
 VARINTS = {
     0: "00",
@@ -36,6 +37,11 @@ VARLONGS = {
     -(2**63): "ffffffffffffffffff01",
 }
 INVALID = -1
+
+read_varint = called_part(varints.read_varint)
+read_varlong = called_part(varints.read_varlong)
+varlong_bytes = called_part(varints.varlong_bytes)
+write_varlong = called_part(varints.write_varlong)
 
 
 def varint(data: bytes, *, at: int = 0, end: int | None = None) -> tuple[int, int]:

@@ -12,7 +12,6 @@ from keeplast.columns import winners
 from keeplast.columns.winners import LOAD_MAX, LOSES, SHARDS, UNKNOWN, WINS, KeyMap
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.strategy import SLOT_BYTES
-from tests.support.kernel_window import load
 from tests.support.standings import ABSENT, winning_offsets
 
 BYTES_PER_KEY_MAX = 40
@@ -22,7 +21,6 @@ class Numbered:
     """A key map whose keys are numbers; rows go in and out as the passes hand them over."""
 
     def __init__(self, seed: int = 1) -> None:
-        load()
         self.map = KeyMap()
         self._seed = seed
 
@@ -158,13 +156,11 @@ def test_overflow_is_the_row_after_the_last_free_slot(
     is_new: list[int], room: int, expected: int
 ) -> None:
     """Room is tested before the key is looked up, so that row may hold a known key."""
-    load()
     marks = np.array(is_new, np.uint8)
     assert expected == winners.find_overflow(marks, 0, len(is_new), room)
 
 
 def test_rows_that_are_not_wanted_stay_out_of_a_block() -> None:
-    load()
     hashes = np.array([[i << 58, i] for i in range(8)], np.uint64)
     block = np.empty((8, 3), np.uint64)
     rows = np.empty(8, np.int32)
@@ -179,7 +175,6 @@ def test_rows_that_are_not_wanted_stay_out_of_a_block() -> None:
 
 
 def test_keys_with_one_home_do_not_disturb_each_other() -> None:
-    load()
     key_map = KeyMap()
     block = np.array([[3 << 58, i, i + 100] for i in range(500)], np.uint64)
     starts = np.zeros(SHARDS + 1, np.int64)

@@ -13,7 +13,6 @@ from keeplast.log.append import NewRecord
 from keeplast.log.fetch import fetch, find_offset_for_time
 from keeplast.log.files import LocalFiles
 from keeplast.log.partition_log import list_partition
-from tests.support.kernel_window import load
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import COMPACT, NOW_MS
 
@@ -23,7 +22,6 @@ SEGMENT, RECORDS = 50, 100
 @pytest.fixture
 def log(tmp_path: Path) -> LogBuilder:
     """Two closed segments of batches of one record, a millisecond apart, each with its index."""
-    load()
     made = LogBuilder(tmp_path / "t-0", replace(COMPACT, index_interval_bytes=100))
     for number in range(RECORDS):
         made.append(NewRecord(b"k", b"v", NOW_MS + number))

@@ -28,7 +28,6 @@ from keeplast.log.partition_log import (
     summarize,
 )
 from keeplast.log.windows import WindowBuffers
-from tests.support.kernel_window import load
 from tests.support.legacy_sets import encode_message
 from tests.support.partition_maker import (
     NOW_MS,
@@ -47,7 +46,6 @@ STARTS = [sum(len(batch) for batch in BATCHES[:i]) for i in range(len(BATCHES) +
 
 
 def listed(directory: Path) -> PartitionFiles:
-    load()
     return list_partition(directory, FILES)
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from keeplast.errors import CorruptError
 from keeplast.log.recovery import recover_swap
-from tests.support.kernel_window import load
 from tests.support.observed_files import UnsyncedFiles
 from tests.support.partition_maker import one, write_partition, write_segment, write_snapshot
 
@@ -16,7 +15,6 @@ INDEXES = (".index", ".timeindex")
 
 
 def recovered(directory: Path) -> tuple[str, ...]:
-    load()
     return recover_swap(UnsyncedFiles(), directory)
 
 

@@ -19,7 +19,6 @@ from keeplast.format.filename import (
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.recovery import recover_swap
 from keeplast.log.swap import Replacement, commit_wave
-from tests.support.kernel_window import load
 from tests.support.observed_files import Crash, ObservedFiles, UnsyncedFiles
 from tests.support.partition_maker import one, write_partition, write_segment, write_snapshot
 
@@ -47,7 +46,6 @@ def stage(directory: Path, base: int, data: bytes, *, has_aborted: bool = False)
 
 def make(tmp_path: Path) -> tuple[Path, list[Replacement]]:
     """Five segments of which four become two, one of the outputs with aborted transactions."""
-    load()
     directory = write_partition(tmp_path, {**OLD, **ACTIVE})
     for base in (2, 4, 6, 10):
         write_snapshot(directory, base)

@@ -21,7 +21,6 @@ from keeplast.log.partition_log import find_tail, list_partition
 from keeplast.log.producer_state import ProducerState
 from keeplast.log.transactions import aborted_between, aborted_by_segment
 from keeplast.log.windows import WindowBuffers
-from tests.support.kernel_window import load
 from tests.support.legacy_sets import encode_message_set
 from tests.support.partition_maker import (
     NOW_MS,
@@ -39,7 +38,6 @@ ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT
 def derived(
     directory: Path, *, start: int = 0, end: int | None = None, window_bytes: int = 1 << 16
 ) -> tuple[AbortedTransaction, ...]:
-    load()
     listing = list_partition(directory, FILES)
     tail = find_tail(listing, FILES)
     buffers = WindowBuffers(window_bytes)
@@ -70,7 +68,6 @@ def test_what_an_index_says_and_the_log_does_not_is_not_believed(tmp_path: Path)
 def test_a_transaction_goes_on_in_the_next_segments(tmp_path: Path) -> None:
     segments = {0: data_batch(0, 7, [b"a"]), 1: one(1, b"k"), 2: marker(2, 7, ABORT), 3: b""}
     directory = write_partition(tmp_path, segments)
-    load()
     listing = list_partition(directory, FILES)
     found = aborted_by_segment(listing, find_tail(listing, FILES), FILES, WindowBuffers(1 << 16))
     assert [(0, ()), (1, ()), (2, (entry(7, 0, 2),))] == [
@@ -201,7 +198,6 @@ def test_nothing_is_read_behind_what_decides(tmp_path: Path) -> None:
     segments = {0: data_batch(0, 7, [b"a"]), 1: marker(1, 7, ABORT), 2: one(2, b"k"), 3: b""}
     directory = write_partition(tmp_path, segments)
     (directory / f"{2:020d}.log").write_bytes(b"damage" * 20)
-    load()
     listing = list_partition(directory, FILES)
     tail, buffers = find_tail(listing, FILES), WindowBuffers(1 << 16)
     found = aborted_by_segment(listing, tail, FILES, buffers, deciding=1)

@@ -9,7 +9,7 @@ import pytest
 from keeplast.columns import batch_table as t
 from keeplast.errors import CorruptError
 from keeplast.log.windows import WindowBuffers, read_windows
-from tests.support.kernel_window import PATH, MemoryHandle, load, windows_of
+from tests.support.kernel_window import PATH, MemoryHandle, windows_of
 from tests.support.partition_maker import one
 
 BATCHES = [one(i, b"key%d" % i, bytes(size)) for i, size in enumerate((5, 900, 30, 2, 3000, 8, 1))]
@@ -71,7 +71,6 @@ def test_zeros_after_the_last_batch_are_corrupt() -> None:
 def test_batch_that_claims_more_than_the_file_takes_no_memory_for_it() -> None:
     claim = bytearray(one(0, b"k"))
     claim[8:12] = (2**31 - 1).to_bytes(4, "big")
-    load()
     buffers = WindowBuffers(100)
     with pytest.raises(CorruptError) as caught:
         list(read_windows(MemoryHandle(bytes(claim)), PATH, buffers))
@@ -80,14 +79,12 @@ def test_batch_that_claims_more_than_the_file_takes_no_memory_for_it() -> None:
 
 
 def test_buffers_grow_for_one_batch_only_as_far_as_it_needs() -> None:
-    load()
     buffers = WindowBuffers(200)
     list(read_windows(MemoryHandle(DATA), PATH, buffers))
     assert max(len(batch) for batch in BATCHES) == len(buffers.data)
 
 
 def test_part_of_a_file() -> None:
-    load()
     windows = list(
         read_windows(MemoryHandle(DATA), PATH, WindowBuffers(1 << 20), start=ENDS[1], end=ENDS[3])
     )
@@ -106,6 +103,5 @@ def test_file_that_shrinks_while_it_is_read_is_corrupt() -> None:
     class Shrinking(MemoryHandle):
         size_bytes = len(DATA) + 100
 
-    load()
     with pytest.raises(CorruptError):
         list(read_windows(Shrinking(DATA), Path("x"), WindowBuffers(1 << 20)))

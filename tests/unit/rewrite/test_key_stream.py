@@ -20,7 +20,7 @@ from keeplast.rewrite import key_stream
 from keeplast.rewrite.key_stream import PIECE_BYTES, KeyStream
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
-from tests.support.kernel_window import HASH_KEY, PATH, MemoryHandle, load, rows_of, windows_of
+from tests.support.kernel_window import HASH_KEY, PATH, MemoryHandle, rows_of, windows_of
 from tests.support.partition_maker import (
     clean,
     clean_at,
@@ -61,7 +61,6 @@ def plain_log(seed: int) -> bytes:
 
 def streamed(data: bytes, path: Path, window_bytes: int, first_dirty: int = 0) -> Found:
     """Return offset and hash of every row that the stream makes of a file."""
-    load()
     workspace = Workspace(MEMORY_BYTES_MIN)
     workspace.buffers.window_bytes = window_bytes
     path.write_bytes(data)
@@ -109,7 +108,6 @@ def test_large_values_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_offsets_that_do_not_ascend_are_told() -> None:
-    load()
     data = one(5, b"a") + one(5, b"b") + one(6, b"c")
     stream = KeyStream(Workspace(MEMORY_BYTES_MIN), HASH_KEY, 0, -1)
     end = stream.read(MemoryHandle(data), PATH, 0, len(data), lambda: None, lambda count: None)
@@ -128,7 +126,6 @@ def test_offsets_that_do_not_ascend_are_told() -> None:
     ids=["compressed", "transactional", "control", "zeros", "cut"],
 )
 def test_stream_stops_before_what_is_not_plain(other: bytes) -> None:
-    load()
     data = one(1, b"a") + one(2, b"a")
     stream = KeyStream(Workspace(MEMORY_BYTES_MIN), HASH_KEY, 0, -1)
     whole = data + other

@@ -11,7 +11,6 @@ from keeplast.clock import SystemClock
 from keeplast.errors import CommitUnknownError, CompactionError, ConflictError
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.log.files import LocalRecipe
-from keeplast.rewrite.kernels import load_kernels
 from keeplast.rewrite.task import TaskResult
 from keeplast.run.directory_place import DirectoryPlace
 from keeplast.run.events import NoEvents
@@ -41,7 +40,6 @@ def test_what_was_staged_stays_only_where_a_commit_may_name_it(
         request, files, LocalRecipe(), clock, NoEvents(), HorizonBook(files), writer="w",
         writes=True,
     )  # fmt: skip
-    load_kernels()
     run = PartitionRun(request.partitions[0])
     runner = LocalRunner(1, files=files)
     Rounds(request, place, lambda _: nullcontext(runner), clock, NoEvents(), lambda: None).clean(

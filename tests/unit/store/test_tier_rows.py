@@ -11,7 +11,6 @@ from sqlalchemy import Engine, create_engine, text
 from keeplast.errors import CorruptError
 from keeplast.store.verification import TierFinding, verify_partition
 from keeplast.tier.state.continuity import Visit, Visits
-from tests.support.kernel_window import load
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import COMPACT, NOW_MS, PARTITION
 from tests.support.tiered_log import Tiered
@@ -23,7 +22,6 @@ class Store(Tiered):
     """Three closed segments; their rows can be changed by hand."""
 
     def __init__(self, root: Path) -> None:
-        load()
         log = LogBuilder(root / "t-0", COMPACT)
         for number in range(6):
             log.record(number, number)

@@ -30,7 +30,6 @@ from keeplast.tier.objects.object_store import FILTER, object_key
 from keeplast.tier.objects.transfer import EPOCHS
 from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.segment import RemoteFile
-from tests.support.kernel_window import load
 from tests.support.legacy_sets import encode_message_set
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import COMPACT, NOW_MS, PARTITION
@@ -82,7 +81,6 @@ class Store(Tiered):
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """Three segments; a transaction begins in the first and is aborted in the second."""
-    load()
     log = LogBuilder(tmp_path / "t-0", replace(COMPACT, index_interval_bytes=100))
     for base in (0, 1, 2):
         aborted, committed = log.producer(7), log.producer(8)
@@ -111,7 +109,6 @@ def test_a_sound_store_has_no_finding_before_and_after_a_round(store: Store) -> 
 
 def test_a_log_from_before_there_were_leader_epochs_has_no_finding(tmp_path: Path) -> None:
     """The checkpoint of a broker that was upgraded begins behind the old formats."""
-    load()
     log = LogBuilder(tmp_path / "t-0", COMPACT)
     log.add(encode_message_set([Record(0, NOW_MS, b"k", b"v")], magic=1))
     log.roll()

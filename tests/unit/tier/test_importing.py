@@ -15,7 +15,6 @@ from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.append import NewRecord
 from keeplast.model.topic_config import TopicConfig
 from keeplast.store.verification import verify_remote
-from tests.support.kernel_window import load
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import (
     NOW_MS,
@@ -35,7 +34,6 @@ TRUTH = {0: (FIRST,), 4: (SECOND,)}
 
 def make(root: Path) -> Path:
     """Two closed segments, an aborted transaction in the first, another that ends in the second."""
-    load()
     segments = {
         0: data_batch(0, 7, [b"x"]) + marker(1, 7, ABORT) + data_batch(2, 8, [b"y", b"x"]),
         4: marker(4, 8, ABORT) + one(5, b"z"),
@@ -147,7 +145,6 @@ class Lies:
 
 
 def indexed_log(root: Path) -> LogBuilder:
-    load()
     log = LogBuilder(root / "t-0", replace(TopicConfig(), index_interval_bytes=100))
     for number in range(80):
         log.append(NewRecord(b"k%d" % number, b"v", NOW_MS + number))

@@ -63,12 +63,9 @@ def demo(
 
 
 def _show_tier(runner: RunnerName, *, as_json: bool) -> Result:
-    from keeplast.cli.show.output import say
     from keeplast.cli.tier.options import check_packages
-    from keeplast.rewrite.kernels import load_kernels
 
     check_packages()
-    load_kernels(lambda message: say(message, kind="warning"))
     from keeplast.cli.demo.tier import show_tier
 
     return show_tier(runner, as_json=as_json)

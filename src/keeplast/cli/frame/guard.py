@@ -39,6 +39,9 @@ def run_guarded(
 
     ``body`` returns the code and the document (which it may leave out when nobody asked for it).
     """
+    from keeplast import kernel_cache
+
+    kernel_cache.announce(say, lambda message: say(message, kind="warning"))
     with _handlers_put_back():
         code = _run(body, as_json=as_json)
     raise typer.Exit(code)

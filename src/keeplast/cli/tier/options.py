@@ -110,9 +110,7 @@ class StoreAddress:
         from functools import partial
 
         from keeplast.config.mapping import topic_config
-        from keeplast.rewrite.kernels import load_kernels
 
-        load_kernels(_warn)
         check_packages()
         from keeplast.api.open_store import open_store
         from keeplast.tier.metadata.database import exposed_mode

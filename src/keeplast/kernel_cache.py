@@ -140,8 +140,13 @@ def reserved(name: str) -> Iterator[None]:
     """Keep other processes from making the kernel ``name`` meanwhile.
 
     They would compile the same, as executors that start together do. Whoever has waited long, or
-    where nothing can be locked, goes on beside them: it costs time and nothing else.
+    where nothing can be locked, goes on beside them: it costs time and nothing else. One that has
+    been compiled is only loaded, and leaves the folder as it is.
     """
+    module, function = name.split(".")[-2:]
+    if any(cache_folder().glob(f"{module}.{function}-{MACHINE_CODE}")):
+        yield
+        return
     try:
         file = (cache_folder() / f"{name}{LOCK_ENDING}").open("ab")
     except OSError:

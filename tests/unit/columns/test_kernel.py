@@ -58,7 +58,11 @@ def test_first_start_says_what_it_compiles_and_the_second_compiles_nothing(
     assert str(tmp_path) in said[0]
     assert len(list(tmp_path.rglob(kernel_cache.MACHINE_CODE))) == compiled > 0
 
+    for lock in tmp_path.rglob(f"*{kernel_cache.LOCK_ENDING}"):
+        lock.unlink()
+    before = sorted(tmp_path.rglob("*"))
     assert ([], 0) == start(tmp_path, turn)
+    assert before == sorted(tmp_path.rglob("*"))
 
     # Nor does a package that lies elsewhere, as executors unpack it, with files of another age.
     package = tmp_path / "elsewhere" / "keeplast"
@@ -179,7 +183,7 @@ def test_kernel_that_another_process_makes_is_waited_for_a_bounded_number_of_tim
     gives_up: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_cache, "_folder", tmp_path)
-    other = (tmp_path / f"one{kernel_cache.LOCK_ENDING}").open("ab")
+    other = (tmp_path / f"module.one{kernel_cache.LOCK_ENDING}").open("ab")
     fcntl.flock(other, fcntl.LOCK_EX)
     waits: list[float] = []
 
@@ -189,7 +193,7 @@ def test_kernel_that_another_process_makes_is_waited_for_a_bounded_number_of_tim
             other.close()
 
     monkeypatch.setattr(kernel_cache, "time", SimpleNamespace(sleep=sleep))
-    with kernel_cache.reserved("one"):
+    with kernel_cache.reserved("module.one"):
         assert (kernel_cache.WAITS_MAX if gives_up else 3) == len(waits)
     other.close()
 

@@ -514,6 +514,19 @@ def test_what_was_merged_across_the_high_watermark_is_taken_up_to_it_before_its_
     assert () == log.tiered.verify(PARTITION)
 
 
+def test_a_copy_before_its_time_is_over_takes_what_is_replicated_behind_whole_segments_too(
+    tmp_path: Path,
+) -> None:
+    log = with_a_delete(tmp_path)
+    for value in (b"1", b"2", b"3"):
+        log.put(b"c", value)
+    log.roll()
+    log.clock.advance(11 * HOUR_MS)
+    write_watermark(log, 6)
+    log.copy()
+    assert 6 == log.state.remote_end
+
+
 def test_a_segment_that_moves_while_it_is_asked_since_when_it_is_uncleaned_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

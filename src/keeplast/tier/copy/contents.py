@@ -42,12 +42,12 @@ class CopiedPart:
 
 def parts_to_copy(
     listing: PartitionFiles, tail: Tail, files: FileSystem, *, until: int | None,
-    high_watermark: int | None, index_interval_bytes: int, cut_from: int | None = None,
+    high_watermark: int | None, index_interval_bytes: int, cuts_last: bool = False,
 ) -> Iterator[CopiedPart]:  # fmt: skip
     """Yield what of a directory may be copied, ascending.
 
-    ``until`` leaves out segments that end above it, and the active one; of a closed one with
-    ``cut_from`` only the batches that reach beyond ``until``. Batches that reach beyond
+    ``until`` leaves out segments that end above it, and the active one; with ``cuts_last`` only the
+    batches of a closed one that reach beyond it. Batches that reach beyond
     ``high_watermark`` are left out. None leaves out none.
     """
     ends = [*(segment.base_offset for segment in listing.segments[1:]), tail.log_end]
@@ -55,7 +55,7 @@ def parts_to_copy(
         is_active, end = segment is listing.active, segment_end
         limit = high_watermark
         if until is not None and (is_active or end > until):
-            if is_active or cut_from is None or not segment.base_offset <= cut_from < until:
+            if is_active or not cuts_last or segment.base_offset >= until:
                 return
             limit = until
         has_any = segment.size_bytes > 0  # the only one of an empty log may have no file

@@ -176,7 +176,7 @@ def import_segments(
     for part in parts_to_copy(
         listing, tail, files, until=until, high_watermark=high_watermark,
         index_interval_bytes=topic.index_interval_bytes,
-        cut_from=state.remote_end if is_pressed else None,
+        cuts_last=is_pressed,
     ):  # fmt: skip
         if hazard is not None:
             break

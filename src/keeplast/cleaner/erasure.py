@@ -200,16 +200,16 @@ class Pace:
         return self.round_ms + ceil(1000 * size_bytes / self.bytes_per_second)
 
 
-def find_wait_ms(sizes: Sequence[int], pace: Pace, *, rounds_max: int) -> int:
-    """Return the longest time from a log's eligibility to the end of its last round.
+def find_turn_ms(sizes: Sequence[int], pace: Pace) -> int:
+    """Return the longest time from a log's eligibility to the end of one round of it.
 
-    ``sizes`` are the bytes of every log that the daemon cleans, the log itself included. The
-    daemon may be pausing when the log becomes eligible, or go by what it found before, and pause
-    again once the active segment was left; a turn of ``slots`` logs may be under way; up to
-    :data:`PASSED_OVER_MAX` more may take others; after those whoever waits longest comes first, so
-    that no log comes twice.
+    ``sizes`` are the bytes of every log that the daemon cleans, the log itself included: it is the
+    same for all of them. The daemon may be pausing when the log becomes eligible, or go by what it
+    found before, and pause again once the active segment was left; a turn of ``slots`` logs may be
+    under way; up to :data:`PASSED_OVER_MAX` more may take others; after those whoever waits longest
+    comes first, so that no log comes twice.
     """
     longest = sorted((pace.duration_ms(size) for size in sizes), reverse=True)
     turns = ceil(len(longest) / pace.slots)
     queue_ms = (PASSED_OVER_MAX + 1) * longest[0] + sum(longest[:turns])
-    return rounds_max * (2 * pace.backoff_ms + queue_ms)
+    return 2 * pace.backoff_ms + queue_ms

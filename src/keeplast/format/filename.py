@@ -12,6 +12,7 @@ Answers to ``LogFileUtils`` and ``UnifiedLog.parseTopicPartitionName``; formats.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -54,6 +55,9 @@ _KINDS: dict[str, Kind] = {
 _STAGES: dict[str, Stage] = {"": "", ".cleaned": CLEANED, ".swap": SWAP, ".deleted": DELETED}
 _MARKS: dict[str, Mark] = {"delete": "delete", "future": "future", "stray": "stray"}
 
+NAMES_KNOWN = 1 << 14
+"""So many names stay parsed: a call asks for each several times, and partitions have the same."""
+
 _SEGMENT_FILE = re.compile(
     r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
     r"(?:\.([0-9a-z]+)(?=\.deleted\Z))?(\.cleaned|\.swap|\.deleted|)\Z"
@@ -92,9 +96,10 @@ class PartitionDirectory:
 
 def segment_file(base_offset: int, kind: Kind) -> str:
     """Return the name of a live segment file of ``base_offset`` (0 to 2^63-1)."""
-    return SegmentFile(base_offset, kind).name
+    return f"{base_offset:020d}{kind}"
 
 
+@functools.lru_cache(NAMES_KNOWN)
 def parse_segment_file(name: str) -> SegmentFile | None:
     """Return what ``name`` says, or None if it is not the name of a segment file."""
     match = _SEGMENT_FILE.match(name)
@@ -108,7 +113,7 @@ def is_unknown_kind(name: str) -> bool:
 
     Twenty digits, one suffix that is not in the list of kinds, perhaps a stage.
     """
-    return _NUMBERED_FILE.match(name) is not None and parse_segment_file(name) is None
+    return parse_segment_file(name) is None and _NUMBERED_FILE.match(name) is not None
 
 
 def parse_partition_directory(name: str) -> PartitionDirectory | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from keeplast.cleaner.erasure import BasisKind, ErasureBasis, Pace, find_wait_ms
+from keeplast.cleaner.erasure import BasisKind, ErasureBasis, Pace, find_turn_ms
 from keeplast.cleaner.reasons import Decision, DueReason
 from keeplast.config.definitions import BY_KEY
 from keeplast.config.settings import Settings
@@ -154,6 +154,7 @@ def join_status(
     the bytes of all logs that share the daemon, those included that nobody asked for.
     """
     last = {each.partition: _last_round(each) for each in receipts}
+    turn_ms = find_turn_ms(sizes, pace) if sizes else 0
     statuses = [_report_decided(report) for report in decided]
     for request, log in found:
         partition = request.partition
@@ -169,7 +170,7 @@ def join_status(
             replace(
                 status,
                 last_round=last.get(partition),
-                erased_by=_bound_erasure(status, sizes, pace, now_ms),
+                erased_by=_bound_erasure(status, turn_ms, now_ms),
             )
         )
     return DirectoryStatus(root, now_ms, is_locked, pace, tuple(sorted(statuses, key=_urgency)))
@@ -273,9 +274,7 @@ def _set_aside(
     return PartitionStatus(partition, State.SET_ASIDE, mark.reason, known, set_aside=mark)
 
 
-def _bound_erasure(
-    status: PartitionStatus, sizes: Sequence[int], pace: Pace, now_ms: int
-) -> ErasedBy | None:
+def _bound_erasure(status: PartitionStatus, turn_ms: int, now_ms: int) -> ErasedBy | None:
     if status.state is State.SET_ASIDE:
         return ErasedBy(None, None, ErasureBasis(BasisKind.SET_ASIDE))
     log = status.log
@@ -288,7 +287,7 @@ def _bound_erasure(
         return ErasedBy(now_ms, now_ms, ErasureBasis(BasisKind.NOTHING_LEFT), is_gone=True)
     if due.by_ms is None:
         return ErasedBy(None, None, due.basis)
-    wait_ms = find_wait_ms(sizes, pace, rounds_max=due.rounds_max)
+    wait_ms = due.rounds_max * turn_ms
     basis = ErasureBasis(BasisKind.LEFTOVERS) if due.is_clean else due.basis
     return ErasedBy(due.by_ms + wait_ms, due.by_ms, basis)
 

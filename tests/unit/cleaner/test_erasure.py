@@ -15,7 +15,7 @@ from keeplast.cleaner.erasure import (
     Pace,
     find_deadline,
     find_eligibility,
-    find_wait_ms,
+    find_turn_ms,
 )
 from keeplast.cleaner.reasons import TransactionLimit
 from keeplast.cleaner.selection import PASSED_OVER_MAX
@@ -145,5 +145,4 @@ def test_the_wait_is_for_turns_of_others_and_the_round_itself() -> None:
     one, two = pace.duration_ms(100), pace.duration_ms(200)
     assert (1007, 2007) == (one, two)
     sizes = [100, 200, 100]
-    assert 2000 + (PASSED_OVER_MAX + 1) * two + two + one == find_wait_ms(sizes, pace, rounds_max=1)
-    assert 3 * find_wait_ms(sizes, pace, rounds_max=1) == find_wait_ms(sizes, pace, rounds_max=3)
+    assert 2000 + (PASSED_OVER_MAX + 1) * two + two + one == find_turn_ms(sizes, pace)

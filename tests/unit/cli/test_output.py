@@ -7,12 +7,16 @@ import os
 import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from keeplast.cli.show.output import fitting, print_result
 from keeplast.cli.show.picture import PicturedSegment, draw_log
 from keeplast.cli.show.rows import new_table
-from keeplast.cli.show.table_fit import WORD_WIDTH_MAX, Reach, share_width
+from keeplast.cli.show.table_fit import WORD_WIDTH_MAX, Reach, fit_table, share_width
 
 
 @pytest.mark.parametrize("columns", [20, 60, 120])
@@ -62,6 +66,38 @@ def test_room_goes_to_the_narrowest_column_first() -> None:
     assert [5, 12, 12] == share_width(reaches, 29)
     assert [5, 20, 12] == share_width(reaches, 37)
     assert [5, 40, 12] == share_width(reaches, 500)
+
+
+CELLS = st.text(st.sampled_from("ab -界\n"), max_size=30)
+STYLED = st.builds(Text, CELLS, style=st.sampled_from(["", "bold"]))
+
+
+@settings(deadline=None)
+@given(
+    rows=st.lists(st.tuples(CELLS, st.from_regex(r"\A[0-9]{0,9}\Z"), STYLED, CELLS), max_size=5),
+    width=st.integers(20, 120),
+)
+def test_a_table_is_laid_out_as_rich_does_with_the_same_widths(
+    rows: list[tuple[str, str, Text, str]], width: int
+) -> None:
+    table = new_table("partition", ">offsets", "state", "why it is so")
+    for row in rows:
+        table.add_row(*row)
+    fitted = fit_table(table, width)
+    assert _printed(fitted) == _printed(_as_rich(table, fitted.widths, fitted.gap))
+
+
+def _as_rich(table: Table, widths: tuple[int, ...], gap: int) -> Table:
+    for column, width in zip(table.columns, widths, strict=True):
+        column.width = width
+    table.padding = (0, gap, 0, 0)
+    return table
+
+
+def _printed(what: object) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=1000, markup=False, highlight=False, emoji=False).print(what)
+    return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
 def test_a_word_that_is_cut_is_longer_than_any_name_of_a_broker() -> None:

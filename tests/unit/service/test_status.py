@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keeplast.cleaner.eligibility import CleanableRange
-from keeplast.cleaner.erasure import BasisKind, Eligibility, ErasureBasis, Pace, find_wait_ms
+from keeplast.cleaner.erasure import BasisKind, Eligibility, ErasureBasis, Pace, find_turn_ms
 from keeplast.cleaner.reasons import DirtyEnough, ExpiredDue, NotCompacted, RatioTooLow
 from keeplast.cleaner.section import LogFigures
 from keeplast.config.layers import flags_layer
@@ -130,7 +130,7 @@ def test_the_most_urgent_come_first(tmp_path: Path) -> None:
 def test_erased_by_is_when_the_round_is_due_and_what_it_may_wait_and_take(tmp_path: Path) -> None:
     erased = only(joined(tmp_path, [log(tmp_path, 0)])).erased_by
     assert erased is not None
-    assert NOW_MS + 50 + find_wait_ms(SIZES, PACE, rounds_max=1) == erased.by_ms
+    assert NOW_MS + 50 + find_turn_ms(SIZES, PACE) == erased.by_ms
     assert (NOW_MS + 50, "it is overdue", False) == (
         erased.eligible_by_ms,
         erased.why,
@@ -145,7 +145,7 @@ def test_nothing_dirty_is_gone_but_for_what_a_crash_left(tmp_path: Path) -> None
     assert (NOW_MS, True) == (erased.by_ms, erased.is_gone)
     erased = only(joined(tmp_path, [log(tmp_path, 0, **clean_log, leftover_bytes=1)])).erased_by
     assert erased is not None
-    assert (NOW_MS + find_wait_ms(SIZES, PACE, rounds_max=1), False) == (
+    assert (NOW_MS + find_turn_ms(SIZES, PACE), False) == (
         erased.by_ms,
         erased.is_gone,
     )

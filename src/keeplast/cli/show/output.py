@@ -6,6 +6,7 @@ that prints to it cannot spoil the one document on stdout.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -45,14 +46,16 @@ def print_document(document: object) -> None:
 def print_result(*parts: RenderableType) -> None:
     """Print what a person asked for; text is taken literally."""
     console = _console(sys.stdout)
-    for part in parts:
-        if isinstance(part, Table):
-            fitted = fit_table(part, console, console.width)
-            is_narrow = fitted.width > console.width
-            wide = _console(sys.stdout, width=fitted.width) if is_narrow else console
-            wide.print(fitted)
-        else:
-            console.print(part, soft_wrap=isinstance(part, str | Text))
+    for is_plain, some in itertools.groupby(parts, lambda part: isinstance(part, str)):
+        if is_plain:
+            # As they are, and at once: a directory has thousands of notes.
+            console.out(*some, sep="\n", highlight=False)
+            continue
+        for part in some:
+            if isinstance(part, Table):
+                console.print(fit_table(part, console.width), crop=False)
+            else:
+                console.print(part, soft_wrap=isinstance(part, Text))
 
 
 def screen_width() -> int:
@@ -131,9 +134,8 @@ class _Paper(Console):
         os.close(nowhere)
 
 
-def _console(stream: Any, *, width: int | None = None) -> Console:
-    if width is None and not (stream.isatty() or "COLUMNS" in os.environ):
-        width = PLAIN_WIDTH
+def _console(stream: Any) -> Console:
+    width = None if stream.isatty() or "COLUMNS" in os.environ else PLAIN_WIDTH
     return _Paper(
         file=cast(IO[str], _Shown(stream)), markup=False, highlight=False, emoji=False, width=width
     )

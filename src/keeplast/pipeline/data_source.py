@@ -37,7 +37,7 @@ from keeplast.log.files import FileSystem
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.foreign_options import PROVIDER
-from keeplast.pipeline.log_parts import LogPart, Logs, read_part
+from keeplast.pipeline.log_parts import LogPart, Logs, read_parts, share_out
 from keeplast.pipeline.source_filters import Pushed, push
 from keeplast.pipeline.source_options import SourceContent, SourceOptions, read_options
 from keeplast.pipeline.stream_reader import LogStreamReader
@@ -184,7 +184,12 @@ class LogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return what each task reads."""
         try:
-            return [InputPartition(part) for part in self._parts()]
+            tasks = share_out(
+                self._parts(),
+                tasks_min=self._options.tasks_min,
+                split_bytes=self._options.split_bytes,
+            )
+            return [InputPartition(parts) for parts in tasks]
         except CompactionError as error:
             # Spark shows people the way to the error; the sentence is what they can use.
             raise error.with_traceback(None) from None
@@ -194,7 +199,7 @@ class LogReader(DataSourceReader):
         # Spark makes a partition of its own out of none.
         if partition.value is None:
             return iter(())
-        return read_part(partition.value, self._names, self._options.memory_bytes)
+        return read_parts(partition.value, self._names, self._options.memory_bytes)
 
     def _parts(self) -> Iterator[LogPart]:
         options, pushed = self._options, self._pushed
@@ -233,11 +238,12 @@ class LogReader(DataSourceReader):
             # Who accepts loss and reads to the latest offset reads on from there.
             checks = options.fails_on_loss or end < logs.latest_of(view)
             segments = segments_below(view, end) if checks else None
+            parts = max(1, round(options.tasks_min * view.size_bytes / max(total, 1)))
             split = Split(
                 view.partition,
                 view.path,
                 whole,
-                0,
+                view.size_bytes // parts,
                 options.fails_on_loss,
                 segments,
                 options.is_committed,
@@ -246,7 +252,6 @@ class LogReader(DataSourceReader):
             topic = ranked(topic_config(view.partition.topic), options)
             check_internal(view.partition.topic, topic)
             wanted = shown.between(whole.first_offset, whole.end_offset)
-            parts = max(1, round(options.tasks_min * view.size_bytes / max(total, 1)))
             # A time says nothing of who wins, so that cuts are made by offsets alone.
             offsets = Wanted(wanted.first_offset, wanted.end_offset)
             cuts = plan_splits(view, offsets, logs.files, split_bytes=-(-view.size_bytes // parts))

@@ -1,14 +1,16 @@
-"""Partitions of a query: what its options choose, and which offsets of it are read.
+"""Partitions of a query: what its options choose, which offsets are read, and by which tasks.
+
+A task costs some 60 ms before it reads anything, so that what is small is read by one together.
 
 Used by the driver to plan and by tasks to read. Nothing is written and no lock is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import pyarrow as pa
+from pyarrow import RecordBatch
 
 from keeplast.clock import SystemClock
 from keeplast.errors import InvalidError
@@ -24,10 +26,16 @@ from keeplast.read.record_source import read_records
 from keeplast.read.state_end import require_state_at
 from keeplast.rewrite.workspace import Workspace
 
+TOGETHER_BYTES_MAX = 16 << 20
+"""How much parts that are read by one task may have together: that takes about as long as a task
+does by itself, and more would keep cores idle."""
+PART_BYTES_MIN = 256 << 10
+"""What the smallest part counts for: it costs a look at its directory."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """What one task reads: records, or with ``state_of`` the state by that topic's rank.
+    """A part of a log: records, or with ``state_of`` the state by that topic's rank.
 
     ``shown`` is what of the state it gives, by itself or beside others; ``key_bytes_max`` bounds
     the key map of that. ``files`` is how the task opens what it reads.
@@ -111,15 +119,46 @@ def check_within(view: LogView, what: str, offset: int) -> None:
         )
 
 
-def read_part(part: LogPart, names: Sequence[str], memory_bytes: int) -> Iterator[pa.RecordBatch]:
+TaskParts = tuple[LogPart, ...]
+"""What one task reads, one part after another."""
+
+
+def share_out(parts: Iterable[LogPart], *, tasks_min: int, split_bytes: int) -> Iterator[TaskParts]:
+    """Yield what each task reads: neighbours that are small together, everything else alone.
+
+    Nothing is put together beyond ``split_bytes``, or beyond a task's share where ``tasks_min``
+    tasks are asked for.
+    """
+    parts = list(parts)
+    together = min(TOGETHER_BYTES_MAX, split_bytes)
+    if tasks_min > 1:
+        total = sum(part.split.size_bytes for part in parts)
+        together = max(1, min(together, total // tasks_min))
+    task: list[LogPart] = []
+    taken = 0
+    for part in parts:
+        size = max(part.split.size_bytes, min(PART_BYTES_MIN, together))
+        if task and taken + size > together:
+            yield tuple(task)
+            task, taken = [], 0
+        task.append(part)
+        taken += size
+    if task:
+        yield tuple(task)
+
+
+def read_parts(parts: TaskParts, names: Sequence[str], memory_bytes: int) -> Iterator[RecordBatch]:
     """Yield the columns ``names`` of what one task reads."""
-    files, clock, workspace = part.files.open(), SystemClock(), Workspace(memory_bytes)
-    if part.state_of is None:
-        found = read_records(part.split, files, clock, workspace)
-    else:
-        found = read_state(
-            part.split, part.shown, part.state_of, files, clock, workspace,
-            key_bytes_max=part.key_bytes_max,
-        )  # fmt: skip
-    for columns in found:
-        yield record_batch(columns, part.split.partition, names)
+    clock, workspace = SystemClock(), Workspace(memory_bytes)
+    # The parts of a query have one recipe, and what it opens may hold a connection.
+    files = parts[0].files.open()
+    for part in parts:
+        if part.state_of is None:
+            found = read_records(part.split, files, clock, workspace)
+        else:
+            found = read_state(
+                part.split, part.shown, part.state_of, files, clock, workspace,
+                key_bytes_max=part.key_bytes_max,
+            )  # fmt: skip
+        for columns in found:
+            yield record_batch(columns, part.split.partition, names)

@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import (
 
 from keeplast.errors import InvalidError
 from keeplast.model.partition import TopicPartition
-from keeplast.pipeline.log_parts import Logs, check_within, read_part
+from keeplast.pipeline.log_parts import Logs, check_within, read_parts, share_out
 from keeplast.pipeline.offset_options import parse_offsets
 from keeplast.pipeline.source_options import SourceOptions
 from keeplast.read.log_ranges import Wanted
@@ -115,13 +115,15 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._require_offsets(view, first, ends[partition])
             first = max(first, view.log_start)
             ranges.append((view, self._options.wanted.between(first, ends[partition])))
-        return [InputPartition(part) for part in logs.record_parts(ranges)]
+        options, parts = self._options, logs.record_parts(ranges)
+        tasks = share_out(parts, tasks_min=options.tasks_min, split_bytes=options.split_bytes)
+        return [InputPartition(parts) for parts in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the record batches of one task."""
         if partition.value is None:
             return iter(())
-        return read_part(partition.value, self._names, self._options.memory_bytes)
+        return read_parts(partition.value, self._names, self._options.memory_bytes)
 
     def _look(self, *, waits: bool = True) -> list[LogView]:
         logs = Logs(self._options, waits=waits)

@@ -8,8 +8,9 @@ truncation; formats.md sections 2 and 3.2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -34,13 +35,15 @@ from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.index_builder import IndexBuilder
 from keeplast.log.index_files import read_index, read_index_start
-from keeplast.log.windows import WindowBuffers, find_start, read_from, read_windows
+from keeplast.log.windows import WindowBuffers, read_from, read_windows
 from keeplast.model.offsets import INT32_MAX
 from keeplast.model.segment import SegmentSummary
 
 INDEX_BYTES_MAX = 1 << 30
 SNAPSHOT_BYTES_MAX = 1 << 30
 SEGMENT_BYTES_MAX = INT32_MAX
+PATHS_KNOWN = 1 << 12
+"""So many paths of segments stay made: each is asked for several times while its log is at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class SegmentFiles:
 
     def path(self, kind: Kind) -> Path:
         """Return the path of one of the segment's files."""
-        return self.directory / segment_file(self.base_offset, kind)
+        return _segment_path(self.directory, self.base_offset, kind)
 
     @property
     def log_path(self) -> Path:
@@ -66,6 +69,11 @@ class SegmentFiles:
     def mtime_ms(self) -> int:
         """Return the modification time as Kafka sees it, in milliseconds."""
         return self.mtime_ns // 1_000_000
+
+
+@functools.lru_cache(PATHS_KNOWN)
+def _segment_path(directory: Path, base_offset: int, kind: Kind) -> Path:
+    return directory / segment_file(base_offset, kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +160,11 @@ class SegmentIndexes:
     rebuilt: bool
 
     @property
+    def size_bytes(self) -> int:
+        """Return what the entries take in memory."""
+        return self.offsets.nbytes + self.times.nbytes
+
+    @property
     def largest_timestamp_ms(self) -> int:
         """Return the timestamp of the last entry of the time index, -1 without entries."""
         return int(self.times[-1, 0]) if len(self.times) else -1
@@ -197,60 +210,6 @@ def load_entries(
     if problem is not None:
         raise CorruptError(f"wrong index: {problem}", path=str(path))
     return entries
-
-
-class LoadedIndexes(Mapping[int, SegmentIndexes]):
-    """The indexes of a log's closed segments, each read when it is first asked for."""
-
-    def __init__(
-        self, listing: PartitionFiles, files: FileSystem, interval: int, buffers: WindowBuffers
-    ) -> None:
-        self._segments = {segment.base_offset: segment for segment in listing.segments[:-1]}
-        self._files = files
-        self._interval = interval
-        self._buffers = buffers
-        self._loaded: dict[int, SegmentIndexes] = {}
-
-    def __getitem__(self, base: int) -> SegmentIndexes:
-        """Return the indexes of the segment at ``base``."""
-        if base not in self._loaded:
-            segment = self._segments[base]
-            self._loaded[base] = load_indexes(segment, self._files, self._interval, self._buffers)
-        return self._loaded[base]
-
-    def find_start(self, base: int, offset: int) -> int:
-        """Return from which position the segment at ``base`` has all of ``offset`` and behind it.
-
-        Its file is held against the segment: one that is older could leave batches out.
-        """
-        position = self[base].position_before(offset - base)
-        if not position:
-            return 0
-        segment = self._segments[base]
-        with reading(self._files, segment.log_path) as handle:
-            return find_start(
-                handle, segment.log_path, self._buffers,
-                position=position, offset=offset, end=segment.size_bytes,
-            )  # fmt: skip
-
-    def derive(self, base: int) -> None:
-        """Take the indexes of a segment that is still appended to from its batches.
-
-        Its files are good as far as they reach, which is not to its end.
-        """
-        found = rebuild_indexes(self._segments[base], self._files, self._interval, self._buffers)
-        self._loaded[base] = replace(found, rebuilt=False)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._segments)
-
-    def __len__(self) -> int:
-        return len(self._segments)
-
-    @property
-    def rebuilt(self) -> tuple[int, ...]:
-        """Return the segments, of those asked for, whose files could not be used, ascending."""
-        return tuple(base for base, found in sorted(self._loaded.items()) if found.rebuilt)
 
 
 def rebuild_indexes(

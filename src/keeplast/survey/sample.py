@@ -9,7 +9,8 @@ A section that is small enough is read whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,14 +69,22 @@ class SampleChoice:
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """The part of a section that lies in one segment, and where a window may begin or end."""
+    """The part ``[start, end)`` of a section that lies in one segment."""
 
     base_offset: int
-    borders: NDArray[np.int64]
+    start: int
+    end: int
+    indexes: Mapping[int, SegmentIndexes]
 
     @property
     def size_bytes(self) -> int:
-        return int(self.borders[-1] - self.borders[0])
+        return self.end - self.start
+
+    def borders(self) -> NDArray[np.int64]:
+        """Return where a window may begin or end; of a large log no more are at hand than used."""
+        entries = self.indexes[self.base_offset].offsets[:, 1]
+        inner = entries[(entries > self.start) & (entries < self.end)]
+        return np.concatenate(([self.start], inner, [self.end]))
 
 
 def choose_sample(plan: RoundPlan, indexes: Mapping[int, SegmentIndexes]) -> SampleChoice:
@@ -90,18 +99,21 @@ def choose_sample(plan: RoundPlan, indexes: Mapping[int, SegmentIndexes]) -> Sam
             break
         start = plan.start_position if base == first else 0
         split = start if base in dirty else segment.size_bytes
-        entries = indexes[base].offsets[:, 1]
         for part, low, high in (
             (clean_part, 0, split),
             (dirty_part, split, segment.size_bytes),
         ):
             if low < high:
-                inner = entries[(entries > low) & (entries < high)]
-                part.append(_Stretch(base, np.concatenate(([low], inner, [high]))))
+                part.append(_Stretch(base, low, high, indexes))
     return SampleChoice(_choose(clean_part), _choose(dirty_part))
 
 
 def _choose(stretches: Sequence[_Stretch]) -> SectionChoice:
+    # Windows ascend, so that the next one most likely begins where the borders are known.
+    @functools.lru_cache(PIECES_MAX)
+    def borders_of(number: int) -> NDArray[np.int64]:
+        return stretches[number].borders()
+
     ends = np.cumsum([stretch.size_bytes for stretch in stretches], dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
     windows: list[tuple[Piece, ...]] = []
@@ -114,7 +126,7 @@ def _choose(stretches: Sequence[_Stretch]) -> SectionChoice:
             shift = (number * GOLDEN) % 1 * (width - WINDOW_BYTES)
             at = max(taken, int(number * width + shift))
         number += 1
-        pieces, taken = _window_at(stretches, ends, at)
+        pieces, taken = _window_at(stretches, borders_of, ends, at)
         if pieces:
             windows.append(pieces)
     order = sorted(range(len(windows)), key=lambda i: (i + 1) * GOLDEN % 1)
@@ -122,7 +134,10 @@ def _choose(stretches: Sequence[_Stretch]) -> SectionChoice:
 
 
 def _window_at(
-    stretches: Sequence[_Stretch], ends: NDArray[np.int64], at: int
+    stretches: Sequence[_Stretch],
+    borders_of: Callable[[int], NDArray[np.int64]],
+    ends: NDArray[np.int64],
+    at: int,
 ) -> tuple[tuple[Piece, ...], int]:
     """Return the window at byte ``at`` of a section, and the byte up to which it is used up."""
     number = int(np.searchsorted(ends, at, side="right"))
@@ -130,7 +145,7 @@ def _window_at(
     room = WINDOW_BYTES
     while number < len(stretches) and len(pieces) < PIECES_MAX and room > 0:
         stretch = stretches[number]
-        borders = stretch.borders
+        borders = borders_of(number)
         before = int(ends[number]) - stretch.size_bytes
         position = int(borders[0]) + (0 if pieces else max(at - before, 0))
         first = int(np.searchsorted(borders, position, side="right")) - 1

@@ -37,8 +37,8 @@ from keeplast.format import producer_snapshot
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem
 from keeplast.log.format_guard import check_magic, check_understood
+from keeplast.log.loaded_indexes import LoadedIndexes
 from keeplast.log.partition_log import (
-    LoadedIndexes,
     PartitionFiles,
     Tail,
     find_offset_from,

@@ -286,8 +286,9 @@ class KeyMap:
 
     def put(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
         """Raise keys to every row of ``block``, in any order; the greatest rank wins."""
+        bounds = starts.tolist()
         for shard in range(SHARDS):
-            self.put_shard(shard, block, int(starts[shard]), int(starts[shard + 1]))
+            self.put_shard(shard, block, bounds[shard], bounds[shard + 1])
 
     def merge(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
         """Raise keys to every row of what :meth:`to_block` of another map gave.

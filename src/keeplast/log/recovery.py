@@ -39,6 +39,11 @@ from keeplast.log.windows import WindowBuffers, read_windows
 INDEXES = (INDEX, TIME_INDEX, TXN_INDEX)
 
 
+def is_settled(files: FileSystem, directory: Path) -> bool:
+    """Say whether no staged file is there, so that there is nothing to recover."""
+    return not any(parsed.stage for _, parsed in _parse(files, directory))
+
+
 def recover_swap(files: FileSystem, directory: Path) -> tuple[str, ...]:
     """Leave no staged file behind; returns the names that were dealt with.
 

@@ -16,8 +16,9 @@ a start-up would lose something if a later rename survived an earlier one:
 
 Two things lie beyond what a start-up removes, ``[first base, end of the last output)``. Sources
 behind that end go one by one in step 3 (! behind each log), or a tombstone could go and what it
-deletes stay. And an output without aborted transactions takes an empty index along where its source
-has one, or the old index could stay beside an output without records.
+deletes stay; those below it need no order, and share the flush behind all of them. And an output
+without aborted transactions takes an empty index along where its source has one, or the old index
+could stay beside an output without records.
 
 A caller commits waves in ascending order: later first would bring superseded records back. The
 outputs of one wave are neighbours: what lies between them is removed by a start-up after step 2.
@@ -53,11 +54,14 @@ class Replacement:
     """One output: the staged name of each of its files by kind, and the bases it replaces.
 
     A segment that becomes several is replaced by the first of them; the others replace nothing.
+    ``end_offset`` is behind the last batch of the log, as a start-up finds it; one that is lower
+    costs flushes, and one that is higher could lose data.
     """
 
     base_offset: int
     staged: dict[Kind, str]
     sources: tuple[int, ...]
+    end_offset: int = 0
 
 
 def commit_wave(
@@ -85,6 +89,7 @@ class _Output:
     base_offset: int
     kinds: tuple[Kind, ...]
     sources: tuple[int, ...]
+    end_offset: int
     has_blank: bool
 
     def rename(
@@ -113,7 +118,8 @@ def _announce(
             _create_durable(files, old_index.with_name(old_index.name + CLEANED), like=old_index)
         announced = {*replacement.staged, TXN_INDEX} if has_blank else set(replacement.staged)
         kinds = tuple(kind for kind in KINDS if kind in announced)
-        outputs.append(_Output(base, kinds, replacement.sources, has_blank))
+        end_offset = max(base, replacement.end_offset)
+        outputs.append(_Output(base, kinds, replacement.sources, end_offset, has_blank))
     files.fsync_directory(directory)
     return outputs
 
@@ -142,8 +148,8 @@ def _retire_sources(files: FileSystem, directory: Path, outputs: Sequence[_Outpu
         for base in output.sources:
             for kind in KINDS:
                 removed += _retire(files, directory, segment_file(base, kind))
-                # The end of the last output is somewhere behind its base.
-                if kind == LOG and base >= outputs[-1].base_offset:
+                # Nothing below the end of the last output comes back: a start-up removes it.
+                if kind == LOG and base >= outputs[-1].end_offset:
                     files.fsync_directory(directory)
     files.fsync_directory(directory)
     return removed

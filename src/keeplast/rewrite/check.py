@@ -38,7 +38,7 @@ def check_group(
     plan: RoundPlan = task.plan
     base = staged.base_offset
     builder = IndexBuilder(base, plan.topic.index_interval_bytes)
-    batches = crc = 0
+    batches = crc = end_offset = 0
     log_path = paths[LOG]
     with reading(files, log_path) as handle:
         for window in read_windows(handle, log_path, workspace.buffers):
@@ -54,9 +54,12 @@ def check_group(
                 )  # fmt: skip
             builder.add(rows)
             batches += window.batches
+            end_offset = int(rows[-1, 1]) + 1
             if task.takes_crcs:
                 crc = crc32c(window.data.data[: window.length], crc)
     invariant(batches == staged.batches, f"staged batches differ. path={log_path}")
+    # A swap counts on it for what a start-up removes.
+    invariant(end_offset == staged.end_offset, f"staged end differs. path={log_path}")
     offsets, times = builder.finish()
     made = {paths[INDEX]: offset_index.encode(offsets), paths[TIME_INDEX]: time_index.encode(times)}
     for path, expected in made.items():

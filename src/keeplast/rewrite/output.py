@@ -110,7 +110,7 @@ class GroupOutput:
         self._indexes = IndexBuilder(base_offset, self._c.plan.topic.index_interval_bytes)
         self._handle: WriteHandle | None = None
         self._unchanged_bytes = 0
-        self._batches = 0
+        self._batches = self._end_offset = 0
         task = self._c.task
         if task.filters is not None and task.writes:
             self._contents.append(ContentsBuilder(task.filters, task.memory_bytes))
@@ -177,6 +177,7 @@ class GroupOutput:
         plan = self._c.plan
         self._c.counters[verdicts.BYTES_WRITTEN] += int(batches[:, 0].sum())
         self._batches += count
+        self._end_offset = int(batches[-1, 1]) + 1
         self._indexes.add(batches)
         # Kafka's append fails here for ever (F4): docs/reference/differences.md (c). A time index
         # counts as full one entry early. A lone source may exceed: there is nothing to split.
@@ -237,6 +238,7 @@ class GroupOutput:
                 files=tuple(staged),
                 size_bytes=size,
                 batches=self._batches,
+                end_offset=self._end_offset,
             )
         )
 

@@ -112,7 +112,8 @@ class StagedGroup:
     alone.
 
     A group has one output, or several where its offsets do not fit one segment; then ``sources``
-    are those of the first, and none of the others.
+    are those of the first, and none of the others. ``end_offset`` is behind the last batch of the
+    file, 0 without a batch.
     """
 
     base_offset: int
@@ -120,6 +121,7 @@ class StagedGroup:
     files: tuple[StagedFile, ...]
     size_bytes: int
     batches: int
+    end_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,7 @@ def _neighbours(staged: Sequence[StagedGroup]) -> Iterator[list[Replacement]]:
     for group in staged:
         if group.files:
             names = {file.kind: file.name for file in group.files}
-            run.append(Replacement(group.base_offset, names, group.sources))
+            run.append(Replacement(group.base_offset, names, group.sources, group.end_offset))
         elif run:
             yield run
             run = []

@@ -17,7 +17,7 @@ from keeplast.errors import CompactionError, StoppedError
 from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
 from keeplast.log.format_guard import check_understood
 from keeplast.log.lock import is_locked, locked
-from keeplast.log.recovery import recover_swap
+from keeplast.log.recovery import is_settled, recover_swap
 from keeplast.rewrite.runner import Runner
 from keeplast.run.directory_place import DirectoryPlace
 from keeplast.run.events import Events
@@ -236,6 +236,9 @@ class Coordinator:
             rounds.end(run, failed_report(None, 0, error))
 
     def _recover(self, partition: PartitionRequest) -> None:
+        # Where nothing is recovered nothing is written: the survey asks before anything is.
+        if is_settled(self._files, partition.path):
+            return
         check_understood(partition.path, self._files)
         with shielded():
             recovered = recover_swap(self._files, partition.path)

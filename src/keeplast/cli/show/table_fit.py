@@ -48,16 +48,16 @@ class FittedTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns = self.table.columns
         style = self.table.header_style or ""
-        headings = self._folded([Text(str(each.header), style) for each in columns], console)
+        headings = self._fold_row([Text(str(each.header), style) for each in columns], console)
         height = max(map(len, headings), default=0)
         yield from self._lines(
             [[*[""] * (height - len(each)), *each] for each in headings], console
         )
         for row in zip(*(each.cells for each in columns), strict=True):
-            yield from self._lines(self._folded([_text(cell) for cell in row], console), console)
+            yield from self._lines(self._fold_row([_text(cell) for cell in row], console), console)
 
-    def _folded(self, row: Sequence[str | Text], console: Console) -> list[list[str | Text]]:
-        return [_folded(cell, width, console) for cell, width in zip(row, self.widths, strict=True)]
+    def _fold_row(self, row: Sequence[str | Text], console: Console) -> list[list[str | Text]]:
+        return [_fold(cell, width, console) for cell, width in zip(row, self.widths, strict=True)]
 
     def _lines(self, folded: Sequence[list[str | Text]], console: Console) -> Iterable[Segment]:
         for line in itertools.zip_longest(*folded, fillvalue=""):
@@ -139,7 +139,7 @@ def _width(text: str | Text) -> int:
     return text.cell_len
 
 
-def _folded(cell: str | Text, width: int, console: Console) -> list[str | Text]:
+def _fold(cell: str | Text, width: int, console: Console) -> list[str | Text]:
     """Return the lines of a cell, none of them wider than ``width`` nor with blanks at its end."""
     plain = cell if isinstance(cell, str) else cell.plain
     if _width(plain) <= width and plain.isprintable() and not plain.endswith(" "):

@@ -24,6 +24,7 @@ from keeplast.pipeline.option_texts import OptionTexts
 from keeplast.pipeline.partition_choice import ReadPartitions, read_choice
 from keeplast.read.log_ranges import Wanted
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.survey.request import TASK_MEMORY_BYTES_MIN
 from keeplast.tier.objects.places import recipe_of
 
 OBJECT_PREFIX = "object."
@@ -31,7 +32,6 @@ OBJECT_PREFIX = "object."
 EVERY_TIME = (-INT64_MAX - 1, INT64_MAX)
 SPLIT_BYTES_DEFAULT = 128 << 20
 KEY_BYTES_DEFAULT = 1 << 30
-KEY_BYTES_MIN = 1 << 20
 TASKS_MAX = 1 << 16
 MEMORY_BYTES_DEFAULT = 64 << 20
 NAMES = (
@@ -175,7 +175,9 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
         strategy=options.choice("compaction.strategy", Strategy, None),
         strategy_header=options.text("compaction.strategy.header", None),
         tasks_min=options.integer("minPartitions", 1, most=TASKS_MAX),
-        key_bytes_max=options.size("taskMemoryBytes", KEY_BYTES_DEFAULT, least=KEY_BYTES_MIN),
+        key_bytes_max=options.size(
+            "taskMemoryBytes", KEY_BYTES_DEFAULT, least=TASK_MEMORY_BYTES_MIN
+        ),
         split_bytes=options.size("maxPartitionBytes", SPLIT_BYTES_DEFAULT),
         memory_bytes=options.size("memoryBytes", MEMORY_BYTES_DEFAULT, least=MEMORY_BYTES_MIN),
     )

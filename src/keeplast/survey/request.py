@@ -23,6 +23,8 @@ ROUNDS_MAX = 100_000
 
 TASK_MEMORY_BYTES_DEFAULT = 1 << 30
 """What a Spark task may hold of keys; its windows and buffers come on top."""
+TASK_MEMORY_BYTES_MIN = 1 << 20
+"""The least of it that is worth a task."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -456,6 +456,17 @@ def test_too_little_memory_is_refused_with_the_least_that_works(
     assert [] == coordinator.requests
 
 
+@pytest.mark.parametrize("command", ["plan", "clean"])
+@pytest.mark.parametrize("size", ["0", "1023k"])
+def test_too_little_memory_of_a_task_is_refused_with_the_least_that_works(
+    keeplast: Command, coordinator: FakeCoordinator, data_dir: Path, command: str, size: str
+) -> None:
+    run = keeplast(command, data_dir, *COMPACT, "--task-memory", size)
+    assert 2 == run.code
+    assert f"too little to work with; give at least 1m. --task-memory={size!r}" in run.err
+    assert [] == coordinator.requests
+
+
 def test_a_dry_run_is_a_plan(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path
 ) -> None:

@@ -172,8 +172,10 @@ class WorkOptions:
 
     @property
     def task_memory_bytes(self) -> int:
-        """Return the size in bytes; InvalidError when it is none."""
-        return parse_size(self.task_memory, "--task-memory")
+        """Return the size in bytes; InvalidError when it is none, or too little."""
+        from keeplast.survey.request import TASK_MEMORY_BYTES_MIN
+
+        return parse_size(self.task_memory, "--task-memory", least=TASK_MEMORY_BYTES_MIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

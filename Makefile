@@ -67,7 +67,7 @@ check: setup  ## Format, lint, types, floors, generated pages
 # Hundreds of processes would each compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -m 'not kafka and not services' \
-	-n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+	-n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 test: setup java  ## Every promise, of large matrices a share that changes by day; ARGS=--all takes all of them
 	$(PYTEST) $(ARGS)

@@ -3,8 +3,7 @@
 Of a test that is marked ``rotates(shares)`` runs the share of its cases whose turn it is, with
 ``--all`` every case; ``--long`` adds tests that are marked ``slow``. A test that is named with
 ``::`` on the command line runs in any case. With several workers, tests that share the Spark
-session stay in one, those with a cluster of their own in one, and a file's tests stay together:
-what they set up is made once.
+session stay in one, and a file's tests stay together: what they set up is made once.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
-from xdist.scheduler import LoadGroupScheduling
+from xdist.scheduler import LoadScopeScheduling
 
 import keeplast.columns  # noqa: F401 - points the kernel compiler at the user's cache folder
 from tests.support.turns import EXAMPLES_SHARE, EXAMPLES_WHOLE, Turn
@@ -27,6 +26,11 @@ if TYPE_CHECKING:
     from tests.support.shared_spark import SharedSpark
 
 TURN = pytest.StashKey[Turn]()
+SPARK_ROOM = "tests/spark/"
+CLUSTER_FILES = ("tests/spark/test_packed_environment.py", "tests/spark/test_standalone_cluster.py")
+"""They start clusters of their own, and no session beside those."""
+SPARK_TEST = "test_spark_runner_"
+"""How tests in other rooms begin that share the session."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -93,10 +97,6 @@ def spark_runner(shared_spark: SharedSpark) -> Iterator[SparkRunner]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        shares = "shared_spark" in getattr(item, "fixturenames", ())
-        if shares and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group("spark"))
     if any("::" in argument for argument in config.args):
         return
     turn, seen = config.stash[TURN], Counter[tuple[object, str]]()
@@ -119,12 +119,15 @@ def _runs(item: pytest.Item, turn: Turn, seen: Counter[tuple[object, str]]) -> b
     return turn.takes(seen[test] - 1, shares)
 
 
-class FilesTogether(LoadGroupScheduling):  # type: ignore[misc]  # xdist has no types
-    """Hands out files, and what is marked as one group; in the order of collection."""
+class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Hands out files, and what shares the Spark session as one; in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
-        group = super()._split_scope(nodeid)
-        return nodeid.split("::", 1)[0] if group == nodeid else group
+        # By name: the marks that xdist has for this are lost on the way with pytest 9.2.
+        path, _, name = nodeid.partition("::")
+        if path.startswith(SPARK_ROOM) and path not in CLUSTER_FILES:
+            return SPARK_ROOM
+        return SPARK_ROOM if name.startswith(SPARK_TEST) else path
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesTogether:

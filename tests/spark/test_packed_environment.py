@@ -22,7 +22,7 @@ from tests.support.partition_maker import NOW_MS, SMALL_SEGMENTS, clean, clean_r
 from tests.support.replay import tree
 from tests.support.spark_cluster import SETTINGS, SPARK_HOME, standalone_cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.spark
 
 SUBMIT_SECONDS_MAX = 800
 BARE = ("PATH", "JAVA_HOME", "LANG")

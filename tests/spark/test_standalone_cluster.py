@@ -60,7 +60,7 @@ from tests.support.spark_cluster import (
 )
 from tests.support.waiting import SECONDS_MAX, wait_for_end, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.spark
 
 WHOLE = ShapeChoice(Shape.PARTITION)
 BROADCAST = ShapeChoice(Shape.BROADCAST)

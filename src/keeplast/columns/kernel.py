@@ -129,31 +129,38 @@ class _Kernel(event.Listener):
         self.name = name
         self.dispatcher = dispatcher
         self._signature = signature
-        self._entry: Any = None
+        self._is_ready = False
         # What numba asks, with the arguments, at a call for whose types it has no machine code.
-        dispatcher._compile_for_args = lambda *_: self.ready()
+        dispatcher._compile_for_args = self._begun
 
-    def ready(self) -> Any:
-        """Load or compile it, unless it is ready, and return what a call runs."""
+    def _begun(self, *_: Any) -> Any:
+        """Return what the first call runs: the dispatcher once more, which knows the types now.
+
+        The machine code itself would take arguments of other types for its own.
+        """
+        self.ready()
+        return self.dispatcher
+
+    def ready(self) -> None:
+        """Load or compile it, unless it is ready."""
         with global_compiler_lock:
-            if self._entry is None:
+            if not self._is_ready:
                 with (
                     kernel_cache.reserved(self.name),
                     event.install_listener(COMPILES, self),
                     _without_collector(),
                 ):
-                    self._entry = self._made()
+                    self._make()
                 self.dispatcher.disable_compile()
-            return self._entry
+                self._is_ready = True
 
-    def _made(self) -> Any:
+    def _make(self) -> None:
         try:
-            return self.dispatcher.compile(self._signature)
+            self.dispatcher.compile(self._signature)
         except OSError:
             # It is there, and is compiled again by the next process: the cache cannot be written.
             if not self.dispatcher.signatures:
                 raise
-            return self.dispatcher.compile(self._signature)
 
     def on_start(self, event: Any) -> None:
         """Hear that something is compiled: this kernel, or a part of it."""

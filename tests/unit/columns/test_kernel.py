@@ -155,6 +155,12 @@ def test_first_call_makes_a_kernel_ready_and_no_other_types(declared: Any) -> No
         declared("five")
 
 
+def test_first_call_with_other_types_runs_nothing(declared: Any) -> None:
+    with pytest.raises(TypeError, match="No matching definition"):
+        declared("five")
+    assert 8 == declared(5)
+
+
 def test_number_in_the_source_makes_no_second_part(declared: Any) -> None:
     """Numba would type and compile ``f(0)`` apart from ``f(i)``."""
     assert 8 == declared(5)

@@ -12,8 +12,8 @@ from pathlib import Path
 from benchmarks.run import RESULTS
 from keeplast.cleaner.shapes import map_bytes
 from keeplast.cleaner.stage_costs import (
-    StageCounts,
     StageSeconds,
+    WorkCounts,
     index_seconds,
     predict_seconds,
     rewrite_seconds,
@@ -30,13 +30,13 @@ LOGS = ((1, 9), (100, 9), (1024, 9), (100, 1000), (1024, 1000))
 """GiB, and records a key."""
 
 
-def counts_of(gib: int, records_per_key: int) -> StageCounts:
+def counts_of(gib: int, records_per_key: int) -> WorkCounts:
     """Return what the stages of a log of plain records are made of, all of it dirty."""
     size = gib * GIB
     rows = size // RECORD_BYTES
     keys = rows // records_per_key
     segments = max(SEGMENTS_MIN, gib)
-    return StageCounts(
+    return WorkCounts(
         StageSeconds(
             index_seconds(size, rows, keys), rewrite_seconds(size, rows, size / records_per_key)
         ),

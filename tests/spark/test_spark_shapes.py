@@ -150,7 +150,7 @@ def write_plain_log(root: Path) -> Path:
 
 
 def test_notes_are_enough_where_all_is_dirty_and_nothing_aborted(
-    runner: SparkRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark_runner: SparkRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[object] = []
     send = SparkContext.broadcast
@@ -166,7 +166,7 @@ def test_notes_are_enough_where_all_is_dirty_and_nothing_aborted(
         with LocalRunner(cores=1) as local:
             expected = cleaned(local, whole, SMALL_SEGMENTS, first_dirty)
         sent.clear()
-        reshaped = Retold(runner, ShapeChoice(Shape.BROADCAST), as_surveyed)
+        reshaped = Retold(spark_runner, ShapeChoice(Shape.BROADCAST), as_surveyed)
         actual = cleaned(reshaped, staged, SMALL_SEGMENTS, first_dirty)
         assert maps == sum(isinstance(value, KeyMap) for value in sent)
         assert tree(whole) == tree(staged)
@@ -176,10 +176,15 @@ def test_notes_are_enough_where_all_is_dirty_and_nothing_aborted(
 
 
 def test_spark_shows_what_a_job_does_and_of_which_partition(
-    runner: SparkRunner, tmp_path: Path
+    spark_runner: SparkRunner, tmp_path: Path
 ) -> None:
     directory = write_plain_log(tmp_path)
-    cleaned(Retold(runner, ShapeChoice(Shape.BROADCAST), as_surveyed), directory, SMALL_SEGMENTS, 0)
+    cleaned(
+        Retold(spark_runner, ShapeChoice(Shape.BROADCAST), as_surveyed),
+        directory,
+        SMALL_SEGMENTS,
+        0,
+    )
     context = SparkContext.getOrCreate()
     jobs = context._jsc.sc().statusStore().jobsList(None)
     told = [jobs.apply(number).description() for number in range(jobs.size())]

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from keeplast.cleaner.plan import RoundPlan, plan_groups
 from keeplast.cleaner.stage_costs import (
-    StageCounts,
     StageSeconds,
+    WorkCounts,
     index_seconds,
     predict_seconds,
     rewrite_seconds,
@@ -114,7 +114,7 @@ class Workload:
         """Return the bytes that the first pass reads."""
         return sum(s.size_bytes for s in self.plan.dirty_segments())
 
-    def counts(self) -> StageCounts:
+    def counts(self) -> WorkCounts:
         """Return what its stages are made of; nothing is known to be superseded without a look."""
         plan, size, dirty = self.plan, self.read_bytes, self.dirty_bytes
         rows = plan.bound - plan.segments[0].base_offset if self.rows is None else self.rows
@@ -127,7 +127,7 @@ class Workload:
             )
         slot_bytes = plan.topic.strategy.slot_bytes
         below = [s.size_bytes for s in plan.segments if s.base_offset < plan.bound]
-        return StageCounts(
+        return WorkCounts(
             seconds, rows, dirty_rows, keys,
             row_bytes=slot_bytes, map_bytes=key_map_bytes(plan, keys),
             dirty_segments=len(plan.dirty_segments()), groups=len(plan_groups(plan, plan.bound)),

@@ -68,7 +68,7 @@ class StageSeconds:
 
 
 @dataclass(frozen=True, slots=True)
-class StageCounts:
+class WorkCounts:
     """What the stages of a round are made of.
 
     ``dirty_rows`` of all ``rows`` are indexed and have ``dirty_keys``; a row is ``row_bytes`` where
@@ -110,7 +110,7 @@ def rewrite_seconds(size_bytes: float, records: float, written_bytes: float) -> 
 
 
 def predict_seconds(
-    shape: Shape, counts: StageCounts, *, tasks: int, buckets: int = 1, is_cold: bool = False
+    shape: Shape, counts: WorkCounts, *, tasks: int, buckets: int = 1, is_cold: bool = False
 ) -> float:
     """Return what a round takes by the clock on Spark when so many of its tasks run at once.
 
@@ -147,7 +147,7 @@ def _longest(parts: int, tasks: int, largest_part: float) -> float:
     return max(math.ceil(parts / tasks) / max(parts, 1), largest_part)
 
 
-def _distinct_sent(counts: StageCounts, parts: int) -> float:
+def _distinct_sent(counts: WorkCounts, parts: int) -> float:
     """Return how many rows leave so many parts of the dirty section, each key once a part.
 
     Keys are taken to recur anywhere; where they recur close together, fewer leave.

@@ -5,7 +5,7 @@ committed, is at its offset and not below the log start. Of each key the record 
 those below the end is returned, unless what decides lies behind the end, or outranks it below the
 log start and is gone with that; a tombstone may be gone when its time has passed, and then nothing
 older of its key may be seen. By timestamp or header nothing remembers then what it outranked: a
-record that comes later is there again, whatever its version.
+record that comes later, or may not be cleaned yet, is there again, whatever its version.
 
 Where nobody can tell that deletes are missing, for a clock was wrong meanwhile, every record that
 is returned was appended at its offset, and without transactions the one that decides is among them.
@@ -129,13 +129,14 @@ class Promise(Model):
 
     def check_pieces(
         self, pieces: Sequence[Piece], *, start: int, end: int, fresh_from_ms: int, where: str,
-        misses_deletes: bool = False,
+        dirty_from: int, misses_deletes: bool = False,
     ) -> None:  # fmt: skip
         """AssertionError unless readers of a log of ``pieces`` get from ``start`` what they may.
 
         Both readers: who knows aborted transactions from indexes, and who knows them from markers.
-        Tombstones from ``fresh_from_ms`` on must be there. ``misses_deletes`` says that tombstones
-        and markers may have been dropped that nobody could miss.
+        Tombstones from ``fresh_from_ms`` on must be there. From ``dirty_from`` on nothing is clean.
+        ``misses_deletes`` says that tombstones and markers may have been dropped that nobody could
+        miss.
         """
         stable = self.stable_end(end)
         batches = [batch for piece in pieces for batch in piece.batches]
@@ -161,7 +162,7 @@ class Promise(Model):
                 continue
             self._check_newest(
                 given, newest, behind, fresh_from_ms, f"{where} by={name} range={start}..{stable}",
-                end=stable,
+                end=stable, dirty_from=dirty_from,
             )  # fmt: skip
 
     def _check_given(self, given: Iterable[Record], may_see: dict[int, Record], where: str) -> None:
@@ -203,6 +204,7 @@ class Promise(Model):
     def _check_newest(
         self, given: Iterable[Record], newest: dict[bytes | None, Record],
         behind: dict[bytes | None, Record], fresh_from_ms: int, where: str, *, end: int,
+        dirty_from: int,
     ) -> None:  # fmt: skip
         seen: dict[bytes | None, Record] = {}
         for record in given:
@@ -219,7 +221,10 @@ class Promise(Model):
                 require(got == want, f"a committed record is not read. {told}")
             elif want.timestamp >= fresh_from_ms:
                 require(got == want, f"a fresh tombstone is not read. {told}")
-            else:
-                require(got is None or got.value is None, f"a deleted key came back. {told}")
-                if got is None:
-                    self._gone.setdefault(want.offset, end)
+            elif got is None:
+                self._gone.setdefault(want.offset, end)
+            elif got.value is not None:
+                # By version: what may not be cleaned yet outlives the tombstone that outranks it.
+                is_late = got.offset > want.offset and got.offset >= dirty_from
+                require(is_late, f"a deleted key came back. {told} dirty_from={dirty_from}")
+                self._gone.setdefault(want.offset, dirty_from)

@@ -12,6 +12,7 @@ The same seed gives the same run. ``tools/simulate.py --world owners`` runs many
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -811,6 +812,12 @@ class World:
         query = "SELECT 1 FROM routing WHERE segment_id = ?"
         return self._tables.execute(query, (segment_id,)).fetchone() is not None
 
+    def _dirty_from(self) -> int:
+        """Return how far the store says that it is clean, exclusive."""
+        query = "SELECT epoch, offsets FROM publications ORDER BY epoch DESC, number DESC LIMIT 1"
+        row = self._tables.execute(query).fetchone()
+        return 0 if row is None else int(json.loads(row[1])[str(row[0])])
+
     def _is_given_up(self) -> bool:
         query = "SELECT 1 FROM partitions WHERE forgotten_ms IS NOT NULL"
         return self._tables.execute(query).fetchone() is not None
@@ -884,7 +891,7 @@ class World:
         self.model.check_pieces(
             pieces, start=start, end=end, where=where,
             fresh_from_ms=NOW_MS << 1 if self._jumped else fresh_ms,
-            misses_deletes=self._misses_deletes,
+            dirty_from=self._dirty_from(), misses_deletes=self._misses_deletes,
         )  # fmt: skip
         self.tally.reads += 1
 

@@ -11,7 +11,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ from keeplast.format.remote_log_metadata import (
     encode,
 )
 from tests.kafka.broker import VERSIONS, Broker
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -152,31 +152,23 @@ def objects(broker: Broker, topic: str, partition: int) -> dict[bytes, tuple[int
 
 def wait_until_copied(broker: Broker) -> None:
     """Wait until the remote tier has all but the active segment of each partition."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    with ClusterClient(broker.address) as client:
-        while time.monotonic() < deadline:
-            topic, metadata = facts_of_now(client)
-            if topic is not None and metadata is not None:
-                folded = fold_metadata(client, metadata, range(metadata.partition_count))
-                found = [
-                    partition_status(topic, n, log, folded.cache.partitions.get(name_of(topic, n)))
-                    for n, log in enumerate(client.read_ranges(topic))
-                ]
-                locals_ = [len(list((broker.data / f"{TOPIC}-{n}").glob("*.log"))) for n in (0, 1)]
-                served = [each.served.count for each in found]
-                if (
-                    [1, 1] == locals_
-                    and min(served) > 1
-                    and not any(each.copying.count for each in found)
-                ):
-                    return
-            time.sleep(0.3)
-    raise AssertionError("nothing was copied to the remote tier")
+    client = ClusterClient(broker.address)
 
+    def is_copied() -> bool:
+        facts = client.read_facts([TOPIC])
+        if facts.metadata_topic is None:
+            return False
+        metadata, (topic,) = facts.metadata_topic, facts.topics
+        folded = fold_metadata(client, metadata, range(metadata.partition_count))
+        found = [
+            partition_status(topic, n, log, folded.cache.partitions.get(name_of(topic, n)))
+            for n, log in enumerate(client.read_ranges(topic))
+        ]
+        on_disk = [len(list((broker.data / f"{TOPIC}-{n}").glob("*.log"))) for n in (0, 1)]
+        is_ended = not any(each.copying.count for each in found)
+        return [1, 1] == on_disk and min(each.served.count for each in found) > 1 and is_ended
 
-def facts_of_now(client: ClusterClient) -> tuple[TopicFacts | None, TopicFacts | None]:
-    facts = client.read_facts([TOPIC])
-    return facts.topics[0], facts.metadata_topic
+    wait_until(is_copied, told=lambda: "\n".join(broker.lines("ERROR", "WARN")))
 
 
 def values(client: ClusterClient, metadata: TopicFacts) -> Iterator[bytes]:
@@ -188,26 +180,26 @@ def values(client: ClusterClient, metadata: TopicFacts) -> Iterator[bytes]:
 
 
 def test_every_record_of_a_broker_comes_back_byte_for_byte(broker: Broker) -> None:
-    with ClusterClient(broker.address) as client:
-        _, metadata = facts_of(client, TOPIC)
-        found = list(values(client, metadata))
+    client = ClusterClient(broker.address)
+    _, metadata = facts_of(client, TOPIC)
+    found = list(values(client, metadata))
     assert found == [encode(decode(each)) for each in found]
     kinds = {type(decode(each)) for each in found}
     assert {RemoteLogSegment, RemoteLogSegmentUpdate} == kinds
 
 
 def test_what_is_served_is_what_lies_in_the_remote_tier(broker: Broker) -> None:
-    with ClusterClient(broker.address) as client:
-        topic, metadata = facts_of(client, TOPIC)
-        folded = fold_metadata(client, metadata, range(metadata.partition_count))
-        for number in (0, 1):
-            cache = folded.cache.partitions[name_of(topic, number)]
-            served = {
-                each.segment.id.segment_id: (each.segment.start_offset, each.segment.size_bytes)
-                for each in cache.served()
-            }
-            assert objects(broker, TOPIC, number) == served
-            assert [] == cache.holes(0)
+    client = ClusterClient(broker.address)
+    topic, metadata = facts_of(client, TOPIC)
+    folded = fold_metadata(client, metadata, range(metadata.partition_count))
+    for number in (0, 1):
+        cache = folded.cache.partitions[name_of(topic, number)]
+        served = {
+            each.segment.id.segment_id: (each.segment.start_offset, each.segment.size_bytes)
+            for each in cache.served()
+        }
+        assert objects(broker, TOPIC, number) == served
+        assert [] == cache.holes(0)
     assert [] == folded.faults
 
 
@@ -267,8 +259,8 @@ def test_what_expires_may_be_attached_when_it_is_to_expire(broker: Broker, tmp_p
 
 def test_what_another_compactor_announced_is_told_and_refused(broker: Broker) -> None:
     fill(broker, OTHER, 0, 10)
-    with ClusterClient(broker.address) as client:
-        topic, metadata = facts_of(client, OTHER)
+    client = ClusterClient(broker.address)
+    topic, metadata = facts_of(client, OTHER)
     name = RemoteLogSegmentId(name_of(topic, 0), bytes(range(16)))
     announced = RemoteLogSegment(
         id=name, start_offset=0, end_offset=5, broker_id=MARK, max_timestamp_ms=0,
@@ -301,10 +293,10 @@ def test_what_another_compactor_announced_is_told_and_refused(broker: Broker) ->
 
 def test_a_record_that_ends_brokers_readers_is_told_with_its_offset(broker: Broker) -> None:
     """Last: nobody can take it back."""
-    with ClusterClient(broker.address) as client:
-        topic, metadata = facts_of(client, OTHER)
-        where = metadata_partition(topic.topic_id, 0, metadata.partition_count)
-        held = client.read_ranges(metadata)[where]
+    client = ClusterClient(broker.address)
+    topic, metadata = facts_of(client, OTHER)
+    where = metadata_partition(topic.topic_id, 0, metadata.partition_count)
+    held = client.read_ranges(metadata)[where]
     send(broker, topic, metadata, None)
     document = attach(broker, "check", "--topic", OTHER, expected=1)
     (found,) = [each for each in document["findings"] if each["rule"] == "metadata-record"]

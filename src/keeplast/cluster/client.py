@@ -13,15 +13,16 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from keeplast.cluster.facts import (
     METADATA_TOPIC,
     BrokerFacts,
     ClusterFacts,
     OffsetRange,
+    Settings,
     TopicFacts,
+    is_tiered,
 )
 from keeplast.errors import InvalidError, RefusedError, UnavailableError, installing
 
@@ -86,18 +87,6 @@ class ClusterClient:
                 f"code={_code(error)}"
             ) from None
 
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Hang up; the client has no more to end than its threads, which end with it."""
-
     def read_facts(self, topics: Sequence[str] = ()) -> ClusterFacts:
         """Return the cluster with ``topics``, or with every tiered topic when none is named.
 
@@ -112,15 +101,17 @@ class ClusterClient:
         if missing:
             raise InvalidError(f"no such topic in the cluster. topics={missing}")
         cluster = self._future("the cluster", self._admin.describe_cluster())
-        names = list(topics) or [name for name in listing.topics if name != METADATA_TOPIC]
         brokers = self._settings_of("BROKER", [str(each.id) for each in cluster.nodes])
-        wanted = {*names, METADATA_TOPIC} & set(listing.topics)
-        found = {each.name: each for each in self._topics(sorted(wanted))}
-        chosen = [found[name] for name in sorted(names)]
+        asked = {*(topics or listing.topics), METADATA_TOPIC} & set(listing.topics)
+        settings = self._settings_of("TOPIC", sorted(asked))
+        # A cluster has thousands of topics, of which few are tiered.
+        wanted = set(topics) or {name for name, each in settings.items() if is_tiered(each)}
+        described = {*wanted, METADATA_TOPIC} & settings.keys()
+        found = {each.name: each for each in self._topics(sorted(described), settings)}
         return ClusterFacts(
             cluster.cluster_id,
             tuple(BrokerFacts(int(name), values) for name, values in sorted(brokers.items())),
-            tuple(each for each in chosen if topics or each.is_tiered),
+            tuple(found[name] for name in sorted(wanted)),
             found.get(METADATA_TOPIC),
         )
 
@@ -195,7 +186,9 @@ class ClusterClient:
         finally:
             consumer.close()
 
-    def _topics(self, names: Sequence[str]) -> Iterator[TopicFacts]:
+    def _topics(
+        self, names: Sequence[str], settings: Mapping[str, Settings]
+    ) -> Iterator[TopicFacts]:
         from confluent_kafka import TopicCollection
 
         if not names:
@@ -203,7 +196,6 @@ class ClusterClient:
         described = self._admin.describe_topics(
             TopicCollection(list(names)), request_timeout=TIMEOUT_SECONDS
         )
-        settings = self._settings_of("TOPIC", names)
         for name in names:
             found = self._future(f"topic {name}", described[name])
             yield TopicFacts(
@@ -214,7 +206,7 @@ class ClusterClient:
                 settings[name],
             )
 
-    def _settings_of(self, kind: str, names: Iterable[str]) -> dict[str, dict[str, str | None]]:
+    def _settings_of(self, kind: str, names: Iterable[str]) -> dict[str, Settings]:
         from confluent_kafka.admin import ConfigResource
 
         resources = [ConfigResource(ConfigResource.Type[kind], name) for name in names]

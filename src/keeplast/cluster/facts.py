@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 METADATA_TOPIC = "__remote_log_metadata"
 
+Settings = Mapping[str, str | None]
+"""Values by name; one that is not said (a password) is None."""
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """A broker, and its settings by name; one that is not said (a password) has the value None."""
+    """A broker, and its settings."""
 
     broker_id: int
-    settings: Mapping[str, str | None]
+    settings: Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +27,12 @@ class TopicFacts:
     topic_id: bytes
     partition_count: int
     replicas: int
-    settings: Mapping[str, str | None]
+    settings: Settings
 
     @property
     def is_tiered(self) -> bool:
         """Return whether its segments are copied to the remote tier."""
-        return self.settings.get("remote.storage.enable") == "true"
+        return is_tiered(self.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +60,8 @@ class MetadataFault:
     partition: int
     offset: int
     problem: str
+
+
+def is_tiered(settings: Settings) -> bool:
+    """Return whether segments of a topic with these settings are copied to the remote tier."""
+    return settings.get("remote.storage.enable") == "true"

@@ -131,8 +131,7 @@ class PartitionCache:
         if name is None:
             return None
         segment = self._segments[name]
-        ends = {at: end for at, _, end in epoch_ranges(segment)}
-        return segment if offset <= ends[epoch] else None
+        return segment if offset <= _end_in(segment, epoch) else None
 
     def served(self) -> list[ServedRange]:
         """Return what is read from which segment, by epoch and offset; ranges do not overlap."""
@@ -158,7 +157,7 @@ class PartitionCache:
         entries = self._epochs[epoch]
         for place, start in enumerate(entries.starts):
             segment = self._segments[entries.segments[start]]
-            end = next(end for at, _, end in epoch_ranges(segment) if at == epoch)
+            end = _end_in(segment, epoch)
             if place + 1 < len(entries.starts):
                 end = min(end, entries.starts[place + 1] - 1)
             if end >= start:
@@ -199,6 +198,11 @@ def epoch_ranges(segment: RemoteLogSegment) -> Iterator[tuple[int, int, int]]:
     for place, (epoch, start) in enumerate(epochs):
         is_last = place + 1 == len(epochs)
         yield epoch, start, segment.end_offset if is_last else epochs[place + 1][1] - 1
+
+
+def _end_in(segment: RemoteLogSegment, epoch: int) -> int:
+    """Return the last offset that ``segment`` has of one of its epochs."""
+    return next(end for at, _, end in epoch_ranges(segment) if at == epoch)
 
 
 def _poison(problem: str, state: object) -> CorruptError:

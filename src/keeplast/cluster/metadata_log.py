@@ -15,6 +15,7 @@ from keeplast.cluster.facts import METADATA_TOPIC, MetadataFault, OffsetRange, T
 from keeplast.cluster.metadata_cache import ClusterCache
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format.murmur2 import metadata_partition
+from keeplast.format.remote_log_metadata import decode
 
 FAULTS_MAX = 100
 """How many faults of one partition are told; one is enough to stop a broker."""
@@ -84,8 +85,6 @@ def fold_values(
     progressed: Callable[[int], object] = lambda count: None,
 ) -> None:
     """Fold the records of one partition, in order; see :func:`fold_metadata`."""
-    from keeplast.format.remote_log_metadata import decode
-
     for each in values:
         progressed(1)
         if isinstance(each, int):

@@ -79,7 +79,8 @@ def test_a_client_that_is_not_installed_is_told_with_the_remedy(
 def test_a_cluster_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keeplast.cluster.client.TIMEOUT_SECONDS", 0.5)
     address = f"127.0.0.1:{free_port()}"
-    with ClusterClient(address) as client, pytest.raises(UnavailableError) as caught:
+    client = ClusterClient(address)
+    with pytest.raises(UnavailableError) as caught:
         client.read_facts()
     assert "no broker answers; check --bootstrap-server" in str(caught.value)
     assert address in str(caught.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keeplast.cli.attach.options import ClusterOptions, PolicyOptions
+from keeplast.cli.attach.options import ClusterOptions, PolicyOptions, fold
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import Json
 
@@ -30,10 +30,10 @@ def check(cluster: ClusterOptions, settings: PolicyOptions, as_json: Json = Fals
     from keeplast.cli.show.output import print_result
     from keeplast.cluster.check import Severity, check_cluster, check_topic
 
-    with cluster.connect() as client:
-        facts = client.read_facts(cluster.topics)
-        found = list(check_cluster(facts, cluster.bootstrap_server))
-        found += _metadata_findings(client, facts)
+    client = cluster.connect()
+    facts = client.read_facts(cluster.topics)
+    found = list(check_cluster(facts, cluster.bootstrap_server))
+    found += _metadata_findings(client, facts)
     policy_of = _policies(settings, [each.name for each in facts.topics])
     for topic in facts.topics:
         found += check_topic(topic, policy_of[topic.name], cluster.bootstrap_server)
@@ -50,15 +50,11 @@ def check(cluster: ClusterOptions, settings: PolicyOptions, as_json: Json = Fals
 
 def _metadata_findings(client: ClusterClient, facts: ClusterFacts) -> list[AttachFinding]:
     """Return what the metadata topic's records say against the topics of ``facts``."""
-    from keeplast.cli.show.attach import folding
     from keeplast.cluster.check import check_faults, check_marks
-    from keeplast.cluster.metadata_log import fold_metadata, partitions_of
 
     if facts.metadata_topic is None:
         return []
-    chosen = partitions_of(facts.topics, facts.metadata_topic)
-    with folding() as progressed:
-        folded = fold_metadata(client, facts.metadata_topic, chosen, progressed)
+    folded = fold(client, facts, facts.metadata_topic)
     names = {each.name for each in facts.topics}
     return [*check_faults(folded.faults), *check_marks(folded.cache, names)]
 

@@ -17,6 +17,8 @@ from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
     from keeplast.cluster.client import ClusterClient
+    from keeplast.cluster.facts import ClusterFacts, TopicFacts
+    from keeplast.cluster.metadata_log import FoldedMetadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,3 +86,13 @@ class PolicyOptions(SettingSources):
             rich_help_panel=SETTINGS,
         ),
     ] = None
+
+
+def fold(client: ClusterClient, facts: ClusterFacts, metadata_topic: TopicFacts) -> FoldedMetadata:
+    """Return what brokers know of the topics of ``facts``; progress is shown on a terminal."""
+    from keeplast.cli.show.attach import folding
+    from keeplast.cluster.metadata_log import fold_metadata, partitions_of
+
+    chosen = partitions_of(facts.topics, metadata_topic)
+    with folding() as progressed:
+        return fold_metadata(client, metadata_topic, chosen, progressed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keeplast.cli.attach.options import ClusterOptions
+from keeplast.cli.attach.options import ClusterOptions, fold
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import Json
 from keeplast.errors import RefusedError
@@ -18,31 +18,26 @@ def status(cluster: ClusterOptions, as_json: Json = False) -> Result:
     Reads the metadata topic as brokers do, from its beginning; changes nothing.
     """
     from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.cli.show.attach import folding, status_parts
+    from keeplast.cli.show.attach import status_parts
     from keeplast.cli.show.output import print_result
     from keeplast.cluster.facts import METADATA_TOPIC
-    from keeplast.cluster.metadata_log import fold_metadata, partitions_of
     from keeplast.cluster.status import name_of, partition_status
 
-    with cluster.connect() as client:
-        facts = client.read_facts(cluster.topics)
-        if facts.metadata_topic is None:
-            raise RefusedError(
-                f"nothing was ever copied to a remote tier here: there is no {METADATA_TOPIC}. "
-                f"bootstrap_server={cluster.bootstrap_server}"
-            )
-        # Ends first: what is announced meanwhile lies below the log's end then.
-        with folding() as progressed:
-            chosen = partitions_of(facts.topics, facts.metadata_topic)
-            folded = fold_metadata(client, facts.metadata_topic, chosen, progressed)
-        folded.require_sound()
-        found = [
-            partition_status(
-                topic, number, log, folded.cache.partitions.get(name_of(topic, number))
-            )
-            for topic in facts.topics
-            for number, log in enumerate(client.read_ranges(topic))
-        ]
+    client = cluster.connect()
+    facts = client.read_facts(cluster.topics)
+    if facts.metadata_topic is None:
+        raise RefusedError(
+            f"nothing was ever copied to a remote tier here: there is no {METADATA_TOPIC}. "
+            f"bootstrap_server={cluster.bootstrap_server}"
+        )
+    # Ends last: what was announced by then lies below the log's end.
+    folded = fold(client, facts, facts.metadata_topic)
+    folded.require_sound()
+    found = [
+        partition_status(topic, number, log, folded.cache.partitions.get(name_of(topic, number)))
+        for topic in facts.topics
+        for number, log in enumerate(client.read_ranges(topic))
+    ]
     if not as_json:
         print_result(*status_parts(facts, found))
     return DONE, {

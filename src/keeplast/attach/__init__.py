@@ -1,0 +1,1 @@
+"""Tiered topics of a live cluster, compacted where they lie: rounds, decisions, publication."""

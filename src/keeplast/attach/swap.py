@@ -1,0 +1,58 @@
+"""What a round wants to become live on a cluster: segments of the remote tier, and their place.
+
+Pure values. The rule: **outputs cover exactly what their sources covered**, offset by offset and
+epoch by epoch, or a broker has a hole where a consumer is reset; tiering.md I-1, I-2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from keeplast.errors import InvariantError
+from keeplast.format.remote_log_metadata import EpochStart, RemoteLogSegment, TopicIdPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Outputs that take the place of ``sources``; both ascend by offset, without a hole.
+
+    Outputs are announced, complete and were read back; ``cleaned_to`` is the first offset that is
+    not clean when this and everything before it is live.
+    """
+
+    partition: TopicIdPartition
+    sources: tuple[RemoteLogSegment, ...]
+    outputs: tuple[RemoteLogSegment, ...]
+    cleaned_to: int
+
+    def __post_init__(self) -> None:
+        """Raise InvariantError unless the outputs cover what the sources covered."""
+        for segments in (self.sources, self.outputs):
+            if not segments:
+                raise InvariantError(
+                    f"a swap needs sources and outputs. partition={self.partition}"
+                )
+            for before, after in pairwise(segments):
+                if after.start_offset != before.end_offset + 1:
+                    raise InvariantError(
+                        "segments of a swap have a hole or overlap. "
+                        f"end_offset={before.end_offset} next_start={after.start_offset}"
+                    )
+        had, has = (_cover(each) for each in (self.sources, self.outputs))
+        if had != has:
+            raise InvariantError(f"a swap changes what is covered. sources={had} outputs={has}")
+
+
+def merged_epochs(sources: Sequence[RemoteLogSegment]) -> tuple[EpochStart, ...]:
+    """Return the epochs of all ``sources``, each with its smallest start, ascending."""
+    starts: dict[int, int] = {}
+    for source in sources:
+        for each in source.epochs:
+            starts[each.epoch] = min(each.start_offset, starts.get(each.epoch, each.start_offset))
+    return tuple(EpochStart(epoch, starts[epoch]) for epoch in sorted(starts))
+
+
+def _cover(segments: Sequence[RemoteLogSegment]) -> tuple[int, int, tuple[EpochStart, ...]]:
+    return segments[0].start_offset, segments[-1].end_offset, merged_epochs(segments)

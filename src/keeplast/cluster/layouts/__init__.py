@@ -1,0 +1,1 @@
+"""How storage plugins lay segments out in the remote tier, behind one port."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,3 +90,30 @@ def test_a_declared_size_is_not_believed() -> None:
     """A frame that says it holds a gibibyte is for the reader that holds that against its size."""
     frame = bytes.fromhex("28b52ffd a0 00000040 010000")
     assert ZstdReader().read(memoryview(frame)) is None
+
+
+@pytest.mark.parametrize("size", [3_000, 14_000, 130_000])
+def test_a_kept_zstd_context_reads_frames_of_up_to_64_kib(size: int) -> None:
+    text = b"".join(b'{"id":%d,"of":"%x"}' % (n, n * 7919) for n in range(size // 24))
+    frame = compress(Codec.ZSTD, text)
+    assert 0 < len(frame) <= 64 << 10
+    assert ZstdReader().read(memoryview(frame)) == text
+
+
+def test_a_kept_zstd_context_leaves_alone_what_is_longer_or_may_grow_beyond_4_mib() -> None:
+    reader = ZstdReader()
+    noise = random.Random(1).randbytes(70_000)
+    assert reader.read(memoryview(compress(Codec.ZSTD, noise))) is None
+    # Forty blocks of 128 KiB that each repeat one byte, behind a raw one of 3,000 bytes.
+    blocks = (3000 << 3).to_bytes(3, "little") + bytes(3000)
+    blocks += ((128 << 10) << 3 | 1 << 1).to_bytes(3, "little") + b"x"
+    blocks = blocks + blocks[-4:] * 39
+    last = (1).to_bytes(3, "little")
+    frame = bytes.fromhex("28b52ffd 00 58") + blocks + last
+    assert len(decompress(Codec.ZSTD, frame)) == 3000 + 40 * (128 << 10)
+    assert reader.read(memoryview(frame)) is None
+
+
+def test_a_kept_zstd_context_leaves_a_cut_frame_to_whoever_names_the_place() -> None:
+    frame = compress(Codec.ZSTD, random.Random(1).randbytes(20_000))
+    assert all(ZstdReader().read(memoryview(frame)[:end]) is None for end in (10, 9_000, -1))

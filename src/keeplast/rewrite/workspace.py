@@ -271,6 +271,7 @@ class Workspace:
         spans: list[tuple[int, int]] = []
         reused: list[int] = []
         full_at = window.batches
+        view = window.data.data
         for i, (start, size, attributes, magic) in zip(others.tolist(), facts, strict=True):
             if unpacked < i:
                 unpacked, at = self._unpack(window, unpacked, i, at)
@@ -289,7 +290,7 @@ class Workspace:
             is_kept = size > unpack.SMALL_BYTES_MAX
             payload = None if keeps or not is_kept else cache.take(base_offset, position)
             if payload is None:
-                data = window.data.data[start + t.HEADER_BYTES : start + size]
+                data = view[start + t.HEADER_BYTES : start + size]
                 codec = CODECS[attributes & t.CODEC_MASK]
                 end = self._decompress_at(window, i, codec, data, at)
             else:
@@ -351,10 +352,10 @@ class Workspace:
         self, window: Window, i: int, codec: Codec, data: memoryview, at: int
     ) -> int | None:
         """Decompress a batch to scratch; returns where it ends, None when scratch is full."""
-        if codec is Codec.ZSTD and len(data) <= unpack.SMALL_BYTES_MAX:
+        if codec is Codec.ZSTD:
             content = self._zstd_reader.read(data)
             if content is not None:
-                return self._place(np.frombuffer(content, np.uint8), at)
+                return self._place(content, at)
         try:
             filled = decompress_into(codec, data, self.scratch.data[at:])
             if filled is not None:
@@ -365,11 +366,13 @@ class Workspace:
         except CorruptError as error:
             raise window.corrupt(i, error.problem, error.expected, error.found) from error
 
-    def _place(self, payload: NDArray[np.uint8], at: int) -> int | None:
+    def _place(self, payload: NDArray[np.uint8] | bytes, at: int) -> int | None:
+        end = at + len(payload)
         if not self._has_room(at, len(payload)):
             return None
-        self.scratch[at : at + len(payload)] = payload
-        return at + len(payload)
+        # There are many small ones: an assignment of numpy's costs several times a view's.
+        self.scratch.data[at:end] = payload.data if isinstance(payload, np.ndarray) else payload
+        return end
 
     def _convert(
         self,

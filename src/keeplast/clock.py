@@ -5,6 +5,7 @@ Everything else takes ``now_ms`` or a :class:`Clock`, so that a run can be repea
 
 from __future__ import annotations
 
+import datetime
 import time
 from typing import Protocol
 
@@ -39,3 +40,14 @@ class SystemClock:
     def sleep(self, seconds: float) -> None:
         """Wait for ``seconds``."""
         time.sleep(seconds)
+
+
+def time_text(timestamp_ms: int) -> str:
+    """Return a timestamp in UTC, or the bare number when no calendar has it."""
+    if timestamp_ms < 0:
+        return "none" if timestamp_ms == -1 else str(timestamp_ms)
+    try:
+        moment = datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}"

@@ -12,14 +12,10 @@ from keeplast.cli.show.config import (
     broker_text,
     change_lines,
     definition_lines,
-    definition_row,
     definitions_table,
-    origin_text,
-    value_row,
     values_table,
 )
 from keeplast.cli.show.output import print_result, say
-from keeplast.cli.show.sizes import format_counted
 from keeplast.config.broker_config import (
     broker_problems,
     read_broker_bytes,
@@ -28,6 +24,7 @@ from keeplast.config.broker_config import (
 from keeplast.config.choice import SettingSources
 from keeplast.config.definitions import DEFINITIONS
 from keeplast.config.layers import file_layer, file_problems, find_definition, warnings_of
+from keeplast.config.setting_rows import definition_row, origin_text, value_row
 from keeplast.config.settings import Settings
 from keeplast.config.settings_file import change_settings
 from keeplast.config.sources import FILE_NAME, read_settings, read_spoken_settings, read_text
@@ -35,6 +32,7 @@ from keeplast.config.values import value_text
 from keeplast.errors import CompactionError, InvalidError
 from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory, open_data_directory
 from keeplast.log.files import LocalFiles
+from keeplast.model.size import format_counted
 
 BROKER_SUFFIX = ".properties"
 

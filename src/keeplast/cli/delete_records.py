@@ -92,8 +92,8 @@ def delete_records(
 
 def _lines(report: DeleteRecordsReport, *, dry_run: bool, removes: bool) -> list[str]:
     """Return what happened, what it means, and what becomes of the bytes and when."""
-    from keeplast.cli.show.sizes import format_bytes
     from keeplast.model.escapes import printable
+    from keeplast.model.size import format_bytes
 
     name = printable(f"{report.topic}-{report.partition}")
     would = "would be " if dry_run else ""

@@ -205,8 +205,8 @@ def _lock(directory: DataDirectory) -> Diagnosis:
 
 def _disk(directory: DataDirectory, files: FileSystem) -> Diagnosis:
     """Compare what may be written with the largest log, which a round may need at once."""
-    from keeplast.cli.show.sizes import format_bytes
     from keeplast.format.filename import LOG
+    from keeplast.model.size import format_bytes
     from keeplast.run.room import usable_bytes
 
     room = usable_bytes(files, directory.root)

@@ -139,7 +139,7 @@ def _require_pyarrow() -> None:
 
 def _table(done: Export) -> Table:
     from keeplast.cli.show.rows import new_table
-    from keeplast.cli.show.sizes import format_bytes
+    from keeplast.model.size import format_bytes
 
     table = new_table("partition", ">keys", ">Parquet", ">tasks", ">go on at offset")
     for each in done.partitions:

@@ -60,7 +60,7 @@ def pack(
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.show.output import print_result
     from keeplast.cli.show.progress import ProgressEvents
-    from keeplast.cli.show.sizes import format_bytes
+    from keeplast.model.size import format_bytes
     from keeplast.pipeline.pack import check_target, installed_extras, pack_environment
 
     check_target(to)

@@ -122,8 +122,8 @@ def status(options: StatusOptions, as_json: Json = False) -> Result:
     """
     from keeplast.cli.frame.exit_codes import DONE, error_exit_code
     from keeplast.cli.show.output import print_result
-    from keeplast.cli.show.status import status_document
     from keeplast.clock import SystemClock
+    from keeplast.service.documents import status_document
 
     if options.watch is not None:
         return _watch(options, options.watch, as_json=as_json)

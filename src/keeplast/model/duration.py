@@ -29,3 +29,10 @@ def duration_text(milliseconds: int) -> str:
         if milliseconds >= 2 * size or milliseconds == size:
             return f"{milliseconds // size} {unit}"
     return f"{milliseconds} ms"
+
+
+def relative_text(at_ms: int, now_ms: int) -> str:
+    """Return how long until a moment, or since."""
+    if at_ms > now_ms:
+        return f"in {duration_text(at_ms - now_ms)}"
+    return "now" if at_ms == now_ms else f"{duration_text(now_ms - at_ms)} ago"

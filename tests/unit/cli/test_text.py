@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keeplast.cli.show.picture import WIDTH, PicturedSegment, draw_log
-from keeplast.cli.show.sizes import format_bytes
 from keeplast.errors import InvalidError
 from keeplast.model.escapes import printable, shown_bytes
-from keeplast.model.size import parse_size
+from keeplast.model.size import format_bytes, parse_size
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,8 @@ def _from_here(path: Path) -> Path:
 
 def _describe(outcome: CleaningOutcome, number: int, runner: RunnerName) -> str:
     """Return one part as text: facts, pictures, counts, verdict."""
-    from keeplast.cli.show.sizes import format_bytes, format_count
     from keeplast.model.escapes import shown_bytes
+    from keeplast.model.size import format_bytes, format_count
 
     before, after = outcome.before, outcome.after
     rows = [

@@ -31,9 +31,9 @@ from keeplast.cli.frame import wiring
 from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
 from keeplast.cli.frame.wiring import RunnerName
 from keeplast.cli.show.output import print_result, say, screen_width
-from keeplast.cli.show.sizes import format_bytes, format_count
 from keeplast.cli.show.tier_picture import draw_tiers
 from keeplast.host.partition_host import PartitionHost
+from keeplast.model.size import format_bytes, format_count
 from keeplast.tier.metadata.collection import Collected
 
 SEED = 1272

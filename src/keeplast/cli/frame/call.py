@@ -17,11 +17,10 @@ from keeplast.cli.frame.places import recipe_for
 from keeplast.cli.frame.wiring import CoordinatorPort, RunnerName
 from keeplast.cli.show.output import say
 from keeplast.cli.show.progress import ProgressEvents
-from keeplast.cli.show.sizes import format_bytes
 from keeplast.config.assumed import assumed_defaults, assumed_sentence
 from keeplast.config.selection import Selection, select_partitions
 from keeplast.log.files import FileSystem
-from keeplast.model.size import parse_size
+from keeplast.model.size import format_bytes, parse_size
 from keeplast.run.target import check_places
 from keeplast.survey.report import CleanReport
 from keeplast.survey.request import CleanRequest

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from keeplast.cli.show.output import stderr_console
 from keeplast.cli.show.rows import new_table
-from keeplast.cli.show.sizes import format_bytes
 from keeplast.cluster.check import AttachFinding, Severity
 from keeplast.cluster.facts import METADATA_TOPIC, ClusterFacts
 from keeplast.cluster.status import RemotePartitionStatus, SegmentSum
 from keeplast.model.escapes import printable
+from keeplast.model.size import format_bytes
 
 
 @contextlib.contextmanager

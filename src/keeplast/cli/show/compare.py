@@ -8,10 +8,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from keeplast.cli.show.rows import new_table, time_text
-from keeplast.cli.show.sizes import format_count
+from keeplast.cli.show.rows import new_table
+from keeplast.clock import time_text
 from keeplast.inspect.preview import PreviewedRecord, StrategyPreview
 from keeplast.model.escapes import printable, shown_bytes
+from keeplast.model.size import format_count
 from keeplast.model.strategy import Strategy
 
 KEY_CHARACTERS = 32

@@ -6,8 +6,8 @@ from rich.table import Table
 from rich.text import Text
 
 from keeplast.cli.show.rows import new_table
-from keeplast.cli.show.sizes import format_bytes
 from keeplast.model.escapes import printable
+from keeplast.model.size import format_bytes
 from keeplast.survey.report import CleanReport, ExpiredReport, ExpiryReport
 
 RULES = {"log_start": "log start offset", "size": "retention.bytes", "time": "retention.ms"}

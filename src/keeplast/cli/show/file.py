@@ -13,7 +13,8 @@ from typing import Any
 
 from rich.table import Table
 
-from keeplast.cli.show.rows import cells, new_table, time_text
+from keeplast.cli.show.rows import cells, new_table
+from keeplast.clock import time_text
 from keeplast.errors import CorruptError, InvalidError
 from keeplast.format import (
     checkpoint,

@@ -21,9 +21,8 @@ from keeplast.cli.show.rows import (
     document_row,
     new_table,
     records_table,
-    time_text,
 )
-from keeplast.cli.show.sizes import format_bytes, format_count
+from keeplast.clock import time_text
 from keeplast.errors import CompactionError, CorruptError, InvalidError
 from keeplast.format.filename import (
     CLEANER_CHECKPOINT,
@@ -46,6 +45,7 @@ from keeplast.log.files import FileSystem
 from keeplast.log.log_start import read_leader_epochs
 from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
+from keeplast.model.size import format_bytes, format_count
 
 METADATA_SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint")
 INTERNAL_PREFIX = "__"

@@ -16,7 +16,6 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from keeplast.cleaner.section import LogFigures
 from keeplast.cli.show.table_fit import fit_table
 from keeplast.cli.show.voice import voice
 from keeplast.log.object_paths import shown
@@ -139,21 +138,3 @@ def _console(stream: Any) -> Console:
     return _Paper(
         file=cast(IO[str], _Shown(stream)), markup=False, highlight=False, emoji=False, width=width
     )
-
-
-def figures_document(figures: LogFigures | None) -> dict[str, Any]:
-    """Return the figures of a log as every document shows them; all null without any."""
-    if figures is None:
-        return dict.fromkeys(_FIGURES)
-    cleanable = figures.cleanable
-    values = (
-        figures.first_dirty, cleanable.bound, cleanable.clean_bytes, cleanable.cleanable_bytes,
-        figures.uncleanable_bytes, cleanable.ratio, figures.compaction_delay_ms,
-    )  # fmt: skip
-    return dict(zip(_FIGURES, values, strict=True))
-
-
-_FIGURES = (
-    "first_dirty", "bound", "clean_bytes", "cleanable_bytes", "uncleanable_bytes", "ratio",
-    "compaction_delay_ms",
-)  # fmt: skip

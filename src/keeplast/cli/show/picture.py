@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from keeplast.cli.show.sizes import format_bytes
+from keeplast.model.size import format_bytes
 
 CLEAN, DIRTY, ACTIVE, DELETED = "█", "▓", "░", "·"
 WALL = "│"

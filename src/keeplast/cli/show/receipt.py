@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from keeplast.cli.show.rows import cells, new_table, time_text
-from keeplast.cli.show.sizes import format_bytes, format_count
+from keeplast.cli.show.rows import cells, new_table
+from keeplast.clock import time_text
 from keeplast.model.escapes import printable
+from keeplast.model.size import format_bytes, format_count
 from keeplast.survey.receipt_book import Entry, ExpiryReceipt, RemovalReceipt
 
 REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
+from keeplast.clock import time_text
 from keeplast.inspect.internal_records import decoded_text
 from keeplast.inspect.log_rows import Row
 from keeplast.model.escapes import printable
@@ -80,17 +80,6 @@ def new_table(*headings: str) -> Table:
 def cells(values: Sequence[object]) -> list[Text]:
     """Return values as cells that are taken literally."""
     return [Text(printable(str(value))) for value in values]
-
-
-def time_text(timestamp_ms: int) -> str:
-    """Return a timestamp in UTC, or the bare number when no calendar has it."""
-    if timestamp_ms < 0:
-        return "none" if timestamp_ms == -1 else str(timestamp_ms)
-    try:
-        moment = datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC)
-    except (OverflowError, ValueError, OSError):
-        return str(timestamp_ms)
-    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}"
 
 
 def _producer(row: Row) -> str:

@@ -15,13 +15,14 @@ from rich.status import Status
 from rich.table import Table
 
 from keeplast.cleaner.selection import Choice
-from keeplast.cli.show.output import figures_document, say, stderr_console
+from keeplast.cli.show.output import say, stderr_console
 from keeplast.cli.show.progress import ProgressEvents
-from keeplast.cli.show.rows import cells, new_table, time_text
-from keeplast.cli.show.sizes import format_bytes, format_count
-from keeplast.clock import Clock
+from keeplast.cli.show.rows import cells, new_table
+from keeplast.clock import Clock, time_text
 from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
+from keeplast.model.size import format_bytes, format_count
+from keeplast.service.documents import facts_document
 from keeplast.service.run_report import RunReport
 from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
 from keeplast.survey.report import ExpiryReport, RoundReport
@@ -192,28 +193,5 @@ def run_document(report: RunReport, *, is_stopped: bool) -> dict[str, Any]:
         "bytes_written": report.bytes_written,
         "left": [str(partition) for partition in report.left],
         **({} if report.snapshot.tier is None else {"tier": report.snapshot.tier}),
-        "partitions": [_facts_document(each) for each in report.snapshot.partitions],
-    }
-
-
-def _facts_document(facts: PartitionFacts) -> dict[str, Any]:
-    figures = figures_document(facts.figures)
-    return {
-        "topic": facts.partition.topic,
-        "partition": facts.partition.partition,
-        "state": facts.state.value,
-        "reason": facts.reason,
-        "first_dirty": figures.pop("first_dirty"),
-        "bound": figures.pop("bound"),
-        "log_start": facts.log_start,
-        "log_end": facts.log_end,
-        **figures,
-        "surveyed_ms": facts.surveyed_ms,
-        "rounds": facts.rounds,
-        "failures": facts.failures,
-        "retry_at_ms": facts.retry_at_ms,
-        "set_aside_since_ms": facts.set_aside_since_ms,
-        "last_round_ms": facts.last_round_ms,
-        "last_round": facts.last_round,
-        **({} if facts.tier is None else {"tier": facts.tier}),
+        "partitions": [facts_document(each) for each in report.snapshot.partitions],
     }

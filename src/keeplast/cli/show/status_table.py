@@ -16,10 +16,10 @@ from rich.text import Text
 
 from keeplast.cli.show.picture import draw_bar
 from keeplast.cli.show.rows import new_table
-from keeplast.cli.show.sizes import format_bytes
 from keeplast.cli.show.table_fit import NARROW_GAP, WORD_WIDTH_MAX
-from keeplast.model.duration import duration_text
+from keeplast.model.duration import relative_text
 from keeplast.model.escapes import printable
+from keeplast.model.size import format_bytes
 from keeplast.service.status import ErasedBy, PartitionStatus
 
 BAR_WIDTH, NARROW_BAR_WIDTH = 16, 8
@@ -73,13 +73,6 @@ def _room_for_bar(headings: Sequence[str], reaches: Mapping[str, int], width: in
     """Return how many of ``width`` columns are left beside the texts; negative is too few."""
     texts = sum(reaches[each] for each in headings if each != BAR)
     return min(BAR_WIDTH, width - texts - NARROW_GAP * (len(headings) - 1))
-
-
-def relative_text(at_ms: int, now_ms: int) -> str:
-    """Return how long until a moment, or since."""
-    if at_ms > now_ms:
-        return f"in {duration_text(at_ms - now_ms)}"
-    return "now" if at_ms == now_ms else f"{duration_text(now_ms - at_ms)} ago"
 
 
 def _cells(each: PartitionStatus, now_ms: int) -> dict[str, str]:

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from keeplast.cleaner.reasons import BoundNote
 from keeplast.cli.show.rows import new_table
-from keeplast.cli.show.sizes import format_bytes, format_count
 from keeplast.model.escapes import printable
+from keeplast.model.size import format_bytes, format_count
 from keeplast.rewrite.stats import Reasons, Stats
 from keeplast.survey.report import CleanReport, PartitionReport, RoundReport
 from keeplast.survey.wording import sentences

@@ -30,7 +30,7 @@ from keeplast.cli.show.picture import (
     draw_mark,
     share_cells,
 )
-from keeplast.cli.show.sizes import format_bytes
+from keeplast.model.size import format_bytes
 from keeplast.store.status import Place, RegionName, TierSegment, TierStatus
 
 MARKS = {

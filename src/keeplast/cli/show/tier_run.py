@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from keeplast.cli.show.run import NAME_WIDTH, REASON_WIDTH, RunLines, run_sentences
-from keeplast.cli.show.sizes import format_bytes, format_counted
 from keeplast.model.partition import TopicPartition
+from keeplast.model.size import format_bytes, format_counted
 from keeplast.service.run_report import RunReport
 
 

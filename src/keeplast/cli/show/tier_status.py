@@ -9,13 +9,13 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from keeplast.cli.show.rows import new_table
-from keeplast.cli.show.sizes import format_bytes
-from keeplast.cli.show.status import erased_sentence
 from keeplast.cli.show.tier_picture import draw_tiers
 from keeplast.clock import SystemClock
 from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
+from keeplast.model.size import format_bytes
 from keeplast.service.status import ErasedBy
+from keeplast.service.status_words import erased_sentence
 from keeplast.store.erasure import TierErasure
 from keeplast.store.status import TierStatus
 from keeplast.store.verification import TierFinding
@@ -53,38 +53,6 @@ def status_parts(found: Sequence[TierStatus], width: int) -> list[RenderableType
     return parts
 
 
-def status_document(s: TierStatus) -> dict[str, Any]:
-    """Return a partition's status for the document."""
-    return {
-        "topic": s.partition.topic, "partition": s.partition.partition, "owner": s.owner,
-        "leader_epoch": s.leader_epoch, "log_start": s.log_start, "remote_end": s.remote_end,
-        "log_end": s.log_end, "first_dirty": s.first_dirty, "cleanable_to": s.cleanable_to,
-        "ratio": s.ratio, "kip_ratio": s.kip_ratio, "clean_bytes": s.clean_bytes,
-        "cleanable_bytes": s.cleanable_bytes, "bytes": s.remote_bytes,
-        "local_bytes": s.local_bytes,
-        "is_drifted": s.is_drifted, "orphans": s.orphans, "orphan_bytes": s.orphan_bytes,
-        "uncleanable_reason": s.uncleanable_reason, "holder": _holder_document(s),
-        "regions": [
-            {"name": r.name, "base_offset": r.base_offset, "end_offset": r.end_offset,
-             "segments": r.segments, "bytes": r.size_bytes, "remote_only_bytes": r.remote_bytes,
-             "both_bytes": r.both_bytes, "local_only_bytes": r.local_bytes}
-            for r in s.regions
-        ],
-        "segments": [
-            {"base_offset": each.base_offset, "end_offset": each.end_offset,
-             "bytes": each.size_bytes, "kind": each.kind, "region": each.region,
-             "place": each.place}
-            for each in s.segments
-        ],
-    }  # fmt: skip
-
-
-def _holder_document(s: TierStatus) -> dict[str, Any] | None:
-    if s.holder is None or s.held_since_ms is None:
-        return None
-    return {"process": s.holder.pid, "host": s.holder.host, "since_ms": s.held_since_ms}
-
-
 def erased_lines(erasures: Mapping[TopicPartition, TierErasure]) -> list[str]:
     """Return a line a partition: by when old values are gone, or why nobody can say."""
     now_ms = SystemClock().now_ms()
@@ -107,14 +75,6 @@ def given_up_lines(partitions: Sequence[TopicPartition]) -> list[str]:
         for each in partitions
     ]
     return ["", *lines] if lines else []
-
-
-def erased_document(found: TierErasure | None) -> dict[str, Any]:
-    """Return the bound for the document, nothing when it was not asked for."""
-    if found is None:
-        return {}
-    bound = {"by_ms": found.by_ms, "eligible_by_ms": found.eligible_by_ms, "why": found.why}
-    return {"erased_by": bound}
 
 
 def findings_lines(found: Mapping[TopicPartition, tuple[TierFinding, ...]]) -> list[str]:

@@ -65,8 +65,8 @@ def _lines(found: Restored) -> list[str]:
 
 
 def _gap_lines(gap: Gap) -> list[str]:
-    from keeplast.cli.show.sizes import format_bytes, format_counted
     from keeplast.model.escapes import printable
+    from keeplast.model.size import format_bytes, format_counted
 
     name = printable(str(gap.partition))
     lines = []

@@ -18,7 +18,6 @@ from keeplast.cli.frame.verdict import is_stopped, report_errors, report_exit_co
 from keeplast.cli.show.outcome import closing_line
 from keeplast.cli.show.output import print_result, say
 from keeplast.cli.show.progress import ProgressEvents
-from keeplast.cli.show.sizes import format_bytes, format_count
 from keeplast.cli.show.tables import note_lines, reasons_table, summary_table
 from keeplast.cli.tier.options import ROUNDS_MAX, TierCleanOptions
 from keeplast.cli.tier.steps import receipt_writer
@@ -26,6 +25,7 @@ from keeplast.config.broker_config import broker_settings
 from keeplast.config.mapping import cleaner_config
 from keeplast.errors import CompactionError, StoppedError
 from keeplast.model.partition import TopicPartition
+from keeplast.model.size import format_bytes, format_count
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.rewrite.runner import Runner
 from keeplast.store.tiered_store import TieredStore

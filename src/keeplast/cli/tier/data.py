@@ -30,7 +30,7 @@ from keeplast.cli.tier.options import (
 def init(place: StoreAddress, objects: Objects = None, as_json: Json = False) -> Result:
     """Make the tables of a new metadata store, and remember where its objects are."""
     from keeplast.cli.show.output import print_result
-    from keeplast.cli.show.sizes import format_counted
+    from keeplast.model.size import format_counted
 
     with place.opened(objects) as opened:
         count = len(opened.partitions())

@@ -15,7 +15,6 @@ from keeplast.cli.show.fault import fault_text
 from keeplast.cli.show.outcome import ends_line
 from keeplast.cli.show.output import print_result, say
 from keeplast.cli.show.progress import ProgressEvents
-from keeplast.cli.show.sizes import format_bytes, format_counted
 from keeplast.cli.tier.options import OwnedCall
 from keeplast.clock import SystemClock
 from keeplast.config.choice import SettingSources
@@ -27,6 +26,7 @@ from keeplast.log.files import LocalFiles
 from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import find_tail, list_partition
 from keeplast.model.partition import TopicPartition
+from keeplast.model.size import format_bytes, format_counted
 from keeplast.store.directory import directory_bounds
 from keeplast.store.tiered_store import Progressed, TieredStore
 from keeplast.tier.copy.importing import Replaced

@@ -48,13 +48,12 @@ def status(
     """
     from keeplast.cli.show.output import print_result, screen_width
     from keeplast.cli.show.tier_status import (
-        erased_document,
         erased_lines,
         given_up_lines,
-        status_document,
         status_parts,
     )
     from keeplast.model.topic_config import CleanerConfig
+    from keeplast.service.documents import erased_document, tier_document
 
     erasures = {}
     places = _places(local)
@@ -74,9 +73,7 @@ def status(
             *status_parts(found, screen_width()), *erased_lines(erasures),
             *given_up_lines(given_up),
         )  # fmt: skip
-    documents = [
-        {**status_document(s), **erased_document(erasures.get(s.partition))} for s in found
-    ]
+    documents = [{**tier_document(s), **erased_document(erasures.get(s.partition))} for s in found]
     return 0, {
         "partitions": documents,
         "given_up": [

@@ -12,12 +12,12 @@ from typing import Any
 from rich.console import RenderableType
 
 from keeplast.cli.frame.exit_codes import DONE, REFUSED
-from keeplast.cli.show.sizes import format_bytes, format_counted
 from keeplast.cli.tier.options import RemovalOptions
 from keeplast.cli.tier.steps import Step, do_each
 from keeplast.log.files import LocalFiles
 from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
+from keeplast.model.size import format_bytes, format_counted
 from keeplast.service.receipts import receipt_to
 from keeplast.store.removal import Removal
 from keeplast.store.tiered_store import TieredStore

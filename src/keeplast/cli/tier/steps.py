@@ -26,7 +26,6 @@ from keeplast.cli.show.outcome import ends_line
 from keeplast.cli.show.output import print_result, say
 from keeplast.cli.show.progress import ProgressEvents
 from keeplast.cli.show.rows import new_table
-from keeplast.cli.show.sizes import format_bytes, format_count, format_counted
 from keeplast.cli.tier.options import GraceOptions, OwnedCall, StoreCall
 from keeplast.clock import SystemClock
 from keeplast.errors import CompactionError
@@ -34,6 +33,7 @@ from keeplast.log.files import LocalFiles
 from keeplast.model.document import shown_fields
 from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
+from keeplast.model.size import format_bytes, format_count, format_counted
 from keeplast.service.receipts import receipt_to
 from keeplast.store.migration import Migration
 from keeplast.store.tiered_store import GARBAGE_AGE_MS_DEFAULT, TieredStore

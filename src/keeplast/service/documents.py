@@ -1,0 +1,186 @@
+"""The documents of what is known of partitions: what ``--json`` prints and the console serves.
+
+Whoever shows a status, a run or a store as JSON takes it from here, so that all of them say the
+same. Values are encoded by :mod:`keeplast.model.document`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keeplast.cleaner.section import LogFigures
+from keeplast.errors import error_text
+from keeplast.inspect.stages import StageCounts, Stages
+from keeplast.inspect.status import LogStatus
+from keeplast.service.set_aside import SetAside
+from keeplast.service.snapshot import PartitionFacts
+from keeplast.service.status import DirectoryStatus, PartitionStatus, State
+from keeplast.store.erasure import TierErasure
+from keeplast.store.status import TierStatus
+from keeplast.survey.wording import sentences
+
+
+def figures_document(figures: LogFigures | None) -> dict[str, Any]:
+    """Return the figures of a log as every document shows them; all null without any."""
+    if figures is None:
+        return dict.fromkeys(_FIGURES)
+    cleanable = figures.cleanable
+    values = (
+        figures.first_dirty, cleanable.bound, cleanable.clean_bytes, cleanable.cleanable_bytes,
+        figures.uncleanable_bytes, cleanable.ratio, figures.compaction_delay_ms,
+    )  # fmt: skip
+    return dict(zip(_FIGURES, values, strict=True))
+
+
+_FIGURES = (
+    "first_dirty", "bound", "clean_bytes", "cleanable_bytes", "uncleanable_bytes", "ratio",
+    "compaction_delay_ms",
+)  # fmt: skip
+
+
+def status_document(status: DirectoryStatus) -> dict[str, Any]:
+    """Return the document that ``--json`` prints."""
+    return {
+        "path": str(status.root),
+        "now_ms": status.now_ms,
+        "is_locked": status.is_locked,
+        "states": {state.value: len(status.in_state(state)) for state in State},
+        "partitions": [_document(each) for each in status.partitions],
+    }
+
+
+def _document(each: PartitionStatus) -> dict[str, Any]:
+    return {
+        "topic": each.partition.topic,
+        "partition": each.partition.partition,
+        "state": each.state.value,
+        "reason": each.reason,
+        **_log_document(each.log),
+        "set_aside": _mark_document(each.set_aside),
+        "failing": _mark_document(each.failing),
+        "last_round": None
+        if each.last_round is None
+        else {
+            "now_ms": each.last_round.at_ms,
+            "first_dirty": each.last_round.first_dirty,
+            "end_offset": each.last_round.end_offset,
+            "bytes_read": each.last_round.bytes_read,
+            "bytes_written": each.last_round.bytes_written,
+            "messages_read": each.last_round.records_read,
+            "messages_written": each.last_round.records_written,
+            "seconds": each.last_round.seconds,
+        },
+        "erased_by": None
+        if each.erased_by is None
+        else {
+            "by_ms": each.erased_by.by_ms,
+            "eligible_by_ms": each.erased_by.eligible_by_ms,
+            "is_gone": each.erased_by.is_gone,
+            "is_unknown": each.erased_by.is_unknown,
+            "why": each.erased_by.why,
+        },
+        "error": None
+        if each.error is None
+        else {"class": type(each.error).__name__, "message": error_text(each.error)},
+    }
+
+
+def _mark_document(mark: SetAside | None) -> dict[str, Any] | None:
+    if mark is None:
+        return None
+    return {
+        "reason": mark.reason,
+        "class": mark.error_class,
+        "path": mark.path,
+        "position": mark.position,
+        "since_ms": mark.since_ms,
+    }
+
+
+def _log_document(log: LogStatus | None) -> dict[str, Any]:
+    stages = None if log is None else log.stages
+    return {
+        "log_start": None if log is None else log.log_start,
+        "log_end": None if log is None else log.log_end,
+        **figures_document(None if log is None else log.figures),
+        "deadline_ms": None if log is None else log.deadline_ms,
+        "leftover_bytes": None if log is None else log.leftover_bytes,
+        "notes": None if log is None else list(sentences(log.notes)),
+        "tombstones": None if stages is None else _stage_document(stages.tombstones, stages),
+        "markers": None if stages is None else _stage_document(stages.markers, stages),
+    }
+
+
+def _stage_document(counts: StageCounts, stages: Stages) -> dict[str, Any]:
+    return {
+        "unit": "records" if stages.counts_records else "batches",
+        "without_horizon": counts.unstamped,
+        "waiting": counts.waiting,
+        "removable": counts.removable,
+        "first_horizon_ms": counts.first_ms,
+        "last_horizon_ms": counts.last_ms,
+    }
+
+
+def facts_document(facts: PartitionFacts) -> dict[str, Any]:
+    """Return what a run tells of one partition."""
+    figures = figures_document(facts.figures)
+    return {
+        "topic": facts.partition.topic,
+        "partition": facts.partition.partition,
+        "state": facts.state.value,
+        "reason": facts.reason,
+        "first_dirty": figures.pop("first_dirty"),
+        "bound": figures.pop("bound"),
+        "log_start": facts.log_start,
+        "log_end": facts.log_end,
+        **figures,
+        "surveyed_ms": facts.surveyed_ms,
+        "rounds": facts.rounds,
+        "failures": facts.failures,
+        "retry_at_ms": facts.retry_at_ms,
+        "set_aside_since_ms": facts.set_aside_since_ms,
+        "last_round_ms": facts.last_round_ms,
+        "last_round": facts.last_round,
+        **({} if facts.tier is None else {"tier": facts.tier}),
+    }
+
+
+def tier_document(s: TierStatus) -> dict[str, Any]:
+    """Return a partition's status for the document."""
+    return {
+        "topic": s.partition.topic, "partition": s.partition.partition, "owner": s.owner,
+        "leader_epoch": s.leader_epoch, "log_start": s.log_start, "remote_end": s.remote_end,
+        "log_end": s.log_end, "first_dirty": s.first_dirty, "cleanable_to": s.cleanable_to,
+        "ratio": s.ratio, "kip_ratio": s.kip_ratio, "clean_bytes": s.clean_bytes,
+        "cleanable_bytes": s.cleanable_bytes, "bytes": s.remote_bytes,
+        "local_bytes": s.local_bytes,
+        "is_drifted": s.is_drifted, "orphans": s.orphans, "orphan_bytes": s.orphan_bytes,
+        "uncleanable_reason": s.uncleanable_reason, "holder": _holder_document(s),
+        "regions": [
+            {"name": r.name, "base_offset": r.base_offset, "end_offset": r.end_offset,
+             "segments": r.segments, "bytes": r.size_bytes, "remote_only_bytes": r.remote_bytes,
+             "both_bytes": r.both_bytes, "local_only_bytes": r.local_bytes}
+            for r in s.regions
+        ],
+        "segments": [
+            {"base_offset": each.base_offset, "end_offset": each.end_offset,
+             "bytes": each.size_bytes, "kind": each.kind, "region": each.region,
+             "place": each.place}
+            for each in s.segments
+        ],
+    }  # fmt: skip
+
+
+def _holder_document(s: TierStatus) -> dict[str, Any] | None:
+    if s.holder is None or s.held_since_ms is None:
+        return None
+    return {"process": s.holder.pid, "host": s.holder.host, "since_ms": s.held_since_ms}
+
+
+def erased_document(found: TierErasure | None) -> dict[str, Any]:
+    """Return the bound for the document, nothing when it was not asked for."""
+    if found is None:
+        return {}
+    bound = {"by_ms": found.by_ms, "eligible_by_ms": found.eligible_by_ms, "why": found.why}
+    return {"erased_by": bound}

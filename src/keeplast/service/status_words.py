@@ -1,0 +1,122 @@
+"""A status in sentences: the summary, and all that is known of one partition.
+
+Plain text for terminals and pages alike; who shows it escapes it.
+"""
+
+from __future__ import annotations
+
+from keeplast.cleaner.reasons import BoundNote
+from keeplast.clock import time_text
+from keeplast.inspect.stages import StageCounts, Stages
+from keeplast.model.duration import duration_text, relative_text
+from keeplast.model.size import format_bytes, format_count
+from keeplast.service.status import DirectoryStatus, ErasedBy, PartitionStatus, State
+from keeplast.survey.wording import sentences
+
+
+def status_summary(status: DirectoryStatus) -> str:
+    """Return one sentence about all partitions."""
+    counts = [
+        f"{format_count(count)} {state.value}"
+        for state in State
+        if (count := len(status.in_state(state)))
+    ]
+    logs = [each.log for each in status.partitions if each.log is not None]
+    clean = sum(log.figures.cleanable.clean_bytes for log in logs)
+    cleanable = sum(log.figures.cleanable.cleanable_bytes for log in logs)
+    rest = sum(log.figures.uncleanable_bytes for log in logs)
+    plural = "" if len(status.partitions) == 1 else "s"
+    return (
+        f"{status.root}: {format_count(len(status.partitions))} partition{plural} "
+        f"({', '.join(counts)}); {format_bytes(clean)} clean, {format_bytes(cleanable)} "
+        f"cleanable, {format_bytes(rest)} not cleanable yet"
+    )
+
+
+def detail_lines(each: PartitionStatus, now_ms: int) -> list[str]:
+    """Return all that is known of one partition beside its row, a line each."""
+    lines = []
+    log = each.log
+    if each.set_aside is not None:
+        mark = each.set_aside
+        lines.append(f"set aside since {time_text(mark.since_ms)}: {mark.error_class}")
+    if each.failing is not None:
+        mark = each.failing
+        lines.append(f"failing since {time_text(mark.since_ms)}: {mark.error_class}")
+    if log is not None:
+        # Where there is nothing to clean, the bound's note says the same as the reason.
+        has_nothing = not log.figures.cleanable.cleanable_bytes
+        lines += sentences(
+            note
+            for note in log.notes
+            if note != each.decision and not (has_nothing and isinstance(note, BoundNote))
+        )
+        if log.deadline_ms is not None:
+            lines.append(
+                f"deadline of max.compaction.lag.ms: {_moment(log.deadline_ms, now_ms)}"
+                + (
+                    f", overdue for {duration_text(log.figures.compaction_delay_ms)}"
+                    if log.figures.compaction_delay_ms
+                    else ""
+                )
+            )
+        if log.stages is not None:
+            lines += _stage_lines(log.stages, now_ms)
+        if log.leftover_bytes:
+            lines.append(f"{format_bytes(log.leftover_bytes)} in files that a crash left")
+    if each.last_round is not None:
+        last = each.last_round
+        lines.append(
+            f"last round {_moment(last.at_ms, now_ms)}: {format_bytes(last.bytes_read)} -> "
+            f"{format_bytes(last.bytes_written)}, {format_count(last.records_read)} -> "
+            f"{format_count(last.records_written)} records, offsets {last.first_dirty} to "
+            f"{last.end_offset}, {last.seconds:.1f} s"
+        )
+    if each.erased_by is not None:
+        lines.append(f"erased by: {erased_sentence(each.erased_by, now_ms)}")
+    return lines
+
+
+def _stage_lines(stages: Stages, now_ms: int) -> list[str]:
+    is_exact = stages.counts_records
+    return [
+        _stage_line("tombstones" if is_exact else "batches with tombstones", stages.tombstones,
+                    now_ms),
+        _stage_line("transaction markers", stages.markers, now_ms),
+    ]  # fmt: skip
+
+
+def _stage_line(what: str, counts: StageCounts, now_ms: int) -> str:
+    words = [
+        "? without a delete horizon yet (--tombstones records counts them)"
+        if counts.unstamped is None
+        else f"{format_count(counts.unstamped)} without a delete horizon yet"
+    ]
+    waiting = f"{format_count(counts.waiting)} waiting"
+    if counts.first_ms is not None and counts.last_ms is not None:
+        waiting += f" until {_moment(counts.first_ms, now_ms)}"
+        if counts.last_ms != counts.first_ms:
+            waiting += f" to {_moment(counts.last_ms, now_ms)}"
+    return f"{what}: {', '.join([*words, waiting])}, {format_count(counts.removable)} removable"
+
+
+ABOUT = {
+    "keeplast run": "for the rounds before it and its own",
+    "keeplast tier run": "for rounds, the grace, and the age of garbage",
+}
+
+
+def erased_sentence(erased: ErasedBy, now_ms: int, *, loop: str = "keeplast run") -> str:
+    """Return by when old values are gone and what that rests on, ``loop`` going on."""
+    if erased.is_gone or erased.by_ms is None or erased.eligible_by_ms is None:
+        return erased.why
+    waits = duration_text(erased.by_ms - erased.eligible_by_ms)
+    return (
+        f"{_moment(erased.by_ms, now_ms)}: due {_moment(erased.eligible_by_ms, now_ms)} "
+        f"({erased.why}), then {waits} at most {ABOUT[loop]}, while {loop} goes on and its rounds "
+        "succeed"
+    )
+
+
+def _moment(at_ms: int, now_ms: int) -> str:
+    return f"{time_text(at_ms)[:19]} ({relative_text(at_ms, now_ms)})"

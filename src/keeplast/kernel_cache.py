@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import hashlib
 import importlib.metadata
 import os
@@ -30,8 +31,13 @@ from keeplast.errors import invariant
 SHIPPED = "kernels"
 """Where a packed environment has the folders, inside of the package."""
 
-MACHINE_CODE = "*.nbi"
+INDEX_ENDING = ".nbi"
+CODE_ENDING = ".nbc"
+MACHINE_CODE = f"*{INDEX_ENDING}"
 """One of these names each kernel that was compiled."""
+
+PARTIAL = ".tmp."
+"""In the name of a file that is being written, before it takes its own."""
 
 LOCK_ENDING = ".lock"
 WAITS_MAX = 600
@@ -135,16 +141,25 @@ def compiling() -> None:
         )
 
 
+def is_kept(name: str) -> bool:
+    """Return whether the folder has machine code of the kernel ``name``, for any processor."""
+    return _is_whole(_stem(name))
+
+
 @contextlib.contextmanager
-def reserved(name: str) -> Iterator[None]:
-    """Keep other processes from making the kernel ``name`` meanwhile.
+def reserved(name: str, processor: str = "") -> Iterator[None]:
+    """Keep other processes from making the kernel ``name`` for ``processor`` meanwhile.
 
     They would compile the same, as executors that start together do. Whoever has waited long, or
     where nothing can be locked, goes on beside them: it costs time and nothing else. One that has
     been compiled is only loaded, and leaves the folder as it is.
+
+    What a process that was killed, or a host that lost power, left of the kernel is removed. Files
+    of a kernel become visible whole, and those of two processors have different names: what may be
+    loaded is what one process has compiled for this one.
     """
-    module, function = name.split(".")[-2:]
-    if any(cache_folder().glob(f"{module}.{function}-{MACHINE_CODE}")):
+    stem = _stem(name, processor)
+    if _is_whole(stem):
         yield
         return
     try:
@@ -153,17 +168,43 @@ def reserved(name: str) -> Iterator[None]:
         yield
         return
     with file:
-        _wait_for(file)
+        if _is_locked(file):
+            _remove_remains(stem)
         yield
 
 
-def _wait_for(file: BinaryIO) -> None:
+def _stem(name: str, processor: str = "") -> str:
+    """Return how the files of a kernel begin, as a pattern; numba names them, and we the middle."""
+    module, function = name.split(".")[-2:]
+    return f"{glob.escape(f'{module}.{function}')}-*{glob.escape(processor)}.*"
+
+
+def _is_whole(stem: str) -> bool:
+    """Return whether index and machine code are there; the index is written before the code."""
+    try:
+        sizes = {path.suffix: path.stat().st_size for path in cache_folder().glob(stem)}
+    except OSError:  # just removed by another process
+        return False
+    return bool(sizes.get(INDEX_ENDING) and sizes.get(CODE_ENDING))
+
+
+def _remove_remains(stem: str) -> None:
+    """Remove what was being written, and what became visible and never reached the disk."""
+    for path in cache_folder().glob(stem):
+        with contextlib.suppress(OSError):
+            if PARTIAL in path.name or path.stat().st_size == 0:
+                path.unlink()
+
+
+def _is_locked(file: BinaryIO) -> bool:
+    """Wait for the lock; False where it cannot be had."""
     for _ in range(WAITS_MAX):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(WAIT_SECONDS)  # noqa: TID251 - nothing is decided by this time
         except OSError:
-            return
+            return False
         else:
-            return
+            return True
+    return False

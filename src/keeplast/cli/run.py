@@ -38,7 +38,7 @@ def run(
 
     from keeplast.cleaner.selection import Order
     from keeplast.cli.frame import wiring
-    from keeplast.cli.frame.call import key_map_size, say_assumed
+    from keeplast.cli.frame.call import kernels_ahead, key_map_size, say_assumed
     from keeplast.cli.frame.loop import metrics_served, run_until_signal, say_end
     from keeplast.cli.show.output import say
     from keeplast.cli.show.run import RunLines, run_sentences
@@ -80,6 +80,7 @@ def run(
         )
         lines = stack.enter_context(RunLines(clock))
         wiring.say_start(workers.chosen_runner)
+        stack.enter_context(kernels_ahead(workers, is_wanted=True))
         coordinator = stack.enter_context(
             wiring.open_coordinator(
                 workers.chosen_runner, master=workers.master, cores=workers.cores, events=lines

@@ -109,8 +109,12 @@ class KernelLocator:
         return ""
 
     def get_disambiguator(self) -> str:
-        """Return what tells functions of one name apart."""
-        return str(self._line)
+        """Return what tells functions of one name apart, and processors.
+
+        Numba keeps one list for all processors, and two that add to it at once would give two
+        processors one file of machine code.
+        """
+        return f"{self._line}-{processor()}"
 
 
 def processor() -> str:
@@ -146,7 +150,7 @@ class _Kernel(event.Listener):
         with global_compiler_lock:
             if not self._is_ready:
                 with (
-                    kernel_cache.reserved(self.name),
+                    kernel_cache.reserved(self.name, processor()),
                     event.install_listener(COMPILES, self),
                     _without_collector(),
                 ):
@@ -206,6 +210,11 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
 def names() -> list[str]:
     """Return the full names of all declared kernels, in order of declaration."""
     return [each.name for each in _KERNELS]
+
+
+def make_ready(name: str) -> None:
+    """Make the one kernel of that full name ready; KeyError when there is none."""
+    {each.name: each for each in _KERNELS}[name].ready()
 
 
 def load() -> None:

@@ -26,7 +26,7 @@ from typing import Protocol
 
 from keeplast.columns import kernel
 from keeplast.errors import InvalidError, RefusedError
-from keeplast.kernel_cache import LOCK_ENDING, SHIPPED, cache_folder
+from keeplast.kernel_cache import LOCK_ENDING, PARTIAL, SHIPPED, cache_folder
 
 NAME = "keeplast"
 LEFT_OUT = frozenset({"pyspark", "py4j"})
@@ -212,7 +212,7 @@ def _entries(
             yield from _installed_entries(package)
     folder = cache_folder()
     for path in folder.iterdir():
-        if ".tmp." not in path.name and path.suffix != LOCK_ENDING:
+        if PARTIAL not in path.name and path.suffix != LOCK_ENDING:
             yield str(SITE / NAME / SHIPPED / folder.name / path.name), path
 
 

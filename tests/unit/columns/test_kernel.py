@@ -204,6 +204,58 @@ def test_kernel_that_another_process_makes_is_waited_for_a_bounded_number_of_tim
     other.close()
 
 
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix != ".lock"}
+
+
+def the_one(files: dict[str, bytes], ending: str) -> str:
+    (name,) = (name for name in files if name.endswith(ending))
+    return name
+
+
+@pytest.mark.parametrize("lost", ["code", "code is empty", "index is empty"])
+def test_what_a_process_that_was_killed_has_left_is_made_anew(
+    lost: str, declared: Any, tmp_path: Path
+) -> None:
+    """The index is written first; a host without power can keep a file's name and nothing else."""
+    assert 8 == declared(5)
+    whole = files_of(tmp_path)
+    index = the_one(whole, kernel_cache.INDEX_ENDING)
+    code = the_one(whole, kernel_cache.CODE_ENDING)
+    (tmp_path / f"{code}{kernel_cache.PARTIAL}0123456789abcdef").write_bytes(whole[code][:100])
+    (tmp_path / (index if lost.startswith("index") else code)).write_bytes(b"")
+    if lost == "code":
+        (tmp_path / code).unlink()
+
+    assert 8 == kernel.kernel("int64(int64)")(_twice)(5)
+    assert whole.keys() == files_of(tmp_path).keys()
+    again = kernel.kernel("int64(int64)")(_twice)
+    assert 8 == again(5)
+    assert 0 == again.stats.cache_misses.total()
+
+
+def test_processors_have_files_of_their_own(declared: Any, tmp_path: Path) -> None:
+    """One list for all of them, written by two at once, could lead to code of the other."""
+    assert 8 == declared(5)
+    assert files_of(tmp_path)
+    assert all(f"-{kernel.processor()}." in name for name in files_of(tmp_path))
+
+
+def test_what_another_process_is_writing_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_cache, "_folder", tmp_path)
+    monkeypatch.setattr(kernel_cache, "WAITS_MAX", 1)
+    partial = tmp_path / f"module.one-1-some.nbi{kernel_cache.PARTIAL}01"
+    partial.write_bytes(b"")
+    with (tmp_path / f"module.one{kernel_cache.LOCK_ENDING}").open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with kernel_cache.reserved("module.one"):
+            assert partial.exists()
+    with kernel_cache.reserved("module.one"):
+        assert not partial.exists()
+
+
 def test_what_is_compiled_is_said_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(kernel_cache, "_folder", tmp_path)
     monkeypatch.setattr(kernel_cache, "_warning", "it will not last")

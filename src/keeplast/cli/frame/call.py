@@ -8,10 +8,12 @@ others.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from keeplast.cleaner.selection import Order
 from keeplast.cli.frame import wiring
+from keeplast.cli.frame.ahead import compiled_ahead
 from keeplast.cli.frame.options import CleanOptions, RunnerOptions
 from keeplast.cli.frame.places import recipe_for
 from keeplast.cli.frame.wiring import CoordinatorPort, RunnerName
@@ -56,6 +58,7 @@ def report_call(
             check_places(request, files)
         wiring.say_start(workers.chosen_runner)
         with (
+            kernels_ahead(workers, is_wanted=writes),
             ProgressEvents(what) as events,
             wiring.open_coordinator(
                 workers.chosen_runner,
@@ -71,6 +74,16 @@ def report_call(
         (*report.partitions, *selection.decided), key=lambda each: (each.topic, each.partition)
     )
     return replace(report, partitions=tuple(together), warnings=selection.warnings, assumed=assumed)
+
+
+def kernels_ahead(workers: RunnerOptions, *, is_wanted: bool) -> AbstractContextManager[None]:
+    """Return a context in which kernels are compiled beside the command, if it may call them all.
+
+    Spark's tasks have kernels of their own.
+    """
+    if is_wanted and workers.chosen_runner is RunnerName.LOCAL:
+        return compiled_ahead(workers.cores)
+    return nullcontext()
 
 
 def say_large(report: CleanReport, workers: RunnerOptions) -> None:

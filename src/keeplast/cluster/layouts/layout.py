@@ -30,6 +30,12 @@ class AuxiliaryFile(StrEnum):
     LEADER_EPOCHS = "leader_epoch_checkpoint"
 
 
+ALWAYS_THERE = frozenset(AuxiliaryFile) - {AuxiliaryFile.TXN_INDEX}
+"""Brokers upload these for every segment, and fail to read one that lacks any of them."""
+AUXILIARY_BYTES_MAX = 1 << 28
+OWN_BYTES_MAX = 1 << 28
+
+
 @dataclass(frozen=True, slots=True)
 class WrittenLog:
     """A log that was written, and is not yet described: what a task hands to who publishes.
@@ -64,7 +70,7 @@ class SegmentReader(Protocol):
         ...
 
     def read_auxiliary(self, file: AuxiliaryFile) -> bytes | None:
-        """Return a file beside the log, None where the segment has none of that kind."""
+        """Return a file beside the log; None for a transaction index that the segment has not."""
         ...
 
 
@@ -116,12 +122,17 @@ class RemoteLayout(Protocol):
     ) -> bytes | None:
         """Write what stands beside the log, its description last.
 
-        Returns the custom metadata of the finished segment, None where the plugin keeps none.
+        ``auxiliary`` has all of ALWAYS_THERE. Returns the custom metadata of the finished segment,
+        None where the plugin keeps none. Done once more after a crash, it does no harm.
         """
         ...
 
     def delete(self, segment: RemoteLogSegment) -> None:
         """Remove all objects of a segment; those that are gone already are no error."""
+        ...
+
+    def delete_found(self, partition: TopicIdPartition, found: FoundSegment) -> None:
+        """Remove what :meth:`list` found, whether it was ever announced or not."""
         ...
 
     def list(self, partition: TopicIdPartition) -> Iterator[FoundSegment]:

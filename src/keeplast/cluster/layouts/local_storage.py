@@ -1,0 +1,330 @@
+"""Segments as Kafka's LocalTieredStorage lays them out: files on a disk that all hosts share.
+
+::
+
+    <dir>/kafka-tiered-storage/<topic>-<partition>-<topic id>/<start offset>-<segment id>.<kind>
+    <dir>/.keeplast/<name>                                        keeplast's own small objects
+    <dir>/.keeplast/.logs/<topic>-<partition>-<topic id>/<...>    logs that are being written
+
+``dir`` is the plugin's setting of that name; ids have 22 characters, offsets 20 digits; kinds are
+``log`` and those of :class:`AuxiliaryFile`. The plugin takes every name beside the partitions'
+folders for a partition, so nothing of ours lies there. Log and indexes are as a broker has them.
+
+The rule: **a log gets its name last**, when it and all beside it are on stable storage.
+Answers to ``LocalTieredStorage``, ``RemoteTopicPartitionDirectory``, ``RemoteLogSegmentFileset``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from keeplast.cluster.layouts.layout import (
+    ALWAYS_THERE,
+    AUXILIARY_BYTES_MAX,
+    AuxiliaryFile,
+    FoundSegment,
+    LogWriter,
+    SegmentReader,
+    WrittenLog,
+)
+from keeplast.cluster.layouts.own_directory import (
+    OWN,
+    OwnDirectory,
+    make_directory,
+    sync_directory,
+    unavailable,
+)
+from keeplast.errors import ConflictError, CorruptError, InvariantError, invariant
+from keeplast.format.checksum import Buffer
+from keeplast.format.identifier import decode_id, encode_id
+from keeplast.format.remote_log_metadata import (
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    TopicIdPartition,
+)
+from keeplast.log.files import LocalFiles, ReadHandle
+from keeplast.model.partition import TopicPartition
+
+SEGMENTS = "kafka-tiered-storage"
+_LOGS = ".logs"
+_LOG = "log"
+_FILE = re.compile(rf"(\d{{20}})-([A-Za-z0-9_-]{{22}})\.(?:{_LOG}|{'|'.join(AuxiliaryFile)})\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStorage:
+    """The layout of a shared file system; ``dir`` is the plugin's own setting."""
+
+    dir: Path
+
+    def open(self, segment: RemoteLogSegment) -> SegmentReader:
+        """Open a segment; CorruptError when its log has not the size that was announced."""
+        reader = _Reader(self._stem(segment.id, segment.start_offset))
+        if reader.log_bytes != segment.size_bytes:
+            raise CorruptError(
+                "a remote log has not the size that was announced", path=str(reader.log),
+                position=0, expected=segment.size_bytes, found=reader.log_bytes,
+            )  # fmt: skip
+        return reader
+
+    def create_log(
+        self, segment_id: RemoteLogSegmentId, start_offset: int, like: RemoteLogSegment
+    ) -> LogWriter:
+        """Start a log outside the plugin's sight; there is one variant, so ``like`` is not asked.
+
+        ConflictError when this id has a log, or has had a writer.
+        """
+        stem = self._stem(segment_id, start_offset)
+        waiting = self._waiting(segment_id, start_offset)
+        with unavailable(waiting):
+            if _with(stem, _LOG).exists():
+                raise ConflictError(f"there is a log of this id already. path={_with(stem, _LOG)}")
+            make_directory(waiting.parent)
+            return _Writer(waiting)
+
+    def complete(
+        self,
+        segment: RemoteLogSegment,
+        written: WrittenLog,
+        auxiliary: Mapping[AuxiliaryFile, bytes],
+        like: RemoteLogSegment,
+    ) -> bytes | None:
+        """Put everything at its place, the log last; there is no custom metadata."""
+        missing = sorted(ALWAYS_THERE - set(auxiliary))
+        invariant(not missing, f"files of a segment are missing. kinds={','.join(missing)}")
+        invariant(
+            segment.size_bytes == written.size_bytes,
+            "another size is announced than was written. "
+            f"announced={segment.size_bytes} written={written.size_bytes}",
+        )
+        stem = self._stem(segment.id, segment.start_offset)
+        waiting = self._waiting(segment.id, segment.start_offset)
+        log = _with(stem, _LOG)
+        with unavailable(log):
+            if log.exists():
+                return None
+            found = waiting.stat().st_size
+            if found != written.size_bytes:
+                raise CorruptError(
+                    "a log is not as it was written", path=str(waiting), position=0,
+                    expected=written.size_bytes, found=found,
+                )  # fmt: skip
+            make_directory(stem.parent)
+            for kind, data in auxiliary.items():
+                new = waiting.with_suffix(f".{kind}")
+                _write(new, data)
+                os.rename(new, _with(stem, kind))
+            sync_directory(log.parent)
+            os.rename(waiting, log)
+            sync_directory(log.parent)
+            sync_directory(waiting.parent)
+        return None
+
+    def delete(self, segment: RemoteLogSegment) -> None:
+        """Remove a segment's files, the log first."""
+        self._delete(segment.id, segment.start_offset)
+
+    def delete_found(self, partition: TopicIdPartition, found: FoundSegment) -> None:
+        """Remove files that a listing found."""
+        self._delete(RemoteLogSegmentId(partition, found.segment_id), found.start_offset)
+
+    def list(self, partition: TopicIdPartition) -> Iterator[FoundSegment]:
+        """Yield segments by id, those too whose log is still being written."""
+        found: dict[tuple[bytes, int], FoundSegment] = {}
+        for folder in (self._folder(partition), self._waiting_folder(partition)):
+            with unavailable(folder), contextlib.suppress(FileNotFoundError):
+                for each in _files(folder):
+                    name = (each.segment_id, each.start_offset)
+                    other = found.get(name)
+                    found[name] = each if other is None else _both(each, other)
+        yield from (found[name] for name in sorted(found))
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """Write a small object of keeplast's own; False when there is one."""
+        return self._own.put_new(name, data)
+
+    def read_own(self, name: str) -> bytes | None:
+        """Return an own object, None when there is none."""
+        return self._own.read(name)
+
+    def replace_own(self, name: str, data: bytes, expected: bytes) -> bool:
+        """Replace an own object that still is ``expected``; False else."""
+        return self._own.replace(name, data, expected)
+
+    def delete_own(self, name: str) -> None:
+        """Remove an own object."""
+        self._own.delete(name)
+
+    @property
+    def _own(self) -> OwnDirectory:
+        return OwnDirectory(self.dir / OWN)
+
+    def _delete(self, segment_id: RemoteLogSegmentId, start_offset: int) -> None:
+        stem = self._stem(segment_id, start_offset)
+        waiting = self._waiting(segment_id, start_offset)
+        with unavailable(stem):
+            for each in (stem, waiting.with_suffix("")):
+                for kind in (_LOG, *AuxiliaryFile):
+                    _with(each, kind).unlink(missing_ok=True)
+            for folder in (stem.parent, waiting.parent):
+                if folder.is_dir():
+                    sync_directory(folder)
+
+    def _folder(self, partition: TopicIdPartition) -> Path:
+        return self.dir / SEGMENTS / _folder_name(partition)
+
+    def _waiting_folder(self, partition: TopicIdPartition) -> Path:
+        return self.dir / OWN / _LOGS / _folder_name(partition)
+
+    def _stem(self, segment_id: RemoteLogSegmentId, start_offset: int) -> Path:
+        return self._folder(segment_id.partition) / _stem_name(segment_id, start_offset)
+
+    def _waiting(self, segment_id: RemoteLogSegmentId, start_offset: int) -> Path:
+        folder = self._waiting_folder(segment_id.partition)
+        return _with(folder / _stem_name(segment_id, start_offset), _LOG)
+
+
+class _Reader:
+    """A segment's files, each opened when it is read: nothing is held open."""
+
+    def __init__(self, stem: Path) -> None:
+        self.log = _with(stem, _LOG)
+        self._stem = stem
+        with _opened(self.log) as handle:
+            self._log_bytes = handle.size_bytes
+
+    @property
+    def log_bytes(self) -> int:
+        return self._log_bytes
+
+    def read_log(self, start: int, end: int) -> memoryview:
+        end = min(end, self._log_bytes)
+        if end <= start:
+            return memoryview(b"")
+        return _read(self.log, start, end)
+
+    def read_auxiliary(self, file: AuxiliaryFile) -> bytes | None:
+        path = _with(self._stem, file)
+        try:
+            with _opened(path) as handle:
+                size = handle.size_bytes
+        except FileNotFoundError:
+            if file in ALWAYS_THERE:
+                raise
+            return None
+        if size > AUXILIARY_BYTES_MAX:
+            raise CorruptError(
+                "a file beside a remote log is larger than any", path=str(path), position=0,
+                expected=f"<= {AUXILIARY_BYTES_MAX}", found=size,
+            )  # fmt: skip
+        return bytes(_read(path, 0, size))
+
+
+class _Writer:
+    """A log that grows where no plugin looks; it is left there, whole, by ``close``."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+        except FileExistsError:
+            raise ConflictError(f"a log of this id was begun already. path={path}") from None
+        self._path = path
+        self._handle = LocalFiles().open_write(path)
+        self._size_bytes = 0
+        self._is_open = True
+
+    def write(self, data: Buffer) -> None:
+        self._check_open()
+        with unavailable(self._path):
+            self._handle.write(data)
+        self._size_bytes += memoryview(data).nbytes
+
+    def close(self) -> WrittenLog:
+        self._check_open()
+        with unavailable(self._path):
+            self._handle.fsync()
+            self._handle.close()
+            sync_directory(self._path.parent)
+        self._is_open = False
+        return WrittenLog(self._size_bytes, b"{}")
+
+    def abort(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._handle.close()
+            with unavailable(self._path):
+                self._path.unlink(missing_ok=True)
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise InvariantError(f"the log is complete or given up. path={self._path}")
+
+
+def _folder_name(partition: TopicIdPartition) -> str:
+    name = TopicPartition(partition.topic, partition.partition).checked()
+    return f"{name}-{encode_id(partition.topic_id)}"
+
+
+def _stem_name(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
+    return f"{start_offset:020d}-{encode_id(segment_id.segment_id)}"
+
+
+def _with(stem: Path, kind: str) -> Path:
+    return stem.with_name(f"{stem.name}.{kind}")
+
+
+def _write(path: Path, data: bytes) -> None:
+    handle = LocalFiles().open_write(path)
+    try:
+        handle.write(data)
+        handle.fsync()
+    finally:
+        handle.close()
+
+
+def _files(folder: Path) -> Iterator[FoundSegment]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            match = _FILE.match(entry.name)
+            if match is None or encode_id(decode_id(match[2])) != match[2]:
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            modified_ms = status.st_mtime_ns // 1_000_000
+            yield FoundSegment(decode_id(match[2]), int(match[1]), status.st_size, modified_ms)
+
+
+def _both(one: FoundSegment, other: FoundSegment) -> FoundSegment:
+    return FoundSegment(
+        one.segment_id, one.start_offset, one.size_bytes + other.size_bytes,
+        max(one.modified_ms, other.modified_ms),
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[ReadHandle]:
+    with unavailable(path):
+        handle = LocalFiles().open_read(path)
+        try:
+            yield handle
+        finally:
+            handle.close()
+
+
+def _read(path: Path, start: int, end: int) -> memoryview:
+    buffer = memoryview(bytearray(end - start))
+    with _opened(path) as handle:
+        count = handle.pread_into(buffer, start)
+    if count != len(buffer):
+        raise CorruptError(
+            "a file of the remote tier is shorter than it was", path=str(path), position=start,
+            expected=len(buffer), found=count,
+        )  # fmt: skip
+    return buffer

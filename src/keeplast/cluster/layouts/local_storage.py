@@ -64,7 +64,7 @@ class LocalStorage:
 
     def open(self, segment: RemoteLogSegment) -> SegmentReader:
         """Open a segment; CorruptError when its log has not the size that was announced."""
-        reader = _Reader(self._stem(segment.id, segment.start_offset))
+        reader = _FileSegmentReader(self._stem(segment.id, segment.start_offset))
         if reader.log_bytes != segment.size_bytes:
             raise CorruptError(
                 "a remote log has not the size that was announced", path=str(reader.log),
@@ -85,7 +85,7 @@ class LocalStorage:
             if _with(stem, _LOG).exists():
                 raise ConflictError(f"there is a log of this id already. path={_with(stem, _LOG)}")
             make_directory(waiting.parent)
-            return _Writer(waiting)
+            return _FileLogWriter(waiting)
 
     def complete(
         self,
@@ -189,7 +189,7 @@ class LocalStorage:
         return _with(folder / _stem_name(segment_id, start_offset), _LOG)
 
 
-class _Reader:
+class _FileSegmentReader:
     """A segment's files, each opened when it is read: nothing is held open."""
 
     def __init__(self, stem: Path) -> None:
@@ -225,7 +225,7 @@ class _Reader:
         return bytes(_read(path, 0, size))
 
 
-class _Writer:
+class _FileLogWriter:
     """A log that grows where no plugin looks; it is left there, whole, by ``close``."""
 
     def __init__(self, path: Path) -> None:

@@ -16,7 +16,7 @@ from keeplast.format.filename import LOG_START_CHECKPOINT, REPLICATION_CHECKPOIN
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
-from keeplast.log.partition_log import find_tail
+from keeplast.log.partition_log import PartitionFiles, find_tail
 from keeplast.log.settled import settled_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
@@ -26,7 +26,7 @@ from keeplast.store.migration import check_same_settings
 from keeplast.survey.log_bounds import LogBounds, find_bounds, load_checkpoints
 from keeplast.survey.request import CleanRequest
 from keeplast.tier.copy.importing import read_topic_id
-from keeplast.tier.copy.moving_directory import while_it_moves
+from keeplast.tier.copy.moving_directory import check_unmoved, while_it_moves
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ID_CHARS
 from keeplast.tier.state.partition_state import PartitionState
@@ -61,7 +61,7 @@ def directory_bounds(
         listing = settled_partition(directory, files, clock, if_empty=known_start)
         tail = find_tail(listing, files)
         bounds = find_bounds(partition, CleanRequest(()), checkpoints, listing, tail)
-        _check_log_start(directory, bounds.log_start, tail.log_end)
+        _check_log_start(listing, files, bounds.log_start, tail.log_end)
         return bounds
 
     return while_it_moves(directory, files, look)
@@ -93,13 +93,20 @@ def begin_partition(
     check_same_settings(partition, store.load(partition).settings, settings, topic_of)
 
 
-def _check_log_start(directory: Path, log_start: int, log_end: int) -> None:
-    """Raise RefusedError for a log start beyond the log's end: following it deletes everything."""
+def _check_log_start(
+    listing: PartitionFiles, files: FileSystem, log_start: int, log_end: int
+) -> None:
+    """Raise RefusedError for a log start beyond the log's end: following it deletes everything.
+
+    MovedError when the active segment has changed since it was listed: a new leader's cut, between
+    the listing and the reading, lets the end seem torn where it is not.
+    """
     if log_start > log_end:
+        check_unmoved(listing.active, files)
         raise RefusedError(
             "the log start checkpoint lies beyond the log's end: the end was lost, or the line is "
             "another log's; start the directory's broker once, or mend the checkpoint. "
-            f"path={directory} log_start={log_start} log_end={log_end}"
+            f"path={listing.path} log_start={log_start} log_end={log_end}"
         )
 
 
@@ -130,11 +137,11 @@ def follow_log_start(
         return state
     if log_start > listing.active.base_offset:
 
-        def find_end() -> int:
+        def check() -> None:
             listed = settled_partition(directory, files, clock, if_empty=noted or 0)
-            return find_tail(listed, files).log_end
+            _check_log_start(listed, files, log_start, find_tail(listed, files).log_end)
 
-        _check_log_start(directory, log_start, while_it_moves(directory, files, find_end))
+        while_it_moves(directory, files, check)
     # By the log start alone: what retention lets go is for an expiry to say.
     only_start = replace(topic, cleanup_policy=topic.cleanup_policy - {"delete"})
     expire_remote(

@@ -6,6 +6,7 @@ ST-31, ST-32.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,16 @@ import pytest
 
 from keeplast.errors import RefusedError
 from keeplast.format.control import ControlType
-from keeplast.format.filename import CLEANER_CHECKPOINT, LOG_START_CHECKPOINT
+from keeplast.format.filename import (
+    CLEANER_CHECKPOINT,
+    LOG,
+    LOG_START_CHECKPOINT,
+    segment_file,
+)
+from keeplast.format.message_set import read_batches
 from keeplast.log.checkpoints import read_checkpoint, update_checkpoint
+from keeplast.log.files import LocalFiles, ReadHandle
+from keeplast.store.directory import directory_bounds
 from tests.support.broker_directory import FILES, BrokerDirectory
 from tests.support.partition_maker import COMPACT, PARTITION
 
@@ -236,3 +245,27 @@ def test_a_cleaner_checkpoint_beyond_the_logs_end_is_another_logs(
     broker.append("c")
     update_checkpoint(FILES, broker.path.parent, CLEANER_CHECKPOINT, {PARTITION: checkpoint})
     assert first_dirty == broker.import_all().first_dirty()
+
+
+class CutFiles(LocalFiles):
+    """Cuts one file to ``size_bytes`` just before it is opened for the first time."""
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        self.path, self.left, self.size_bytes = path, 1, size_bytes
+
+    def open_read(self, path: Path) -> ReadHandle:
+        if path == self.path and self.left:
+            self.left -= 1
+            os.truncate(path, self.size_bytes)
+        return super().open_read(path)
+
+
+def test_an_end_that_a_new_leader_cuts_is_not_taken_for_lost(broker: BrokerDirectory) -> None:
+    """The log start lies below the end that is left, though not below what was read first."""
+    broker.append("a", "b", "c", rolls=False)
+    log = broker.path / segment_file(0, LOG)
+    kept = [each for each in read_batches(log.read_bytes()) if each.base_offset < 2]
+    broker.note(log_start=2)
+    files = CutFiles(log, sum(each.size_bytes for each in kept))
+    bounds = directory_bounds(files, PARTITION, broker.path, broker.clock)
+    assert (0, 2, 2) == (files.left, bounds.log_start, bounds.high_watermark)

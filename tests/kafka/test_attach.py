@@ -26,8 +26,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from keeplast.cluster.client import ClusterClient, MetadataValue
+from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.facts import METADATA_TOPIC, TopicFacts
+from keeplast.cluster.live_cluster import MetadataValue
 from keeplast.cluster.metadata_log import fold_metadata
 from keeplast.cluster.status import name_of, partition_status
 from keeplast.format.identifier import decode_id, encode_id

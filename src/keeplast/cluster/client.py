@@ -1,6 +1,7 @@
 """The only home of a Kafka client: topics, settings, offsets and the records of the metadata topic.
 
-The rule: **nothing is written to the cluster here**, no group is joined and no offset committed; a
+The rule: **nothing is written to the cluster but by** :meth:`ClusterClient.append`, one batch to a
+partition of the metadata topic; no group is joined and no offset committed. For all the rest a
 principal that may describe and read is enough. Every call has a time limit. Errors name what was
 asked for and, where the cluster refuses it, the permission that is missing; they never carry a
 setting's value.
@@ -12,7 +13,6 @@ import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from keeplast.cluster.facts import (
@@ -24,13 +24,35 @@ from keeplast.cluster.facts import (
     TopicFacts,
     is_tiered,
 )
-from keeplast.errors import InvalidError, RefusedError, UnavailableError, installing
+from keeplast.cluster.live_cluster import MetadataEnd, MetadataValue, encode_batch
+from keeplast.errors import (
+    CommitUnknownError,
+    InvalidError,
+    RefusedError,
+    UnavailableError,
+    installing,
+)
+from keeplast.format.remote_log_metadata import RemoteLogEvent
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient
 
 TIMEOUT_SECONDS = 15.0
+APPEND_SECONDS = 60.0
+"""How long a batch may take, leaders that change included, before its outcome is unknown."""
+_PRODUCER: dict[str, str | int | float | bool] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "compression.type": "none",
+    # All of a batch waits in the queue when it is flushed, which ends the waiting at once.
+    "linger.ms": 5_000,
+    "batch.size": 900_000,
+    "batch.num.messages": 10_000,
+    "message.timeout.ms": 45_000,
+    "message.max.bytes": 1_000_000,
+}
+"""One batch to one partition, once: a transaction would leave a marker there that stops brokers."""
 WAIT_SECONDS = 0.25
 WAITS_MAX = 240
 RECORDS_AT_ONCE = 10_000
@@ -40,6 +62,11 @@ _UNAUTHORIZED = {
     "CLUSTER_AUTHORIZATION_FAILED": "Describe and DescribeConfigs on the cluster",
     "GROUP_AUTHORIZATION_FAILED": f"Read on the group {_GROUP}",
 }
+_MAY_NOT_WRITE = {
+    "TOPIC_AUTHORIZATION_FAILED": f"Write on the topic {METADATA_TOPIC}",
+    "CLUSTER_AUTHORIZATION_FAILED": "IdempotentWrite on the cluster",
+}
+_TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 _UNREACHED = frozenset(
     {"_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_SSL", "_AUTHENTICATION"}
 )
@@ -51,16 +78,8 @@ _SILENT.propagate = False
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataValue:
-    """A record of the metadata topic; ``value`` is None where a producer sent none."""
-
-    offset: int
-    value: bytes | None
-
-
 class ClusterClient:
-    """A connection to a live cluster, to look at it."""
+    """A connection to a live cluster: a :class:`~keeplast.cluster.live_cluster.LiveCluster`."""
 
     def __init__(self, bootstrap_servers: str, settings: Mapping[str, str] | None = None) -> None:
         """Connect lazily; ``settings`` are those of :mod:`keeplast.cluster.client_properties`.
@@ -185,6 +204,77 @@ class ClusterClient:
                     expected = max(expected, offset + (error is None))
         finally:
             consumer.close()
+
+    def read_end(self, partition: int) -> MetadataEnd:
+        """Return where a partition of the metadata topic ends, and by which leader."""
+        from confluent_kafka import TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        answers = self._admin.list_offsets(
+            {TopicPartition(METADATA_TOPIC, partition): latest}, request_timeout=TIMEOUT_SECONDS
+        )
+        (found,) = [self._future(f"the end of {METADATA_TOPIC}", each) for each in answers.values()]
+        return MetadataEnd(found.offset, -1 if found.leader_epoch is None else found.leader_epoch)
+
+    def append(
+        self, metadata_topic: TopicFacts, partition: int, events: Sequence[RemoteLogEvent]
+    ) -> OffsetRange:
+        """Append ``events`` to a partition of the metadata topic, as one batch of a new producer.
+
+        RefusedError when the principal may not write, InvalidError when brokers find the batch too
+        large: nothing is there then. CommitUnknownError when some may be there, or lie apart.
+        """
+        from confluent_kafka import KafkaException, Producer
+
+        values = encode_batch(metadata_topic, partition, events)
+        offsets: list[int] = []
+        errors: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, message: Any) -> None:
+            if error is None:
+                offsets.append(message.offset())
+            else:
+                errors.append(error)
+
+        producer = Producer({**self._settings, **_PRODUCER}, logger=_SILENT)
+        try:
+            for value in values:
+                producer.produce(
+                    METADATA_TOPIC, value=value, partition=partition, on_delivery=delivered
+                )
+            left = producer.flush(APPEND_SECONDS)
+        except (KafkaException, BufferError) as error:
+            producer.purge()
+            raise CommitUnknownError(
+                f"the metadata topic was not written to as it should be. partition={partition} "
+                f"error={type(error).__name__}"
+            ) from None
+        if left:
+            # Nothing of it may be sent when nobody waits for it any more.
+            producer.purge()
+        names = {error.name() for error in errors}
+        if not offsets and not left and len(names) == 1:
+            (name,) = names
+            if name in _MAY_NOT_WRITE:
+                raise RefusedError(
+                    f"the principal may not do that; it needs {_MAY_NOT_WRITE[name]} "
+                    f"(kafka-acls --add). asked=append to {METADATA_TOPIC}-{partition}"
+                )
+            if name in _TOO_LARGE:
+                raise InvalidError(
+                    "brokers find the batch too large; raise max.message.bytes of "
+                    f"{METADATA_TOPIC}, or take fewer segments. bytes={sum(map(len, values))}"
+                )
+        if sorted(offsets) != list(
+            range(min(offsets, default=0), min(offsets, default=0) + len(values))
+        ):
+            raise CommitUnknownError(
+                f"it is not known whether {METADATA_TOPIC} has all of a batch, in one piece. "
+                f"partition={partition} records={len(values)} acknowledged={len(offsets)} "
+                f"errors={sorted(names)}"
+            )
+        return OffsetRange(min(offsets), max(offsets) + 1)
 
     def _topics(
         self, names: Sequence[str], settings: Mapping[str, Settings]

@@ -89,6 +89,20 @@ class PartitionCache:
         self._segments: dict[RemoteLogSegmentId, RemoteLogSegment] = {}
         self._epochs: dict[int, _EpochMap] = {}
 
+    def copy(self) -> PartitionCache:
+        """Return one that is told further events by itself."""
+        made = PartitionCache()
+        made._segments = dict(self._segments)
+        made._epochs = {
+            epoch: _EpochMap(list(each.starts), dict(each.segments), each.highest)
+            for epoch, each in self._epochs.items()
+        }
+        return made
+
+    def find(self, name: RemoteLogSegmentId) -> RemoteLogSegment | None:
+        """Return a segment whose deletion has not ended, as it stands."""
+        return self._segments.get(name)
+
     @property
     def segments(self) -> list[RemoteLogSegment]:
         """Return every segment whose deletion has not ended, by start offset."""

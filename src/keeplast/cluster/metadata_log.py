@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from keeplast.cluster.client import ClusterClient, MetadataValue
 from keeplast.cluster.facts import METADATA_TOPIC, MetadataFault, OffsetRange, TopicFacts
+from keeplast.cluster.live_cluster import MetadataReader, MetadataValue
 from keeplast.cluster.metadata_cache import ClusterCache
 from keeplast.errors import CorruptError, InvalidError, RefusedError
 from keeplast.format.murmur2 import metadata_partition
@@ -54,7 +54,7 @@ def partitions_of(topics: Iterable[TopicFacts], metadata_topic: TopicFacts) -> l
 
 
 def fold_metadata(
-    client: ClusterClient,
+    client: MetadataReader,
     metadata_topic: TopicFacts,
     partitions: Sequence[int],
     progressed: Callable[[int], object] = lambda count: None,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keeplast.cluster.check import check_marks
-from keeplast.cluster.client import MetadataValue
 from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange, TopicFacts
+from keeplast.cluster.live_cluster import MetadataValue
 from keeplast.cluster.metadata_log import FoldedMetadata, fold_values, partitions_of
 from keeplast.cluster.status import SegmentSum, name_of, partition_status
 from keeplast.errors import RefusedError

@@ -142,3 +142,67 @@ COMMITS = Table(
     Index(None, "partition_id", "at_ms"),
 )
 """What was committed, by an id that its author chose: an unknown outcome is looked up here."""
+
+ATTACHED = Table(
+    "attached",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("cluster_id", String(64), nullable=False),
+    Column("topic", String(TOPIC_CHARS_MAX), nullable=False),
+    Column("topic_id", String(32), nullable=False),
+    Column("partition", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("holder", String(32), nullable=True),
+    Column("holder_process", Text, nullable=True),
+    Column("held_since_ms", BigInteger, nullable=True),
+    Column("paused_ms", BigInteger, nullable=True),
+    Column("detached_ms", BigInteger, nullable=True),
+    Column("attached_ms", BigInteger, nullable=False),
+    Column("cleaned_to", BigInteger, nullable=False),
+    Column("metadata_topic_id", String(32), nullable=False),
+    Column("metadata_partition_count", Integer, nullable=False),
+    Column("metadata_offset", BigInteger, nullable=False),
+    Column("metadata_leader_epoch", Integer, nullable=False),
+    Column("metadata_digest", String(64), nullable=False),
+    UniqueConstraint("cluster_id", "topic_id", "partition"),
+)
+"""Partitions of live clusters that are compacted from outside; ids are Kafka's own text.
+
+``metadata_*`` say how far the cluster's metadata topic was seen, so that another one is recognised.
+"""
+
+DECISIONS = Table(
+    "decisions",
+    METADATA,
+    Column("id", String(32), primary_key=True),
+    Column("attached_id", ForeignKey("attached.id"), nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("sources", Text, nullable=False),
+    Column("outputs", Text, nullable=False),
+    Column("cleaned_to", BigInteger, nullable=False),
+    Column("metadata_partition", Integer, nullable=False),
+    Column("floor_offset", BigInteger, nullable=False),
+    Column("first_offset", BigInteger, nullable=True),
+    Column("last_offset", BigInteger, nullable=True),
+    Column("decided_ms", BigInteger, nullable=False),
+    Column("published_ms", BigInteger, nullable=True),
+    Column("collected_ms", BigInteger, nullable=True),
+    Index(None, "attached_id", "state", "decided_ms"),
+)
+"""What was decided about them; segments are base64 of the brokers' own encoding, in a JSON list."""
+
+OWN_SEGMENTS = Table(
+    "own_segments",
+    METADATA,
+    Column("attached_id", ForeignKey("attached.id"), primary_key=True),
+    Column("segment_id", String(32), primary_key=True),
+    Column("start_offset", BigInteger, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("announced", Text, nullable=True),
+    Column("decision_id", String(32), nullable=True),
+    Column("is_discarded", Integer, nullable=False),
+    Index(None, "attached_id", "is_discarded", "decision_id"),
+)
+"""Every segment id that was given out here, before anything was written under it."""

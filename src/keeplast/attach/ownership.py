@@ -1,0 +1,151 @@
+"""The owner object: which decision log, at which epoch, may change a partition's remote tier.
+
+The rule: **it is looked at before each decision and each deletion**, and its owner alone replaces
+it. Two decision logs share no fence but this object; so a store that would let two create it, or
+both replace it, is found out by trying, and refused. An object that says a later epoch than the
+decision log means that the log is an older one: restored, or of a clone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+
+from keeplast.cluster.layouts.layout import RemoteLayout
+from keeplast.errors import ConflictError, CorruptError, FencedError, RefusedError
+from keeplast.format.identifier import encode_id
+from keeplast.tier.state.attached import AttachedName
+
+VERSION = 1
+OWNER_BYTES_MAX = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What an owner object says."""
+
+    cluster_id: str
+    topic: str
+    topic_id: str
+    partition: int
+    store_id: str
+    epoch: int
+
+    def to_bytes(self) -> bytes:
+        """Return the object's content."""
+        return json.dumps(
+            {"version": VERSION, **{name: getattr(self, name) for name in self.__slots__}},
+            sort_keys=True,
+        ).encode()
+
+
+class OwnerObject:
+    """The owner object of one partition, in the name of one decision log."""
+
+    def __init__(self, layout: RemoteLayout, name: AttachedName, store_id: str) -> None:
+        """Look at nothing yet."""
+        self._layout = layout
+        self._name = name
+        self._store_id = store_id
+        self.key = (
+            f"owner-{name.cluster_id}-{encode_id(name.partition.topic_id)}-"
+            f"{name.partition.partition}"
+        )
+
+    def probe(self) -> None:
+        """Raise RefusedError when the store writes where it should not: it fences nobody."""
+        name = f"probe-{os.urandom(8).hex()}"
+        first, second, third = b"first", b"second", b"third"
+        try:
+            holds = (
+                self._layout.put_new(name, first),
+                not self._layout.put_new(name, second),
+                self._layout.read_own(name) == first,
+                not self._layout.replace_own(name, third, second),
+                self._layout.replace_own(name, second, first),
+                self._layout.read_own(name) == second,
+            )
+        finally:
+            self._layout.delete_own(name)
+        if not all(holds):
+            raise RefusedError(
+                "the remote tier's store writes over an object that is there, whatever is asked "
+                "of it: two compactors could both own a topic. Use one that supports conditional "
+                f"writes (If-None-Match, If-Match). held={holds}"
+            )
+
+    def read(self) -> Owner | None:
+        """Return who owns the partition, None for nobody.
+
+        RefusedError when another decision log does, CorruptError for an object that is damaged.
+        """
+        data = self._layout.read_own(self.key)
+        if data is None:
+            return None
+        owner = self._decode(data)
+        if owner.store_id != self._store_id:
+            raise RefusedError(
+                "another decision log owns the partition; use its --store, or have it given up "
+                f"there (keeplast attach detach). partition={self._name} object={self.key} "
+                f"owner={owner.store_id} ours={self._store_id}"
+            )
+        return owner
+
+    def take(self, epoch: int) -> None:
+        """Own the partition at ``epoch``; FencedError or ConflictError when somebody is ahead."""
+        mine = self._at(epoch)
+        known = self.read()
+        if known is None:
+            taken = self._layout.put_new(self.key, mine.to_bytes())
+        elif known.epoch >= epoch:
+            raise FencedError(
+                f"a later epoch owns the partition; stop. partition={self._name} epoch={epoch} "
+                f"current={known.epoch}"
+            )
+        else:
+            taken = self._layout.replace_own(self.key, mine.to_bytes(), known.to_bytes())
+        if not taken:
+            raise ConflictError(f"somebody else took the owner object. object={self.key}")
+
+    def check(self, epoch: int) -> None:
+        """Raise FencedError unless the object says ``epoch``; RefusedError when it is gone."""
+        known = self.read()
+        if known is None:
+            raise RefusedError(
+                "the owner object is gone: somebody removed it, or gave the partition up. Nothing "
+                f"is decided or deleted. partition={self._name} object={self.key}"
+            )
+        if known.epoch != epoch:
+            raise FencedError(
+                f"another epoch owns the partition; stop. partition={self._name} epoch={epoch} "
+                f"current={known.epoch}"
+            )
+
+    def give_up(self, epoch: int) -> None:
+        """Remove the object of ``epoch``: nobody owns the partition."""
+        self.check(epoch)
+        self._layout.delete_own(self.key)
+
+    def _at(self, epoch: int) -> Owner:
+        at = self._name.partition
+        return Owner(
+            self._name.cluster_id, at.topic, encode_id(at.topic_id), at.partition, self._store_id,
+            epoch,
+        )  # fmt: skip
+
+    def _decode(self, data: bytes) -> Owner:
+        try:
+            found = json.loads(data[:OWNER_BYTES_MAX])
+            version = found.pop("version")
+            owner = Owner(**found)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptError("not an owner object", path=self.key, found=error) from error
+        if version != VERSION or owner.to_bytes() != data or not isinstance(owner.epoch, int):
+            raise RefusedError(
+                f"an owner object of another version; use the keeplast that wrote it. "
+                f"object={self.key} version={version}"
+            )
+        if owner != self._at(owner.epoch) and owner.store_id == self._store_id:
+            raise CorruptError("the owner object of another partition", path=self.key, found=owner)
+        return owner

@@ -1,0 +1,351 @@
+"""One attached partition in the hands of this process: announced, decided, published, discarded.
+
+The rule: **nothing is published that was not decided, and nothing is decided that is not complete,
+read back and still fits what brokers serve**. From the decision on, whoever comes publishes it, and
+always the same bytes. A batch of which it is not known whether it arrived is looked for, and sent
+again only when it is not there; brokers drop what they have passed already. Source: tiering.md
+section 8.2; attach.md section 2.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from keeplast.attach.batch import Batch, announcement, batch_of, updates
+from keeplast.attach.metadata_view import AttachTerms, MetadataView, look, look_further
+from keeplast.attach.ownership import OwnerObject
+from keeplast.attach.swap import Swap
+from keeplast.attach.swap_rules import require_decidable, standing_of
+from keeplast.cluster.facts import OffsetRange
+from keeplast.cluster.layouts.layout import RemoteLayout
+from keeplast.cluster.live_cluster import LiveCluster
+from keeplast.cluster.metadata_cache import PartitionCache
+from keeplast.cluster.status import is_compactors
+from keeplast.errors import (
+    CommitUnknownError,
+    ConflictError,
+    CorruptError,
+    InvariantError,
+    RefusedError,
+    StoppedError,
+)
+from keeplast.format.identifier import encode_id
+from keeplast.format.murmur2 import metadata_partition
+from keeplast.format.remote_log_metadata import (
+    EpochStart,
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    RemoteLogSegmentState,
+    RemoteLogSegmentUpdate,
+    TopicIdPartition,
+)
+from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.state.attached import (
+    Attached,
+    AttachedName,
+    Decision,
+    DecisionState,
+    OwnSegment,
+    epoch_of_mark,
+    mark_of,
+)
+
+PUBLISH_MAX = 3
+"""How often a batch that is not there is sent, before it is left to the next claim."""
+DISCARD_MAX = 400
+"""Leftovers that are discarded at a time: their batches fit, and memory is bounded."""
+
+
+class Publisher:
+    """A partition that was claimed at :attr:`epoch`; see :func:`claim`."""
+
+    def __init__(
+        self, cluster: LiveCluster, log: DecisionLog, layout: RemoteLayout, held: Attached,
+        terms: AttachTerms,
+    ) -> None:  # fmt: skip
+        """Take what was claimed."""
+        self.cluster = cluster
+        self.log = log
+        self.layout = layout
+        self.held = held
+        self.terms = terms
+        self.owner = OwnerObject(layout, held.name, log.store_id())
+
+    @property
+    def name(self) -> AttachedName:
+        """Return which partition it is."""
+        return self.held.name
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch at which the partition was claimed."""
+        return self.held.epoch
+
+    @property
+    def mark(self) -> int:
+        """Return the broker id of everything that is announced at this epoch."""
+        return mark_of(self.epoch)
+
+    def close(self) -> None:
+        """Give the partition back; what was decided and not published is the next claim's."""
+        self.log.give_back(self.held)
+
+    def look(
+        self, batches: Sequence[Batch] = (), *, accepts_metadata: bool = False
+    ) -> MetadataView:
+        """Read the cluster anew, and check everything that a decision or a deletion rests on.
+
+        RefusedError when a setting, the metadata topic or a foreign mark stands in the way.
+        ``accepts_metadata`` goes on with a metadata topic that is not the one that was seen.
+        """
+        known = self._reread()
+        view = look(self.cluster, self.name, self.terms, known.seen, batches)
+        if not accepts_metadata:
+            view.require_continued()
+        view.require_own(self._known_ids(), known.epoch)
+        return view
+
+    def register(self, ids: Sequence[tuple[bytes, int]]) -> None:
+        """Write down fresh segment ids, each with its start offset.
+
+        Before anything is written under them: what a crash leaves is then known as ours.
+        """
+        self.log.register(self.held, ids)
+
+    def announce(self, segment: RemoteLogSegment) -> RemoteLogSegment:
+        """Announce a registered segment, once; return it as the cluster was told of it.
+
+        ConflictError when it is not known whether it was: the id is abandoned then, take another.
+        """
+        return self.announce_all([segment])[0]
+
+    def announce_all(self, segments: Sequence[RemoteLogSegment]) -> list[RemoteLogSegment]:
+        """Announce several in one batch; see :meth:`announce`."""
+        facts = self.cluster.read_facts([self.name.partition.topic])
+        metadata = facts.metadata_topic
+        if metadata is None or facts.topics[0].topic_id != self.name.partition.topic_id:
+            raise RefusedError(f"the topic or its metadata is gone. partition={self.name}")
+        now_ms = self.log.clock.now_ms()
+        announced = [announcement(each, self.epoch, now_ms) for each in segments]
+        for each in announced:
+            self.log.note_announced(self.held, each)
+        at = metadata_partition(
+            self.name.partition.topic_id, self.name.partition.partition, metadata.partition_count
+        )
+        floor = self.cluster.read_end(at)
+        try:
+            self.cluster.append(metadata, at, announced)
+        except CommitUnknownError as unknown:
+            seen = look(self.cluster, self.name, self.terms).cache
+            if any(seen.find(each.id) is None for each in announced):
+                raise ConflictError(
+                    "it is not known whether segments were announced; they are abandoned, and "
+                    f"others are made. partition={self.name} floor_offset={floor.offset}"
+                ) from unknown
+        return announced
+
+    def decide_and_publish(self, swap: Swap) -> Decision:
+        """Make ``swap`` live; return its decision as it was published.
+
+        ConflictError when what the round saw has changed, or was never announced: plan again.
+        RefusedError, FencedError and StoppedError (paused) before anything is decided.
+        CommitUnknownError when it is decided and it is not known whether it was published: the
+        next claim repairs that.
+        """
+        if swap.partition != self.name.partition:
+            raise InvariantError(f"a swap of another partition. partition={swap.partition}")
+        view = self.look()
+        decision = Decision(
+            id=os.urandom(16).hex(), name=self.name, epoch=self.epoch,
+            state=DecisionState.DECIDED, sources=swap.sources,
+            outputs=tuple(
+                replace(each, broker_id=self.mark, tags=()) for each in swap.outputs
+            ),
+            cleaned_to=swap.cleaned_to, metadata_partition=view.metadata_partition,
+            floor_offset=view.end.offset, decided_ms=self.log.clock.now_ms(),
+        )  # fmt: skip
+        require_decidable(view.cache, swap, batch_of(decision).events, view.log.start)
+        self.owner.check(self.epoch)
+        self.log.decide(self.held, decision)
+        (decided,) = [each for each in self.log.decisions(self.held) if each.id == decision.id]
+        return self.publish(decided, view)
+
+    def publish(self, decision: Decision, view: MetadataView) -> Decision:
+        """Publish a decision, unless ``view``, in which its batch was looked for, has it."""
+        batch = batch_of(decision)
+        found = view.find(batch)
+        unknown: CommitUnknownError | None = None
+        for _ in range(PUBLISH_MAX):
+            if found is not None:
+                return self._audited(decision, view, found)
+            try:
+                self.cluster.append(view.metadata_topic, view.metadata_partition, batch.events)
+            except CommitUnknownError as error:
+                unknown = error
+            look_further(self.cluster, view, [batch])
+            found = view.find(batch)
+        if found is not None:
+            return self._audited(decision, view, found)
+        raise CommitUnknownError(
+            "a decision is not published; the next claim goes on with it. "
+            f"partition={self.name} id={decision.id} error={unknown}"
+        )
+
+    def discard(self, segments: Sequence[OwnSegment]) -> None:
+        """Take back ids of which nothing was decided: announcement, objects, all.
+
+        InvariantError when brokers serve one: then it was decided, whatever is known here.
+        """
+        for start in range(0, len(segments), DISCARD_MAX):
+            self._discard(segments[start : start + DISCARD_MAX])
+
+    def _discard(self, segments: Sequence[OwnSegment]) -> None:
+        view = self.look()
+        self.owner.check(self.epoch)
+        self.log.check(self.held)
+        places = [self._place_of(each) for each in segments]
+        by_state: dict[RemoteLogSegmentState, list[RemoteLogSegment]] = {}
+        for each in places:
+            known = view.cache.find(each.id)
+            if known is not None:
+                by_state.setdefault(known.state, []).append(known)
+        if by_state.get(RemoteLogSegmentState.COPY_SEGMENT_FINISHED):
+            raise InvariantError(
+                f"a segment of which nothing was decided is live. partition={self.name} "
+                f"segments={by_state[RemoteLogSegmentState.COPY_SEGMENT_FINISHED]}"
+            )
+        begun = by_state.get(RemoteLogSegmentState.COPY_SEGMENT_STARTED, [])
+        self.send(view, begun, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+        for each in places:
+            self.layout.delete(each)
+        ending = [*begun, *by_state.get(RemoteLogSegmentState.DELETE_SEGMENT_STARTED, [])]
+        self.send(view, ending, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+        self.log.mark_discarded(self.held, [each.segment_id for each in segments])
+
+    def send(
+        self, view: MetadataView, segments: Sequence[RemoteLogSegment],
+        state: RemoteLogSegmentState,
+    ) -> None:  # fmt: skip
+        """Append updates that may be sent twice: a broker drops what it has passed."""
+        if segments:
+            events: Sequence[RemoteLogSegmentUpdate] = updates(
+                segments, state, self.epoch, self.log.clock.now_ms()
+            )
+            self.cluster.append(view.metadata_topic, view.metadata_partition, events)
+
+    def _audited(self, decision: Decision, view: MetadataView, found: OffsetRange) -> Decision:
+        """Look at what brokers make of it, and write down that it is published."""
+        standing = standing_of(view.cache, decision.sources, decision.outputs, view.log.start)
+        if standing.lost_outputs and decision.state is DecisionState.DECIDED:
+            fresh = self.cluster.read_ranges(view.topic)[self.name.partition.partition]
+            standing = standing_of(view.cache, decision.sources, decision.outputs, fresh.start)
+        if standing.live_sources or (standing.lost_outputs and standing.overlaid_from is None):
+            raise CorruptError(
+                "a published swap does not hold: brokers dropped a part of it. Nothing more is "
+                f"decided; see keeplast attach repair. partition={self.name} id={decision.id}",
+                expected="outputs served, sources on their way out",
+                found=[encode_id(each.id.segment_id) for each in standing.live_sources],
+            )
+        cleaned_to = decision.cleaned_to
+        if standing.overlaid_from is not None:
+            cleaned_to = min(cleaned_to, standing.overlaid_from)
+        self.log.mark_published(
+            self.held, decision, first_offset=found.start, last_offset=found.end - 1,
+            cleaned_to=cleaned_to,
+        )  # fmt: skip
+        self.log.note_seen(self.held, view.point)
+        (published,) = [each for each in self.log.decisions(self.held) if each.id == decision.id]
+        return published
+
+    def _reread(self) -> Attached:
+        found = self.log.find(self.name)
+        if found is None:
+            raise InvariantError(f"an attached partition is gone. partition={self.name}")
+        if found.paused_ms is not None:
+            raise StoppedError(
+                f"the partition is paused; keeplast attach resume goes on. partition={self.name}"
+            )
+        return found
+
+    def _known_ids(self) -> set[bytes]:
+        return known_ids(self.log, self.held)
+
+    def _place_of(self, own: OwnSegment) -> RemoteLogSegment:
+        return own.announced or _named(self.name.partition, own.segment_id, own.start_offset)
+
+
+def claim(
+    cluster: LiveCluster, log: DecisionLog, layout: RemoteLayout, partition: TopicIdPartition,
+    cluster_id: str, terms: AttachTerms, *, takes_over: bool = False,
+    accepts_metadata: bool = False,
+) -> Publisher:  # fmt: skip
+    """Hold a partition at an epoch that was never used; the first claim attaches it.
+
+    RefusedError when it may not be attached, another decision log owns it, another process that
+    may still run holds it (unless ``takes_over``), or the decision log is an older one.
+    ConflictError when somebody else was faster. What was left undone is :func:`.repair`'s.
+    """
+    name = AttachedName(cluster_id, partition)
+    owner = OwnerObject(layout, name, log.store_id())
+    known = log.find(name)
+    view = look(cluster, name, terms, None if known is None else known.seen)
+    if not accepts_metadata:
+        view.require_continued()
+    view.require_own(
+        () if known is None else known_ids(log, known), 0 if known is None else known.epoch
+    )
+    owner.probe()
+    held_by = owner.read()
+    if held_by is not None and held_by.epoch > (0 if known is None else known.epoch):
+        raise RefusedError(
+            "the owner object says a later epoch than the decision log: the log is an older one, "
+            f"restored or of a clone. Use the newest. partition={name} epoch={held_by.epoch}"
+        )
+    if known is None:
+        known = log.attach(name, view.point, cleaned_to=view.log.start)
+    elif not takes_over:
+        _require_free(log, known)
+    epoch = 1 + max(
+        known.epoch, 0 if held_by is None else held_by.epoch, *_marks_of(view.cache),
+    )  # fmt: skip
+    held = log.claim(known, epoch=epoch)
+    owner.take(epoch)
+    return Publisher(cluster, log, layout, held, terms)
+
+
+def known_ids(log: DecisionLog, known: Attached) -> set[bytes]:
+    """Return the ids that may carry our mark: given out here, or sources of a decision."""
+    ids = {each.segment_id for each in log.own_segments(known)}
+    for decision in log.decisions(
+        known, DecisionState.DECIDED, DecisionState.PUBLISHED, DecisionState.COLLECTING
+    ):
+        ids |= {each.id.segment_id for each in decision.sources}
+    return ids
+
+
+def _marks_of(cache: PartitionCache) -> list[int]:
+    return [0, *(epoch_of_mark(each.broker_id) for each in cache.segments if is_compactors(each))]
+
+
+def _require_free(log: DecisionLog, known: Attached) -> None:
+    holder = known.holder
+    if holder is None or known.held_since_ms is None or log.holder.knows_over(holder):
+        return
+    if log.holder.is_process_of(holder):
+        return
+    raise RefusedError(
+        "another process works on the partition, or did not give it back; stop it, or take over "
+        f"(--take-over). partition={known.name} {holder}"
+    )
+
+
+def _named(partition: TopicIdPartition, segment_id: bytes, start: int) -> RemoteLogSegment:
+    """Return what names the objects of an id that was never announced."""
+    return RemoteLogSegment(
+        id=RemoteLogSegmentId(partition, segment_id), start_offset=start, end_offset=start,
+        broker_id=mark_of(0), max_timestamp_ms=-1, event_timestamp_ms=0,
+        epochs=(EpochStart(0, start),), size_bytes=0, custom_metadata=None,
+        state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+    )  # fmt: skip

@@ -1,0 +1,145 @@
+"""Whether a swap may be decided, and whether a published one holds: questions to a brokers' fold.
+
+Pure. The rule: **a swap is tried on a copy of what brokers know before anybody decides it**, and
+what they know afterwards is looked at again: every offset is served, and by an output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from keeplast.attach.swap import Swap
+from keeplast.cluster.metadata_cache import PartitionCache, epoch_ranges
+from keeplast.errors import ConflictError, CorruptError, InvariantError
+from keeplast.format.identifier import encode_id
+from keeplast.format.remote_log_metadata import (
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    RemoteLogSegmentState,
+    RemoteLogSegmentUpdate,
+)
+
+_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+_Range = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What brokers make of a published swap.
+
+    ``overlaid_from`` is the first offset that another segment serves in an output's place, None
+    when there is none: a new leader copied it again, and it is not clean. ``live_sources`` are
+    sources that are not on their way out, ``lost_outputs`` outputs that are not whole.
+    """
+
+    overlaid_from: int | None
+    live_sources: tuple[RemoteLogSegment, ...]
+    lost_outputs: tuple[RemoteLogSegment, ...]
+
+
+def require_decidable(
+    cache: PartitionCache, swap: Swap, events: Sequence[RemoteLogSegmentUpdate], log_start: int
+) -> None:
+    """Raise ConflictError when what the round saw has changed, InvariantError for a wrong swap."""
+    served = _served_ranges(cache)
+    for source in swap.sources:
+        found = cache.find(source.id)
+        if found != source or found.state is not _FINISHED:
+            raise ConflictError(
+                "a source is not what it was; plan again. "
+                f"segment={encode_id(source.id.segment_id)} "
+                f"state={'gone' if found is None else found.state.name}"
+            )
+        if served.get(source.id) != _ranges(source):
+            raise ConflictError(
+                "a source is not served from its beginning to its end: another segment lies over "
+                f"it. segment={encode_id(source.id.segment_id)} start={source.start_offset}"
+            )
+    for output in swap.outputs:
+        found = cache.find(output.id)
+        if found is None or found.state is not _STARTED:
+            raise ConflictError(
+                "an output is not announced any more: a broker expired it. "
+                f"segment={encode_id(output.id.segment_id)}"
+            )
+        if found != replace(
+            output, state=_STARTED, custom_metadata=None, broker_id=found.broker_id,
+            event_timestamp_ms=found.event_timestamp_ms, tags=found.tags,
+        ):  # fmt: skip
+            raise InvariantError(
+                f"an output is not what was announced. segment={encode_id(output.id.segment_id)}"
+            )
+    tried = cache.copy()
+    for event in events:
+        dropped = tried.apply(event)
+        if dropped is not None:
+            raise ConflictError(f"brokers would drop a record of the swap: {dropped}")
+    before, after = set(cache.holes(log_start)), set(tried.holes(log_start))
+    if after - before:
+        raise ConflictError(f"the swap would leave a hole. offsets={sorted(after - before)}")
+    served = _served_ranges(tried)
+    for output in swap.outputs:
+        if served.get(output.id) != _ranges(output):
+            raise ConflictError(
+                "brokers would not serve all of an output. "
+                f"segment={encode_id(output.id.segment_id)} start={output.start_offset}"
+            )
+
+
+def standing_of(
+    cache: PartitionCache, sources: Sequence[RemoteLogSegment],
+    outputs: Sequence[RemoteLogSegment], log_start: int,
+) -> Standing:  # fmt: skip
+    """Return what brokers make of a swap; CorruptError when it left a hole at or above the start.
+
+    What lies below ``log_start`` went with the log's start and is asked for no more.
+    """
+    start, end = sources[0].start_offset, sources[-1].end_offset
+    holes = [
+        (first, last)
+        for first, last in cache.holes(max(start, log_start))
+        if first <= end and last >= start
+    ]
+    if holes:
+        raise CorruptError(
+            "brokers serve nothing for offsets that were compacted; stop the compaction and run "
+            "keeplast attach repair", expected=f"{start} to {end}", found=holes,
+        )  # fmt: skip
+    ids = {each.id for each in outputs}
+    overlaid = [
+        each.start_offset
+        for each in cache.served()
+        if each.segment.id not in ids
+        and each.start_offset <= end
+        and each.end_offset >= max(start, log_start)
+    ]
+    states = {each.id: cache.find(each.id) for each in (*sources, *outputs)}
+    return Standing(
+        min(overlaid, default=None),
+        tuple(each for each in sources if _state(states[each.id]) in (_STARTED, _FINISHED)),
+        tuple(
+            each
+            for each in outputs
+            if each.end_offset >= log_start and _state(states[each.id]) is not _FINISHED
+        ),
+    )
+
+
+def _state(found: RemoteLogSegment | None) -> RemoteLogSegmentState | None:
+    return None if found is None else found.state
+
+
+def _served_ranges(cache: PartitionCache) -> dict[RemoteLogSegmentId, list[_Range]]:
+    """Return epoch, first and last offset of what is served, by segment."""
+    found: dict[RemoteLogSegmentId, list[_Range]] = {}
+    for each in cache.served():
+        found.setdefault(each.segment.id, []).append(
+            (each.epoch, each.start_offset, each.end_offset)
+        )
+    return found
+
+
+def _ranges(segment: RemoteLogSegment) -> list[_Range]:
+    return [each for each in epoch_ranges(segment) if each[1] <= each[2]]

@@ -1,0 +1,570 @@
+"""The decision log of attached partitions: who may decide, what was decided, which ids are ours.
+
+What a reader must not break:
+
+1. Whatever is changed for a partition locks its row first and compares epoch and holder with it, in
+   the same transaction; for an older epoch, or another holder, it is a FencedError and nothing is
+   changed. An epoch is never used twice.
+2. A segment id stands here before anything is written or announced under it, so that what a crash
+   leaves behind is known as ours. A decision stands here before anything of it is published.
+3. A decision goes on one way: decided, published, collecting, collected. When the answer of the
+   transaction that decides is lost, the decision is looked up by its id behind the lock.
+4. Nothing is removed but ids that were discarded long ago.
+
+Source: tiering.md section 8.2.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, RowMapping, insert, select, update
+from sqlalchemy import delete as delete_rows
+
+from keeplast.clock import Clock
+from keeplast.errors import (
+    CommitUnknownError,
+    CompactionError,
+    ConflictError,
+    CorruptError,
+    FencedError,
+    InvalidError,
+    InvariantError,
+    StoppedError,
+    UnavailableError,
+)
+from keeplast.format.identifier import decode_id, encode_id
+from keeplast.format.remote_log_metadata import (
+    RemoteLogSegment,
+    TopicIdPartition,
+    decode,
+    encode,
+)
+from keeplast.tier.metadata import schema
+from keeplast.tier.metadata.row_values import holder_of
+from keeplast.tier.metadata.store_time import StoreClock, StoreTime
+from keeplast.tier.metadata.transactions import Transactions
+from keeplast.tier.state.attached import (
+    Attached,
+    AttachedName,
+    Decision,
+    DecisionState,
+    MetadataPoint,
+    OwnSegment,
+)
+from keeplast.tier.state.holder import Holder
+
+STORE_ID = "attach-id"
+"""The fact by which owner objects name this decision log."""
+ID_BYTES = 16
+SEGMENTS_MAX = 1_000
+"""Of one decision: its batch must fit a request of the metadata topic, and its row a page."""
+KEPT_MS = 7 * 24 * 60 * 60 * 1000
+"""How long a discarded id is remembered: who may still write under it was fenced long before."""
+PRUNED_MAX = 100
+_OPEN = (DecisionState.DECIDED, DecisionState.PUBLISHED, DecisionState.COLLECTING)
+_A, _D, _S = schema.ATTACHED.c, schema.DECISIONS.c, schema.OWN_SEGMENTS.c
+
+
+class DecisionLog:
+    """The decision log of one store. Safe for several threads and, by the database, hosts."""
+
+    def __init__(
+        self, engine: Engine, clock: Clock, holder: Holder | None = None,
+        time: StoreTime | None = None,
+    ) -> None:  # fmt: skip
+        """Take an engine whose tables are there; see :mod:`keeplast.tier.metadata.database`."""
+        self._transactions = Transactions(engine, clock, holder, time)
+        self._host_clock = clock
+
+    @property
+    def holder(self) -> Holder:
+        """Return who changes what is changed through this object."""
+        return self._transactions.holder
+
+    @property
+    def clock(self) -> StoreClock:
+        """Return the clock by which graces pass."""
+        transactions = self._transactions
+        return StoreClock(transactions.time, self._host_clock, transactions.reading)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._transactions.close()
+
+    def store_id(self) -> str:
+        """Return the id of this decision log; it is made at the first question."""
+        query = select(schema.STORE.c.value).where(schema.STORE.c.key == STORE_ID)
+        for _ in range(2):
+            with self._transactions.reading() as connection:
+                found = connection.execute(query).scalar()
+            if found is not None:
+                return str(found)
+            try:
+                with self._transactions.writing() as connection:
+                    made = os.urandom(ID_BYTES).hex()
+                    connection.execute(insert(schema.STORE).values(key=STORE_ID, value=made))
+            except ConflictError:
+                continue  # Somebody else was first.
+            return made
+        raise InvariantError(f"a fact that is there cannot be read. key={STORE_ID}")
+
+    # Partitions.
+
+    def partitions(self, cluster_id: str) -> tuple[Attached, ...]:
+        """Return what is or was attached of a cluster, by topic, id and number."""
+        query = select(schema.ATTACHED).where(_A.cluster_id == cluster_id)
+        with self._transactions.reading() as connection:
+            rows = connection.execute(query.order_by(_A.topic, _A.topic_id, _A.partition))
+            return tuple(_attached(row) for row in rows.mappings())
+
+    def find(self, name: AttachedName) -> Attached | None:
+        """Return a partition as it stands, None when it never was attached."""
+        with self._transactions.reading() as connection:
+            row = _find(connection, name)
+            return None if row is None else _attached(row)
+
+    def attach(self, name: AttachedName, seen: MetadataPoint, *, cleaned_to: int) -> Attached:
+        """Write the partition down, at epoch 0, unless it is there; return it."""
+        try:
+            with self._transactions.writing() as connection:
+                if _find(connection, name) is None:
+                    connection.execute(
+                        insert(schema.ATTACHED).values(
+                            cluster_id=name.cluster_id, topic=name.partition.topic,
+                            topic_id=encode_id(name.partition.topic_id),
+                            partition=name.partition.partition, epoch=0, cleaned_to=cleaned_to,
+                            attached_ms=self._transactions.time.now_ms(connection),
+                            **_seen_columns(seen),
+                        )
+                    )  # fmt: skip
+        except ConflictError:
+            pass  # Somebody else was first.
+        found = self.find(name)
+        if found is None:
+            raise InvariantError(f"a partition that was attached is not there. partition={name}")
+        return found
+
+    def claim(self, known: Attached, *, epoch: int) -> Attached:
+        """Hold the partition at ``epoch``, which must be greater than the row's.
+
+        ConflictError when it was claimed since ``known`` was read. A detached one is attached anew.
+        """
+        with self._transactions.writing() as connection:
+            row = _lock(connection, known)
+            if (int(row["epoch"]), row["holder"]) != (known.epoch, _id_of(known.holder)):
+                raise ConflictError(
+                    f"somebody else took the partition over first. partition={known.name}"
+                )
+            if epoch <= int(row["epoch"]):
+                raise InvariantError(
+                    f"an epoch is used again. partition={known.name} epoch={epoch}"
+                )
+            now_ms = self._transactions.time.now_ms(connection)
+            self._set(
+                connection, known, epoch=epoch, holder=self.holder.id, held_since_ms=now_ms,
+                holder_process=self.holder.to_json(), detached_ms=None,
+            )  # fmt: skip
+        return self._reread(known)
+
+    def give_back(self, held: Attached) -> None:
+        """Hold the partition no more, in good order; nothing happens when it was taken over."""
+        with self._transactions.writing() as connection:
+            row = _lock(connection, held)
+            if _is_held(row, held, self.holder):
+                self._set(connection, held, held_since_ms=None)
+
+    def set_paused(self, known: Attached, *, is_paused: bool) -> None:
+        """Stop or let go on every process that works on the partition, whoever holds it."""
+        with self._transactions.writing() as connection:
+            row = _lock(connection, known)
+            since = row["paused_ms"] or self._transactions.time.now_ms(connection)
+            self._set(connection, known, paused_ms=since if is_paused else None)
+
+    def detach(self, held: Attached) -> None:
+        """Give the partition up; ConflictError while a decision or an id of it is not settled."""
+        with self._owned(held) as (connection, _):
+            for what, query in (
+                ("decisions", _open_decisions(held)),
+                ("ids", _leftovers(held)),
+            ):
+                if connection.execute(query.limit(1)).first() is not None:
+                    raise ConflictError(
+                        f"the partition has {what} that are not settled: repair and collect it "
+                        f"first. partition={held.name}"
+                    )
+            now_ms = self._transactions.time.now_ms(connection)
+            self._set(connection, held, detached_ms=now_ms, held_since_ms=None)
+
+    def note_seen(self, held: Attached, seen: MetadataPoint) -> None:
+        """Remember how far the metadata topic was seen; never back."""
+        with self._owned(held) as (connection, row):
+            if seen.offset > int(row["metadata_offset"]):
+                self._set(connection, held, **_seen_columns(seen))
+
+    def check(self, held: Attached) -> None:
+        """Raise FencedError unless this process holds the partition at this epoch."""
+        with self._owned(held):
+            pass
+
+    # Ids.
+
+    def register(self, held: Attached, ids: Sequence[tuple[bytes, int]]) -> None:
+        """Write down fresh segment ids, each with its start offset, before anything is written.
+
+        ConflictError when one was given out before.
+        """
+        with self._owned(held) as (connection, _):
+            now_ms = self._transactions.time.now_ms(connection)
+            for segment_id, start_offset in ids:
+                connection.execute(
+                    insert(schema.OWN_SEGMENTS).values(
+                        attached_id=held.row_id, segment_id=encode_id(segment_id),
+                        start_offset=start_offset, epoch=held.epoch, at_ms=now_ms, is_discarded=0,
+                    )
+                )  # fmt: skip
+
+    def note_announced(self, held: Attached, segment: RemoteLogSegment) -> None:
+        """Write down what will be announced; InvariantError for an id that may not be, or again."""
+        with self._owned(held) as (connection, _):
+            mine = _of_segment(held, segment.id.segment_id)
+            changed = connection.execute(
+                update(schema.OWN_SEGMENTS)
+                .where(*mine, _S.announced.is_(None), _S.is_discarded == 0)
+                .values(announced=_text(segment))
+            )
+            if changed.rowcount != 1:
+                raise InvariantError(
+                    "a segment id is announced that was not given out, or was announced before. "
+                    f"segment={encode_id(segment.id.segment_id)}"
+                )
+
+    def own_segments(self, known: Attached, *, only_left: bool = False) -> tuple[OwnSegment, ...]:
+        """Return the ids that were given out, or those alone of which nothing was decided."""
+        query = _leftovers(known)
+        if not only_left:
+            query = select(schema.OWN_SEGMENTS).where(_S.attached_id == known.row_id)
+        with self._transactions.reading() as connection:
+            rows = connection.execute(query.order_by(_S.at_ms, _S.segment_id)).mappings()
+            return tuple(_own(row) for row in rows)
+
+    def mark_discarded(self, held: Attached, segment_ids: Sequence[bytes]) -> None:
+        """Write down that nothing of these is left; ConflictError for one that was decided."""
+        with self._owned(held) as (connection, _):
+            for segment_id in segment_ids:
+                changed = connection.execute(
+                    update(schema.OWN_SEGMENTS)
+                    .where(*_of_segment(held, segment_id), _S.decision_id.is_(None))
+                    .values(is_discarded=1)
+                )
+                if changed.rowcount != 1:
+                    raise ConflictError(
+                        f"a segment is part of a decision. segment={encode_id(segment_id)}"
+                    )
+            before_ms = self._transactions.time.now_ms(connection) - KEPT_MS
+            old = select(_S.segment_id).where(
+                _S.attached_id == held.row_id, _S.is_discarded == 1, _S.at_ms < before_ms
+            )
+            gone = [each for (each,) in connection.execute(old.limit(PRUNED_MAX))]
+            if gone:
+                connection.execute(
+                    delete_rows(schema.OWN_SEGMENTS).where(
+                        _S.attached_id == held.row_id, _S.segment_id.in_(gone)
+                    )
+                )
+
+    # Decisions.
+
+    def decide(self, held: Attached, decision: Decision) -> None:
+        """Write a decision down. From here on it will be published, by whoever comes.
+
+        FencedError and StoppedError (paused) leave nothing. ConflictError when a source is one of
+        another decision already, an output is not ours to decide, an earlier decision is not
+        published, or the answer was lost and nothing was written.
+        """
+        try:
+            with self._owned(held) as (connection, row):
+                self._check_decision(connection, held, row, decision)
+                connection.execute(
+                    insert(schema.DECISIONS).values(
+                        id=decision.id, attached_id=held.row_id, epoch=held.epoch,
+                        state=DecisionState.DECIDED.value, sources=_texts(decision.sources),
+                        outputs=_texts(decision.outputs), cleaned_to=decision.cleaned_to,
+                        metadata_partition=decision.metadata_partition,
+                        floor_offset=decision.floor_offset,
+                        decided_ms=self._transactions.time.now_ms(connection),
+                    )
+                )  # fmt: skip
+        except CommitUnknownError as unknown:
+            try:
+                with self._transactions.waiting() as connection:
+                    # What is still under way in the server holds the row until it is over.
+                    _lock(connection, held)
+                    there = connection.execute(select(_D.id).where(_D.id == decision.id)).first()
+            except UnavailableError:
+                raise unknown from None
+            if there is None:
+                raise ConflictError(
+                    f"nothing was decided; what it belongs to is done again. id={decision.id}"
+                ) from unknown
+
+    def decisions(self, known: Attached, *states: DecisionState) -> tuple[Decision, ...]:
+        """Return decisions in the order in which they were made, of these states or all."""
+        query = select(schema.DECISIONS).where(_D.attached_id == known.row_id)
+        if states:
+            query = query.where(_D.state.in_([each.value for each in states]))
+        with self._transactions.reading() as connection:
+            # One is published before the next is made: floors ascend.
+            rows = connection.execute(query.order_by(_D.floor_offset, _D.epoch)).mappings()
+            return tuple(_decision(row, known.name) for row in rows)
+
+    def mark_published(
+        self, held: Attached, decision: Decision, *, first_offset: int, last_offset: int,
+        cleaned_to: int,
+    ) -> None:  # fmt: skip
+        """Write down where the batch lies, and how far the partition is clean by it."""
+        with self._moving(held, decision, DecisionState.PUBLISHED, *_OPEN) as (connection, values):
+            values |= {"first_offset": first_offset, "last_offset": last_offset}
+            if decision.state is DecisionState.DECIDED:
+                values["published_ms"] = self._transactions.time.now_ms(connection)
+                self._set(connection, held, cleaned_to=cleaned_to)
+            else:
+                # Published once more: what was begun with its sources goes on.
+                values["state"] = decision.state.value
+
+    def mark_collecting(self, held: Attached, decision: Decision) -> None:
+        """Write down that its sources are about to go; StoppedError while paused."""
+        states = (DecisionState.PUBLISHED, DecisionState.COLLECTING)
+        with self._moving(held, decision, DecisionState.COLLECTING, *states) as (connection, _):
+            _check_running(_lock(connection, held), held)
+
+    def mark_collected(self, held: Attached, decision: Decision) -> None:
+        """Write down that its sources are gone, objects and all."""
+        states = (DecisionState.COLLECTING, DecisionState.COLLECTED)
+        with self._moving(held, decision, DecisionState.COLLECTED, *states) as (connection, values):
+            values["collected_ms"] = self._transactions.time.now_ms(connection)
+
+    @contextmanager
+    def _owned(self, held: Attached) -> Iterator[tuple[Connection, RowMapping]]:
+        """One transaction of who holds the partition; FencedError for anybody else."""
+        with self._transactions.writing() as connection:
+            row = _lock(connection, held)
+            if not _is_held(row, held, self.holder):
+                raise FencedError(
+                    "another process has taken the partition over; stop. "
+                    f"partition={held.name} epoch={held.epoch} current={row['epoch']}"
+                )
+            yield connection, row
+
+    @contextmanager
+    def _moving(
+        self, held: Attached, decision: Decision, state: DecisionState, *before: DecisionState
+    ) -> Iterator[tuple[Connection, dict[str, Any]]]:
+        with self._owned(held) as (connection, _):
+            values: dict[str, Any] = {"state": state.value}
+            yield connection, values
+            changed = connection.execute(
+                update(schema.DECISIONS)
+                .where(
+                    _D.id == decision.id, _D.attached_id == held.row_id,
+                    _D.state.in_([each.value for each in before]),
+                )
+                .values(**values)
+            )  # fmt: skip
+            if changed.rowcount != 1:
+                raise ConflictError(
+                    f"a decision is further, or not as far, as it was. id={decision.id}"
+                )
+
+    def _check_decision(
+        self, connection: Connection, held: Attached, row: RowMapping, decision: Decision
+    ) -> None:
+        _check_running(row, held)
+        if max(len(decision.sources), len(decision.outputs)) > SEGMENTS_MAX:
+            raise InvalidError(f"a decision has at most {SEGMENTS_MAX} segments; take fewer")
+        replaced: set[bytes] = set()
+        for found in connection.execute(_open_decisions(held)).mappings():
+            if found["state"] == DecisionState.DECIDED.value:
+                raise ConflictError(
+                    f"an earlier decision is not published; repair first. id={found['id']}"
+                )
+            replaced |= {each.id.segment_id for each in _segments(found["sources"], found["id"])}
+        taken = [each for each in decision.sources if each.id.segment_id in replaced]
+        if taken:
+            raise ConflictError(
+                "a source is replaced by another decision. "
+                f"segment={encode_id(taken[0].id.segment_id)}"
+            )
+        for each in decision.outputs:
+            changed = connection.execute(
+                update(schema.OWN_SEGMENTS)
+                .where(
+                    *_of_segment(held, each.id.segment_id), _S.announced.is_not(None),
+                    _S.epoch == held.epoch, _S.decision_id.is_(None), _S.is_discarded == 0,
+                )
+                .values(decision_id=decision.id)
+            )  # fmt: skip
+            if changed.rowcount != 1:
+                raise ConflictError(
+                    "an output was not announced at this epoch, or is decided already. "
+                    f"segment={encode_id(each.id.segment_id)}"
+                )
+
+    def _set(self, connection: Connection, known: Attached, **values: Any) -> None:
+        connection.execute(update(schema.ATTACHED).where(_A.id == known.row_id).values(**values))
+
+    def _reread(self, known: Attached) -> Attached:
+        found = self.find(known.name)
+        if found is None:
+            raise InvariantError(f"an attached partition is gone. partition={known.name}")
+        return found
+
+
+def _find(connection: Connection, name: AttachedName) -> RowMapping | None:
+    return (
+        connection.execute(
+            select(schema.ATTACHED).where(
+                _A.cluster_id == name.cluster_id,
+                _A.topic_id == encode_id(name.partition.topic_id),
+                _A.partition == name.partition.partition,
+            )
+        )
+        .mappings()
+        .first()
+    )
+
+
+def _lock(connection: Connection, known: Attached) -> RowMapping:
+    query = select(schema.ATTACHED).where(_A.id == known.row_id).with_for_update()
+    row = connection.execute(query).mappings().first()
+    if row is None:
+        raise InvalidError(f"the partition is not in the decision log. partition={known.name}")
+    return row
+
+
+def _is_held(row: RowMapping, held: Attached, holder: Holder) -> bool:
+    return (int(row["epoch"]), row["holder"]) == (held.epoch, holder.id)
+
+
+def _id_of(holder: Holder | None) -> str | None:
+    return None if holder is None else holder.id
+
+
+def _check_running(row: RowMapping, held: Attached) -> None:
+    if row["paused_ms"] is not None:
+        raise StoppedError(
+            f"the partition is paused; go on with keeplast attach resume. partition={held.name}"
+        )
+
+
+def _open_decisions(known: Attached) -> Any:
+    states = [each.value for each in _OPEN]
+    return select(schema.DECISIONS).where(_D.attached_id == known.row_id, _D.state.in_(states))
+
+
+def _leftovers(known: Attached) -> Any:
+    return select(schema.OWN_SEGMENTS).where(
+        _S.attached_id == known.row_id, _S.decision_id.is_(None), _S.is_discarded == 0
+    )
+
+
+def _of_segment(held: Attached, segment_id: bytes) -> tuple[Any, Any]:
+    return _S.attached_id == held.row_id, _S.segment_id == encode_id(segment_id)
+
+
+def _seen_columns(seen: MetadataPoint) -> dict[str, Any]:
+    return {
+        "metadata_topic_id": encode_id(seen.topic_id),
+        "metadata_partition_count": seen.partition_count,
+        "metadata_offset": seen.offset,
+        "metadata_leader_epoch": seen.leader_epoch,
+        "metadata_digest": seen.digest,
+    }
+
+
+def _text(segment: RemoteLogSegment) -> str:
+    return base64.b64encode(encode(segment)).decode("ascii")
+
+
+def _texts(segments: Sequence[RemoteLogSegment]) -> str:
+    return json.dumps([_text(each) for each in segments])
+
+
+def _segment(text: object, key: object) -> RemoteLogSegment:
+    try:
+        found = decode(base64.b64decode(str(text), validate=True))
+    except (ValueError, CompactionError) as error:
+        raise _broken(key, error) from error
+    if not isinstance(found, RemoteLogSegment):
+        raise _broken(key, "not a segment")
+    return found
+
+
+def _segments(text: object, key: object) -> tuple[RemoteLogSegment, ...]:
+    try:
+        found = json.loads(str(text))
+    except ValueError as error:
+        raise _broken(key, error) from error
+    if not isinstance(found, list) or not 0 < len(found) <= SEGMENTS_MAX:
+        raise _broken(key, f"not a list of 1 to {SEGMENTS_MAX} segments")
+    return tuple(_segment(each, key) for each in found)
+
+
+def _broken(key: object, problem: object) -> CorruptError:
+    return CorruptError(
+        "a row of the decision log cannot be read; put it back from a backup. "
+        f"key={key} problem={problem}"
+    )
+
+
+def _attached(row: RowMapping) -> Attached:
+    try:
+        partition = TopicIdPartition(row["topic"], decode_id(row["topic_id"]), row["partition"])
+        return Attached(
+            row_id=row["id"], name=AttachedName(row["cluster_id"], partition), epoch=row["epoch"],
+            holder=holder_of(row), held_since_ms=row["held_since_ms"], paused_ms=row["paused_ms"],
+            detached_ms=row["detached_ms"], attached_ms=row["attached_ms"],
+            cleaned_to=row["cleaned_to"],
+            seen=MetadataPoint(
+                topic_id=decode_id(row["metadata_topic_id"]),
+                partition_count=row["metadata_partition_count"], offset=row["metadata_offset"],
+                leader_epoch=row["metadata_leader_epoch"], digest=row["metadata_digest"],
+            ),
+        )  # fmt: skip
+    except (ValueError, TypeError, KeyError, CompactionError) as error:
+        raise _broken(row["id"], error) from error
+
+
+def _own(row: RowMapping) -> OwnSegment:
+    key = row["segment_id"]
+    try:
+        segment_id = decode_id(key)
+    except (TypeError, CompactionError) as error:
+        raise _broken(key, error) from error
+    text = row["announced"]
+    return OwnSegment(
+        segment_id=segment_id, start_offset=row["start_offset"], epoch=row["epoch"],
+        at_ms=row["at_ms"], announced=None if text is None else _segment(text, key),
+        decision_id=row["decision_id"], is_discarded=bool(row["is_discarded"]),
+    )  # fmt: skip
+
+
+def _decision(row: RowMapping, name: AttachedName) -> Decision:
+    key = row["id"]
+    try:
+        state = DecisionState(row["state"])
+    except ValueError as error:
+        raise _broken(key, error) from error
+    return Decision(
+        id=key, name=name, epoch=row["epoch"], state=state,
+        sources=_segments(row["sources"], key), outputs=_segments(row["outputs"], key),
+        cleaned_to=row["cleaned_to"], metadata_partition=row["metadata_partition"],
+        floor_offset=row["floor_offset"], decided_ms=row["decided_ms"],
+        published_ms=row["published_ms"], collected_ms=row["collected_ms"],
+        first_offset=row["first_offset"], last_offset=row["last_offset"],
+    )  # fmt: skip

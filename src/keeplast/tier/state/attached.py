@@ -1,0 +1,125 @@
+"""An attached partition of a live cluster, and what was decided about it, as values.
+
+The rule: **what a decision says never changes once it is written**; only its state goes on, one
+way. Until its sources are collected it alone can publish a swap again that the cluster lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from keeplast.format.identifier import encode_id
+from keeplast.format.remote_log_metadata import RemoteLogSegment, TopicIdPartition
+from keeplast.tier.state.holder import Holder
+
+MARK_BASE = -1000
+"""Announcements of epoch ``n`` carry the broker ``MARK_BASE - n``; brokers begin at 0."""
+
+
+def mark_of(epoch: int) -> int:
+    """Return the broker id that announcements of ``epoch``, 1 or greater, carry."""
+    return MARK_BASE - epoch
+
+
+def epoch_of_mark(broker_id: int) -> int:
+    """Return the epoch of an announcement, 0 when no epoch made it."""
+    return max(MARK_BASE - broker_id, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedName:
+    """A partition of one incarnation of a topic in one cluster."""
+
+    cluster_id: str
+    partition: TopicIdPartition
+
+    def __str__(self) -> str:
+        """Return topic, number and topic id."""
+        at = self.partition
+        return f"{at.topic}-{at.partition} topic_id={encode_id(at.topic_id)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataPoint:
+    """How far the metadata topic was seen: the record before ``offset``, exclusive.
+
+    ``digest`` is of that record's value; ``leader_epoch`` the partition's leader's by then. A topic
+    without them is another one: cloned, restored or created again.
+    """
+
+    topic_id: bytes
+    partition_count: int
+    offset: int = 0
+    leader_epoch: int = -1
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """A partition as the decision log has it.
+
+    ``cleaned_to`` is the first offset that is not clean. ``held_since_ms`` is None when the holder
+    gave it back, ``paused_ms`` and ``detached_ms`` None while it is neither.
+    """
+
+    row_id: int
+    name: AttachedName
+    epoch: int
+    holder: Holder | None
+    held_since_ms: int | None
+    paused_ms: int | None
+    detached_ms: int | None
+    attached_ms: int
+    cleaned_to: int
+    seen: MetadataPoint
+
+
+class DecisionState(StrEnum):
+    """How far a decision is; ``COLLECTING`` says that sources' objects may be gone."""
+
+    DECIDED = "decided"
+    PUBLISHED = "published"
+    COLLECTING = "collecting"
+    COLLECTED = "collected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A swap that was decided: ``outputs`` take the place of ``sources``, both ascending.
+
+    ``sources`` are as they stood in the cluster; ``outputs`` carry the custom metadata of the
+    finished copy. ``floor_offset`` is where the metadata partition ended before: what is published
+    lies at or behind it. ``first_offset`` and ``last_offset``, inclusive, are where it lies.
+    """
+
+    id: str
+    name: AttachedName
+    epoch: int
+    state: DecisionState
+    sources: tuple[RemoteLogSegment, ...]
+    outputs: tuple[RemoteLogSegment, ...]
+    cleaned_to: int
+    metadata_partition: int
+    floor_offset: int
+    decided_ms: int
+    published_ms: int | None = None
+    collected_ms: int | None = None
+    first_offset: int | None = None
+    last_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnSegment:
+    """A segment id that was given out here, whether or not anything came of it.
+
+    ``announced`` is what the cluster was told, None when it was told nothing.
+    """
+
+    segment_id: bytes
+    start_offset: int
+    epoch: int
+    at_ms: int
+    announced: RemoteLogSegment | None
+    decision_id: str | None
+    is_discarded: bool

@@ -40,7 +40,7 @@ class ShapeChoice:
 WHOLE = ShapeChoice(Shape.PARTITION)
 
 MAP_BYTES_PER_SLOT_BYTE = 1.5
-"""Tables are between two thirds and five sixths full."""
+"""Tables are between three fifths and five sixths full."""
 
 BUCKET_BYTES_PER_ROW = 64
 """A row of a bucket: 24 bytes, twice while they arrive, and its answer."""

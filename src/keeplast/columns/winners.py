@@ -25,9 +25,10 @@ from keeplast.columns.machine import prefetch_row
 SHARD_BITS = 6
 SHARDS = 1 << SHARD_BITS
 LOAD_MAX = 0.85
-GROWTH = 1.25
+GROWTH = 1.4
+"""Of a table that is full: less is moved too often, and more takes more than 40 bytes a key."""
 SLOTS_MIN = 64
-STEP_ROWS_MIN = 1024
+STEP_ROWS_MIN = 2048
 """A step of an insertion reserves a slot for each of its rows; small ones would cost calls."""
 PREFETCH_ROWS = 12
 
@@ -275,7 +276,7 @@ class KeyMap:
         if need <= LOAD_MAX * table.shape[0]:
             return table
         # The first guess takes every row for a new key and is generous while small; later
-        # growth is by a quarter, or a block that repeats its keys would double the table.
+        # growth is by less, or a block that repeats its keys would double the table.
         slots = table.shape[0]
         while need > LOAD_MAX * slots:
             slots = int(slots * GROWTH) + 1

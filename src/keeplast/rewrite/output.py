@@ -24,7 +24,7 @@ from keeplast.errors import UnavailableError, invariant
 from keeplast.format import offset_index, time_index, txn_index
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX, TXN_INDEX, Kind, segment_file
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.log.files import FileSystem, ReadHandle, WriteHandle, reading
+from keeplast.log.files import FileSystem, LocalWriteHandle, ReadHandle, WriteHandle, reading
 from keeplast.log.index_builder import IndexBuilder
 from keeplast.log.windows import Window
 from keeplast.rewrite.ranking import Ranking
@@ -119,6 +119,16 @@ class GroupOutput:
     def is_unchanged(self) -> bool:
         """Say whether nothing was written, as nothing of the first source has changed."""
         return self._handle is None and self.number == 0
+
+    @property
+    def readable(self) -> tuple[Path, int] | None:
+        """Return the log file and how much of it can be read already, whole batches; None: nothing.
+
+        What lies in a store can be read when it is complete.
+        """
+        if not isinstance(self._handle, LocalWriteHandle):
+            return None
+        return self._made[-1], self._indexes.size_bytes
 
     def start(self, handle: ReadHandle) -> WriteHandle:
         """Return the staged log; created with what was unchanged so far of the source."""

@@ -14,7 +14,7 @@ from keeplast.cleaner.plan import GroupPlan
 from keeplast.cleaner.transactions import TransactionState
 from keeplast.errors import UnavailableError
 from keeplast.log.files import FileSystem
-from keeplast.rewrite.check import check_group
+from keeplast.rewrite.check import GroupCheck
 from keeplast.rewrite.group import rewrite_group
 from keeplast.rewrite.output import IndexFullError, PassContext
 from keeplast.rewrite.skipping import ContentsBuilder, write_filter
@@ -58,14 +58,16 @@ class SecondPass:
         self.copied_bytes += copied_bytes
         return outputs, contents
 
-    def check(self, rewritten: Outputs) -> None:
+    def check(self, rewritten: Outputs, begun: GroupCheck | None = None) -> None:
         """Read again what was staged of the next group, which is done then, and write its filters.
 
-        InvariantError or CorruptError when it is not what was reported.
+        ``begun`` has read a part of its one output. InvariantError or CorruptError when it is not
+        what was reported.
         """
         c, (outputs, contents) = self.context, rewritten
         for output in outputs:
-            crc = check_group(c.task, output, c.files, c.workspace)
+            check = GroupCheck(c.task, output.base_offset) if begun is None else begun
+            crc = check.finish(output, c.files, c.workspace)
             if crc is not None:
                 self.output_crcs[output.base_offset] = crc
         for output, builder in zip(outputs, contents, strict=False):

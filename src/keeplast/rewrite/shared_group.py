@@ -3,7 +3,8 @@
 The first source that is not done has the *turn* and writes to the output, as a pass in order would.
 The others hold what they would write, within a bound, and wait for their turn beyond it. So the
 earliest source never waits, and parts must be begun in the order of the sources. The output and
-its indexes belong to whoever has the turn.
+its indexes belong to whoever has the turn. Who ends a part reads again what is written by then, for
+the check of the whole.
 
 Only what needs no state at its entry is shared: whoever meets a transaction, or anything else that
 is not plain, gives up, and the last thread does the whole group again, in order. The group is then
@@ -15,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,7 @@ from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import ReadHandle
 from keeplast.log.windows import Window
 from keeplast.model.offsets import RELATIVE_OFFSET_MAX
+from keeplast.rewrite.check import GroupCheck
 from keeplast.rewrite.group import EntryNeededError, SourceReader
 from keeplast.rewrite.output import GroupOutput, IndexFullError, PassContext
 from keeplast.rewrite.payloads import NO_PAYLOADS
@@ -102,6 +105,9 @@ class SharedGroup:
         self._failure: BaseException | None = None
         self._counters = np.zeros_like(self._context.counters)
         self._payloads = NO_PAYLOADS
+        self._check = GroupCheck(tools.task, unit.group.base_offset)
+        self._checking = threading.Lock()
+        self._readable: tuple[Path, int] | None = None
 
     def do(self, number: int, tools: Tools) -> Rewritten | None:
         """Do one source; whoever ends last returns what the group became, the others None.
@@ -113,6 +119,7 @@ class SharedGroup:
         try:
             if self._failure is None:
                 self._read(number, context)
+                self._check_ahead(tools)
         except _EXPECTED as error:
             self._fail(error)
         except BaseException as error:
@@ -148,9 +155,23 @@ class SharedGroup:
         while held is not None:
             self.append(held)
             with self._changed:
+                self._readable = self.output.readable
                 self._turn = held.number + 1
                 held = self._ended.pop(self._turn, None)
                 self._changed.notify_all()
+
+    def _check_ahead(self, tools: Tools) -> None:
+        """Read again what is written so far, unless somebody else does.
+
+        At the end there is nothing else to do for all threads but one.
+        """
+        if self._checking.acquire(blocking=False):
+            try:
+                if self._readable is not None:
+                    path, end = self._readable
+                    self._check.read(path, end, tools.files, tools.workspace)
+            finally:
+                self._checking.release()
 
     def may_write(self, number: int, size: int) -> bool:
         """Return True when a part has the turn, False when it may hold ``size`` bytes instead.
@@ -189,7 +210,7 @@ class SharedGroup:
             if self._failure is None:
                 outputs, second.copied_bytes, contents = self.output.finish()
                 second.staged.extend(outputs)
-                second.check((outputs, contents))
+                second.check((outputs, contents), self._check)
                 return rewritten_by(second, self._unit, self._payloads)
         except BaseException:
             self.output.discard()

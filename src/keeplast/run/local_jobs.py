@@ -124,6 +124,7 @@ class StagedJob:
         self._ahead = next(self._units, None)
         self._parts = deque[GroupPart]()
         self._groups: dict[int, SharedGroup] = {}
+        self._threads = set[int]()
         self._running = 0
         self._lock = threading.Lock()
         self._results: list[UnitResult | None] = []
@@ -201,7 +202,8 @@ class StagedJob:
     def _work(self, piece: Unit | GroupPart) -> None:
         result: UnitResult | None
         try:
-            result = self._execute(piece)
+            with self._bench.apart(self._threads):
+                result = self._execute(piece)
         except MarkersNeededError:
             result = Unmarked()
         except (CompactionError, OSError, MemoryError) as error:

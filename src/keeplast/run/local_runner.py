@@ -46,7 +46,7 @@ class LocalRunner:
         self._slots = len(os.sched_getaffinity(0)) if cores is None else cores
         if self._slots < 1:
             raise InvalidError(f"at least one core is needed. cores={cores}")
-        self._bench = Workbench(files, SystemClock() if clock is None else clock)
+        self._bench = Workbench(files, SystemClock() if clock is None else clock, self._slots)
         self._pool: ThreadPoolExecutor | None = None
 
     @property

@@ -17,7 +17,7 @@ from keeplast.format.checksum import Buffer
 from keeplast.format.compression import Codec
 from keeplast.format.control import ControlType
 from keeplast.format.record import Record
-from keeplast.log.files import FileSystem, LocalFiles, WriteHandle
+from keeplast.log.files import FileSystem, LocalFiles, LocalWriteHandle, ReadHandle, WriteHandle
 from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
@@ -67,7 +67,7 @@ class OneThread:
     is_cold = False
 
     def run(self, tasks: Sequence[PartitionTask], progressed: Progressed) -> Iterator[TaskResult]:
-        bench = Workbench(self._files, SystemClock())
+        bench = Workbench(self._files, SystemClock(), 1)
         for task in tasks:
             staged = replace(task, shape=ShapeChoice(Shape.BROADCAST))
             job = StagedJob(staged, bench, progressed, self.slots, 2.0)
@@ -307,6 +307,82 @@ def test_threads_that_do_parts_tell_of_every_byte(tmp_path: Path, ends: list[str
     for name in ("bytes_read", "bytes_written", "messages_read", "messages_written"):
         assert getattr(whole, name) == getattr(parts, name), name
     assert reports[0].reasons == reports[1].reasons
+
+
+class Watched(LocalFiles):
+    """Notes how much of each staged log is read, and puts wrong bytes into what is written."""
+
+    def __init__(self, bad_write: int = -1) -> None:
+        self.read_bytes_of: dict[str, int] = {}
+        self._bad_write = bad_write
+
+    def open_read(self, path: Path) -> ReadHandle:
+        handle = super().open_read(path)
+        if path.name.endswith(".deleted"):
+            self.read_bytes_of.setdefault(path.name, 0)
+            return Counting(handle, path.name, self.read_bytes_of)
+        return handle
+
+    def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
+        if ".log." in path.name and self._bad_write >= 0:
+            return Damaging(path, self._bad_write)
+        return super().open_write(path, append=append)
+
+
+class Counting:
+    """A read handle that counts."""
+
+    def __init__(self, handle: ReadHandle, name: str, counts: dict[str, int]) -> None:
+        self._handle = handle
+        self._name = name
+        self._counts = counts
+        self.size_bytes = handle.size_bytes
+        self.close = handle.close
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        count = self._handle.pread_into(buffer, position)
+        self._counts[self._name] += count
+        return count
+
+
+class Damaging(LocalWriteHandle):
+    """Changes the last byte of one write."""
+
+    def __init__(self, path: Path, bad_write: int) -> None:
+        super().__init__(path, append=False)
+        self._left = bad_write
+
+    def write(self, data: Buffer) -> None:
+        content = bytearray(memoryview(data))
+        self._left -= 1
+        if self._left == -1:
+            content[-1] ^= 1
+        super().write(content)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_threads_stage_is_read_again_once_all_of_it(
+    order: str, ends: list[str], tmp_path: Path
+) -> None:
+    files = Watched()
+    directory = plain_log(tmp_path / "data")
+    assert clean(directory, OneThread(ORDERS[order], files), COMPACT).error is None
+    assert ["shared"] == ends
+    [(name, count)] = [each for each in files.read_bytes_of.items() if ".log." in each[0]]
+    assert (directory / name.split(".log.")[0]).with_suffix(".log").stat().st_size == count
+
+
+@pytest.mark.parametrize("bad_write", range(SEGMENTS - 1))
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_wrong_byte_in_what_threads_stage_is_never_committed(
+    order: str, bad_write: int, tmp_path: Path
+) -> None:
+    directory = plain_log(tmp_path / "data")
+    before = tree(directory)
+    report = clean(directory, OneThread(ORDERS[order], Watched(bad_write)), COMPACT)
+    assert report.error is not None
+    assert "CorruptError" == report.error.error_class
+    assert before == tree(directory)
 
 
 def test_group_is_begun_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

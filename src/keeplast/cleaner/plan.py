@@ -16,7 +16,7 @@ from keeplast.cleaner.eligibility import segments_between
 from keeplast.cleaner.grouping import group_segments
 from keeplast.errors import invariant
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.model.offsets import delete_horizon
+from keeplast.model.offsets import NO_HORIZON, delete_horizon
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
@@ -38,6 +38,7 @@ class RoundPlan:
     without a directory around it tells where it ends. ``expires_nothing`` keeps every tombstone and
     marker whatever its horizon, and sets none, as a pass must that does not see all of the log:
     what they delete may lie where it cannot look, and is read there until it goes.
+    ``keeps_keyless`` keeps records without a key, as in a log that a broker does not compact.
     ``chunk_end``, the base of a segment, is up to where the first pass reads when that is less than
     the bound; then the round ends there, as it does where a bounded map fills. The horizons that
     the round sets count from ``stamped_ms``, None from ``now_ms``.
@@ -62,6 +63,7 @@ class RoundPlan:
     key_slots: int | None = None
     keeps_group_ends: bool = False
     expires_nothing: bool = False
+    keeps_keyless: bool = False
     chunk_end: int | None = None
     stamped_ms: int | None = None
     indexed: AbortedBySegment = ()
@@ -81,7 +83,7 @@ class RoundPlan:
     def horizon_ms(self) -> int:
         """Return the delete horizon that is stamped in this round; negative means never."""
         if self.expires_nothing:
-            return -1
+            return NO_HORIZON
         since_ms = self.now_ms if self.stamped_ms is None else self.stamped_ms
         return delete_horizon(since_ms, self.topic.delete_retention_ms)
 

@@ -3,7 +3,7 @@
 A record goes only for one of five reasons, tested in this order:
 
 1. its transaction was aborted, or it is a marker whose horizon has passed;
-2. it has no key and lies at or below the key map's last offset;
+2. it has no key and lies at or below the key map's last offset, unless such records are kept;
 3. a record with its key and a greater rank is in the key map: with the strategy ``offset``, one
    with a greater offset;
 4. it is a tombstone whose delete horizon has passed (magic 2);
@@ -87,19 +87,20 @@ def may_expire(expiry, expires_below, offset, flags, standing):
 @inline
 def record_verdict(
     discards, is_control, offset, map_latest, flags, standing, magic, horizon, now, keeps_old,
-    expiry, expires_below,
+    keeps_keyless, expiry, expires_below,
 ):  # fmt: skip
     """Return KEEP or the reason for which one record goes.
 
     ``standing`` is the record's in the key map; ``keeps_old`` says whether the segment is too young
-    for its old-format tombstones to go. For the rest see :func:`may_expire`.
+    for its old-format tombstones to go, ``keeps_keyless`` whether records without a key stay, as
+    they do in a log that no broker compacts. For the rest see :func:`may_expire`.
     """
     if discards:
         return EXPIRED_MARKER if is_control else ABORTED_DATA
     if is_control or offset > map_latest:
         return KEEP
     if flags & HAS_KEY == 0:
-        return KEYLESS
+        return KEEP if keeps_keyless else KEYLESS
     if standing == LOSES:
         return SUPERSEDED
     if flags & HAS_VALUE != 0 or not may_expire(expiry, expires_below, offset, flags, standing):

@@ -13,6 +13,7 @@ from keeplast.columns import rules
 from keeplast.columns.kernel import inline, kernel
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
 from keeplast.columns.winners import UNKNOWN
+from keeplast.model.offsets import NO_HORIZON
 
 MESSAGES_READ = 0
 MESSAGES_WRITTEN = 1
@@ -165,17 +166,18 @@ def count_messages(table, first, last):
 
 
 @kernel(
-    "UniTuple(int64, 2)(int64[:, ::1], int64, int64, int64, int64, int64, boolean, int64, int64,"
-    " int64[::1], int32[::1], uint8[::1], uint8[::1], uint8[::1], int64[::1])"
+    "UniTuple(int64, 2)(int64[:, ::1], int64, int64, int64, int64, int64, boolean, boolean, int64,"
+    " int64, int64[::1], int32[::1], uint8[::1], uint8[::1], uint8[::1], int64[::1])"
 )
 def judge_rows(
-    table, first, last, map_latest, now, now_plus, keeps_old, expiry, expires_below,
+    table, first, last, map_latest, now, now_plus, keeps_old, keeps_keyless, expiry, expires_below,
     offsets, positions, flags, standings, keep, counters,
 ):  # fmt: skip
     """Set ``keep`` of every row and ACTION of every batch in ``[first, last)``.
 
     ``standings`` is only read for rows with a key at or below ``map_latest``. ``now_plus`` is
-    now + delete.retention.ms; ``expiry`` and ``expires_below`` are :func:`rules.may_expire`'s.
+    now + delete.retention.ms, or NO_HORIZON; ``expiry`` and ``expires_below`` are
+    :func:`rules.may_expire`'s.
     OUT_BASE_TIMESTAMP receives the horizon the output batch carries, or -1. Returns (batches that
     do not stay as they are, compressed batches to rebuild).
     """
@@ -201,7 +203,7 @@ def judge_rows(
         for r in range(table[i, t.FIRST_ROW], rows_end):
             reason = rules.record_verdict(
                 discards, is_control, offsets[r], map_latest, flags[r], standings[r], magic,
-                horizon, now, keeps_old, expiry, expires_below,
+                horizon, now, keeps_old, keeps_keyless, expiry, expires_below,
             )  # fmt: skip
             is_tombstone = flags[r] & HAS_VALUE == 0
             keep[r] = reason == rules.KEEP
@@ -227,6 +229,7 @@ def judge_rows(
             needs_stamp = stamped >= 0 or (
                 # A negative horizon means "never", and rebuilds the batch all the same.
                 magic == 2
+                and now_plus != NO_HORIZON
                 and table[i, t.ATTRIBUTES] & t.DELETE_HORIZON == 0
                 and (tombstones > 0 or is_empty_transaction)
             )

@@ -157,6 +157,11 @@ class ThrottledFiles:
         self._throttle = throttle
         self._waiting = waiting
 
+    @property
+    def inner(self) -> FileSystem:
+        """Return what stands behind."""
+        return self._inner
+
     def _take(self, count: int) -> None:
         self._throttle.take(count, self._waiting)
 

@@ -28,6 +28,10 @@ def increment_sequence(sequence: int, increment: int) -> int:
     return sequence + increment
 
 
+NO_HORIZON = -(1 << 63)
+"""In place of a delete horizon to set: none is, and no batch is written anew for one."""
+
+
 def delete_horizon(now_ms: int, delete_retention_ms: int) -> int:
     """Return ``now_ms + delete_retention_ms`` in 64-bit arithmetic; negative means no horizon.
 

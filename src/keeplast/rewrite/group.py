@@ -177,7 +177,7 @@ class SourceReader:
         keep = w.marks
         changed, packed = verdicts.judge_rows(
             table, first, last, map_latest, c.plan.expiry_now_ms, c.plan.horizon_ms,
-            keeps_old, c.ranking.expiry, c.tombstones_expire_below,
+            keeps_old, c.plan.keeps_keyless, c.ranking.expiry, c.tombstones_expire_below,
             w.offsets, w.positions, w.flags, w.standings, keep, c.counters,
         )  # fmt: skip
         while (beyond := self._find_beyond(table, first, last)) is not None:

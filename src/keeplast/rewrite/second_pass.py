@@ -15,6 +15,7 @@ from keeplast.cleaner.transactions import TransactionState
 from keeplast.errors import UnavailableError
 from keeplast.log.files import FileSystem
 from keeplast.rewrite.check import GroupCheck
+from keeplast.rewrite.completion import complete_outputs
 from keeplast.rewrite.group import rewrite_group
 from keeplast.rewrite.output import IndexFullError, PassContext
 from keeplast.rewrite.skipping import ContentsBuilder, write_filter
@@ -59,12 +60,15 @@ class SecondPass:
         return outputs, contents
 
     def check(self, rewritten: Outputs, begun: GroupCheck | None = None) -> None:
-        """Read again what was staged of the next group, which is done then, and write its filters.
+        """Complete and read again what was staged of the next group, which is done then.
 
+        Filters are written beside it.
         ``begun`` has read a part of its one output. InvariantError or CorruptError when it is not
         what was reported.
         """
         c, (outputs, contents) = self.context, rewritten
+        if c.task.writes:
+            complete_outputs(c.files, outputs)
         for output in outputs:
             check = GroupCheck(c.task, output.base_offset) if begun is None else begun
             crc = check.finish(output, c.files, c.workspace)

@@ -167,8 +167,11 @@ class SharedGroup:
         """
         if self._checking.acquire(blocking=False):
             try:
-                if self._readable is not None:
-                    path, end = self._readable
+                if self._readable is None:
+                    return
+                path, end = self._readable
+                # A store has nothing of what is written before it is whole.
+                if self._context.task.files.is_on_disk(path):
                     self._check.read(path, end, tools.files, tools.workspace)
             finally:
                 self._checking.release()

@@ -104,6 +104,11 @@ def test_record_with_a_value(offset: int, flags: int, standing: int, expected: i
         assert expected == found
 
 
+def test_record_without_a_key_stays_where_such_records_are_kept() -> None:
+    found = _record(offset=10, flags=HAS_VALUE, standing=UNKNOWN, magic=2, keeps_keyless=True)
+    assert KEEP == found
+
+
 @pytest.mark.parametrize(
     ("offset", "standing", "horizon", "expected"),
     [
@@ -190,10 +195,11 @@ def _record(
     is_control: bool = False,
     expiry: int = ANY_EXPIRES,
     expires_below: int = 0,
+    keeps_keyless: bool = False,
 ) -> int:
     return ON_RECORD(
         discards, is_control, offset, MAP_LATEST, flags, standing, magic, horizon, NOW, keeps_old,
-        expiry, expires_below,
+        keeps_keyless, expiry, expires_below,
     )  # fmt: skip
 
 

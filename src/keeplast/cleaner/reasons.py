@@ -11,6 +11,7 @@ Pure. The rules are those of :mod:`~keeplast.cleaner.eligibility` and
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 MIN_LAG = "min.compaction.lag.ms"
 MAX_LAG = "max.compaction.lag.ms"
@@ -29,6 +30,23 @@ class CopiedLimit:
     """What was copied to the store ends at ``offset``, exclusive."""
 
     offset: int
+
+
+class SourcesEnd(Enum):
+    """What ends the segments of a live cluster's remote tier that may be compacted."""
+
+    HOLE = "hole"
+    SHADOWED = "shadowed"
+    OTHER_LINEAGE = "other lineage"
+    MARGIN = "margin"
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesLimit:
+    """What may be compacted in a live cluster's remote tier ends at ``offset``, exclusive."""
+
+    offset: int
+    why: SourcesEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +93,7 @@ class LagLimit:
 Limit = (
     ActiveLimit
     | CopiedLimit
+    | SourcesLimit
     | WatermarkLimit
     | TransactionLimit
     | KeptLimit

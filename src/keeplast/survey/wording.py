@@ -65,6 +65,14 @@ _ROLLS = {
     RollStage.AT_TARGET: "the active segment is rolled at --to, the source stays",
 }
 
+_SOURCES_END = {
+    r.SourcesEnd.HOLE: "nothing in the remote tier serves offset {offset}",
+    r.SourcesEnd.SHADOWED: "of the segment at {offset} a part is served by another one",
+    r.SourcesEnd.OTHER_LINEAGE: "the segment at {offset} is of leader epochs that the log's end "
+    "does not know",
+    r.SourcesEnd.MARGIN: "from {offset} on the newest segments stay as brokers copied them",
+}
+
 
 def limit_words(limit: Limit) -> str:
     """Say what keeps offsets from being cleaned."""
@@ -73,6 +81,8 @@ def limit_words(limit: Limit) -> str:
             return f"the active segment starts at {offset}"
         case r.CopiedLimit(offset):
             return f"what was copied ends at {offset}"
+        case r.SourcesLimit(offset, why):
+            return _SOURCES_END[why].format(offset=offset)
         case r.WatermarkLimit(offset):
             return f"the high watermark is {offset}, what follows may not be on every replica"
         case r.TransactionLimit(offset):

@@ -1,0 +1,472 @@
+"""A partition of a remote tier as the files of a round: read by ranges, written as streams.
+
+To the engine it is one partition directory that holds the sources and an empty active segment
+behind them, so that a round is planned and rewritten by the same code as on a local disk. A log is
+read and written through the plugin's layout; the small files that the engine stages stay in memory
+until their output is whole, and then lie beside it in the remote tier, in the form that brokers
+read them.
+
+The rule: **an output is complete, described and read by its own description, before the engine
+checks it**; what the check has read is what brokers will read. Nobody serves it yet.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from keeplast.attach.outputs import (
+    BEGUN,
+    LogFacts,
+    OutputMark,
+    describe_output,
+    output_id,
+    staged_id,
+    work_name,
+)
+from keeplast.cluster.layouts.layout import (
+    AuxiliaryFile,
+    LogWriter,
+    RemoteLayout,
+    SegmentReader,
+    WrittenLog,
+)
+from keeplast.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    InvariantError,
+    RefusedError,
+    UnavailableError,
+)
+from keeplast.format import txn_index
+from keeplast.format.filename import (
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    TIME_INDEX,
+    SegmentFile,
+    parse_segment_file,
+    segment_file,
+)
+from keeplast.format.remote_log_metadata import (
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    TopicIdPartition,
+    encode,
+)
+from keeplast.log.files import Buffer, FileStat, ReadHandle, WriteHandle
+from keeplast.rewrite.task import StagedGroup
+from keeplast.tier.objects.handles import COPY_BYTES, FREE_BYTES, write_at_once
+
+ROOT = Path("/attached")
+_AUXILIARY = {
+    INDEX: AuxiliaryFile.OFFSET_INDEX,
+    TIME_INDEX: AuxiliaryFile.TIME_INDEX,
+    SNAPSHOT: AuxiliaryFile.SNAPSHOT,
+}
+READERS_KEPT = 8
+"""A reader may keep a chunk or two; a group is read source by source."""
+
+
+def attached_path(partition: TopicIdPartition) -> Path:
+    """Return the directory that a partition's segments look like to a round."""
+    return ROOT / f"{partition.topic}-{partition.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedRecipe:
+    """How a worker opens :class:`AttachedFiles`."""
+
+    layout: RemoteLayout
+    sources: tuple[RemoteLogSegment, ...]
+    mark: OutputMark
+
+    def open(self) -> AttachedFiles:
+        """Return the files of the round."""
+        return AttachedFiles(self.layout, self.sources, self.mark)
+
+    def is_on_disk(self, path: Path) -> bool:
+        """Return False: workers go to the remote tier themselves."""
+        return False
+
+
+class AttachedFiles:
+    """The :class:`~keeplast.log.files.FileSystem` of one partition's round.
+
+    It completes outputs, as :class:`~keeplast.rewrite.completion.CompletesOutputs` asks.
+    """
+
+    def __init__(
+        self, layout: RemoteLayout, sources: tuple[RemoteLogSegment, ...], mark: OutputMark
+    ) -> None:
+        """Show ``sources``: one at least, ascending and without a hole."""
+        self._layout = layout
+        self._sources = {each.start_offset: each for each in sources}
+        self._newest = sources[-1]
+        self._mark = mark
+        self.partition = self._newest.id.partition
+        self.path = attached_path(self.partition)
+        self.end = self._newest.end_offset + 1
+        self._active = segment_file(self.end, LOG)
+        self._names = {segment_file(self.end, SNAPSHOT): self._newest}
+        for each in sources:
+            for kind in (LOG, INDEX, TIME_INDEX):
+                self._names[segment_file(each.start_offset, kind)] = each
+        self._lock = threading.Lock()
+        self._readers: dict[RemoteLogSegmentId, SegmentReader] = {}
+        self._written: dict[str, tuple[WrittenLog, LogFacts]] = {}
+        self._small: dict[str, bytes] = {}
+        self._complete: dict[str, RemoteLogSegment] = {}
+
+    # Outputs.
+
+    def complete(self, outputs: Sequence[StagedGroup]) -> None:
+        """Complete what was staged of one group, and leave word of it for whoever publishes.
+
+        RefusedError for outputs whose offsets do not fit one segment.
+        """
+        if len(outputs) > 1:
+            raise RefusedError(
+                "the offsets of a segment do not fit the segment that it becomes; a log with "
+                f"messages of an old format is not compacted here. partition={self.partition} "
+                f"base_offset={outputs[0].base_offset}"
+            )
+        for output in outputs:
+            if output.files:
+                self._complete_output(output)
+
+    def _complete_output(self, output: StagedGroup) -> None:
+        names = {each.kind: each.name for each in output.files}
+        sources = [self._sources[base] for base in output.sources]
+        written, facts = self._written[names[LOG]]
+        name = staged_id(self.partition, output)
+        segment = describe_output(name, sources, facts, self._mark)
+        auxiliary = {
+            AuxiliaryFile.OFFSET_INDEX: self._small[names[INDEX]],
+            AuxiliaryFile.TIME_INDEX: self._small[names[TIME_INDEX]],
+            **self._carried(sources),
+        }
+        custom = self._layout.complete(segment, written, auxiliary, self._newest)
+        segment = replace(segment, custom_metadata=custom)
+        self._check(segment, auxiliary)
+        self._complete[names[LOG]] = segment
+        for kind in (INDEX, TIME_INDEX):
+            del self._small[names[kind]]
+        if not self._layout.replace_own(work_name(name), encode(segment), BEGUN):
+            raise ConflictError(
+                f"what a round began was removed meanwhile. object={work_name(name)}"
+            )
+
+    def _check(self, segment: RemoteLogSegment, auxiliary: Mapping[AuxiliaryFile, bytes]) -> None:
+        """Read what lies beside a log; the log itself is read by the check of the engine."""
+        reader = self._layout.open(segment)
+        for kind in AuxiliaryFile:
+            if reader.read_auxiliary(kind) != auxiliary.get(kind):
+                raise CorruptError(
+                    "the remote tier has not kept what was written", path=str(segment.id),
+                    expected=f"{kind} as it was written", found="something else",
+                )  # fmt: skip
+
+    def _carried(self, sources: Sequence[RemoteLogSegment]) -> dict[AuxiliaryFile, bytes]:
+        """Return what belongs to the end of the sources, and all of their aborted transactions.
+
+        Markers stay, and an entry stays as long as its marker does (I-11).
+        """
+        last = self._reader(sources[-1])
+        found: dict[AuxiliaryFile, bytes] = {}
+        for kind in (AuxiliaryFile.SNAPSHOT, AuxiliaryFile.LEADER_EPOCHS):
+            data = last.read_auxiliary(kind)
+            if data is None:
+                raise CorruptError(
+                    "a segment of the remote tier lacks a file", path=str(sources[-1].id),
+                    expected=kind.value, found="none",
+                )  # fmt: skip
+            found[kind] = data
+        entries = [
+            entry
+            for source in sources
+            if not source.is_txn_index_empty
+            for entry in txn_index.decode(
+                self._reader(source).read_auxiliary(AuxiliaryFile.TXN_INDEX) or b""
+            )
+        ]
+        if entries:
+            found[AuxiliaryFile.TXN_INDEX] = txn_index.encode(entries)
+        return found
+
+    # Where bytes are.
+
+    def _reader(self, segment: RemoteLogSegment) -> SegmentReader:
+        with self._lock:
+            reader = self._readers.get(segment.id)
+        if reader is None:
+            reader = self._layout.open(segment)
+            with self._lock:
+                while len(self._readers) >= READERS_KEPT:
+                    del self._readers[next(iter(self._readers))]
+                self._readers[segment.id] = reader
+        return reader
+
+    def _segment(self, path: Path) -> RemoteLogSegment | None:
+        """Return the source that a name is a file of, or the complete output."""
+        if path.parent != self.path:
+            return None
+        found = self._names.get(path.name)
+        if found is not None:
+            return found
+        parsed = parse_segment_file(path.name)
+        if parsed is None or parsed.attempt is None:
+            return None
+        return self._complete.get(SegmentFile(parsed.base_offset, LOG, parsed.stage,
+                                              parsed.attempt).name)  # fmt: skip
+
+    def _read_small(self, path: Path) -> bytes:
+        segment, parsed = self._segment(path), parse_segment_file(path.name)
+        if segment is None or parsed is None or parsed.kind not in _AUXILIARY:
+            if path.name in self._small:
+                return self._small[path.name]
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return self._reader(segment).read_auxiliary(_AUXILIARY[parsed.kind]) or b""
+
+    def _staged(self, path: Path) -> SegmentFile:
+        parsed = parse_segment_file(path.name)
+        if path.parent != self.path or parsed is None or parsed.attempt is None:
+            raise InvariantError(f"a round writes staged files. path={path}")
+        return parsed
+
+    # The port.
+
+    def open_read(self, path: Path) -> ReadHandle:
+        """Open a segment's file; an empty one for the active segment."""
+        if path == self.path / self._active:
+            return _Bytes(b"")
+        segment, parsed = self._segment(path), parse_segment_file(path.name)
+        if segment is not None and parsed is not None and parsed.kind == LOG:
+            return _LogReadHandle(self._reader(segment), segment)
+        return _Bytes(self._read_small(path))
+
+    def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
+        """Start a staged file; it counts once it is durable."""
+        if append:
+            raise InvariantError(f"segments are not appended to. path={path}")
+        parsed = self._staged(path)
+        if parsed.kind != LOG:
+            return _SmallWriteHandle(self._small, path.name)
+        name = output_id(self.partition, parsed.attempt or "", parsed.base_offset)
+        # First: what lies under an id that nobody announced is ours if there is word of it.
+        if not self._layout.put_new(work_name(name), BEGUN):
+            raise ConflictError(f"an attempt has done this before. object={work_name(name)}")
+        writer = self._layout.create_log(name, parsed.base_offset, self._newest)
+
+        def given_up() -> None:
+            self._layout.delete_own(work_name(name))
+
+        return _LogWriteHandle(writer, self._written, path.name, given_up)
+
+    def listdir(self, path: Path) -> list[str]:
+        """Return the files of the partition, or nothing."""
+        if path == self.path:
+            return sorted([*self._names, *self._written, *self._small, self._active])
+        return []
+
+    def is_directory(self, path: Path) -> bool:
+        """Say whether it is the partition or what it lies in."""
+        return path in (self.path, ROOT)
+
+    def exists(self, path: Path) -> bool:
+        """Say whether there is such a file."""
+        is_known = path.parent == self.path and (
+            path.name in (self._active, *self._written, *self._small) or path.name in self._names
+        )
+        return is_known or self.is_directory(path)
+
+    def stat(self, path: Path) -> FileStat:
+        """Return size and time; of a log as its announcement has them."""
+        if path == self.path / self._active:
+            return FileStat(0, 0)
+        segment, parsed = self._segment(path), parse_segment_file(path.name)
+        if segment is not None and parsed is not None and parsed.kind == LOG:
+            return FileStat(segment.size_bytes, segment.event_timestamp_ms * 1_000_000)
+        return FileStat(len(self._read_small(path)), 0)
+
+    def read_bytes(self, path: Path, limit: int) -> bytes:
+        """Return a small file whole."""
+        data = self._read_small(path)
+        if len(data) > limit:
+            raise InvalidError(
+                f"file is larger than the limit. path={path} size_bytes={len(data)} limit={limit}"
+            )
+        return data
+
+    def unlink(self, path: Path) -> None:
+        """Forget a staged file; with its log go all objects of the output."""
+        parsed = self._staged(path)
+        self._small.pop(path.name, None)
+        if parsed.kind != LOG:
+            return
+        name = output_id(self.partition, parsed.attempt or "", parsed.base_offset)
+        remove_output(self._layout, name, parsed.base_offset, self._newest)
+        self._written.pop(path.name, None)
+        self._complete.pop(path.name, None)
+        with self._lock:
+            self._readers.pop(name, None)
+
+    def write_durable(self, path: Path, data: Buffer) -> None:
+        """Write a staged file at once."""
+        write_at_once(self.open_write(path), data)
+
+    def append_durable(self, path: Path, data: Buffer) -> None:
+        """InvariantError: segments are not appended to."""
+        raise InvariantError(f"segments are not appended to. path={path}")
+
+    def rename(self, source: Path, target: Path) -> None:
+        """InvariantError: segments keep their id."""
+        raise InvariantError(f"segments are not renamed. source={source} target={target}")
+
+    def fsync(self, path: Path) -> None:
+        """Do nothing: what was closed is durable."""
+
+    def fsync_directory(self, path: Path) -> None:
+        """Do nothing: what was closed is durable."""
+
+    def set_mtime(self, path: Path, mtime_ns: int) -> None:
+        """Do nothing: announcements keep the times."""
+
+    def copy_owner_and_mode(self, source: Path, target: Path) -> None:
+        """Do nothing: segments have neither."""
+
+    def make_directory(self, path: Path) -> None:
+        """Do nothing: a layout makes what it needs."""
+
+    def free_bytes(self, path: Path) -> int:
+        """Return a size that no round needs: a bucket does not fill up."""
+        return FREE_BYTES
+
+
+def remove_output(
+    layout: RemoteLayout, name: RemoteLogSegmentId, start_offset: int, like: RemoteLogSegment
+) -> None:
+    """Remove an output that nobody has announced: its objects, then the word of it."""
+    layout.delete(replace(like, id=name, start_offset=start_offset, custom_metadata=None, tags=()))
+    layout.delete_own(work_name(name))
+
+
+class _Bytes:
+    """A small file that is in memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._data)
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        part = self._data[position : position + len(buffer)]
+        buffer[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        """Do nothing: nothing is held open."""
+
+
+class _LogReadHandle:
+    """A log of the remote tier, read by position."""
+
+    def __init__(self, reader: SegmentReader, segment: RemoteLogSegment) -> None:
+        self._reader = reader
+        self._segment = segment
+
+    @property
+    def size_bytes(self) -> int:
+        return self._segment.size_bytes
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        end = min(position + len(buffer), self.size_bytes)
+        if end <= position:
+            return 0
+        data = self._reader.read_log(position, end)
+        if len(data) != end - position:
+            raise CorruptError(
+                "a remote log is shorter than it was announced", path=str(self._segment.id),
+                position=position, expected=end - position, found=len(data),
+            )  # fmt: skip
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Do nothing: nothing is held open."""
+
+
+class _SmallWriteHandle:
+    """A small file that is kept in memory when it is durable."""
+
+    def __init__(self, kept: dict[str, bytes], name: str) -> None:
+        self._kept = kept
+        self._name = name
+        self._data = bytearray()
+
+    def write(self, data: Buffer) -> None:
+        self._data += data
+
+    def copy_from(self, source: ReadHandle, position: int, length: int) -> None:
+        _copy(self, source, position, length)
+
+    def fsync(self) -> None:
+        self._kept[self._name] = bytes(self._data)
+
+    def close(self) -> None:
+        """Do nothing: without :meth:`fsync` there is no file."""
+
+
+class _LogWriteHandle:
+    """A log while it is written; one that is closed before :meth:`fsync` is given up."""
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        written: dict[str, tuple[WrittenLog, LogFacts]],
+        name: str,
+        given_up: Callable[[], None],
+    ) -> None:
+        self._writer = writer
+        self._given_up = given_up
+        self._written = written
+        self._name = name
+        self._facts = LogFacts()
+        self._is_open = True
+
+    def write(self, data: Buffer) -> None:
+        self._writer.write(data)
+        self._facts.add(data)
+
+    def copy_from(self, source: ReadHandle, position: int, length: int) -> None:
+        _copy(self, source, position, length)
+
+    def fsync(self) -> None:
+        if self._is_open:
+            self._facts.finish()
+            self._is_open = False
+            self._written[self._name] = self._writer.close(), self._facts
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._writer.abort()
+            self._given_up()
+
+
+def _copy(target: WriteHandle, source: ReadHandle, position: int, length: int) -> None:
+    """Append ``length`` bytes of ``source``; UnavailableError when it has fewer."""
+    buffer = memoryview(bytearray(min(length, COPY_BYTES)))
+    while length > 0:
+        part = buffer[: min(length, COPY_BYTES)]
+        count = source.pread_into(part, position)
+        if count != len(part):
+            raise UnavailableError(f"what is copied ended early. position={position}")
+        target.write(part)
+        position += count
+        length -= count

@@ -1,0 +1,340 @@
+"""A partition of a live cluster's remote tier as the place of a round.
+
+To a task the remote log is a directory (:class:`~keeplast.attach.attached_files.AttachedFiles`), so
+eligibility, winners and transactions are those of a local round. What differs:
+
+* a survey takes from announcements what it would read of the segments;
+* **tombstones and markers stay**, with no horizon: that a broker's readers survive their removal is
+  not proven, and what a leader uploads again may hold what they delete (attach.md 7);
+* the last batch of every output stays, so that its end is told by its bytes too (attach.md C7);
+* a wave becomes live by swaps, each announced, decided and published by whoever holds the
+  partition: :mod:`keeplast.attach.swap`. What nobody decided is removed, or known as ours.
+
+Answers to attach.md section 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Protocol
+
+from keeplast.attach.attached_files import AttachedFiles, AttachedRecipe, remove_output
+from keeplast.attach.outputs import BEGUN, OutputMark, staged_id, work_name
+from keeplast.attach.sources import Sources
+from keeplast.attach.swap import Swap, merged_epochs
+from keeplast.cleaner.reasons import (
+    ActiveLimit,
+    BoundNote,
+    DueReason,
+    NothingBelow,
+)
+from keeplast.clock import Clock
+from keeplast.cluster.layouts.layout import RemoteLayout
+from keeplast.columns import rules, verdicts
+from keeplast.errors import (
+    CompactionError,
+    ConflictError,
+    InvariantError,
+    RefusedError,
+    invariant,
+)
+from keeplast.format import offset_index, time_index
+from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState, decode
+from keeplast.model.segment import SegmentSummary
+from keeplast.rewrite.task import StagedGroup, TaskResult
+from keeplast.run.receipt import Receipt, receipt_line
+from keeplast.run.round_reports import base_report
+from keeplast.run.round_state import PartitionRun, Round, Site
+from keeplast.survey.log_bounds import Checkpoints
+from keeplast.survey.report import RoundReport
+from keeplast.survey.request import CleanRequest
+from keeplast.survey.survey import Survey, survey_partition
+
+ATTEMPT_BYTES = 16
+SWAP_SEGMENTS_MAX = 400
+"""Sources and outputs of one swap: its batch stays below what the metadata topic takes at once."""
+
+
+class Keyless(StrEnum):
+    """What becomes of records without a key, which no compacted topic has."""
+
+    FAIL = "fail"
+    DROP = "drop"
+    RETAIN = "retain"
+
+
+class SwapPublisher(Protocol):
+    """Who holds the partition, and makes swaps live. Errors are those of a partition's round."""
+
+    @property
+    def mark(self) -> int:
+        """Return the broker that announcements are made by."""
+        ...
+
+    def register(self, ids: Sequence[tuple[bytes, int]]) -> None:
+        """Write down fresh segment ids, each with its start offset, before they are announced."""
+        ...
+
+    def announce_all(self, segments: Sequence[RemoteLogSegment]) -> object:
+        """Say that registered segments are being copied; at most once an id."""
+        ...
+
+    def decide_and_publish(self, swap: Swap) -> object:
+        """Decide a swap and make it live.
+
+        CommitUnknownError when that may be so, and nobody can say; any other error says that it
+        is not, and never will be.
+        """
+        ...
+
+    def discard_ids(self, segment_ids: Sequence[bytes]) -> None:
+        """Take back what was registered and not decided: announcement, objects, all."""
+        ...
+
+    def advance(self, cleaned_to: int) -> None:
+        """Write down how far the partition is clean, where no swap says it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedState:
+    """What was found of a partition: ``cleaned_to`` by the decision log, the rest by the cluster.
+
+    ``log_start`` is the first offset that readers see. ``sources`` has one segment at least.
+    """
+
+    sources: Sources
+    log_start: int
+    cleaned_to: int
+
+    @property
+    def first_dirty(self) -> int:
+        """Return from where on the sources are dirty."""
+        start = max(self.sources.segments[0].start_offset, self.log_start)
+        return min(max(self.cleaned_to, start), self.sources.end)
+
+
+class AttachedPlace:
+    """One partition, by who holds it; ``request`` names it alone."""
+
+    def __init__(
+        self,
+        layout: RemoteLayout,
+        state: AttachedState,
+        publisher: SwapPublisher,
+        request: CleanRequest,
+        clock: Clock,
+        *,
+        keyless: Keyless = Keyless.FAIL,
+        receipt: Receipt | None = None,
+    ) -> None:
+        """Take the components, and what was just read of the partition."""
+        self.request = request
+        self.state = state
+        self._layout = layout
+        self._publisher = publisher
+        self._clock = clock
+        self._keyless = keyless
+        self._receipt = receipt
+        self._sources = {each.start_offset: each for each in state.sources.segments}
+        mark = OutputMark(publisher.mark, clock.now_ms())
+        self._recipe = AttachedRecipe(layout, state.sources.segments, mark)
+        self._files = self._recipe.open()
+        self._registered: set[bytes] = set()
+        self._decided: set[bytes] = set()
+        self._cleaned_to = state.cleaned_to
+
+    @property
+    def files(self) -> AttachedFiles:
+        """Return the files of the round."""
+        return self._files
+
+    # Survey.
+
+    def survey(self, run: PartitionRun) -> Survey:
+        """Survey what may be compacted of the log."""
+        request = replace(
+            self.request, first_dirty_offset=self.state.first_dirty,
+            log_start_offset=self.state.log_start, high_watermark=self._files.end,
+        )  # fmt: skip
+        found = survey_partition(
+            run.request, request, Checkpoints({}, {}, {}), self._files, self._clock.now_ms(),
+            known=self._known(run),
+        )  # fmt: skip
+        return self._naming_limit(found)
+
+    def _known(self, run: PartitionRun) -> dict[int, SegmentSummary]:
+        """Return what announcements tell; indexes are as large as their segment allows."""
+        interval = run.request.topic.index_interval_bytes + 1
+        return {
+            base: SegmentSummary(
+                base_offset=base,
+                size_bytes=each.size_bytes,
+                mtime_ms=each.event_timestamp_ms,
+                largest_timestamp_ms=each.max_timestamp_ms,
+                offset_index_bytes=each.size_bytes // interval * offset_index.ENTRY_BYTES,
+                time_index_bytes=(each.size_bytes // interval + 1) * time_index.ENTRY_BYTES,
+            )
+            for base, each in self._sources.items()
+        }
+
+    def _naming_limit(self, found: Survey) -> Survey:
+        """Return a survey that names what ends the sources, not the segment that stands for it."""
+        stand_in, limit = ActiveLimit(self._files.end), self.state.sources.limit
+        notes = tuple(
+            replace(note, limit=limit)
+            if isinstance(note, BoundNote) and note.limit == stand_in
+            else note
+            for note in found.notes
+        )
+        decision = found.decision
+        is_clean = self.state.first_dirty >= self._files.end
+        if not isinstance(decision, DueReason) and is_clean:
+            decision = NothingBelow(limit)
+        return replace(found, notes=notes, decision=decision)
+
+    # Plan.
+
+    def announce(self, run: PartitionRun, survey: Survey) -> Survey:
+        """Keep the ends of outputs, every tombstone and every marker."""
+        if survey.plan is None:
+            return survey
+        plan = replace(
+            survey.plan, keeps_group_ends=True, expires_nothing=True,
+            keeps_keyless=self._keyless is Keyless.RETAIN,
+        )  # fmt: skip
+        return replace(survey, plan=plan)
+
+    def skip(self, run: PartitionRun, survey: Survey) -> RoundReport | None:
+        """Say why there is no round."""
+        return replace(base_report(survey), skipped=True)
+
+    def site(self, run: PartitionRun) -> Site:
+        """Return the directory that the segments look like."""
+        return Site(
+            path=self._files.path,
+            target=self._files.path,
+            attempt=secrets.token_hex(ATTEMPT_BYTES),
+            files=self._recipe,
+            writes=True,
+            takes_crcs=True,
+            shares_disk=False,
+        )
+
+    # Commit.
+
+    def publish(self, round_: Round, result: TaskResult) -> None:
+        """Make a wave live, swap after swap, the oldest offsets first."""
+        self._check_keyless(result)
+        if self._receipt is not None:
+            self._receipt(receipt_line(round_, clean_to=self.state.cleaned_to))
+        swaps = list(_in_swaps(result.staged))
+        is_last = result.carry is None and result.staged and any(result.staged[-1].files)
+        for number, staged in enumerate(swaps):
+            ends_round = bool(is_last) and number + 1 == len(swaps)
+            cleaned_to = result.end_offset if ends_round else self.state.cleaned_to
+            self._swap(staged, max(cleaned_to, self.state.cleaned_to))
+            round_.committed.extend(staged)
+
+    def _check_keyless(self, result: TaskResult) -> None:
+        """RefusedError when records without a key would go, and nobody has said that they may."""
+        count = int(result.counters[verdicts.REASON_RECORDS + rules.KEYLESS])
+        if count and self._keyless is Keyless.FAIL:
+            raise RefusedError(
+                f"{count} records have no key, and belong to none: say what becomes of them with "
+                "--keyless drop or --keyless retain. Nothing was changed. "
+                f"partition={self._files.partition.topic}-{self._files.partition.partition}"
+            )
+
+    def _swap(self, staged: Sequence[StagedGroup], cleaned_to: int) -> None:
+        sources = [self._sources[base] for each in staged for base in each.sources]
+        outputs = [self._output(each) for each in staged]
+        swap = Swap(self._files.partition, tuple(sources), tuple(outputs), cleaned_to)
+        ids = [(each.id.segment_id, each.start_offset) for each in outputs]
+        self._publisher.register(ids)
+        self._registered.update(segment_id for segment_id, _ in ids)
+        self._publisher.announce_all(outputs)
+        self._publisher.decide_and_publish(swap)
+        self._cleaned_to = cleaned_to
+        for output in outputs:
+            self._decided.add(output.id.segment_id)
+            with contextlib.suppress(CompactionError, OSError):
+                self._layout.delete_own(work_name(output.id))
+
+    def _output(self, staged: StagedGroup) -> RemoteLogSegment:
+        """Return the announcement of an output as its task has described it, checked."""
+        name = staged_id(self._files.partition, staged)
+        data = self._layout.read_own(work_name(name))
+        if data is None or data == BEGUN:
+            raise ConflictError(
+                f"what was staged has been removed; do the round again. object={work_name(name)}"
+            )
+        found = decode(data)
+        sources = [self._sources[base] for base in staged.sources]
+        expected = (
+            name, sources[0].start_offset, sources[-1].end_offset, merged_epochs(sources),
+            staged.size_bytes, self._publisher.mark,
+            RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+        )  # fmt: skip
+        if not isinstance(found, RemoteLogSegment) or expected != (
+            found.id, found.start_offset, found.end_offset, found.epochs, found.size_bytes,
+            found.broker_id, found.state,
+        ):  # fmt: skip
+            raise InvariantError(
+                f"an output is not what was staged. expected={expected} found={found}"
+            )
+        size = self._layout.open(found).log_bytes
+        invariant(size == found.size_bytes, f"an output has another size. found={size} {found}")
+        return found
+
+    def abandon(self, round_: Round) -> None:
+        """Remove what was staged and not decided; what cannot be removed now is known as ours."""
+        for result in round_.results:
+            for staged in result.staged:
+                if staged.files:
+                    # Whoever repairs tries again: an announcement, or word of it, is there.
+                    with contextlib.suppress(CompactionError, OSError):
+                        self._abandon(staged)
+
+    def _abandon(self, staged: StagedGroup) -> None:
+        name = staged_id(self._files.partition, staged)
+        if name.segment_id in self._decided:
+            return
+        if name.segment_id in self._registered:
+            self._publisher.discard_ids([name.segment_id])
+        like = self.state.sources.segments[-1]
+        remove_output(self._layout, name, staged.base_offset, like)
+
+    def checkpoint(self, rounds: Sequence[Round]) -> list[Exception | None]:
+        """Write down how far the partition is clean, where its last swap has not."""
+        return [self._advance(round_) for round_ in rounds]
+
+    def _advance(self, round_: Round) -> Exception | None:
+        end = round_.results[-1].end_offset
+        if end <= self._cleaned_to:
+            return None
+        try:
+            self._publisher.advance(end)
+        except (CompactionError, OSError) as error:
+            return error
+        return None
+
+
+def _in_swaps(staged: Sequence[StagedGroup]) -> Iterator[list[StagedGroup]]:
+    """Yield runs of neighbouring outputs; what was left alone, or fills a swap, ends one."""
+    run: list[StagedGroup] = []
+    size = 0
+    for each in staged:
+        more = len(each.sources) + 1
+        if run and (not each.files or size + more > SWAP_SEGMENTS_MAX):
+            yield run
+            run, size = [], 0
+        if each.files:
+            run.append(each)
+            size += more
+    if run:
+        yield run

@@ -1,0 +1,141 @@
+"""What a round writes in a remote tier: the ids and the descriptions of segments that are to be.
+
+The rule: **an id is used once**. It follows from the attempt that wrote the segment, whose name is
+random, so whoever publishes knows it wherever the attempt ran; brokers keep what they know by id,
+some of it for ever. What became of an attempt is told by an own object of the layout, in the form
+of the announcement that brokers will read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from keeplast.attach.swap import merged_epochs
+from keeplast.columns import batch_table as t
+from keeplast.columns.kernel import OK
+from keeplast.columns.scan import scan_batches
+from keeplast.errors import CorruptError, invariant
+from keeplast.format.checksum import Buffer
+from keeplast.format.filename import LOG, parse_segment_file
+from keeplast.format.identifier import ID_BYTES, encode_id
+from keeplast.format.remote_log_metadata import (
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    RemoteLogSegmentState,
+    TopicIdPartition,
+)
+from keeplast.log.windows import TABLE_ROWS, WINDOW_BYTES_DEFAULT
+from keeplast.rewrite.task import StagedGroup
+
+BEGUN = b"begun"
+"""What an own object holds while its output is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputMark:
+    """Whose announcements a round's are, and of which time: no broker's, and seen to be ours."""
+
+    broker_id: int
+    announced_ms: int
+
+
+def output_id(partition: TopicIdPartition, attempt: str, base_offset: int) -> RemoteLogSegmentId:
+    """Return the name of what ``attempt`` writes at ``base_offset``."""
+    digest = hashlib.sha256(f"{attempt}/{base_offset}".encode()).digest()
+    return RemoteLogSegmentId(partition, digest[:ID_BYTES])
+
+
+def staged_id(partition: TopicIdPartition, staged: StagedGroup) -> RemoteLogSegmentId:
+    """Return the name of a staged output, which has files."""
+    logs = [parse_segment_file(each.name) for each in staged.files if each.kind == LOG]
+    parsed = logs[0] if logs else None
+    invariant(parsed is not None and parsed.attempt is not None, f"no staged log. group={staged}")
+    return output_id(partition, parsed.attempt or "" if parsed else "", staged.base_offset)
+
+
+def work_name(name: RemoteLogSegmentId) -> str:
+    """Return the name of the own object that tells of an output that nobody has announced yet."""
+    return f"work/{encode_id(name.segment_id)}"
+
+
+def describe_output(
+    name: RemoteLogSegmentId,
+    sources: Sequence[RemoteLogSegment],
+    facts: LogFacts,
+    mark: OutputMark,
+) -> RemoteLogSegment:
+    """Return the announcement of what takes the place of ``sources``, whose range it covers."""
+    return RemoteLogSegment(
+        id=name,
+        start_offset=sources[0].start_offset,
+        end_offset=sources[-1].end_offset,
+        broker_id=mark.broker_id,
+        max_timestamp_ms=facts.max_timestamp_ms,
+        event_timestamp_ms=mark.announced_ms,
+        epochs=merged_epochs(sources),
+        size_bytes=facts.size_bytes,
+        custom_metadata=None,
+        state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+    )
+
+
+class LogFacts:
+    """What an announcement says of a log's content, found out while the log is written.
+
+    ``max_timestamp_ms`` is that of batches with records alone, -1 without any: a batch that is kept
+    empty keeps its own, and a broker that looks for a time would look there in vain (I-4).
+    """
+
+    def __init__(self) -> None:
+        self.max_timestamp_ms = -1
+        self.size_bytes = 0
+        self._data = np.empty(WINDOW_BYTES_DEFAULT, np.uint8)
+        self._length = 0
+        self._table = t.new_batch_table(TABLE_ROWS)
+
+    def add(self, data: Buffer) -> None:
+        """Take what was appended; batches may be cut anywhere."""
+        view = memoryview(data).cast("B")
+        self.size_bytes += len(view)
+        while view:
+            part = view[: len(self._data) - self._length]
+            self._data[self._length : self._length + len(part)] = part
+            self._length += len(part)
+            view = view[len(part) :]
+            if self._length == len(self._data):
+                self._scan()
+                if self._length == len(self._data):
+                    self._data = np.concatenate((self._data, np.empty_like(self._data)))
+
+    def finish(self) -> None:
+        """Take the end; CorruptError when a batch is cut off there."""
+        self._scan()
+        if self._length:
+            raise CorruptError(
+                "what was staged ends inside a batch", position=self.size_bytes - self._length,
+                expected=0, found=self._length,
+            )  # fmt: skip
+        self._data, self._table = np.empty(0, np.uint8), self._table[:0]
+
+    def _scan(self) -> None:
+        while self._length:
+            batches, consumed, _, _, code = scan_batches(self._data, self._length, self._table)
+            if code != OK:
+                raise CorruptError(
+                    "what was staged is no batch",
+                    position=self.size_bytes - self._length + consumed,
+                    expected="a batch", found=f"code {code}",
+                )  # fmt: skip
+            if not consumed:
+                return
+            rows = self._table[:batches]
+            times = rows[rows[:, t.COUNT] > 0, t.MAX_TIMESTAMP]
+            if len(times):
+                self.max_timestamp_ms = max(self.max_timestamp_ms, int(times.max()))
+            rest = self._length - consumed
+            self._data[:rest] = self._data[consumed : self._length].copy()
+            self._length = rest

@@ -1,0 +1,204 @@
+"""A partition of a live cluster's remote tier without a cluster: a log's segments, copied.
+
+What a leader would have uploaded of a directory lies in Kafka's own file layout, and was announced
+to a fold of the metadata topic; ``Publisher`` here decides and publishes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+from keeplast.attach.swap import Swap
+from keeplast.cluster.layouts.layout import AuxiliaryFile
+from keeplast.cluster.layouts.local_storage import SEGMENTS, LocalStorage
+from keeplast.cluster.metadata_cache import PartitionCache
+from keeplast.errors import UnavailableError
+from keeplast.format import leader_epoch, producer_snapshot, time_index, txn_index
+from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, segment_file
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.format.message_set import Batch, read_batches
+from keeplast.format.remote_log_metadata import (
+    EpochStart,
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    RemoteLogSegmentState,
+    RemoteLogSegmentUpdate,
+    TopicIdPartition,
+)
+from tests.support.reader import Readable
+
+PARTITION = TopicIdPartition("t", bytes(range(16)), 0)
+MARK = -1001
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+
+
+@dataclass
+class AttachedTier:
+    """The remote tier below ``root``, and what brokers know of it."""
+
+    root: Path
+    lineage: tuple[LeaderEpoch, ...] = (LeaderEpoch(0, 0),)
+    cache: PartitionCache = field(default_factory=PartitionCache)
+    copied: int = 0
+
+    def __post_init__(self) -> None:
+        """Make the plugin's folder."""
+        (self.root / SEGMENTS).mkdir(parents=True)
+        self.layout = LocalStorage(self.root)
+
+    def copy(self, directory: Path) -> None:
+        """Upload the closed segments of ``directory`` as its leader would."""
+        bases = sorted(int(path.name[:20]) for path in directory.glob(f"*{LOG}"))
+        for base, following in pairwise(bases):
+            self._copy(directory, base, following - 1)
+
+    def _copy(self, directory: Path, base: int, last: int) -> None:
+        self.copied += 1
+        data = (directory / segment_file(base, LOG)).read_bytes()
+        times = time_index.decode((directory / segment_file(base, TIME_INDEX)).read_bytes())
+        stamp = directory / segment_file(base, LOG)
+        snapshot = directory / segment_file(last + 1, SNAPSHOT)
+        segment = RemoteLogSegment(
+            id=RemoteLogSegmentId(PARTITION, self.copied.to_bytes(16, "big")),
+            start_offset=base, end_offset=last, broker_id=1,
+            max_timestamp_ms=int(times[-1, 0]) if len(times) else -1,
+            event_timestamp_ms=stamp.stat().st_mtime_ns // 1_000_000,
+            epochs=self._epochs(base, last), size_bytes=len(data), custom_metadata=None,
+            state=STARTED,
+        )  # fmt: skip
+        files = {
+            AuxiliaryFile.OFFSET_INDEX: (directory / segment_file(base, INDEX)).read_bytes(),
+            AuxiliaryFile.TIME_INDEX: (directory / segment_file(base, TIME_INDEX)).read_bytes(),
+            AuxiliaryFile.SNAPSHOT: snapshot.read_bytes()
+            if snapshot.exists()
+            else producer_snapshot.encode([]),
+            AuxiliaryFile.LEADER_EPOCHS: leader_epoch.encode(
+                each for each in self.lineage if each.start_offset <= last
+            ),
+        }
+        aborted = directory / segment_file(base, TXN_INDEX)
+        if aborted.exists():
+            files[AuxiliaryFile.TXN_INDEX] = aborted.read_bytes()
+        writer = self.layout.create_log(segment.id, base, segment)
+        writer.write(data)
+        self.layout.complete(segment, writer.close(), files, segment)
+        self.tell(segment)
+        self.tell(_update(segment, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+
+    def _epochs(self, base: int, last: int) -> tuple[EpochStart, ...]:
+        before = [each for each in self.lineage if each.start_offset <= base]
+        later = [each for each in self.lineage if base < each.start_offset <= last]
+        return tuple(
+            EpochStart(each.epoch, max(each.start_offset, base)) for each in (*before[-1:], *later)
+        )
+
+    def tell(self, event: RemoteLogSegment | RemoteLogSegmentUpdate) -> None:
+        """Let brokers read a record of the metadata topic; it must be one that they take."""
+        assert self.cache.apply(event) is None
+
+    def served(self) -> list[RemoteLogSegment]:
+        """Return what brokers read from, by start offset."""
+        found = {each.segment.id: each.segment for each in self.cache.served()}
+        return sorted(found.values(), key=lambda each: each.start_offset)
+
+    def log_of(self, segment: RemoteLogSegment) -> bytes:
+        """Return a segment's log, whole."""
+        return bytes(self.layout.open(segment).read_log(0, segment.size_bytes))
+
+    def read(self) -> Readable:
+        """Return what brokers read from the remote tier."""
+        batches: list[Batch] = []
+        aborted: list[txn_index.AbortedTransaction] = []
+        for each in self.served():
+            batches += read_batches(self.log_of(each))
+            entries = self.layout.open(each).read_auxiliary(AuxiliaryFile.TXN_INDEX)
+            aborted += txn_index.decode(entries or b"")
+        return Readable(tuple(batches), tuple(aborted))
+
+    def ids(self) -> set[bytes]:
+        """Return the ids under which anything lies in the partition's place."""
+        return {each.segment_id for each in self.layout.list(PARTITION)}
+
+    def own(self) -> list[str]:
+        """Return the names of keeplast's own objects that are files."""
+        own = self.root / ".keeplast"
+        return sorted(str(path.relative_to(own)) for path in own.rglob("*") if path.is_file())
+
+
+@dataclass
+class AtOnce:
+    """Publishes what it is given; ``fails_at`` names the step before which it fails."""
+
+    tier: AttachedTier
+    cleaned_to: int = 0
+    swaps: list[Swap] = field(default_factory=list)
+    announced: list[RemoteLogSegment] = field(default_factory=list)
+    discarded: list[bytes] = field(default_factory=list)
+    registered: dict[bytes, int] = field(default_factory=dict)
+    fails_at: str | None = None
+    swaps_before_failure: int = 0
+
+    @property
+    def mark(self) -> int:
+        """Return the mark of the first epoch."""
+        return MARK
+
+    def _step(self, name: str) -> None:
+        if self.fails_at == name and len(self.swaps) >= self.swaps_before_failure:
+            raise UnavailableError(f"the cluster has gone. step={name}")
+
+    def register(self, ids: Sequence[tuple[bytes, int]]) -> None:
+        """Remember ids."""
+        self._step("register")
+        self.registered |= dict(ids)
+
+    def announce_all(self, segments: Sequence[RemoteLogSegment]) -> None:
+        """Tell brokers."""
+        self._step("announce")
+        for each in segments:
+            assert each.id.segment_id in self.registered
+            announced = replace(each, custom_metadata=None)
+            self.tier.tell(announced)
+            self.announced.append(announced)
+
+    def decide_and_publish(self, swap: Swap) -> None:
+        """Tell brokers of the swap as one batch would."""
+        self._step("decide")
+        for output in sorted(swap.outputs, key=lambda each: -each.start_offset):
+            self.tier.tell(_update(output, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+        for source in swap.sources:
+            self.tier.tell(_update(source, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+        self.swaps.append(swap)
+        self.cleaned_to = swap.cleaned_to
+
+    def discard_ids(self, segment_ids: Sequence[bytes]) -> None:
+        """Take back what was announced."""
+        for segment_id in segment_ids:
+            for each in self.announced:
+                if each.id.segment_id == segment_id:
+                    self.tier.tell(_update(each, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+                    self.tier.layout.delete(each)
+                    self.tier.tell(_update(each, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED))
+        self.discarded += segment_ids
+
+    def advance(self, cleaned_to: int) -> None:
+        """Remember it."""
+        self.cleaned_to = cleaned_to
+
+    def collect(self) -> None:
+        """Delete what was replaced."""
+        for swap in self.swaps:
+            for source in swap.sources:
+                self.tier.layout.delete(source)
+                self.tier.tell(_update(source, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED))
+        self.swaps.clear()
+
+
+def _update(segment: RemoteLogSegment, state: RemoteLogSegmentState) -> RemoteLogSegmentUpdate:
+    return RemoteLogSegmentUpdate(
+        id=segment.id, broker_id=segment.broker_id, event_timestamp_ms=segment.event_timestamp_ms,
+        custom_metadata=segment.custom_metadata, state=state,
+    )  # fmt: skip

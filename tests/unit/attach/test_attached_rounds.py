@@ -1,0 +1,363 @@
+"""A round on a remote tier leaves what the key law leaves, in segments that brokers can serve."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keeplast.attach.attached_files import attached_path
+from keeplast.attach.attached_place import AttachedPlace, AttachedState, Keyless
+from keeplast.attach.round import do_round
+from keeplast.attach.sources import Sources, choose_sources
+from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
+from keeplast.cluster.layouts.layout import AuxiliaryFile
+from keeplast.errors import CorruptError, RefusedError, UnavailableError
+from keeplast.format import offset_index, producer_snapshot, time_index, txn_index
+from keeplast.format.compression import Codec
+from keeplast.format.identifier import encode_id
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.format.message_set import read_batches
+from keeplast.format.record import Record
+from keeplast.format.remote_log_metadata import RemoteLogSegment
+from keeplast.log.append import NewRecord
+from keeplast.model.partition import TopicPartition
+from keeplast.model.shape import Shape
+from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.local_runner import LocalRunner
+from keeplast.survey.report import RoundReport
+from keeplast.survey.request import CleanRequest, PartitionRequest
+from tests.support.attached_tier import PARTITION, AtOnce, AttachedTier
+from tests.support.log_builder import START_MS, LogBuilder
+from tests.support.manual_clock import ManualClock
+
+TOPIC = TopicConfig(
+    cleanup_policy=frozenset({"compact"}), segment_bytes=4000, index_interval_bytes=256
+)
+MERGING = replace(TOPIC, segment_bytes=12_000)
+LINEAGE = (LeaderEpoch(0, 0), LeaderEpoch(2, 130), LeaderEpoch(5, 300))
+
+
+def write_history(root: Path, *, seed: int = 1, count: int = 400, keyless: bool = False) -> Path:
+    """Write batches of every codec by plain and transactional producers, with offsets left out."""
+    dice = random.Random(seed)
+    log = LogBuilder(root / "t-0", TOPIC)
+    sending = log.producer(7), log.producer(8)
+    is_open = [False, False]
+    for number in range(count):
+        log.leader_epoch = max(e.epoch for e in LINEAGE if e.start_offset <= log.log_end)
+        log.now_ms += 1000
+        records = [
+            NewRecord(
+                None if keyless and dice.random() < 0.1 else b"k%d" % dice.randrange(30),
+                None if dice.random() < 0.15 else b"v%d" % number + b"x" * dice.randrange(40),
+                log.now_ms,
+            )
+            for n in range(dice.randrange(1, 6))
+        ]  # fmt: skip
+        who = dice.randrange(4)
+        if who > 1:
+            log.append(*records, codec=dice.choice(list(Codec)))
+        else:
+            sending[who].send_records(*records, codec=dice.choice(list(Codec)))
+            is_open[who] = True
+        for each in (0, 1):
+            if is_open[each] and dice.random() < 0.4:
+                (sending[each].commit if dice.random() < 0.6 else sending[each].abort)()
+                is_open[each] = False
+        if dice.random() < 0.05:
+            log.log_end += 3
+    for each in (0, 1):
+        if is_open[each]:
+            sending[each].commit()
+    log.roll()
+    log.close()
+    return log.directory
+
+
+class World:
+    """A tier that a history was copied to, and who compacts it."""
+
+    def __init__(self, root: Path, **history: int | bool) -> None:
+        """Copy a history."""
+        self.tier = AttachedTier(root / "tier", LINEAGE)
+        self.directory = write_history(root / "logs", **history)  # type: ignore[arg-type]
+        self.tier.copy(self.directory)
+        self.publisher = AtOnce(self.tier)
+        self.clock = ManualClock(START_MS + 10_000_000)
+
+    def sources(self, margin: int = 8000) -> Sources:
+        """Return what may be compacted."""
+        return choose_sources(self.tier.cache, log_start=0, margin_bytes=margin, lineage=LINEAGE)
+
+    def clean(
+        self,
+        topic: TopicConfig = MERGING,
+        *,
+        keyless: Keyless = Keyless.FAIL,
+        margin: int = 8000,
+        cores: int = 1,
+        shape: Shape | None = None,
+        force: bool = True,
+        receipt: list[bytes] | None = None,
+    ) -> RoundReport:
+        """Do one round."""
+        state = AttachedState(self.sources(margin), 0, self.publisher.cleaned_to)
+        name = TopicPartition(PARTITION.topic, PARTITION.partition)
+        request = CleanRequest(
+            (PartitionRequest(name, attached_path(PARTITION), topic),), force=force,
+            memory_bytes=MEMORY_BYTES_MIN, shape=shape,
+        )  # fmt: skip
+        place = AttachedPlace(
+            self.tier.layout, state, self.publisher, request, self.clock, keyless=keyless,
+            receipt=None if receipt is None else receipt.append,
+        )  # fmt: skip
+        with LocalRunner(cores, clock=self.clock) as runner:
+            return do_round(place, lambda _: nullcontext(runner), self.clock, lambda _: None)
+
+
+def by_key_law(records: Sequence[Record], end: int, *, keeps_keyless: bool = False) -> list[Record]:
+    """Return what stays: below ``end`` the last record of each key alone, tombstones too."""
+    last = {each.key: each.offset for each in records if each.offset < end}
+    return [
+        each
+        for each in records
+        if each.offset >= end
+        or (last[each.key] == each.offset if each.key is not None else keeps_keyless)
+    ]
+
+
+def check_servable(world: World, before: Sequence[RemoteLogSegment], end: int) -> None:
+    """Check of every segment that is served what a broker relies on."""
+    tier = world.tier
+    assert [] == tier.cache.holes(0)
+    served = tier.served()
+    assert before[-1].end_offset == served[-1].end_offset
+    firsts: dict[int, int] = {}
+    for each in before:
+        for epoch in each.epochs:
+            firsts.setdefault(epoch.epoch, epoch.start_offset)
+    for each in served:
+        reader = tier.layout.open(each)
+        assert each.size_bytes == reader.log_bytes
+        batches = list(read_batches(tier.log_of(each)))
+        assert each.start_offset <= batches[0].base_offset
+        times = [b.max_timestamp for b in batches if list(b.records())]
+        assert max(times, default=-1) == each.max_timestamp_ms
+        offsets = offset_index.decode(reader.read_auxiliary(AuxiliaryFile.OFFSET_INDEX) or b"")
+        positions = {0}
+        for batch in batches:
+            positions.add(max(positions) + batch.size_bytes)
+        assert set(offsets[:, 1].tolist()) <= positions
+        stamps = time_index.decode(reader.read_auxiliary(AuxiliaryFile.TIME_INDEX) or b"")
+        assert sorted(stamps[:, 0].tolist()) == stamps[:, 0].tolist()
+        aborted = txn_index.decode(reader.read_auxiliary(AuxiliaryFile.TXN_INDEX) or b"")
+        assert all(each.start_offset <= entry.last_offset <= each.end_offset for entry in aborted)
+        (last,) = [b for b in before if b.end_offset == each.end_offset]
+        if each.broker_id < 0:
+            source = world.tier.layout.open(last)
+            for kind in (AuxiliaryFile.SNAPSHOT, AuxiliaryFile.LEADER_EPOCHS):
+                assert reader.read_auxiliary(kind) == source.read_auxiliary(kind)
+            assert all(e.start_offset >= firsts[e.epoch] for e in each.epochs)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("cores", [1, 2])
+def test_what_readers_get_is_what_the_key_law_leaves(tmp_path: Path, seed: int, cores: int) -> None:
+    world = World(tmp_path, seed=seed)
+    before, segments = world.tier.read().records(), world.tier.served()
+    end = world.sources().end
+    report = world.clean(cores=cores)
+    done = report.end_offset or 0
+    assert 0 < done <= end
+    assert by_key_law(before, done) == world.tier.read().records()
+    assert len(world.tier.served()) < len(segments)
+    check_servable(world, segments, done)
+    assert done == world.publisher.cleaned_to
+    world.publisher.collect()
+    assert by_key_law(before, done) == world.tier.read().records()
+    assert {each.id.segment_id for each in world.tier.served()} == world.tier.ids()
+    assert [] == world.tier.own()
+
+
+@pytest.mark.parametrize("shape", [Shape.BROADCAST, Shape.BUCKET])
+def test_every_shape_leaves_the_same(tmp_path: Path, shape: Shape) -> None:
+    whole, cut = World(tmp_path / "whole"), World(tmp_path / "cut")
+    whole.clean()
+    cut.clean(shape=shape, cores=2)
+    logs = [[world.tier.log_of(each) for each in world.tier.served()] for world in (whole, cut)]
+    assert logs[0] == logs[1]
+
+
+def test_a_second_round_takes_in_what_is_new_and_what_was_compacted(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    before, segments = world.tier.read().records(), world.tier.served()
+    world.clean(margin=30_000)
+    first = world.publisher.cleaned_to
+    world.publisher.collect()
+    report = world.clean(margin=4000)
+    done = report.end_offset or 0
+    assert 0 < first < done
+    assert report.first_dirty == first
+    assert by_key_law(before, done) == world.tier.read().records()
+    check_servable(world, segments, done)
+
+
+def test_what_is_clean_is_left_alone(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.clean(replace(TOPIC, segment_bytes=1 << 20))
+    served = world.tier.served()
+    report = world.clean(replace(TOPIC, segment_bytes=1 << 20), force=False)
+    assert report.skipped
+    assert served == world.tier.served()
+    assert (report.reason or "").startswith("nothing to clean: ")
+
+
+def test_tombstones_and_markers_stay_without_a_horizon(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    old = world.tier.read()
+    markers = [b.base_offset for b in old.batches if b.is_control]
+    world.clean()
+    world.clock.advance(365 * 86_400_000)
+    world.clean(margin=2000)
+    new = world.tier.read()
+    assert markers == [b.base_offset for b in new.batches if b.is_control]
+    assert old.final_values() == new.final_values()
+    tombstones = {r.key for r in old.records() if r.value is None} - set(old.final_values())
+    kept = {r.key for r in new.records() if r.value is None}
+    assert tombstones <= kept
+    assert all(b.delete_horizon_ms is None for b in new.batches)
+
+
+def test_records_without_a_key_are_refused_dropped_or_kept_as_asked(tmp_path: Path) -> None:
+    for keyless in (Keyless.DROP, Keyless.RETAIN):
+        world = World(tmp_path / keyless, keyless=True)
+        before, ids = world.tier.read().records(), world.tier.ids()
+        with pytest.raises(RefusedError, match="--keyless drop"):
+            world.clean()
+        assert [] == world.publisher.announced
+        assert ids == world.tier.ids()
+        assert [] == world.tier.own()
+        done = world.clean(keyless=keyless).end_offset or 0
+        expected = by_key_law(before, done, keeps_keyless=keyless is Keyless.RETAIN)
+        assert expected == world.tier.read().records()
+
+
+def test_a_late_record_loses_by_timestamp(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    before = world.tier.read().records()
+    done = world.clean(replace(TOPIC, strategy=Strategy.TIMESTAMP)).end_offset or 0
+    best: dict[bytes, tuple[int, int]] = {}
+    for each in before:
+        if each.offset < done and each.key is not None:
+            rank = each.timestamp, each.offset
+            best[each.key] = max(rank, best.get(each.key, rank))
+    expected = [
+        each
+        for each in before
+        if each.offset >= done or best[each.key or b""] == (each.timestamp, each.offset)
+    ]
+    assert expected == world.tier.read().records()
+
+
+@pytest.mark.parametrize("step", ["register", "announce", "decide"])
+@pytest.mark.parametrize("swaps", [0, 1])
+def test_a_round_that_fails_leaves_what_was_decided_and_nothing_else(
+    tmp_path: Path, step: str, swaps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keeplast.attach.attached_place.SWAP_SEGMENTS_MAX", 4)
+    world = World(tmp_path)
+    before, segments = world.tier.read().records(), world.tier.served()
+    world.publisher.fails_at, world.publisher.swaps_before_failure = step, swaps
+    with pytest.raises(UnavailableError, match=step):
+        world.clean()
+    assert swaps == len(world.publisher.swaps)
+    assert 0 == world.publisher.cleaned_to
+    check_servable(world, segments, 0)
+    world.publisher.collect()
+    assert {each.id.segment_id for each in world.tier.cache.segments} == world.tier.ids()
+    assert [] == world.tier.own()
+    world.publisher.fails_at = None
+    done = world.clean().end_offset or 0
+    assert by_key_law(before, done) == world.tier.read().records()
+
+
+def test_no_log_that_a_task_could_not_finish_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    ids = world.tier.ids()
+
+    def fails(*_: object) -> None:
+        raise UnavailableError("the store has gone")
+
+    monkeypatch.setattr(type(world.tier.layout), "complete", fails)
+    with pytest.raises(UnavailableError):
+        world.clean()
+    assert ids == world.tier.ids()
+    assert [] == world.tier.own()
+
+
+def test_an_output_that_the_store_changed_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    kept = type(world.tier.layout).complete
+
+    def changes(layout: object, segment: RemoteLogSegment, *rest: object) -> None:
+        kept(layout, segment, *rest)  # type: ignore[arg-type]
+        name = f"{segment.start_offset:020d}-{encode_id(segment.id.segment_id)}.log"
+        (path,) = world.tier.root.glob(f"kafka-tiered-storage/*/{name}")
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+
+    monkeypatch.setattr(type(world.tier.layout), "complete", changes)
+    with pytest.raises(CorruptError):
+        world.clean()
+    assert [] == world.publisher.announced
+
+
+def test_each_wave_has_its_line_of_the_receipt(tmp_path: Path) -> None:
+    lines: list[bytes] = []
+    World(tmp_path).clean(receipt=lines)
+    assert 1 == len(lines)
+
+
+def test_sources_end_before_the_margin_a_hole_and_another_lineage(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    segments = world.tier.served()
+    found = world.sources(margin=8000)
+    left = [each for each in segments if each.start_offset >= found.end]
+    assert sum(each.size_bytes for each in left) >= 8000 > sum(e.size_bytes for e in left[1:])
+    assert SourcesLimit(found.end, SourcesEnd.MARGIN) == found.limit
+    assert () == world.sources(margin=1 << 30).segments
+    assert len(segments) - 1 == len(world.sources(margin=0).segments)
+    other = (LeaderEpoch(0, 0), LeaderEpoch(2, 131), LeaderEpoch(5, 300))
+    strange = choose_sources(world.tier.cache, log_start=0, margin_bytes=0, lineage=other)
+    assert strange.end <= 130
+    hole = choose_sources(world.tier.cache, log_start=10**6, margin_bytes=0, lineage=LINEAGE)
+    assert SourcesLimit(10**6, SourcesEnd.HOLE) == hole.limit
+
+
+def test_a_log_of_one_margin_says_so(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.publisher.cleaned_to = world.sources().end
+    report = world.clean(force=False)
+    words = f"nothing to clean: from {world.sources().end} on the newest segments stay"
+    assert (report.reason or "").startswith(words)
+
+
+def test_a_snapshot_travels_as_it_is(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.clean()
+    made = [each for each in world.tier.served() if each.broker_id < 0]
+    for each in made:
+        data = world.tier.layout.open(each).read_auxiliary(AuxiliaryFile.SNAPSHOT)
+        assert producer_snapshot.decode(data or b"")

@@ -101,6 +101,50 @@ class ZstdReader:
         return content if stream.eof and not stream.unused_data else None
 
 
+def compress_sized(data: Buffer) -> bytes:
+    """Return one zstd frame at the default level that says how much it holds, without checksum."""
+    frame: bytes = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True).compress(
+        data
+    )
+    return frame
+
+
+def sized_content(data: Buffer) -> int:
+    """Return how much a zstd frame says it holds; CorruptError when it does not say."""
+    try:
+        size: int = zstandard.get_frame_parameters(data).content_size
+    except zstandard.ZstdError as error:
+        raise undecodable("zstd", 0, str(error)) from None
+    if size in (zstandard.CONTENTSIZE_UNKNOWN, zstandard.CONTENTSIZE_ERROR):
+        raise CorruptError(
+            "a zstd frame does not say how much it holds", position=0, expected="its content size",
+            found="none",
+        )  # fmt: skip
+    return size
+
+
+def decompress_sized(data: Buffer, size: int) -> bytes:
+    """Return what the one zstd frame in ``data`` holds: ``size`` bytes, as it must say itself.
+
+    CorruptError for anything else, before memory is taken for it.
+    """
+    found = sized_content(data)
+    if found != size:
+        raise CorruptError(
+            "a zstd frame holds another number of bytes", position=0, expected=size, found=found
+        )
+    try:
+        content: bytes = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise undecodable("zstd", 0, str(error)) from None
+    if len(content) != size:
+        raise CorruptError(
+            "a zstd frame holds another number of bytes", position=0, expected=size,
+            found=len(content),
+        )  # fmt: skip
+    return content
+
+
 def compress(codec: Codec, data: Buffer, *, magic: int = 2) -> bytes:
     """Return ``data`` as the payload of a batch, at the codec's default level.
 

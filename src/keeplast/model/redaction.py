@@ -79,7 +79,12 @@ def secrets_of(url: str) -> tuple[str, ...]:
 
 def option_secrets(options: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Return the values of an object store's options that may be secrets."""
-    return tuple(value for key, value in options if key.lower() not in _HARMLESS_OPTIONS)
+    return tuple(value for key, value in options if may_be_secret(key))
+
+
+def may_be_secret(option: str) -> bool:
+    """Say whether an object store's option of this name may have a secret as its value."""
+    return option.lower() not in _HARMLESS_OPTIONS
 
 
 def has_userinfo(url: str) -> bool:

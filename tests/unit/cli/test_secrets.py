@@ -9,10 +9,11 @@ import pytest
 import typer
 
 from keeplast.cli.frame.guard import run_guarded
-from keeplast.cli.frame.places import OPTION_BYTES_MAX, object_option
+from keeplast.cli.frame.places import object_option
 from keeplast.cli.tier.options import StoreAddress
 from keeplast.errors import InvalidError, UnavailableError
 from keeplast.log.object_paths import place_path
+from keeplast.tier.objects.option_values import OPTION_BYTES_MAX
 from keeplast.tier.objects.stores import lasting_url, open_tree, reason_of
 
 SECRET = "s3cret"

@@ -7,7 +7,7 @@ is refused by name before anything is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -104,12 +104,20 @@ class RemoteLayout(Protocol):
         """
         ...
 
+    def pattern(self, sources: Sequence[RemoteLogSegment]) -> RemoteLogSegment:
+        """Return which of ``sources``, oldest first, outputs are written like.
+
+        The newest of the strongest: an encrypted one where any is, with the largest chunks. It
+        reads descriptions; ask once for a round, where it is decided.
+        """
+        ...
+
     def create_log(
         self, segment_id: RemoteLogSegmentId, start_offset: int, like: RemoteLogSegment
     ) -> LogWriter:
         """Start the log of a new segment in the variant of ``like``, never a weaker one.
 
-        ConflictError when there is one under this id.
+        ``like`` is what :meth:`pattern` returned. ConflictError when there is one under this id.
         """
         ...
 
@@ -122,8 +130,9 @@ class RemoteLayout(Protocol):
     ) -> bytes | None:
         """Write what stands beside the log, its description last.
 
-        ``auxiliary`` has all of ALWAYS_THERE. Returns the custom metadata of the finished segment,
-        None where the plugin keeps none. Done once more after a crash, it does no harm.
+        ``auxiliary`` has all of ALWAYS_THERE; ``like`` is the newest source. Returns the custom
+        metadata of the finished segment, None where the plugin keeps none; its fields are those of
+        ``like``. Done once more after a crash, it does no harm.
         """
         ...
 
@@ -139,8 +148,19 @@ class RemoteLayout(Protocol):
         """Yield what lies in a partition's place, by segment id, known or not."""
         ...
 
+    def check_conditions(self) -> None:
+        """RefusedError when the store does not heed the conditions of the four methods below.
+
+        It writes an object of keeplast's own to find out, and removes it.
+        """
+        ...
+
     def put_new(self, name: str, data: bytes) -> bool:
-        """Write a small object of keeplast's own, where no plugin looks; False if it is there."""
+        """Write a small object of keeplast's own, where no plugin looks; False if it is there.
+
+        ``name`` is a relative path of letters, digits, ``.``, ``_`` and ``-``; data is not empty.
+        After a lost answer False may speak of one's own: compare what is there.
+        """
         ...
 
     def read_own(self, name: str) -> bytes | None:

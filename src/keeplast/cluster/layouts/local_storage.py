@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +71,10 @@ class LocalStorage:
                 position=0, expected=segment.size_bytes, found=reader.log_bytes,
             )  # fmt: skip
         return reader
+
+    def pattern(self, sources: Sequence[RemoteLogSegment]) -> RemoteLogSegment:
+        """Return the newest: there is one variant."""
+        return sources[-1]
 
     def create_log(
         self, segment_id: RemoteLogSegmentId, start_offset: int, like: RemoteLogSegment
@@ -143,6 +147,10 @@ class LocalStorage:
                     other = found.get(name)
                     found[name] = each if other is None else _both(each, other)
         yield from (found[name] for name in sorted(found))
+
+    def check_conditions(self) -> None:
+        """RefusedError when the file system has no hard links, or no locks."""
+        self._own.check_conditions()
 
     def put_new(self, name: str, data: bytes) -> bool:
         """Write a small object of keeplast's own; False when there is one."""

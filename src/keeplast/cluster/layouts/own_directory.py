@@ -18,7 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast.cluster.layouts.layout import OWN_BYTES_MAX
-from keeplast.errors import CorruptError, InvalidError, UnavailableError, error_text, invariant
+from keeplast.errors import (
+    CorruptError,
+    InvalidError,
+    RefusedError,
+    UnavailableError,
+    error_text,
+    invariant,
+)
 
 OWN = ".keeplast"
 """The folder of keeplast's own objects, and of logs that are being written."""
@@ -32,6 +39,28 @@ class OwnDirectory:
     dot."""
 
     path: Path
+
+    def check_conditions(self) -> None:
+        """RefusedError when the file system has no hard links, or its locks exclude nobody."""
+        with unavailable(self.path), self._written(b"probe") as new:
+            other = new.with_name(new.name + "-link")
+            try:
+                os.link(new, other)
+                with new.open("rb+") as one, other.open("rb+") as two:
+                    fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    try:
+                        fcntl.flock(two, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        return
+                why = "its locks exclude nobody"
+            except OSError as error:
+                why = error_text(error)
+            finally:
+                other.unlink(missing_ok=True)
+        raise RefusedError(
+            "this file system cannot say who was first; keeplast needs hard links and flock. "
+            f"path={self.path} error={why}"
+        )
 
     def put_new(self, name: str, data: bytes) -> bool:
         """Write a file; False, and nothing is written, when there is one."""
@@ -78,17 +107,12 @@ class OwnDirectory:
                 sync_directory(target.parent)
 
     def _at(self, name: str) -> Path:
-        if _NAME.match(name) is None:
-            raise InvalidError(
-                "an object's name is parts of letters, digits, dots, _ and -, none of which begins "
-                f"with a dot, with / between them. name={name[:200]!r}"
-            )
-        return self.path / name
+        return self.path / check_own_name(name)
 
     @contextlib.contextmanager
     def _written(self, data: bytes) -> Iterator[Path]:
         """Give a file with ``data`` on stable storage that goes away unless it is renamed."""
-        invariant(len(data) <= OWN_BYTES_MAX, f"an own object is too large. bytes={len(data)}")
+        check_own_content(data)
         folder = self.path / _NEW
         make_directory(folder)
         handle, text = tempfile.mkstemp(dir=folder)
@@ -133,6 +157,23 @@ class OwnDirectory:
                 expected=f"<= {OWN_BYTES_MAX}", found=size,
             )  # fmt: skip
         return os.pread(file, size, 0)
+
+
+def check_own_name(name: str) -> str:
+    """Return ``name``; InvalidError when it is none of an own object."""
+    if _NAME.match(name) is None:
+        raise InvalidError(
+            "an object's name is parts of letters, digits, dots, _ and -, none of which begins "
+            f"with a dot, with / between them. name={name[:200]!r}"
+        )
+    return name
+
+
+def check_own_content(data: bytes) -> None:
+    """InvariantError for an own object that could not be read again: stores give no empty range."""
+    invariant(
+        0 < len(data) <= OWN_BYTES_MAX, f"an own object is empty or too large. bytes={len(data)}"
+    )
 
 
 def make_directory(path: Path) -> None:

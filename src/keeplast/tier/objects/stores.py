@@ -18,12 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, InvalidPathError, NotFoundError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    InvalidPathError,
+    NotFoundError,
+    PreconditionError,
+)
 from obstore.store import LocalStore, MemoryStore, from_url
 
 from keeplast.errors import InvalidError, UnavailableError
 from keeplast.model.redaction import has_userinfo, option_secrets, shown_url, without_secrets
-from keeplast.tier.objects.object_store import ObjectPlace, ObjectTree, ObjectWriter, StoredObject
+from keeplast.tier.objects.object_store import ObjectPlace, ObjectWriter, StoredObject
 
 FILE = "file://"
 MEMORY = "memory://"
@@ -58,7 +64,7 @@ class ObstoreObjects:
                 "objects in memory are seen by one process only; use --runner local, or another "
                 f"store. url={self._url}"
             )
-        return _reopen, (self._url, tuple(sorted(self._options.items())))
+        return open_once, (self._url, tuple(sorted(self._options.items())))
 
     def read_range(self, key: str, start: int, end: int) -> memoryview:
         """Read the bytes ``[start, end)`` in one request; an empty range asks nobody."""
@@ -85,6 +91,43 @@ class ObstoreObjects:
                 return False
             self._make_durable(key)
         return True
+
+    def replace(self, key: str, data: bytes, expected: bytes) -> bool:
+        """Replace an object that still is ``expected``; False, and nothing is written, else.
+
+        By a condition on the very version that was read. A directory knows no such condition.
+        """
+        with self._translated(key):
+            try:
+                found = obstore.get(self._store, key)
+                if bytes(found.bytes()) != expected:
+                    return False
+                version: Any = {name: found.meta[name] for name in ("e_tag", "version")}
+                obstore.put(self._store, key, data, mode=version, use_multipart=False)
+            except (NotFoundError, FileNotFoundError):
+                return False
+            except (PreconditionError, AlreadyExistsError):
+                # After a lost answer the condition may have failed on what we wrote ourselves.
+                return bytes(obstore.get(self._store, key).bytes()) == data
+        return True
+
+    def is_conditional(self, key: str) -> bool:
+        """Say whether the store heeds conditions; ``key`` is written, and removed, to find out."""
+        with self._translated(key):
+            try:
+                first = obstore.put(self._store, key, b"1", mode="overwrite", use_multipart=False)
+                obstore.put(self._store, key, b"22", mode="overwrite", use_multipart=False)
+                stale: Any = {name: first[name] for name in ("e_tag", "version")}
+                modes: tuple[Any, ...] = ("create", stale)
+                for mode in modes:
+                    try:
+                        obstore.put(self._store, key, b"333", mode=mode, use_multipart=False)
+                    except (AlreadyExistsError, PreconditionError):
+                        continue
+                    return False
+                return bytes(obstore.get(self._store, key).bytes()) == b"22"
+            finally:
+                self.delete([key])
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """Yield the objects whose keys begin with ``prefix``, page by page."""
@@ -267,7 +310,7 @@ def open_tree(url: str, options: dict[str, str] | None = None) -> ObstoreObjects
 
 
 @functools.lru_cache(maxsize=STORES_KEPT)
-def _reopen(url: str, options: tuple[tuple[str, str], ...]) -> ObjectTree:
+def open_once(url: str, options: tuple[tuple[str, str], ...]) -> ObstoreObjects:
     """Return this process's store of that URL: its connections serve task after task."""
     return open_tree(url, dict(options))
 

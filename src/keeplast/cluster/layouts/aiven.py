@@ -1,0 +1,331 @@
+"""Segments as Aiven's tiered storage plugin lays them out: three objects each, of which one tells.
+
+::
+
+    <key.prefix><topic>-<topic id>/<partition>/<start offset>-<segment id>.<suffix>
+    <key.prefix>.keeplast/<name>                          keeplast's own small objects
+
+``suffix`` is ``log``, ``indexes`` or ``rsm-manifest``. ``key.prefix`` is put in front as it stands;
+ids have 22 characters, offsets 20 digits. The plugin reads a segment by its manifest, whatever its
+settings are now, and so does this.
+
+The rule: **the manifest is written last, and all under an id that nobody used**. Everything in it
+is held against the objects before it is believed: a log that is too short is no error to the
+plugin, only fewer bytes. Answers to ``RemoteStorageManager``, ``ObjectKeyFactory``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keeplast.cluster.layouts.aiven_keys import KeyRing
+from keeplast.cluster.layouts.aiven_log import (
+    AivenLogWriter,
+    AivenSegmentReader,
+    check_chunks,
+    pack_indexes,
+)
+from keeplast.cluster.layouts.aiven_manifest import (
+    MANIFEST_BYTES_MAX,
+    SegmentManifest,
+    StoredFile,
+    decode_manifest,
+    decode_written,
+    encode_manifest,
+)
+from keeplast.cluster.layouts.aiven_metadata import (
+    CustomMetadata,
+    decode_custom_metadata,
+    encode_custom_metadata,
+)
+from keeplast.cluster.layouts.layout import (
+    ALWAYS_THERE,
+    OWN_BYTES_MAX,
+    AuxiliaryFile,
+    FoundSegment,
+    LogWriter,
+    SegmentReader,
+    WrittenLog,
+)
+from keeplast.cluster.layouts.own_directory import (
+    OWN,
+    OwnDirectory,
+    check_own_content,
+    check_own_name,
+)
+from keeplast.errors import (
+    CompactionError,
+    ConflictError,
+    CorruptError,
+    InvariantError,
+    RefusedError,
+    invariant,
+)
+from keeplast.format.identifier import decode_id, encode_id
+from keeplast.format.remote_log_metadata import (
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    TopicIdPartition,
+)
+from keeplast.model.partition import TopicPartition
+from keeplast.tier.objects.new_object import NewObject, put_once
+from keeplast.tier.objects.option_values import read_option
+from keeplast.tier.objects.stores import FILE, ObstoreObjects, open_once
+
+LOG, INDEXES, MANIFEST = "log", "indexes", "rsm-manifest"
+_SUFFIXES = (LOG, INDEXES, MANIFEST)
+_NAME = re.compile(rf"(\d{{20}})-([A-Za-z0-9_-]{{22}})\.(?:{'|'.join(_SUFFIXES)})\Z")
+_PROBE = "probe"
+_NO_KEYS = KeyRing()
+
+
+@dataclass(frozen=True, slots=True)
+class AivenLayout:
+    """The layout below one bucket or root.
+
+    ``url`` has no prefix; ``options`` are its store's, as they were given: secrets by name only.
+    ``encrypts`` says that brokers do, whatever older segments are.
+    """
+
+    url: str
+    key_prefix: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+    keys: KeyRing = _NO_KEYS
+    encrypts: bool = False
+
+    def open(self, segment: RemoteLogSegment) -> SegmentReader:
+        """Open a segment by its manifest, which must fit the announcement and the log's object.
+
+        RefusedError when its custom metadata has it elsewhere than it is looked for: brokers with
+        another ``key.prefix`` wrote it.
+        """
+        key = self._key(segment.id, segment.start_offset)
+        self._check_custom(segment, key)
+        manifest = self._read_manifest(key)
+        where = f"{self.url}/{key}.{MANIFEST}"
+        for name, expected, found in (
+            ("than was announced", segment.size_bytes, manifest.chunks.original_size),
+            ("than its object", self._size(key, LOG), manifest.chunks.stored_size),
+        ):
+            if expected != found:
+                raise CorruptError(
+                    f"a remote log has another size in its manifest {name}", path=where,
+                    position=0, expected=expected, found=found,
+                )  # fmt: skip
+        cipher = None if manifest.sealing is None else self.keys.open(manifest.sealing)
+        return AivenSegmentReader(
+            self._objects, self.url, f"{key}.{LOG}", f"{key}.{INDEXES}", manifest, cipher
+        )
+
+    def pattern(self, sources: Sequence[RemoteLogSegment]) -> RemoteLogSegment:
+        """Return the newest with the largest chunks, of those that are encrypted if any is."""
+
+        def strength(at: int) -> tuple[bool, int, int]:
+            manifest = self._read_manifest(self._key(sources[at].id, sources[at].start_offset))
+            return manifest.sealing is not None, manifest.chunks.original_chunk_size, at
+
+        return sources[max(strength(at) for at in range(len(sources)))[2]]
+
+    def create_log(
+        self, segment_id: RemoteLogSegmentId, start_offset: int, like: RemoteLogSegment
+    ) -> LogWriter:
+        """Start a log in the chunks of ``like``, compressed and encrypted if it is.
+
+        With ``encrypts`` it is encrypted in any case. RefusedError once it is larger than the
+        plugin can read.
+        """
+        manifest = self._read_manifest(self._key(like.id, like.start_offset))
+        sealing = cipher = None
+        if manifest.sealing is not None or self.encrypts:
+            used = None if manifest.sealing is None else manifest.sealing.key_id
+            sealing, cipher = self.keys.new_segment(used)
+        key = f"{self._key(segment_id, start_offset)}.{LOG}"
+        check_chunks(manifest.chunks.original_chunk_size, manifest.is_compressed or bool(sealing))
+        return AivenLogWriter(
+            NewObject(self._objects, key), manifest.chunks.original_chunk_size,
+            sealing, cipher, is_compressed=manifest.is_compressed,
+        )  # fmt: skip
+
+    def complete(
+        self,
+        segment: RemoteLogSegment,
+        written: WrittenLog,
+        auxiliary: Mapping[AuxiliaryFile, bytes],
+        like: RemoteLogSegment,
+    ) -> bytes | None:
+        """Write indexes, then the manifest; return custom metadata with the fields of ``like``."""
+        missing = sorted(ALWAYS_THERE - set(auxiliary))
+        invariant(not missing, f"files of a segment are missing. kinds={','.join(missing)}")
+        log = decode_written(written.description)
+        sizes = (segment.size_bytes, written.size_bytes, log.chunks.original_size)
+        invariant(
+            len(set(sizes)) == 1, f"another size is announced than was written. sizes={sizes}"
+        )
+        key = self._key(segment.id, segment.start_offset)
+        files, stored = self._put_indexes(f"{key}.{INDEXES}", log, auxiliary)
+        manifest = SegmentManifest(log.chunks, files, log.is_compressed, log.sealing)
+        data = encode_manifest(manifest, segment)
+        put_once(self._objects, f"{key}.{MANIFEST}", data)
+        fields = decode_custom_metadata(like.custom_metadata)
+        total = log.chunks.stored_size + stored + len(data)
+        return encode_custom_metadata(
+            CustomMetadata(
+                None if fields.remote_size is None else total,
+                None if fields.object_prefix is None else self.key_prefix,
+                None if fields.object_key is None else key.removeprefix(self.key_prefix),
+            )
+        )
+
+    def delete(self, segment: RemoteLogSegment) -> None:
+        """Remove a segment's three objects, by one request where the store has one for it."""
+        self._delete(segment.id, segment.start_offset)
+
+    def delete_found(self, partition: TopicIdPartition, found: FoundSegment) -> None:
+        """Remove objects that a listing found."""
+        self._delete(RemoteLogSegmentId(partition, found.segment_id), found.start_offset)
+
+    def list(self, partition: TopicIdPartition) -> Iterator[FoundSegment]:
+        """Yield segments by id, whole or not; what is named otherwise is not the plugin's."""
+        found: dict[tuple[bytes, int], FoundSegment] = {}
+        folder = f"{self.key_prefix}{_folder(partition)}"
+        for each in self._objects.list(folder):
+            match = _NAME.match(each.key.removeprefix(f"{folder}/"))
+            if match is None or encode_id(decode_id(match[2])) != match[2]:
+                continue
+            name = decode_id(match[2]), int(match[1])
+            before = found.get(name, FoundSegment(*name, 0, 0))
+            found[name] = FoundSegment(
+                *name, before.size_bytes + each.size_bytes,
+                max(before.modified_ms, each.modified_ms),
+            )  # fmt: skip
+        yield from (found[name] for name in sorted(found))
+
+    def check_conditions(self) -> None:
+        """RefusedError when the store writes although there is an object, or another version."""
+        directory = self._own_directory
+        if directory is not None:
+            directory.check_conditions()
+        elif not self._objects.is_conditional(self._own_key(_PROBE)):
+            raise RefusedError(
+                "this object store ignores If-None-Match or If-Match, so that two compactors "
+                f"could not exclude each other; use one that heeds them. url={self.url}"
+            )
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """Write a small object of keeplast's own; False when there is one."""
+        directory = self._own_directory
+        if directory is not None:
+            return directory.put_new(name, data)
+        check_own_content(data)
+        return self._objects.put_new(self._own_key(name), data)
+
+    def read_own(self, name: str) -> bytes | None:
+        """Return an own object, None when there is none."""
+        directory = self._own_directory
+        if directory is not None:
+            return directory.read(name)
+        try:
+            return bytes(self._objects.read_range(self._own_key(name), 0, OWN_BYTES_MAX))
+        except FileNotFoundError:
+            return None
+
+    def replace_own(self, name: str, data: bytes, expected: bytes) -> bool:
+        """Replace an own object that still is ``expected``; False else."""
+        directory = self._own_directory
+        if directory is not None:
+            return directory.replace(name, data, expected)
+        check_own_content(data)
+        return self._objects.replace(self._own_key(name), data, expected)
+
+    def delete_own(self, name: str) -> None:
+        """Remove an own object."""
+        directory = self._own_directory
+        if directory is not None:
+            directory.delete(name)
+        else:
+            self._objects.delete([self._own_key(name)])
+
+    @property
+    def _objects(self) -> ObstoreObjects:
+        values = tuple((key, read_option(f"option={key}", text)) for key, text in self.options)
+        return open_once(self.url, values)
+
+    @property
+    def _own_directory(self) -> OwnDirectory | None:
+        """Return where own objects are if objects are files, which know no conditions."""
+        if not self.url.startswith(FILE):
+            return None
+        return OwnDirectory(Path(f"{self.url.removeprefix(FILE)}/{self.key_prefix}{OWN}"))
+
+    def _own_key(self, name: str) -> str:
+        return f"{self.key_prefix}{OWN}/{check_own_name(name)}"
+
+    def _key(self, segment_id: RemoteLogSegmentId, start_offset: int) -> str:
+        folder = _folder(segment_id.partition)
+        return f"{self.key_prefix}{folder}/{start_offset:020d}-{encode_id(segment_id.segment_id)}"
+
+    def _size(self, key: str, suffix: str) -> int:
+        return self._objects.stat(f"{key}.{suffix}").size_bytes
+
+    def _read_manifest(self, key: str) -> SegmentManifest:
+        name = f"{key}.{MANIFEST}"
+        data = bytes(self._objects.read_range(name, 0, MANIFEST_BYTES_MAX + 1))
+        try:
+            return decode_manifest(data)
+        except CorruptError as error:
+            raise error.located(f"{self.url}/{name}") from None
+        except RefusedError as error:
+            raise RefusedError(f"{error} path={self.url}/{name}") from None
+
+    def _check_custom(self, segment: RemoteLogSegment, key: str) -> None:
+        try:
+            fields = decode_custom_metadata(segment.custom_metadata)
+        except CorruptError as error:
+            raise error.located(f"{self.url}/{key}") from None
+        for name, expected, found in (
+            ("OBJECT_PREFIX", self.key_prefix, fields.object_prefix),
+            ("OBJECT_KEY", key.removeprefix(self.key_prefix), fields.object_key),
+        ):
+            if found not in (None, expected):
+                raise RefusedError(
+                    "a segment's objects lie elsewhere than they are looked for; brokers with "
+                    f"another key.prefix wrote them. field={name} expected={expected!r} "
+                    f"found={found!r}"
+                )
+
+    def _put_indexes(
+        self, key: str, log: SegmentManifest, auxiliary: Mapping[AuxiliaryFile, bytes]
+    ) -> tuple[dict[AuxiliaryFile, StoredFile], int]:
+        """Write ``.indexes``; return where each file lies in it, and its size."""
+        cipher = None if log.sealing is None else self.keys.open(log.sealing)
+        files, data = pack_indexes(auxiliary, cipher)
+        try:
+            put_once(self._objects, key, data)
+        except ConflictError:
+            # Another IV gives other bytes for the same files: it is ours if it says the same.
+            manifest = SegmentManifest(log.chunks, files, log.is_compressed, log.sealing)
+            reader = AivenSegmentReader(self._objects, self.url, "", key, manifest, cipher)
+            if cipher is None or not _is_same(reader, auxiliary):
+                raise
+        return files, len(data)
+
+    def _delete(self, segment_id: RemoteLogSegmentId, start_offset: int) -> None:
+        key = self._key(segment_id, start_offset)
+        self._objects.delete([f"{key}.{suffix}" for suffix in reversed(_SUFFIXES)])
+
+
+def _is_same(reader: SegmentReader, auxiliary: Mapping[AuxiliaryFile, bytes]) -> bool:
+    try:
+        return all(reader.read_auxiliary(kind) == data for kind, data in auxiliary.items())
+    except InvariantError:
+        raise
+    except CompactionError:
+        return False
+
+
+def _folder(partition: TopicIdPartition) -> str:
+    TopicPartition(partition.topic, partition.partition).checked()
+    return f"{partition.topic}-{encode_id(partition.topic_id)}/{partition.partition}"

@@ -1,0 +1,183 @@
+"""The operator's key ring, and what Aiven's plugin encrypts with a segment's data key.
+
+A data key is AES-256, drawn for one segment, and stored wrapped: RSA-OAEP with SHA3-512 as label
+hash and in MGF1, empty label. Each chunk and each index is ``IV (12) | AES-GCM ciphertext | tag
+(16)``, all with the segment's key and AAD.
+
+The rule: **no plain key leaves the process**. A :class:`KeyRing` holds names of files, and is what
+travels; keys are read where they are used, and stand in no ``repr``, pickle or error. The only home
+of the encryption libraries. Answers to ``RsaEncryptionProvider``, ``AesEncryptionProvider``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from Crypto.Cipher import PKCS1_OAEP
+from Crypto.Hash import SHA3_512
+from Crypto.PublicKey import RSA
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from keeplast.cluster.layouts.aiven_manifest import Sealing
+from keeplast.errors import CorruptError, InvalidError, RefusedError
+from keeplast.format.checksum import Buffer
+
+KEY_BYTES = 32
+AAD_BYTES = 32
+IV_BYTES = 12
+TAG_BYTES = 16
+RSA_BITS_MIN = 2048
+PEM_BYTES_MAX = 1 << 16
+_KEYS_KEPT = 32
+
+Draw = Callable[[int], bytes]
+"""Gives so many random bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """The PEM files of a key pair: public to wrap (X.509), private to unwrap (PKCS#8)."""
+
+    key_id: str
+    public_file: Path | None
+    private_file: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRing:
+    """The key pairs that may be used for reading, and the id of the one for writing."""
+
+    pairs: tuple[KeyPair, ...] = ()
+    active_id: str | None = None
+
+    def check(self) -> None:
+        """InvalidError unless every file of the ring is a key that can be used."""
+        if self.active_id is not None:
+            self._pair(self.active_id)
+        for pair in self.pairs:
+            for path, is_private in ((pair.public_file, False), (pair.private_file, True)):
+                if path is not None:
+                    _read_key(path, is_private=is_private)
+
+    def open(self, sealing: Sealing, draw: Draw = secrets.token_bytes) -> SegmentCipher:
+        """Return what reads a segment, and writes more of it.
+
+        RefusedError when the key pair is not in the ring, CorruptError when it does not fit.
+        """
+        path = self._pair(sealing.key_id).private_file
+        if path is None:
+            raise RefusedError(
+                "no private key to read a segment with; name its file "
+                f"(encryption.key.pairs.{sealing.key_id}.private.key.file). "
+                f"key_id={sealing.key_id!r}"
+            )
+        try:
+            key = PKCS1_OAEP.new(_read_key(path, is_private=True), SHA3_512).decrypt(
+                sealing.wrapped_key
+            )
+        except (ValueError, TypeError):
+            key = b""
+        if len(key) != KEY_BYTES:
+            raise CorruptError(
+                "the data key of a segment does not open with the key pair it names", position=0,
+                expected=f"a key for {sealing.key_id!r}", found="another one, or damage",
+            )  # fmt: skip
+        return SegmentCipher(key, sealing.aad, draw)
+
+    def new_segment(
+        self, key_id: str | None, draw: Draw = secrets.token_bytes
+    ) -> tuple[Sealing, SegmentCipher]:
+        """Draw a data key for a new segment and wrap it for the active key pair.
+
+        Where none is active it is the pair ``key_id``, which older segments name.
+        """
+        wanted = self.active_id or key_id
+        if wanted is None:
+            raise InvalidError("name the key pair to encrypt with (encryption.key.pair.id)")
+        pair = self._pair(wanted)
+        path = pair.public_file or pair.private_file
+        if path is None:
+            raise InvalidError(
+                "no public key to encrypt with; name its file "
+                f"(encryption.key.pairs.{wanted}.public.key.file). key_id={wanted!r}"
+            )
+        public = _read_key(path, is_private=pair.public_file is None).public_key()
+        key, aad = draw(KEY_BYTES), draw(AAD_BYTES)
+        wrapped = PKCS1_OAEP.new(public, SHA3_512).encrypt(key)
+        return Sealing(wanted, wrapped, aad), SegmentCipher(key, aad, draw)
+
+    def _pair(self, key_id: str) -> KeyPair:
+        for pair in self.pairs:
+            if pair.key_id == key_id:
+                return pair
+        raise RefusedError(
+            "a segment's key pair is not in the key ring; name its files "
+            "(encryption.key.pairs and encryption.key.pairs.ID.private.key.file). "
+            f"key_id={key_id!r} ring={','.join(pair.key_id for pair in self.pairs) or 'empty'}"
+        )
+
+
+class SegmentCipher:
+    """Encrypts and decrypts the chunks and indexes of one segment; stays in its process."""
+
+    def __init__(self, key: bytes, aad: bytes, draw: Draw) -> None:
+        self._gcm = AESGCM(key)
+        self._aad = aad
+        self._draw = draw
+
+    def seal(self, data: Buffer) -> bytes:
+        """Return ``data`` encrypted under a fresh IV, 28 bytes longer."""
+        iv = self._draw(IV_BYTES)
+        return iv + self._gcm.encrypt(iv, data, self._aad)
+
+    def unseal(self, data: Buffer) -> bytes:
+        """Return what was sealed; CorruptError when a bit of it has changed."""
+        view = memoryview(data)
+        try:
+            if len(view) >= IV_BYTES + TAG_BYTES:
+                return self._gcm.decrypt(bytes(view[:IV_BYTES]), view[IV_BYTES:], self._aad)
+        except InvalidTag:
+            pass
+        raise CorruptError(
+            "encrypted data is damaged, or encrypted with another key", expected="a valid tag",
+            found=f"{len(view)} bytes",
+        )  # fmt: skip
+
+    def __reduce__(self) -> str:
+        """Refuse to travel."""
+        raise TypeError("a segment's plain key stays in its process")
+
+
+def _read_key(path: Path, *, is_private: bool) -> RSA.RsaKey:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise _unreadable(path, str(error.strerror).lower()) from None
+    return _read_key_once(path, is_private, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=_KEYS_KEPT)
+def _read_key_once(path: Path, is_private: bool, mtime_ns: int, size: int) -> RSA.RsaKey:
+    """Read a PEM file; changed ones are read again."""
+    if size > PEM_BYTES_MAX or not path.is_file():
+        raise _unreadable(path, f"it is no file of at most {PEM_BYTES_MAX} bytes")
+    try:
+        key = RSA.import_key(path.read_bytes())
+    except OSError as error:
+        raise _unreadable(path, str(error.strerror).lower()) from None
+    except (ValueError, IndexError, TypeError):
+        raise _unreadable(path, "it is no PEM of an RSA key without a password") from None
+    if is_private and not key.has_private():
+        raise _unreadable(path, "it has no private key")
+    if key.size_in_bits() < RSA_BITS_MIN:
+        raise _unreadable(path, f"its key has fewer than {RSA_BITS_MIN} bits")
+    return key
+
+
+def _unreadable(path: Path, why: str) -> InvalidError:
+    return InvalidError(f"a file of the key ring cannot be used; {why}. path={path}")

@@ -1,0 +1,334 @@
+"""The manifest of a segment in Aiven's layout: how its log and its indexes are stored.
+
+One line of JSON, never compressed or encrypted. Members, in the order in which they are written::
+
+    version "1" | chunkIndex | segmentIndexes | compression | encryption (where there is any)
+    remoteLogSegmentMetadata (for people; nobody reads it)
+
+The rule: **a member that is not known is refused by its name**. Who skipped it would read another
+log than a newer plugin does, and what is written with a member of ours no broker can read. Pure.
+Answers to ``SegmentManifestV1`` and its codecs.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from keeplast.cluster.layouts.aiven_chunks import (
+    FIXED,
+    SEAL_BYTES,
+    VARIABLE,
+    ChunkIndex,
+    JsonObject,
+    encode_index,
+    fixed_sizes,
+    unpack_sizes,
+)
+from keeplast.cluster.layouts.layout import AUXILIARY_BYTES_MAX, AuxiliaryFile
+from keeplast.errors import CorruptError, RefusedError, invariant
+from keeplast.format.identifier import encode_id
+from keeplast.format.remote_log_metadata import TXN_INDEX_EMPTY_TAG, RemoteLogSegment
+from keeplast.model.offsets import INT32_MAX
+
+MANIFEST_BYTES_MAX = 16 << 20
+"""The sizes of the most chunks there may be, in base64, and some more."""
+VERSION = "1"
+INDEX_MEMBERS = {
+    AuxiliaryFile.OFFSET_INDEX: "offset",
+    AuxiliaryFile.TIME_INDEX: "timestamp",
+    AuxiliaryFile.SNAPSHOT: "producerSnapshot",
+    AuxiliaryFile.LEADER_EPOCHS: "leaderEpoch",
+    AuxiliaryFile.TXN_INDEX: "transaction",
+}
+"""The files of ``.indexes`` in the order in which they lie there, and their names in a manifest."""
+_AAD_BYTES_MAX = 1 << 10
+_KEY_BYTES_MAX = 1 << 12
+_SHOWN_MAX = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """By what a segment is encrypted: a data key that only a key pair opens, and its AAD."""
+
+    key_id: str
+    wrapped_key: bytes
+    aad: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """Where a file lies in ``.indexes``: as it is stored, encrypted or not."""
+
+    position: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentManifest:
+    """What a reader needs of a segment; ``files`` has no transaction index where there is none."""
+
+    chunks: ChunkIndex
+    files: Mapping[AuxiliaryFile, StoredFile]
+    is_compressed: bool
+    sealing: Sealing | None
+
+
+def decode_manifest(data: bytes) -> SegmentManifest:
+    """Return the manifest in an object.
+
+    CorruptError for what is no manifest or does not add up, RefusedError for a version or member
+    that is not known.
+    """
+    top = _Members(parse_object(data), "manifest")
+    version = top.take("version")
+    if version not in (VERSION, int(VERSION)) or isinstance(version, bool):
+        raise RefusedError(
+            f"a manifest of a version that is not known. version={_shown(version)} known={VERSION}"
+        )
+    chunk_index = top.take("chunkIndex")
+    files = _decode_files(_Members(top.object("segmentIndexes"), "segmentIndexes"))
+    is_compressed, sealing = decode_variant(top)
+    top.maybe("remoteLogSegmentMetadata")
+    top.end()
+    chunks = decode_chunks(chunk_index, is_compressed=is_compressed, is_sealed=sealing is not None)
+    return SegmentManifest(chunks, files, is_compressed, sealing)
+
+
+def encode_manifest(manifest: SegmentManifest, segment: RemoteLogSegment) -> bytes:
+    """Return the object; ``segment`` is what people may read in it."""
+    members: JsonObject = {
+        "version": VERSION,
+        "chunkIndex": encode_index(manifest.chunks, is_compressed=manifest.is_compressed),
+        "segmentIndexes": {
+            member: _encode_file(manifest.files.get(kind)) for kind, member in INDEX_MEMBERS.items()
+        },
+        "compression": manifest.is_compressed,
+    }
+    if manifest.sealing is not None:
+        members["encryption"] = encode_sealing(manifest.sealing)
+    members["remoteLogSegmentMetadata"] = _for_people(segment)
+    data = write_object(members)
+    invariant(len(data) <= MANIFEST_BYTES_MAX, f"a manifest is too large. bytes={len(data)}")
+    return data
+
+
+def encode_written(manifest: SegmentManifest) -> bytes:
+    """Return what is known of a log before its indexes: chunks, compression, encryption."""
+    members: JsonObject = {
+        "chunkIndex": encode_index(manifest.chunks, is_compressed=manifest.is_compressed),
+        "compression": manifest.is_compressed,
+    }
+    if manifest.sealing is not None:
+        members["encryption"] = encode_sealing(manifest.sealing)
+    return write_object(members)
+
+
+def decode_written(data: bytes) -> SegmentManifest:
+    """Return what :func:`encode_written` wrote; CorruptError for anything else."""
+    members = _Members(parse_object(data), "description of a log")
+    chunk_index = members.take("chunkIndex")
+    is_compressed, sealing = decode_variant(members)
+    members.end()
+    chunks = decode_chunks(chunk_index, is_compressed=is_compressed, is_sealed=sealing is not None)
+    return SegmentManifest(chunks, {}, is_compressed, sealing)
+
+
+class _Members:
+    """The members of an object while they are taken one by one."""
+
+    def __init__(self, members: JsonObject, name: str) -> None:
+        self._left = dict(members)
+        self._name = name
+
+    def take(self, member: str) -> object:
+        """Return a member that must be there."""
+        if member not in self._left:
+            raise _corrupt(f"{self._name} lacks a member", member, "none")
+        return self._left.pop(member)
+
+    def maybe(self, member: str) -> object:
+        """Return a member, None for one that is not there."""
+        return self._left.pop(member, None)
+
+    def number(self, member: str, least: int, most: int = INT32_MAX) -> int:
+        """Return a whole number that must be there, within bounds (inclusive)."""
+        value = self.take(member)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise _corrupt(f"{self._name}: {member} is no such number", f"{least} to {most}", value)
+        return value
+
+    def text(self, member: str) -> str:
+        """Return a string that must be there."""
+        value = self.take(member)
+        if not isinstance(value, str):
+            raise _corrupt(f"{self._name}: {member} is no string", "a string", value)
+        return value
+
+    def flag(self, member: str) -> bool:
+        """Return true or false, which must be there."""
+        value = self.take(member)
+        if not isinstance(value, bool):
+            raise _corrupt(f"{self._name}: {member} is neither true nor false", "a flag", value)
+        return value
+
+    def object(self, member: str) -> JsonObject:
+        """Return an object that must be there."""
+        return _object(self.take(member), f"{self._name}: {member}")
+
+    def end(self) -> None:
+        """RefusedError when a member is left that nobody asked for."""
+        if self._left:
+            raise RefusedError(
+                f"{self._name} has a member that is not known; this version or format of the "
+                f"plugin was not tested. member={_shown(min(self._left))}"
+            )
+
+
+def decode_variant(members: _Members) -> tuple[bool, Sealing | None]:
+    """Take ``compression`` and ``encryption``."""
+    is_compressed = members.flag("compression")
+    found = members.maybe("encryption")
+    if found is None:
+        return is_compressed, None
+    sealing = _Members(_object(found, "encryption"), "encryption")
+    key_id, separator, wrapped = sealing.text("dataKey").partition(":")
+    if not separator or not key_id:
+        raise _corrupt("encryption: dataKey names no key pair", "KEY-ID:KEY", "none")
+    key = _bytes(wrapped, "dataKey", _KEY_BYTES_MAX)
+    aad = _bytes(sealing.text("aad"), "aad", _AAD_BYTES_MAX)
+    sealing.end()
+    return is_compressed, Sealing(key_id, key, aad)
+
+
+def decode_chunks(found: object, *, is_compressed: bool, is_sealed: bool) -> ChunkIndex:
+    """Return a chunk index; sizes must be what ``is_compressed`` and ``is_sealed`` make of them."""
+    members = _Members(_object(found, "chunkIndex"), "chunkIndex")
+    kind = members.take("type")
+    chunk, size = members.number("originalChunkSize", 1), members.number("originalFileSize", 0)
+    if kind == FIXED:
+        whole = members.number("transformedChunkSize", 0)
+        last = members.number("finalTransformedChunkSize", 0)
+        sizes = fixed_sizes(size, chunk, whole, last)
+    elif kind == VARIABLE:
+        sizes = unpack_sizes(members.text("transformedChunks"))
+    else:
+        raise RefusedError(f"a chunk index of a kind that is not known. type={_shown(kind)}")
+    members.end()
+    index = ChunkIndex(chunk, size, sizes)
+    added = SEAL_BYTES if is_sealed else 0
+    if not is_compressed:
+        index.check_untransformed(added)
+    elif len(sizes) and int(sizes.min()) <= added:
+        raise _corrupt("a chunk has fewer bytes than its encryption", added + 1, int(sizes.min()))
+    return index
+
+
+def encode_sealing(sealing: Sealing) -> JsonObject:
+    """Return the member ``encryption``."""
+    wrapped, aad = (
+        base64.b64encode(each).decode("ascii") for each in (sealing.wrapped_key, sealing.aad)
+    )
+    return {"dataKey": f"{sealing.key_id}:{wrapped}", "aad": aad}
+
+
+def parse_object(data: bytes) -> JsonObject:
+    """Return the one JSON object that ``data`` is; CorruptError for anything else."""
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise _corrupt("a manifest is too large", f"<= {MANIFEST_BYTES_MAX} bytes", len(data))
+    try:
+        found: object = json.loads(
+            data.decode(),
+            object_pairs_hook=_once,
+            parse_float=_no_number,
+            parse_constant=_no_number,
+        )
+    except (ValueError, RecursionError) as error:
+        raise _corrupt("not a manifest", "one JSON object", str(error)) from None
+    return _object(found, "manifest")
+
+
+def write_object(members: JsonObject) -> bytes:
+    """Return an object in one line, without spaces."""
+    return json.dumps(members, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _once(pairs: Iterable[tuple[str, object]]) -> JsonObject:
+    members: JsonObject = {}
+    for name, value in pairs:
+        if name in members:
+            raise ValueError(f"a member twice: {name[:_SHOWN_MAX]}")
+        members[name] = value
+    return members
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"not a whole number: {text[:_SHOWN_MAX]}")
+
+
+def _object(found: object, name: str) -> JsonObject:
+    if not isinstance(found, dict):
+        raise _corrupt(f"{name} is no object", "an object", found)
+    return found
+
+
+def _bytes(text: str, name: str, limit: int) -> bytes:
+    try:
+        found = base64.b64decode(text.encode("ascii"), validate=True)
+    except (binascii.Error, ValueError):
+        raise _corrupt(f"encryption: {name} is not base64", "base64", "other text") from None
+    if not 0 < len(found) <= limit:
+        raise _corrupt(f"encryption: {name} has no such length", f"1 to {limit}", len(found))
+    return found
+
+
+def _decode_files(members: _Members) -> dict[AuxiliaryFile, StoredFile]:
+    files: dict[AuxiliaryFile, StoredFile] = {}
+    for kind, name in INDEX_MEMBERS.items():
+        found = members.take(name)
+        if found is None and kind == AuxiliaryFile.TXN_INDEX:
+            continue
+        place = _Members(_object(found, name), name)
+        size = place.number("size", 0, AUXILIARY_BYTES_MAX)
+        files[kind] = StoredFile(place.number("position", 0, INT32_MAX - size), size)
+        place.end()
+    members.end()
+    return files
+
+
+def _encode_file(file: StoredFile | None) -> JsonObject | None:
+    return None if file is None else {"position": file.position, "size": file.size}
+
+
+def _for_people(segment: RemoteLogSegment) -> JsonObject:
+    name = segment.id.partition
+    shown: JsonObject = {
+        "remoteLogSegmentId": {
+            "topicIdPartition": {
+                "topicId": encode_id(name.topic_id),
+                "topicPartition": {"topic": name.topic, "partition": name.partition},
+            },
+            "id": encode_id(segment.id.segment_id),
+        },
+        "startOffset": segment.start_offset,
+        "endOffset": segment.end_offset,
+        "maxTimestampMs": segment.max_timestamp_ms,
+        "brokerId": segment.broker_id,
+        "eventTimestampMs": segment.event_timestamp_ms,
+        "segmentLeaderEpochs": {str(each.epoch): each.start_offset for each in segment.epochs},
+    }
+    if TXN_INDEX_EMPTY_TAG in dict(segment.tags):
+        shown["txnIdxEmpty"] = segment.is_txn_index_empty
+    return shown
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:_SHOWN_MAX]
+
+
+def _corrupt(problem: str, expected: object, found: object) -> CorruptError:
+    return CorruptError(problem, expected=expected, found=_shown(found))

@@ -57,6 +57,7 @@ def require_decidable(
                 "a source is not served from its beginning to its end: another segment lies over "
                 f"it. segment={encode_id(source.id.segment_id)} start={source.start_offset}"
             )
+    _require_one_lineage(cache, swap)
     for output in swap.outputs:
         found = cache.find(output.id)
         if found is None or found.state is not _STARTED:
@@ -85,6 +86,22 @@ def require_decidable(
             raise ConflictError(
                 "brokers would not serve all of an output. "
                 f"segment={encode_id(output.id.segment_id)} start={output.start_offset}"
+            )
+
+
+def _require_one_lineage(cache: PartitionCache, swap: Swap) -> None:
+    """Raise ConflictError when an offset is served twice: by a source, and in another epoch.
+
+    A leader that was cut off wrote the same offsets; which of them counts is not merged away.
+    """
+    ids = {each.id for each in swap.sources}
+    first, last = swap.sources[0].start_offset, swap.sources[-1].end_offset
+    for each in cache.served():
+        if each.segment.id not in ids and each.start_offset <= last and each.end_offset >= first:
+            raise ConflictError(
+                "offsets of the sources are served by another segment, too: another leader wrote "
+                f"them. segment={encode_id(each.segment.id.segment_id)} epoch={each.epoch} "
+                f"start={each.start_offset}"
             )
 
 

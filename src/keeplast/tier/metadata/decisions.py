@@ -21,6 +21,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, Engine, RowMapping, insert, select, update
@@ -207,6 +208,11 @@ class DecisionLog:
             if seen.offset > int(row["metadata_offset"]):
                 self._set(connection, held, **_seen_columns(seen))
 
+    def accept_seen(self, held: Attached, seen: MetadataPoint) -> None:
+        """Take another metadata topic for the right one, because somebody has said so."""
+        with self._owned(held) as (connection, _):
+            self._set(connection, held, **_seen_columns(seen))
+
     def check(self, held: Attached) -> None:
         """Raise FencedError unless this process holds the partition at this epoch."""
         with self._owned(held):
@@ -328,7 +334,8 @@ class DecisionLog:
         cleaned_to: int,
     ) -> None:  # fmt: skip
         """Write down where the batch lies, and how far the partition is clean by it."""
-        with self._moving(held, decision, DecisionState.PUBLISHED, *_OPEN) as (connection, values):
+        states = tuple(DecisionState)
+        with self._moving(held, decision, DecisionState.PUBLISHED, *states) as (connection, values):
             values |= {"first_offset": first_offset, "last_offset": last_offset}
             if decision.state is DecisionState.DECIDED:
                 values["published_ms"] = self._transactions.time.now_ms(connection)
@@ -348,6 +355,13 @@ class DecisionLog:
         states = (DecisionState.COLLECTING, DecisionState.COLLECTED)
         with self._moving(held, decision, DecisionState.COLLECTED, *states) as (connection, values):
             values["collected_ms"] = self._transactions.time.now_ms(connection)
+
+    def reopen(self, held: Attached, decision: Decision) -> Decision:
+        """Let a decision be collected once more: the cluster has lost that it was."""
+        states = (DecisionState.COLLECTED, DecisionState.COLLECTING)
+        with self._moving(held, decision, DecisionState.COLLECTING, *states):
+            pass
+        return replace(decision, state=DecisionState.COLLECTING)
 
     @contextmanager
     def _owned(self, held: Attached) -> Iterator[tuple[Connection, RowMapping]]:

@@ -1,0 +1,138 @@
+"""Removes sources whose replacement brokers serve, when the grace of their readers has passed.
+
+The rule, in this order, each time: **the grace has passed; the metadata topic was read to its end
+under one leader epoch and still has the swap; what is served in the sources' place was read from
+the store; decision log and owner object are ours. Then objects go, and the end of the deletion is
+announced last.** After this nobody goes back. Source: attach.md sections 4 and 8, attach-aiven.md
+section 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from keeplast.attach.batch import batch_of
+from keeplast.attach.metadata_view import MetadataView
+from keeplast.attach.publication import Publisher
+from keeplast.attach.stored_segment import check_stored
+from keeplast.attach.swap_rules import standing_of
+from keeplast.errors import ConflictError, CorruptError, InvalidError
+from keeplast.format.identifier import encode_id
+from keeplast.format.remote_log_metadata import (
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    RemoteLogSegmentState,
+)
+from keeplast.tier.state.attached import Decision, DecisionState
+
+GRACE_MS_DEFAULT = 60 * 60 * 1000
+GRACE_MS_MIN = 60 * 1000
+"""On an object store: half of the readers failed without one on a slow store, and brokers follow
+their metadata topic with a delay. A file system keeps what is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a pass removed, and how many decisions still wait for their grace."""
+
+    decisions: int
+    segments: int
+    bytes: int
+    waiting: int
+
+
+def check_grace(grace_ms: int, *, is_object_store: bool) -> int:
+    """Return ``grace_ms``; InvalidError when readers would meet objects that are gone."""
+    if grace_ms < 0 or (is_object_store and grace_ms < GRACE_MS_MIN):
+        raise InvalidError(
+            "the grace is too short: a reader that began before the swap would fail. "
+            f"--grace-ms={grace_ms} least={GRACE_MS_MIN if is_object_store else 0}"
+        )
+    return grace_ms
+
+
+def collect(
+    publisher: Publisher,
+    grace_ms: int,
+    *,
+    check: Callable[[RemoteLogSegment], None] | None = None,
+) -> Collected:
+    """Collect every decision of a partition whose grace has passed, the oldest first.
+
+    ``check`` reads what is served from the store, by default all of it. ConflictError when the
+    cluster has lost a swap: it is published again first, by repair.
+    """
+    log = publisher.log
+    now_ms = log.clock.now_ms()
+    waiting = decisions = segments = size = 0
+    checked: set[RemoteLogSegmentId] = set()
+    for decision in log.decisions(
+        publisher.held, DecisionState.PUBLISHED, DecisionState.COLLECTING
+    ):
+        if (decision.published_ms or now_ms) + grace_ms > now_ms:
+            waiting += 1
+            continue
+        view = publisher.look([batch_of(decision)])
+        serving = _require_collectable(view, decision)
+        for each in serving:
+            if each.id not in checked:
+                _check_served(publisher, each, check)
+                checked.add(each.id)
+        log.mark_collecting(publisher.held, decision)
+        publisher.owner.check(publisher.epoch)
+        for source in decision.sources:
+            publisher.layout.delete(source)
+        publisher.send(
+            view,
+            [each for each in decision.sources if view.cache.find(each.id) is not None],
+            RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
+        )
+        log.mark_collected(publisher.held, decision)
+        log.note_seen(publisher.held, view.point)
+        decisions += 1
+        segments += len(decision.sources)
+        size += sum(each.size_bytes for each in decision.sources)
+    return Collected(decisions, segments, size, waiting)
+
+
+def _check_served(
+    publisher: Publisher,
+    segment: RemoteLogSegment,
+    check: Callable[[RemoteLogSegment], None] | None,
+) -> None:
+    """Read what is served; FencedError or ConflictError when it is served no more meanwhile."""
+    try:
+        if check is None:
+            check_stored(publisher.layout, segment)
+        else:
+            check(segment)
+    except CorruptError as error:
+        publisher.log.check(publisher.held)
+        if publisher.look().cache.find(segment.id) != segment:
+            raise ConflictError(
+                "a segment was replaced or expired while it was read; collect again. "
+                f"segment={encode_id(segment.id.segment_id)}"
+            ) from error
+        raise
+
+
+def _require_collectable(view: MetadataView, decision: Decision) -> list[RemoteLogSegment]:
+    """Return what brokers serve in the place of a decision's sources."""
+    if view.find(batch_of(decision)) is None:
+        raise ConflictError(
+            "the cluster has no record of a swap that it acknowledged; nothing is deleted. See "
+            f"keeplast attach repair. id={decision.id} offset={decision.first_offset}"
+        )
+    start, end = decision.sources[0].start_offset, decision.sources[-1].end_offset
+    standing = standing_of(view.cache, decision.sources, decision.outputs, view.log.start)
+    if standing.live_sources:
+        raise ConflictError(
+            "brokers still serve a segment that was replaced; nothing is deleted. "
+            f"id={decision.id} segment={encode_id(standing.live_sources[0].id.segment_id)}"
+        )
+    serving: dict[RemoteLogSegmentId, RemoteLogSegment] = {}
+    for each in view.cache.served():
+        if each.start_offset <= end and each.end_offset >= max(start, view.log.start):
+            serving[each.segment.id] = each.segment
+    return list(serving.values())

@@ -1,0 +1,504 @@
+"""A swap is decided once and published as one batch, whoever stops, comes back or competes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keeplast.attach.batch import batch_of
+from keeplast.attach.collection import GRACE_MS_MIN, check_grace, collect
+from keeplast.attach.publication import Publisher, claim
+from keeplast.attach.repair import repair
+from keeplast.cluster.facts import OffsetRange
+from keeplast.errors import (
+    CompactionError,
+    ConflictError,
+    CorruptError,
+    FencedError,
+    InvalidError,
+    InvariantError,
+    RefusedError,
+    StoppedError,
+)
+from keeplast.format.remote_log_metadata import (
+    RemoteLogSegmentState,
+    RemoteLogSegmentUpdate,
+    decode,
+)
+from keeplast.tier.state.attached import DecisionState, mark_of
+from tests.support.attached_world import (
+    CLUSTER_ID,
+    PARTITION,
+    TERMS,
+    AttachedWorld,
+    CrashError,
+    Steps,
+)
+
+GRACE_MS = 1000
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[AttachedWorld]:
+    made = AttachedWorld(tmp_path)
+    yield made
+    made.close()
+
+
+def story(world: AttachedWorld, steps: Steps | None = None) -> Publisher:
+    """Claim, repair, compact two segments into one, collect, and give the partition back."""
+    publisher = world.claim(steps=steps)
+    repair(publisher)
+    publisher.decide_and_publish(world.swap(publisher))
+    world.clock.advance(GRACE_MS)
+    collect(publisher, GRACE_MS)
+    publisher.close()
+    return publisher
+
+
+def ranges(world: AttachedWorld) -> list[tuple[int, int]]:
+    return [(each.start_offset, each.end_offset) for each in world.served()]
+
+
+def test_two_segments_become_one_in_one_batch_and_their_objects_go(world: AttachedWorld) -> None:
+    story(world)
+    assert [(0, 19), (20, 29)] == ranges(world)
+    announced, published, collected = world.cluster.batches
+    assert [1, 3, 2] == [each.end - each.start for each in (announced, published, collected)]
+    states = [
+        (event.state.name, event.broker_id)
+        for event in map(decode, world.cluster.values[published.start : published.end])
+        if isinstance(event, RemoteLogSegmentUpdate)
+    ]
+    finished, deleting = "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED"
+    assert [(finished, mark_of(1)), (deleting, mark_of(1)), (deleting, mark_of(1))] == states
+    assert 2 == len(world.tier.segments)
+    world.settle()
+
+
+def test_outputs_are_finished_by_descending_start(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    swap = world.swap(publisher, 0, 2, outputs=2)
+    decision = publisher.decide_and_publish(swap)
+    starts = [each.start_offset for each in decision.outputs]
+    assert [0, 10] == starts
+    found = [each.id.segment_id for each in batch_of(decision).events[:2]]
+    assert [swap.outputs[1].id.segment_id, swap.outputs[0].id.segment_id] == found
+    assert 20 == (publisher.log.find(publisher.name) or publisher.held).cleaned_to
+
+
+def counted(tmp_path: Path) -> list[str]:
+    world = AttachedWorld(tmp_path)
+    steps = Steps()
+    story(world, steps)
+    world.close()
+    return steps.names
+
+
+def test_a_crash_at_every_step_rolls_forward_or_is_taken_back(tmp_path: Path) -> None:
+    (tmp_path / "count").mkdir()
+    names = counted(tmp_path / "count")
+    assert {"append", "decide", "mark_published", "mark_collecting", "delete"} <= set(names)
+    outcomes = set()
+
+    def crash() -> None:
+        raise CrashError
+
+    for number in range(len(names)):
+        for is_behind in (False, True):
+            root = tmp_path / f"{number}-{is_behind}"
+            root.mkdir()
+            world = AttachedWorld(root)
+            steps = Steps(number, is_behind, crash, world.require_readable)
+            with pytest.raises(CrashError):
+                story(world, steps)
+            world.require_readable()
+            world.settle()
+            outcomes.add(len(ranges(world)))
+            world.close()
+    assert {2, 3} == outcomes
+
+
+def test_a_zombie_that_wakes_at_any_step_changes_nothing_that_was_not_decided(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "count").mkdir()
+    ends = set()
+    for number in range(len(counted(tmp_path / "count"))):
+        root = tmp_path / str(number)
+        root.mkdir()
+        world = AttachedWorld(root, segments=4)
+        steps = Steps(number, False, lambda: None, world.require_readable)
+
+        def rival(world: AttachedWorld = world, steps: Steps = steps) -> None:
+            # All of a round and its collection, while the other process sleeps.
+            steps.watched()
+            story(world)
+
+        steps.happens = rival
+        try:
+            story(world, steps)
+            ends.add("done")
+        except (FencedError, ConflictError, RefusedError) as error:
+            ends.add(type(error).__name__)
+        world.require_readable()
+        world.settle()
+        assert 0 == ranges(world)[0][0]
+        assert 39 == ranges(world)[-1][1]
+        world.close()
+    assert {"done", "FencedError", "ConflictError"} <= ends
+
+
+def test_a_batch_that_a_zombie_repeats_is_dropped(world: AttachedWorld) -> None:
+    """AT-7: what was superseded by a later decision does not come back."""
+    first = world.claim()
+    decision = first.decide_and_publish(world.swap(first))
+    second = world.claim()
+    later = second.decide_and_publish(world.swap(second, 0, 2))
+    assert decision.outputs[0].id == later.sources[0].id
+    before = ranges(world)
+    world.cluster.append(world.cluster.metadata_topic, 0, batch_of(decision).events)
+    assert before == ranges(world)
+    world.settle()
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_batch_whose_answer_is_lost_is_looked_for(world: AttachedWorld, arrives: bool) -> None:
+    publisher = world.claim()
+    swap = world.swap(publisher)
+    before = len(world.cluster.batches)
+    world.cluster.lost_answers = [arrives]
+    assert DecisionState.PUBLISHED is publisher.decide_and_publish(swap).state
+    assert before + 1 == len(world.cluster.batches)
+    world.settle()
+
+
+def test_an_announcement_whose_answer_is_lost_is_not_repeated(world: AttachedWorld) -> None:
+    """AT-31."""
+    publisher = world.claim()
+    world.cluster.lost_answers = [False]
+    with pytest.raises(ConflictError, match="abandoned"):
+        world.write_output(publisher, world.served()[:1])
+    assert [] == world.cluster.batches
+    world.cluster.lost_answers = [True]
+    world.write_output(publisher, world.served()[:1])
+    assert 1 == len(world.cluster.batches)
+    world.settle()
+
+
+def test_a_batch_that_never_arrives_is_left_to_the_next_claim(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    swap = world.swap(publisher)
+    world.cluster.lost_answers = [False] * 3
+    with pytest.raises(CompactionError, match="not published"):
+        publisher.decide_and_publish(swap)
+    assert 3 == len(ranges(world))
+    with pytest.raises(ConflictError, match="repair first"):
+        publisher.decide_and_publish(world.swap(publisher, 2, 3))
+    assert 1 == repair(world.claim()).published
+    assert 2 == len(ranges(world))
+    world.settle()
+
+
+def test_a_setting_that_changed_stops_the_swap(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    swap = world.swap(publisher)
+    world.cluster.settings["retention.ms"] = "604800000"
+    with pytest.raises(RefusedError, match="rule=retention-ms"):
+        publisher.decide_and_publish(swap)
+    assert () == publisher.log.decisions(publisher.held)
+    world.cluster.settings["retention.ms"] = "-1"
+    world.settle()
+
+
+def test_a_source_that_is_replaced_meanwhile_is_not_decided(world: AttachedWorld) -> None:
+    """AT-13: a new leader copied a part of it again."""
+    publisher = world.claim()
+    swap = world.swap(publisher, 1, 3)
+    world.upload(15, 29, (1, 15))
+    with pytest.raises(ConflictError):
+        publisher.decide_and_publish(swap)
+    assert () == publisher.log.decisions(publisher.held)
+
+
+def test_what_a_broker_copies_over_a_swap_is_served_and_not_clean(world: AttachedWorld) -> None:
+    """AT-12."""
+    publisher = world.claim()
+    swap = world.swap(publisher, 0, 3)
+    steps = Steps()
+    world.cluster.lost_answers = []
+
+    class Overlaid:
+        """The upload comes between the look and the batch."""
+
+        def __init__(self) -> None:
+            self.cluster = world.cluster
+
+        def __getattr__(self, name: str) -> object:
+            if name == "append":
+                world.upload(20, 29)
+            return getattr(self.cluster, name)
+
+    publisher.cluster = Overlaid()  # type: ignore[assignment]
+    assert [] == steps.names
+    decision = publisher.decide_and_publish(swap)
+    assert DecisionState.PUBLISHED is decision.state
+    found = publisher.log.find(publisher.name)
+    assert found is not None
+    world.require_readable()
+    assert 20 <= found.cleaned_to <= 30
+
+
+def test_an_output_that_a_broker_expired_is_given_up(world: AttachedWorld) -> None:
+    """AT-25: the log's start passes an output that is not live yet."""
+    publisher = world.claim()
+    swap = world.swap(publisher)
+    world.expire(*swap.sources, *swap.outputs)
+    with pytest.raises(ConflictError):
+        publisher.decide_and_publish(swap)
+    world.settle()
+
+
+def test_what_expires_behind_the_decision_is_published_and_collected(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    swap = world.swap(publisher)
+    world.cluster.lost_answers = [False] * 3
+    with pytest.raises(CompactionError):
+        publisher.decide_and_publish(swap)
+    world.expire(*swap.sources, *swap.outputs)
+    assert 1 == repair(publisher).published
+    world.settle()
+
+
+def test_a_topic_that_was_created_again_is_another_one(world: AttachedWorld) -> None:
+    """AT-27."""
+    publisher = world.claim()
+    swap = world.swap(publisher)
+    world.cluster.topic_id = bytes(range(1, 17))
+    with pytest.raises(RefusedError, match="created again"):
+        publisher.decide_and_publish(swap)
+
+
+def test_who_was_overtaken_decides_nothing(world: AttachedWorld) -> None:
+    """AT-9."""
+    publisher = world.claim()
+    swap = world.swap(publisher)
+    world.claim()
+    with pytest.raises(FencedError):
+        publisher.decide_and_publish(swap)
+    with pytest.raises(FencedError):
+        publisher.register([(bytes(16), 0)])
+    world.settle()
+    assert 3 == len(ranges(world))
+
+
+def test_a_partition_that_another_process_holds_is_not_taken_unasked(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    with pytest.raises(RefusedError, match="--take-over"):
+        world.claim(takes_over=False)
+    publisher.close()
+    assert publisher.epoch + 1 == world.claim(takes_over=False).epoch
+
+
+def test_a_second_decision_log_is_refused(world: AttachedWorld) -> None:
+    """AT-30: two operators with two files."""
+    world.claim().close()
+    with pytest.raises(RefusedError, match="another decision log owns the partition"):
+        world.claim(world.log("others.db"))
+
+
+def test_marks_that_the_decision_log_does_not_know_are_refused(world: AttachedWorld) -> None:
+    story(world)
+    world.tier.own.clear()
+    values = len(world.cluster.values)
+    with pytest.raises(RefusedError, match="does not know"):
+        world.claim(world.log("others.db"))
+    assert values == len(world.cluster.values)
+
+
+def test_an_older_decision_log_is_refused(world: AttachedWorld) -> None:
+    world.claim().close()
+    world.close()
+    world.copy_log("decisions.db", "backup.db")
+    world.claim().close()
+    with pytest.raises(RefusedError, match="older one"):
+        world.claim(world.log("backup.db"))
+
+
+def test_an_owner_object_that_is_gone_stops_decisions_and_deletions(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    publisher.decide_and_publish(world.swap(publisher))
+    swap = world.swap(publisher, 1, 2)
+    world.tier.own.clear()
+    with pytest.raises(RefusedError, match="owner object is gone"):
+        publisher.decide_and_publish(swap)
+    world.clock.advance(GRACE_MS)
+    objects = set(world.tier.segments)
+    with pytest.raises(RefusedError, match="owner object is gone"):
+        collect(publisher, GRACE_MS)
+    assert objects == set(world.tier.segments)
+
+
+def test_a_store_that_ignores_conditions_is_refused(world: AttachedWorld) -> None:
+    world.tier.ignores_conditions = True
+    with pytest.raises(RefusedError, match="conditional"):
+        world.claim()
+    assert {} == world.tier.own
+
+
+def test_an_id_is_announced_once_and_only_when_it_was_registered(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    announced = world.write_output(publisher, world.served()[:1])
+    with pytest.raises(InvariantError, match="announced before"):
+        publisher.announce(announced)
+    with pytest.raises(InvariantError, match="not given out"):
+        publisher.announce(replace(announced, id=world.fresh_id()))
+    with pytest.raises(ConflictError):
+        publisher.register([(announced.id.segment_id, 0)])
+
+
+def test_a_live_segment_is_never_discarded(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    publisher.decide_and_publish(world.swap(publisher))
+    with pytest.raises(InvariantError, match="live"):
+        publisher.discard(publisher.log.own_segments(publisher.held))
+    world.require_readable()
+
+
+def test_nothing_is_collected_before_its_grace_is_over(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    publisher.decide_and_publish(world.swap(publisher))
+    world.clock.advance(GRACE_MS - 1)
+    assert (0, 1) == ((found := collect(publisher, GRACE_MS)).decisions, found.waiting)
+    world.clock.advance(1)
+    assert (1, 0) == ((found := collect(publisher, GRACE_MS)).decisions, found.waiting)
+
+
+def test_sources_stay_when_an_output_cannot_be_read(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    (output,) = publisher.decide_and_publish(world.swap(publisher)).outputs
+    world.clock.advance(GRACE_MS)
+    start, log, files = world.tier.segments[output.id.segment_id]
+    damaged = log[:-1] + bytes([log[-1] ^ 1])
+    objects = set(world.tier.segments)
+    for stored in ((start, damaged, files), (start, log[:-1], files), (start, log, {})):
+        world.tier.segments[output.id.segment_id] = stored
+        with pytest.raises(CorruptError):
+            collect(publisher, GRACE_MS)
+        assert objects == set(world.tier.segments)
+    del world.tier.segments[output.id.segment_id]
+    with pytest.raises(CorruptError, match="missing"):
+        collect(publisher, GRACE_MS)
+
+
+@pytest.mark.parametrize(("grace_ms", "is_object_store"), [(-1, False), (0, True), (59_999, True)])
+def test_a_grace_that_readers_would_feel_is_refused(grace_ms: int, is_object_store: bool) -> None:
+    with pytest.raises(InvalidError, match="grace"):
+        check_grace(grace_ms, is_object_store=is_object_store)
+    assert 0 == check_grace(0, is_object_store=False)
+    assert GRACE_MS_MIN == check_grace(GRACE_MS_MIN, is_object_store=True)
+
+
+def test_a_pause_stops_decisions_and_collections_of_every_process(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    publisher.decide_and_publish(world.swap(publisher))
+    swap = world.swap(publisher, 1, 2)
+    elsewhere = world.log()
+    elsewhere.set_paused(publisher.held, is_paused=True)
+    world.clock.advance(GRACE_MS)
+    with pytest.raises(StoppedError):
+        publisher.decide_and_publish(swap)
+    with pytest.raises(StoppedError):
+        collect(publisher, GRACE_MS)
+    elsewhere.set_paused(publisher.held, is_paused=False)
+    publisher.decide_and_publish(swap)
+    world.settle()
+
+
+@pytest.mark.parametrize("lost", ["swap", "swap and announcement", "swap and upload"])
+def test_a_swap_that_the_cluster_lost_is_published_again(world: AttachedWorld, lost: str) -> None:
+    publisher = world.claim()
+    publisher.decide_and_publish(world.swap(publisher))
+    announced, published = world.cluster.batches
+    end = {"swap": published.start, "swap and announcement": announced.start}.get(lost, 4)
+    del world.cluster.values[end:]
+    if lost == "swap and upload":
+        world.cluster.log = OffsetRange(0, 20)
+    world.cluster.leader_epoch += 1
+    world.clock.advance(GRACE_MS)
+    with pytest.raises(RefusedError, match="--accept-metadata"):
+        collect(publisher, GRACE_MS)
+    with pytest.raises(RefusedError, match="--accept-metadata"):
+        world.claim()
+    again = world.claim(accepts_metadata=True)
+    assert 1 == repair(again, accepts_metadata=True).published_again
+    world.require_readable()
+    assert (0, 19) == ranges(world)[0]
+    assert 1 == collect(again, GRACE_MS).decisions
+    world.require_readable()
+
+
+def test_a_swap_whose_sources_are_gone_is_published_again_too(world: AttachedWorld) -> None:
+    publisher = story(world)
+    _, published, _ = world.cluster.batches
+    del world.cluster.values[published.start :]
+    with pytest.raises(AssertionError):
+        world.require_readable()
+    again = world.claim(accepts_metadata=True)
+    assert 1 == repair(again, accepts_metadata=True).published_again
+    world.settle()
+    assert publisher.epoch < again.epoch
+
+
+def test_another_metadata_topic_of_the_same_length_is_recognised(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    publisher.decide_and_publish(world.swap(publisher))
+    end = world.cluster.values[-1]
+    event = decode(end)
+    assert isinstance(event, RemoteLogSegmentUpdate)
+    other = replace(event, event_timestamp_ms=event.event_timestamp_ms + 1)
+    del world.cluster.values[-1:]
+    world.cluster.append(world.cluster.metadata_topic, 0, [other])
+    world.clock.advance(GRACE_MS)
+    with pytest.raises(RefusedError, match="--accept-metadata"):
+        collect(publisher, GRACE_MS)
+
+
+def test_a_claim_of_another_cluster_finds_another_partition(world: AttachedWorld) -> None:
+    with pytest.raises(RefusedError, match="another cluster"):
+        claim(
+            world.cluster, world.log(), world.tier,  # type: ignore[arg-type]
+            PARTITION, CLUSTER_ID + "-2", TERMS,
+        )  # fmt: skip
+
+
+def test_a_partition_is_detached_when_nothing_is_left_to_do(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    publisher.decide_and_publish(world.swap(publisher))
+    with pytest.raises(ConflictError, match="not settled"):
+        publisher.log.detach(publisher.held)
+    world.clock.advance(GRACE_MS)
+    collect(publisher, GRACE_MS)
+    publisher.log.detach(publisher.held)
+    found = publisher.log.find(publisher.name)
+    assert found is not None
+    assert found.detached_ms is not None
+
+
+def test_a_round_of_states_that_no_broker_survives_is_never_sent(world: AttachedWorld) -> None:
+    (segment, *_) = world.served()
+    topic = world.cluster.metadata_topic
+    for wrong in (
+        replace(segment, state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED),
+        RemoteLogSegmentUpdate(
+            id=segment.id, broker_id=mark_of(1), event_timestamp_ms=0, custom_metadata=None,
+            state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+        ),
+    ):  # fmt: skip
+        with pytest.raises(InvariantError, match="no record that a broker survives"):
+            world.cluster.append(topic, 0, [wrong])
+    with pytest.raises(InvalidError, match="take fewer"):
+        world.cluster.append(topic, 0, [])

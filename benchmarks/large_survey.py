@@ -106,6 +106,10 @@ class MadeUpFiles(LocalFiles):
         """Say that segment files are none."""
         return path.parent == ROOT
 
+    def directories_in(self, path: Path) -> frozenset[str]:
+        """Return none: a partition has files only."""
+        return frozenset()
+
     def exists(self, path: Path) -> bool:
         """Say whether the shape has such a file."""
         return path.name in self._names

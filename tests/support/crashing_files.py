@@ -198,6 +198,10 @@ class CrashingFiles:
         """Say whether it is a directory."""
         return path in self._directories
 
+    def directories_in(self, path: Path) -> frozenset[str]:
+        """Return the names of directories in one."""
+        return frozenset(other.name for other in self._directories if other.parent == path)
+
     def exists(self, path: Path) -> bool:
         """Say whether there is anything."""
         directory = self._directories.get(path.parent)

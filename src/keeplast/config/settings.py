@@ -76,6 +76,8 @@ class Settings:
         self._key_map_bytes = key_map_bytes
         # Thousands of partitions ask the same of a few topics.
         self._found: dict[tuple[str, str | None], Effective] = {}
+        self._configs: dict[str, TopicConfig] = {}
+        self._cleaner: CleanerConfig | None = None
         self.warnings: tuple[str, ...] = tuple(
             warning for layer in layers for warning in warnings_of(layer)
         )
@@ -174,9 +176,11 @@ class Settings:
 
     def topic_config(self, topic: str) -> TopicConfig:
         """Return the effective settings of ``topic``; InvalidError when they contradict."""
-        for problem in self.problems(topic):
-            raise InvalidError(problem)
-        return self._config(topic)
+        if topic not in self._configs:
+            for problem in self.problems(topic):
+                raise InvalidError(problem)
+            self._configs[topic] = self._config(topic)
+        return self._configs[topic]
 
     def _config(self, topic: str | None) -> TopicConfig:
         values = self.topic_values(topic)
@@ -195,6 +199,11 @@ class Settings:
 
         RefusedError when the load factor or the bound leaves no usable slot (architecture 2.2 d).
         """
+        if self._cleaner is None:
+            self._cleaner = self._find_cleaner()
+        return self._cleaner
+
+    def _find_cleaner(self) -> CleanerConfig:
         values = {
             definition.key: self.effective(definition, None) for definition in CLUSTER_DEFINITIONS
         }

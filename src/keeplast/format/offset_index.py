@@ -61,10 +61,11 @@ def find_problem(entries: Entries, log_size_bytes: int) -> str | None:
         return None
     if entries.min() < 0:
         return f"negative value. entry={_first(entries.min(axis=1) < 0)}"
-    for column, name in ((0, "offset"), (1, "position")):
-        falling = np.diff(entries[:, column]) <= 0
-        if falling.any():
-            return f"{name}s do not ascend. entry={_first(falling) + 1}"
+    falling = entries[1:] <= entries[:-1]
+    if falling.any():
+        column = 0 if falling[:, 0].any() else 1
+        name = ("offset", "position")[column]
+        return f"{name}s do not ascend. entry={_first(falling[:, column]) + 1}"
     if entries[-1, 1] >= log_size_bytes:
         entry = _first(entries[:, 1] >= log_size_bytes)
         return (

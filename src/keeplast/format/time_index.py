@@ -69,10 +69,10 @@ def find_problem(entries: Entries, log_size_bytes: int) -> str | None:
         return None
     if entries.min() < 0:
         return f"negative value. entry={_first(entries.min(axis=1) < 0)}"
-    falling = np.diff(entries[:, 0]) <= 0
+    falling = entries[1:, 0] <= entries[:-1, 0]
     if falling.any():
         return f"timestamps do not ascend. entry={_first(falling) + 1}"
-    falling = np.diff(entries[:, 1]) < 0
+    falling = entries[1:, 1] < entries[:-1, 1]
     if falling.any():
         return f"offsets descend. entry={_first(falling) + 1}"
     if log_size_bytes == 0:

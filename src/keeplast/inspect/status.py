@@ -131,7 +131,9 @@ def find_status(
     from now on, INT64_MAX when nobody checks. ``progressed`` hears of the bytes that were gone
     through to count tombstones.
     """
-    survey = survey_partition(partition, request, checkpoints, files, now_ms, foresees_roll=True)
+    survey = survey_partition(
+        partition, request, checkpoints, files, now_ms, foresees_roll=True, wants_sample=False
+    )
     log = _dirty_log(partition, survey, checkpoints, files)
     plan = survey.plan
     return LogStatus(

@@ -64,7 +64,7 @@ def open_data_directory(path: Path, files: FileSystem) -> DataDirectory:
         raise InvalidError(
             f"{problem}; give a Kafka log.dirs directory or a partition in it. path={path}"
         )
-    names = files.listdir(path)
+    names, directories = files.listdir(path), files.directories_in(path)
     own = parse_partition_directory(path.name)
     if own is not None and any(_is_log(name) for name in names):
         entry = PartitionEntry(own.partition, path, own.mark)
@@ -73,7 +73,7 @@ def open_data_directory(path: Path, files: FileSystem) -> DataDirectory:
     ignored: list[str] = []
     for name in names:
         parsed = parse_partition_directory(name)
-        is_directory = files.is_directory(path / name)
+        is_directory = name in directories
         if parsed is not None and is_directory:
             partitions.append(PartitionEntry(parsed.partition, path / name, parsed.mark))
         elif parsed is not None or is_directory:

@@ -13,7 +13,6 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -94,6 +93,10 @@ class FileSystem(Protocol):
 
     def is_directory(self, path: Path) -> bool:
         """Say whether ``path`` is a directory and not a link to one."""
+        ...
+
+    def directories_in(self, path: Path) -> frozenset[str]:
+        """Return the names in a directory for which :meth:`is_directory` is True."""
         ...
 
     def exists(self, path: Path) -> bool:
@@ -316,6 +319,11 @@ class LocalFiles:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
+    def directories_in(self, path: Path) -> frozenset[str]:
+        """Return the names of real directories in a directory; the system lists them as such."""
+        with os.scandir(path) as entries:
+            return frozenset(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+
     def exists(self, path: Path) -> bool:
         """Say whether there is anything, a dangling link included; OSError when nobody can tell.
 
@@ -340,14 +348,7 @@ class LocalFiles:
                     f"file is larger than what it can sensibly be. path={path} "
                     f"size_bytes={handle.size_bytes} limit={limit}"
                 )
-            buffer = bytearray(handle.size_bytes)
-            count = handle.pread_into(memoryview(buffer), 0)
-            if count < len(buffer):
-                raise CorruptError(
-                    "file is shorter than it was when it was opened",
-                    path=str(path), position=0, expected=len(buffer), found=count,
-                )  # fmt: skip
-            return bytes(buffer)
+            return read_whole(handle, path)
 
     def write_durable(self, path: Path, data: Buffer) -> None:
         """Write ``<path>.tmp``, fsync, rename, fsync the directory; owner and mode stay."""
@@ -437,11 +438,18 @@ class LocalRecipe:
         return True
 
 
-@contextlib.contextmanager
-def reading(files: FileSystem, path: Path) -> Iterator[ReadHandle]:
+def read_whole(handle: ReadHandle, path: Path) -> bytes:
+    """Return a small file's bytes; CorruptError when it has shrunk since it was opened."""
+    buffer = bytearray(handle.size_bytes)
+    count = handle.pread_into(memoryview(buffer), 0)
+    if count < len(buffer):
+        raise CorruptError(
+            "file is shorter than it was when it was opened",
+            path=str(path), position=0, expected=len(buffer), found=count,
+        )  # fmt: skip
+    return bytes(buffer)
+
+
+def reading(files: FileSystem, path: Path) -> contextlib.closing[ReadHandle]:
     """Open ``path`` for the length of a ``with`` block."""
-    handle = files.open_read(path)
-    try:
-        yield handle
-    finally:
-        handle.close()
+    return contextlib.closing(files.open_read(path))

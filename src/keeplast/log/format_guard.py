@@ -57,11 +57,12 @@ def check_understood(directory: Path, files: FileSystem) -> None:
     for name, pattern, latest in _VERSIONS:
         if name in names:
             _check_version(directory / name, pattern, latest, files, at_start=True)
+    directories = files.directories_in(directory)
     for name in names:
         parsed = parse_segment_file(name)
         if parsed is None:
             continue
-        if files.is_directory(directory / name):
+        if name in directories:
             raise RefusedError(
                 f"directory in the place of a segment file; move it away. path={directory / name}"
             )

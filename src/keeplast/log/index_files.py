@@ -10,7 +10,7 @@ from pathlib import Path
 from keeplast.errors import CorruptError
 from keeplast.format.filename import Kind
 from keeplast.format.index_bounds import ENTRY_BYTES, index_bytes_max
-from keeplast.log.files import FileSystem, reading
+from keeplast.log.files import FileSystem, read_whole, reading
 
 
 def read_index(path: Path, kind: Kind, log_bytes: int, files: FileSystem) -> bytes:
@@ -19,13 +19,14 @@ def read_index(path: Path, kind: Kind, log_bytes: int, files: FileSystem) -> byt
     CorruptError when there are more entries than the segment can have batches.
     """
     limit = index_bytes_max(log_bytes, kind)
-    size_bytes = files.stat(path).size_bytes
-    if size_bytes > limit:
-        raise CorruptError(
-            "index has more entries than its segment has batches",
-            path=str(path), position=limit, expected=f"at most {limit} bytes", found=size_bytes,
-        )  # fmt: skip
-    return files.read_bytes(path, limit)
+    with reading(files, path) as handle:
+        if handle.size_bytes > limit:
+            raise CorruptError(
+                "index has more entries than its segment has batches",
+                path=str(path), position=limit, expected=f"at most {limit} bytes",
+                found=handle.size_bytes,
+            )  # fmt: skip
+        return read_whole(handle, path)
 
 
 def read_index_start(path: Path, kind: Kind, log_bytes: int, files: FileSystem) -> bytes:

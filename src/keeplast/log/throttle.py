@@ -177,6 +177,9 @@ class ThrottledFiles:
     def is_directory(self, path: Path) -> bool:
         return self._inner.is_directory(path)
 
+    def directories_in(self, path: Path) -> frozenset[str]:
+        return self._inner.directories_in(path)
+
     def exists(self, path: Path) -> bool:
         return self._inner.exists(path)
 

@@ -19,6 +19,7 @@ from keeplast.log.format_guard import check_understood
 from keeplast.log.lock import is_locked, locked
 from keeplast.log.recovery import is_settled, recover_swap
 from keeplast.rewrite.runner import Runner
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.run.directory_place import DirectoryPlace
 from keeplast.run.events import Events
 from keeplast.run.expiry import expire_partition, failed_expiry
@@ -134,8 +135,9 @@ class Coordinator:
             rounds.do(begun)
         else:
             cut(begun, request, self._runner, self._files, self._clock)
+            workspace = Workspace(MEMORY_BYTES_MIN)
             for round_ in begun:
-                told = foreseen(round_, request, self._files, self._clock)
+                told = foreseen(round_, request, self._files, self._clock, workspace)
                 round_.run.rounds.append(told)
         if request.retention:
             for run in runs:

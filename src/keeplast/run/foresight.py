@@ -24,7 +24,7 @@ from keeplast.errors import CompactionError
 from keeplast.log.files import FileSystem
 from keeplast.model.shape import Shape
 from keeplast.rewrite.runner import Runner
-from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.run.round_reports import disk_needed_bytes, planned_report, with_shape
 from keeplast.run.round_state import Round
 from keeplast.survey.estimate import estimate_round
@@ -70,14 +70,16 @@ def _cut_chunk(round_: Round, chunk_bytes: int, request: CleanRequest, runner: R
         round_.plan = replace(plan, chunk_end=find_chunk_end(plan, chunk_bytes))
 
 
-def foreseen(round_: Round, request: CleanRequest, files: FileSystem, clock: Clock) -> RoundReport:
+def foreseen(
+    round_: Round, request: CleanRequest, files: FileSystem, clock: Clock, workspace: Workspace
+) -> RoundReport:
     """Return bounds, groups and, from a sample, an estimate; damage found there is a note."""
     survey, plan = round_.survey, round_.plan
     disk_bytes = disk_needed_bytes(survey, plan, is_in_place=request.target is None)
     estimate, damage = None, None
     if survey.sample is not None:
         try:
-            estimate = _estimate(round_, survey.sample, files, clock)
+            estimate = _estimate(round_, survey.sample, files, clock, workspace)
         except (CompactionError, OSError, MemoryError) as error:
             damage = error
     return with_shape(round_, planned_report(survey, plan, disk_bytes, estimate, damage))
@@ -111,7 +113,13 @@ def _look_at(
 
 
 def _estimate(
-    round_: Round, chosen: SampleChoice, files: FileSystem, clock: Clock
+    round_: Round,
+    chosen: SampleChoice,
+    files: FileSystem,
+    clock: Clock,
+    workspace: Workspace | None = None,
 ) -> Estimate | None:
-    sample = read_sample(chosen, round_.plan, round_.site.path, round_.hash_key, files, clock)
+    sample = read_sample(
+        chosen, round_.plan, round_.site.path, round_.hash_key, files, clock, workspace
+    )
     return estimate_round(sample, round_.plan)

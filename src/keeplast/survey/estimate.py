@@ -99,11 +99,12 @@ def estimate_round(sample: Sample, plan: RoundPlan) -> Estimate | None:
     """Return what a round of ``plan`` would bring; None when nothing of a section was read."""
     if any(part.size_bytes and not part.read_bytes for part in (sample.clean, sample.dirty)):
         return None
-    keys, windows = _windows_of_keys(sample.dirty.keys)
+    dirty_keys = sample.dirty.keys
+    keys, windows = _windows_of_keys(dirty_keys)
     curve = fit_distinct(windows)
     scale = _scale(sample.dirty)
     more = scale - 1
-    keyed = len(sample.dirty.keys) * scale
+    keyed = len(dirty_keys) * scale
     distinct = min(curve.after(more), keyed)
     found = _share_found(sample.clean.keys[:, 0], keys, windows, curve, more)
     indexed = read = 1.0
@@ -130,8 +131,10 @@ def _windows_of_keys(keys: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDAr
     ordered = keys[order]
     is_new = np.ones(len(ordered), bool)
     is_new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    found, counts = np.unique(ordered[is_new, 0], return_counts=True)
-    return found, counts.astype(np.int64)
+    found = ordered[is_new, 0]
+    is_first = np.ones(len(found), bool)
+    is_first[1:] = found[1:] != found[:-1]
+    return found[is_first], np.diff(np.flatnonzero(is_first), append=len(found))
 
 
 def _reach(dirty: SectionSample, curve: DistinctKeys, capacity: int) -> float:

@@ -109,6 +109,9 @@ def choose_sample(plan: RoundPlan, indexes: Mapping[int, SegmentIndexes]) -> Sam
 
 
 def _choose(stretches: Sequence[_Stretch]) -> SectionChoice:
+    if not stretches:
+        return SectionChoice(0, ())
+
     # Windows ascend, so that the next one most likely begins where the borders are known.
     @functools.lru_cache(PIECES_MAX)
     def borders_of(number: int) -> NDArray[np.int64]:
@@ -214,12 +217,17 @@ def read_sample(
     hash_key: tuple[int, int],
     files: FileSystem,
     clock: Clock,
+    workspace: Workspace | None = None,
 ) -> Sample:
-    """Read what was chosen; CorruptError or OSError where that is damaged or gone."""
+    """Read what was chosen; CorruptError or OSError where that is damaged or gone.
+
+    Whoever reads many has one ``workspace`` of MEMORY_BYTES_MIN for all of them.
+    """
     clean = SectionSample(choice.clean.size_bytes)
     dirty = SectionSample(choice.dirty.size_bytes)
     sample = Sample(clean, dirty)
-    sampling = _Sampling(sample, plan, path, hash_key, files, clock)
+    arrays = Workspace(MEMORY_BYTES_MIN) if workspace is None else workspace
+    sampling = _Sampling(sample, plan, path, hash_key, files, clock, arrays)
     for section, number, pieces in _in_turn((clean, choice.clean), (dirty, choice.dirty)):
         if sampling.is_enough():
             break
@@ -250,6 +258,7 @@ class _Sampling:
         hash_key: tuple[int, int],
         files: FileSystem,
         clock: Clock,
+        workspace: Workspace,
     ) -> None:
         self._sample = sample
         self._plan = plan
@@ -259,7 +268,7 @@ class _Sampling:
         self._clock = clock
         self._stop_at = clock.seconds() + SECONDS_MAX
         self._bytes = self._rows = 0
-        self._workspace = Workspace(MEMORY_BYTES_MIN)
+        self._workspace = workspace
         self._cache = DecompressedCache(0)
         self._mtimes = {s.base_offset: s.mtime_ms for s in plan.segments}
         # An estimate may be wrong, and reads no log.
@@ -296,6 +305,8 @@ class _Sampling:
     def _mark_aborted(self, section: SectionSample, window: Window) -> None:
         """Set STATE of the data batches of aborted transactions, and count them and markers."""
         rows = window.table[: window.batches]
+        if not (rows[:, t.ATTRIBUTES] & (t.CONTROL | t.TRANSACTIONAL)).any():
+            return
         is_control = rows[:, t.ATTRIBUTES] & t.CONTROL != 0
         section.control += int(rows[is_control, t.COUNT].sum())
         first, last = int(rows[0, t.BASE_OFFSET]), int(rows[-1, t.LAST_OFFSET])
@@ -318,32 +329,44 @@ class _Sampling:
         part: Slice,
         piece: Piece,
     ) -> None:
-        w, plan = self._workspace, self._plan
+        w = self._workspace
         counts = batches[:, t.ROWS]
         flags = w.flags[: part.rows]
         has_key = flags & HAS_KEY != 0
         is_tombstone = has_key & (flags & HAS_VALUE == 0)
-        is_old = batches[:, t.MAGIC] < 2
-        has_horizon = ~is_old & (batches[:, t.ATTRIBUTES] & t.DELETE_HORIZON != 0)
-        is_expired = has_horizon & (batches[:, t.BASE_TIMESTAMP] <= plan.expiry_now_ms)
-        if self._mtimes[piece.base_offset] <= plan.old_format_horizon_ms:
-            is_expired |= is_old
+        tombstones, keyed = int(is_tombstone.sum()), int(has_key.sum())
         section.records += part.rows
-        section.tombstones += int(is_tombstone.sum())
-        section.expired += int((is_tombstone & np.repeat(is_expired, counts)).sum())
-        section.keyless += int((~has_key).sum())
-        unpacked = batches[batches[:, t.PAYLOAD_IN] == 1]
-        section.unpacked_bytes += np.bincount(
-            unpacked[:, t.ATTRIBUTES] & t.CODEC_MASK,
-            weights=unpacked[:, t.PAYLOAD_END] - unpacked[:, t.PAYLOAD_START],
-            minlength=CODECS,
-        )
-        keys = np.empty((int(has_key.sum()), 2), np.uint64)
+        section.tombstones += tombstones
+        if tombstones:
+            is_expired = self._find_expired(batches, piece)
+            section.expired += int((is_tombstone & np.repeat(is_expired, counts)).sum())
+        section.keyless += part.rows - keyed
+        is_unpacked = batches[:, t.PAYLOAD_IN] == 1
+        if is_unpacked.any():
+            unpacked = batches[is_unpacked]
+            section.unpacked_bytes += np.bincount(
+                unpacked[:, t.ATTRIBUTES] & t.CODEC_MASK,
+                weights=unpacked[:, t.PAYLOAD_END] - unpacked[:, t.PAYLOAD_START],
+                minlength=CODECS,
+            )
+        keys = np.empty((keyed, 2), np.uint64)
         keys[:, 0] = w.hashes[: part.rows, 0][has_key]
         keys[:, 1] = number
         # The dirty section begins at an index entry, a little below the first dirty offset.
-        is_dirty = w.offsets[: part.rows][has_key] >= plan.first_dirty
+        is_dirty = w.offsets[: part.rows][has_key] >= self._plan.first_dirty
         self._sample.clean.key_parts.append(keys[~is_dirty])
         self._sample.dirty.key_parts.append(keys[is_dirty])
         section.batch_parts.append(batches[counts > 0][:, [t.SIZE, t.ROWS]].copy())
         self._rows += part.rows
+
+    def _find_expired(self, batches: NDArray[np.int64], piece: Piece) -> NDArray[np.bool_]:
+        """Return for each batch whether the time of its tombstones has passed."""
+        plan = self._plan
+        is_old = batches[:, t.MAGIC] < 2
+        has_horizon = ~is_old & (batches[:, t.ATTRIBUTES] & t.DELETE_HORIZON != 0)
+        is_expired: NDArray[np.bool_] = has_horizon & (
+            batches[:, t.BASE_TIMESTAMP] <= plan.expiry_now_ms
+        )
+        if self._mtimes[piece.base_offset] <= plan.old_format_horizon_ms:
+            is_expired |= is_old
+        return is_expired

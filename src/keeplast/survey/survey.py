@@ -132,6 +132,7 @@ def survey_partition(
     book: ExpiredBook | None = None,
     known: Mapping[int, SegmentSummary] | None = None,
     clock_ms: int | None = None,
+    wants_sample: bool = True,
 ) -> Survey:
     """Survey one partition; CorruptError, RefusedError or OSError when that is not possible.
 
@@ -141,7 +142,7 @@ def survey_partition(
     ``book`` remembers what has expired where, for a request that asks for that. ``known`` are
     closed segments, by base offset, of which everything but the first timestamp is known already:
     their indexes are read when something in them must be found, nothing asks again whether their
-    format is understood, and no sample is chosen.
+    format is understood, and no sample is chosen; nor is it when nobody ``wants_sample``.
     """
     topic = partition.topic
     key_capacity(partition)  # A map that cannot be is refused before anything is read.
@@ -208,7 +209,9 @@ def survey_partition(
         last_stable=log.last_stable,
         section=section,
         plan=plan,
-        sample=None if plan is None or known else choose_sample(plan, log.indexes),
+        sample=choose_sample(plan, log.indexes)
+        if plan is not None and wants_sample and not known
+        else None,
         decision=decision,
         notes=tuple(notes),
         clean_to=clean_to,

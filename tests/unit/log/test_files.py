@@ -54,6 +54,9 @@ def test_link_to_a_directory_is_no_directory(tmp_path: Path) -> None:
     assert FILES.is_directory(tmp_path)
     assert not FILES.is_directory(link)
     assert not FILES.is_directory(tmp_path / "nowhere")
+    (tmp_path / "below").mkdir()
+    (tmp_path / "file").write_bytes(b"")
+    assert {"below"} == FILES.directories_in(tmp_path)
 
 
 def test_pipe_is_refused_at_once(tmp_path: Path) -> None:

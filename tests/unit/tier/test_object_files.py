@@ -73,6 +73,7 @@ def test_files_and_folders_are_found_as_on_a_disk(files: ObjectFiles) -> None:
     files.write_durable(BUCKET / "data" / "meta.properties", b"version=1")
     assert ["meta.properties", "t-0"] == files.listdir(BUCKET / "data")
     assert [f"{0:020d}.log"] == files.listdir(BUCKET / "data" / "t-0")
+    assert {"t-0"} == files.directories_in(BUCKET / "data")
     assert files.is_directory(BUCKET)
     assert files.is_directory(BUCKET / "data" / "t-0")
     assert not files.is_directory(BUCKET / "data" / "meta.properties")

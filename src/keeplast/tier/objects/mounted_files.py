@@ -81,6 +81,9 @@ class MountedFiles:
     def is_directory(self, path: Path) -> bool:
         return self._at(path).is_directory(path)
 
+    def directories_in(self, path: Path) -> frozenset[str]:
+        return self._at(path).directories_in(path)
+
     def exists(self, path: Path) -> bool:
         return self._at(path).exists(path)
 

@@ -125,6 +125,10 @@ class ObjectFiles:
         listing = self._find_listing(path) or self._list(path)
         return bool(listing.files or listing.folders) or path == self._mount
 
+    def directories_in(self, path: Path) -> frozenset[str]:
+        """Return the names of folders."""
+        return frozenset((self._find_listing(path) or self._list(path)).folders)
+
     def exists(self, path: Path) -> bool:
         """Say whether there is a file, or anything below."""
         if path == self._mount:

@@ -1,4 +1,4 @@
-"""Decompresses small lz4 and snappy batches without leaving the kernel.
+"""Decompresses small lz4 and snappy batches without leaving the kernel; finds zstd's in a row.
 
 A call of a codec's library costs as much as decoding some kilobytes, so a log of small compressed
 batches would spend its time on calls. Only what Kafka's own writers write is decoded here: whatever
@@ -13,6 +13,7 @@ import numpy as np
 from keeplast.columns import batch_table as t
 from keeplast.columns.kernel import OK, inline, kernel, outline
 from keeplast.columns.machine import copy_bytes, load_be32, load_be64_unsigned, load_le64
+from keeplast.columns.varints import read_varint
 
 SMALL_BYTES_MAX = 2048
 """Larger batches are decoded faster by the libraries, call included."""
@@ -22,6 +23,9 @@ REFUSED = 2
 
 SNAPPY = 2
 LZ4 = 3
+
+MARK_BYTES = 16
+"""What tells the payloads apart that :func:`find_payloads` finds."""
 
 _LZ4_HEADER_BYTES = 7
 _LZ4_HEADER = np.uint64(0x82_40_60_18_4D_22_04)
@@ -241,3 +245,31 @@ def unpack_small(window, table, first, last, scratch, at):
         table[i, t.PAYLOAD_END] = to
         at = to
     return last, at, OK
+
+
+@kernel("int64(int64[:, ::1], int64[::1], uint8[::1], int64, uint64, uint64)")
+def find_payloads(table, chosen, scratch, filled, mark, other_mark):
+    """Find the payloads of the ``chosen`` batches, which lie in ``scratch[:filled]`` in turn.
+
+    Behind each lie sixteen bytes that nobody could foresee, the two marks: where the records of a
+    batch end somewhere else the batch is refused. PAYLOAD_* say where. Returns how many of the
+    batches were found before one that is refused, or not whole.
+    """
+    at = np.int64(0)
+    for n in range(len(chosen)):
+        i = chosen[n]
+        start = at
+        for _ in range(table[i, t.COUNT]):
+            length, at = read_varint(scratch, at, filled)
+            if at < 0 or length < 0 or length > filled - at:
+                return n
+            at += length
+        if at + MARK_BYTES > filled:
+            return n
+        if load_le64(scratch, at) != mark or load_le64(scratch, at + 8) != other_mark:
+            return n
+        table[i, t.PAYLOAD_IN] = 1
+        table[i, t.PAYLOAD_START] = start
+        table[i, t.PAYLOAD_END] = at
+        at += MARK_BYTES
+    return len(chosen)

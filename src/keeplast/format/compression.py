@@ -42,6 +42,7 @@ _ZSTD_ROOM_BYTES = 1 << 20
 _ROOM_GROWTH = 8
 _SMALL_BYTES_MAX = 2048
 _READ_BYTES_MAX = 64 << 10
+_WINDOW_BYTES_MAX = 16 << 20
 
 
 class Codec(IntEnum):
@@ -81,7 +82,20 @@ class ZstdReader:
 
     def __init__(self) -> None:
         """Prepare; the tables are made by the first call."""
-        self._decompressor = zstandard.ZstdDecompressor()
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES_MAX)
+
+    def read_row(self, data: Buffer, target: memoryview) -> int | None:
+        """Decompress frames that follow each other to ``target``; returns how much they gave.
+
+        What has no room is left out, whatever follows included. None when anything is wrong. One
+        call for many frames: between frames other threads need not wait for the interpreter.
+        """
+        reader = self._decompressor.stream_reader(data, read_across_frames=True)
+        try:
+            filled: int = reader.readinto(target)
+        except zstandard.ZstdError:
+            return None
+        return filled
 
     def read(self, data: memoryview) -> bytes | None:
         """Return what one frame holds, or None when :func:`decompress` must have a look at it.

@@ -38,6 +38,12 @@ def is_plain(data: memoryview) -> bool:
     )
 
 
+def raw_frame(content: bytes) -> bytes:
+    """Return a frame that holds up to 128 KiB as they are."""
+    header = len(content) << 3 | 1
+    return _WORD.pack(_MAGIC) + b"\0\x58" + header.to_bytes(_BLOCK_HEADER_BYTES, "little") + content
+
+
 def output_bound(data: memoryview) -> int:
     """Return the most that the frames in ``data`` can give; a cut frame raises."""
     bound = position = 0

@@ -24,6 +24,7 @@ from keeplast.columns.winners import KeyMap
 from keeplast.errors import CompactionError, RefusedError, invariant
 from keeplast.log.files import FileSystem
 from keeplast.log.throttle import Throttle, ThrottledFiles
+from keeplast.rewrite.decompressed_cache import DecompressedCache
 from keeplast.rewrite.marked_plan import MarkersNeededError
 from keeplast.rewrite.stage_work import (
     Tools,
@@ -56,7 +57,7 @@ from keeplast.rewrite.units import (
     Unmarked,
 )
 from keeplast.rewrite.wave import failed_result, run_wave
-from keeplast.rewrite.workspace import DecompressedCache, Workspace
+from keeplast.rewrite.workspace import Workspace
 from keeplast.run.opened_files import OpenedFiles
 
 ATTEMPT_MARK = "x"

@@ -35,9 +35,10 @@ from keeplast.read.log_view import LogView, ReaderCheckpoints, look_at_log
 from keeplast.read.record_columns import ColumnCollector, RecordColumns
 from keeplast.read.record_source import aborted_data, read_wanted, select_batches
 from keeplast.read.state_end import require_uncleaned
+from keeplast.rewrite.decompressed_cache import DecompressedCache
 from keeplast.rewrite.ranking import Ranking, ranking_of
 from keeplast.rewrite.runner import Progressed
-from keeplast.rewrite.workspace import DecompressedCache, Slice, Workspace
+from keeplast.rewrite.workspace import Slice, Workspace
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 
 HashKey = tuple[int, int]

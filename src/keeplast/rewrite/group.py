@@ -287,16 +287,14 @@ class SourceReader:
             keep, payload,
         )  # fmt: skip
         view = payload.data
-        pieces: list[bytes] = []
-        at = 0
-        for i in chosen.tolist():
-            start = int(table[i, t.PACKED_START])
-            end = start + int(table[i, t.PACKED_SIZE])
-            codec = CODECS[int(table[i, t.ATTRIBUTES]) & t.CODEC_MASK]
-            piece = w.compress(codec, view[start:end])
-            table[i, t.PACKED_START], table[i, t.PACKED_SIZE] = at, len(piece)
-            at += len(piece)
-            pieces.append(piece)
+        facts = table[chosen][:, [t.PACKED_START, t.PACKED_SIZE, t.ATTRIBUTES]].tolist()
+        pieces = [
+            w.compress(CODECS[attributes & t.CODEC_MASK], view[start : start + size])
+            for start, size, attributes in facts
+        ]
+        sizes = np.array([len(piece) for piece in pieces], np.int64)
+        table[chosen, t.PACKED_START] = np.cumsum(sizes) - sizes
+        table[chosen, t.PACKED_SIZE] = sizes
         return np.frombuffer(bytearray().join(pieces), np.uint8)
 
     def _check_range(self, window: Window, batches: NDArray[np.int64]) -> None:

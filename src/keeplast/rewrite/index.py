@@ -30,6 +30,7 @@ from keeplast.format.filename import LOG, segment_file
 from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.windows import Window, read_windows
 from keeplast.model.offsets import INT64_MAX
+from keeplast.rewrite.decompressed_cache import DecompressedCache
 from keeplast.rewrite.filter_spec import NO_SKIPS, FilterSpec, Skips
 from keeplast.rewrite.key_stream import KeyStream
 from keeplast.rewrite.ranking import Ranking, VersionCounts, ranking_of
@@ -37,7 +38,7 @@ from keeplast.rewrite.resolve import raise_over_clean
 from keeplast.rewrite.skipping import find_skips, hashes_max, note_dirty
 from keeplast.rewrite.task import IndexStats, PartitionTask, first_pass_start
 from keeplast.rewrite.transaction_windows import AskMarkers, follow_window
-from keeplast.rewrite.workspace import DecompressedCache, Slice, Workspace
+from keeplast.rewrite.workspace import Slice, Workspace
 
 Progressed = Callable[[int], None]
 

@@ -27,12 +27,13 @@ from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem, LocalWriteHandle, ReadHandle, WriteHandle, reading
 from keeplast.log.index_builder import IndexBuilder
 from keeplast.log.windows import Window
+from keeplast.rewrite.decompressed_cache import DecompressedCache
 from keeplast.rewrite.ranking import Ranking
 from keeplast.rewrite.skipping import ContentsBuilder
 from keeplast.rewrite.standings import Standings
 from keeplast.rewrite.task import PartitionTask, StagedFile, StagedGroup
 from keeplast.rewrite.transaction_windows import AskMarkers
-from keeplast.rewrite.workspace import DecompressedCache, Slice, Workspace
+from keeplast.rewrite.workspace import Slice, Workspace
 
 Progressed = Callable[[int], None]
 

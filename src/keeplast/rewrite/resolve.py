@@ -19,10 +19,11 @@ from keeplast.columns.ranks import RankedKeyMap
 from keeplast.format.filename import LOG, segment_file
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.windows import read_windows
+from keeplast.rewrite.decompressed_cache import DecompressedCache
 from keeplast.rewrite.ranking import Ranking, VersionCounts
 from keeplast.rewrite.task import PartitionTask, pass_start
 from keeplast.rewrite.transaction_windows import AskMarkers, follow_window
-from keeplast.rewrite.workspace import DecompressedCache, Workspace
+from keeplast.rewrite.workspace import Workspace
 
 Progressed = Callable[[int], None]
 RaiseKnown = Callable[[NDArray[np.uint64], NDArray[np.int64]], None]

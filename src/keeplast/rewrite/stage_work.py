@@ -30,6 +30,7 @@ from keeplast.errors import CorruptError, invariant
 from keeplast.format.filename import LOG, segment_file
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.windows import Window, read_windows
+from keeplast.rewrite.decompressed_cache import DecompressedCache
 from keeplast.rewrite.filter_spec import FilterSpec
 from keeplast.rewrite.group import EntryNeededError
 from keeplast.rewrite.index import Indexing, KeySink
@@ -65,7 +66,7 @@ from keeplast.rewrite.units import (
 )
 from keeplast.rewrite.waiting_rows import WaitingRows
 from keeplast.rewrite.wave import peak_rss_bytes
-from keeplast.rewrite.workspace import DecompressedCache, Workspace
+from keeplast.rewrite.workspace import Workspace
 
 Progressed = Callable[[int], None]
 Emit = Callable[[KeyChunk], None]

@@ -18,6 +18,7 @@ from keeplast.clock import Clock
 from keeplast.columns import verdicts
 from keeplast.errors import CompactionError
 from keeplast.log.files import FileSystem
+from keeplast.rewrite.decompressed_cache import DecompressedCache
 from keeplast.rewrite.index import Indexed, index_partition
 from keeplast.rewrite.marked_plan import MarkedPlan
 from keeplast.rewrite.output import PassContext
@@ -33,7 +34,7 @@ from keeplast.rewrite.task import (
     TaskResult,
     second_pass_start,
 )
-from keeplast.rewrite.workspace import DecompressedCache, Workspace
+from keeplast.rewrite.workspace import Workspace
 
 Progressed = Callable[[int], None]
 

@@ -7,7 +7,7 @@ An array grows only for a single batch that does not fit, and stays grown.
 
 from __future__ import annotations
 
-import threading
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from keeplast.columns.kernel import OK, PROBLEMS, TOO_MANY
 from keeplast.columns.ledger import NO_LEDGER, ReasonLedger
 from keeplast.columns.scan import HAS_HIDDEN
 from keeplast.errors import CorruptError, InvalidError
+from keeplast.format import zstd_frame
 from keeplast.format.compression import (
     Codec,
     ZstdReader,
@@ -29,6 +30,7 @@ from keeplast.format.compression import (
     decompress_into,
 )
 from keeplast.log.windows import WINDOW_BYTES_DEFAULT, Window, WindowBuffers
+from keeplast.rewrite.decompressed_cache import DecompressedCache
 from keeplast.rewrite.payloads import Payloads
 
 NOT_HERE = (-1, -1)
@@ -55,6 +57,9 @@ NEARLY_FULL = 8
 ARRAYS_PER_WINDOW = 18
 """All other arrays take about so many windows; the rest of the memory is the cache's."""
 
+ROW_BATCHES_MIN = 2
+"""So many zstd batches are decompressed by one call, with marks between them."""
+
 LEDGER_SHARE = 4
 """The ledger of the first pass may take this part of what the cache has."""
 
@@ -71,47 +76,6 @@ class Slice:
     rows: int
     first_row: int = 0
     hashed: int = 0
-
-
-class DecompressedCache:
-    """Payloads of compressed batches, kept from the first pass for the second, up to a limit.
-
-    The threads that share a round share it.
-    """
-
-    __slots__ = ("_bytes_max", "_bytes_used", "_lock", "_payloads")
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._bytes_used = 0
-        self._payloads: dict[tuple[int, int], NDArray[np.uint8]] = {}
-        self._lock = threading.Lock()
-
-    def give_up(self, size: int) -> None:
-        """Leave ``size`` bytes of this room to something else, for the rest of the task."""
-        self._bytes_max -= size
-
-    def keep(self, base_offset: int, position: int, payload: NDArray[np.uint8]) -> None:
-        """Remember the payload of the batch at ``position`` of a segment, if there is room."""
-        with self._lock:
-            if self._bytes_used + payload.nbytes <= self._bytes_max:
-                self._payloads[base_offset, position] = payload
-                self._bytes_used += payload.nbytes
-
-    def keep_copy(
-        self, base_offset: int, position: int, data: NDArray[np.uint8], start: int, end: int
-    ) -> None:
-        """Remember a copy of ``data[start:end]``, made only when there is room for it."""
-        if self._bytes_used + end - start <= self._bytes_max:
-            self.keep(base_offset, position, data[start:end].copy())
-
-    def take(self, base_offset: int, position: int) -> NDArray[np.uint8] | None:
-        """Return a remembered payload and forget it."""
-        with self._lock:
-            payload = self._payloads.pop((base_offset, position), None)
-            if payload is not None:
-                self._bytes_used -= payload.nbytes
-        return payload
 
 
 def cache_bytes_of(memory_bytes: int) -> int:
@@ -148,6 +112,12 @@ class Workspace:
         self._payload = np.empty(0, np.uint8)
         self._zstd = ZstdWriter()
         self._zstd_reader = ZstdReader()
+        mark = secrets.token_bytes(unpack.MARK_BYTES)
+        self._mark_frame = zstd_frame.raw_frame(mark)
+        self._marks = (
+            np.uint64(int.from_bytes(mark[:8], "little")),
+            np.uint64(int.from_bytes(mark[8:], "little")),
+        )
         self._payloads = Payloads()
         self.cache_bytes = cache_bytes_of(memory_bytes)
         self.ledger_bytes_max = self.cache_bytes // LEDGER_SHARE
@@ -264,12 +234,18 @@ class Workspace:
         at = 0
         hidden = np.flatnonzero((rest[:, t.PAYLOAD_IN] < 0) & (rest[:, t.VERDICT] != t.DELETE))
         hidden += first
+        reused = [] if keeps else self._place_row(window, hidden, base_offset, cache)
+        count = len(reused) or self._unpack_row(window, hidden)
+        if count:
+            if keeps:
+                self._keep_row(window, hidden[:count], base_offset, cache)
+            self._tally(table[hidden[:count]], reused)
+            return int(hidden[count]) if count < len(hidden) else window.batches
         is_small = _is_small(table[hidden])
         others = hidden[~is_small] if is_small.any() else hidden
         unpacked = first if len(others) < len(hidden) else window.batches
         facts = table[others][:, [t.POSITION, t.SIZE, t.ATTRIBUTES, t.MAGIC]].tolist()
         spans: list[tuple[int, int]] = []
-        reused: list[int] = []
         full_at = window.batches
         view = window.data.data
         for i, (start, size, attributes, magic) in zip(others.tolist(), facts, strict=True):
@@ -316,6 +292,61 @@ class Workspace:
         table[done, t.PAYLOAD_END] = found[:, 1]
         self._tally(table[hidden[hidden < full_at]], reused)
         return full_at
+
+    def _unpack_row(self, window: Window, hidden: NDArray[np.int64]) -> int:
+        """Decompress the first of the ``hidden`` batches to scratch with one call.
+
+        Returns how many; 0 where they are not zstd, or one of them needs a look of its own.
+        """
+        facts = window.table[hidden][:, [t.POSITION, t.SIZE, t.ATTRIBUTES, t.MAGIC]]
+        codecs = facts[:, 2] & t.CODEC_MASK
+        if len(facts) < ROW_BATCHES_MIN or np.any((codecs != Codec.ZSTD) | (facts[:, 3] != 2)):
+            return 0
+        view, mark = window.data.data, self._mark_frame
+        frames: list[memoryview | bytes] = []
+        for start, size in facts[:, :2].tolist():
+            frames += (view[start + t.HEADER_BYTES : start + size], mark)
+        filled = self._zstd_reader.read_row(b"".join(frames), self.scratch.data)
+        if filled is None:
+            return 0
+        return int(unpack.find_payloads(window.table, hidden, self.scratch, filled, *self._marks))
+
+    def _place_row(
+        self, window: Window, hidden: NDArray[np.int64], base_offset: int, cache: DecompressedCache
+    ) -> list[int]:
+        """Put the first of the ``hidden`` batches into scratch from ``cache``; returns their sizes.
+
+        None of what is old or small, nor of what lies behind the first that is not kept.
+        """
+        table = window.table
+        if cache.is_empty:
+            return []
+        is_other = (table[hidden, t.MAGIC] != 2) | (table[hidden, t.SIZE] <= unpack.SMALL_BYTES_MAX)
+        others = np.flatnonzero(is_other)
+        chosen = hidden[: int(others[0])] if len(others) else hidden
+        positions = (table[chosen, t.POSITION] + window.position).tolist()
+        row = cache.take_row(base_offset, positions, len(self.scratch))
+        sizes = [len(payload) for payload in row]
+        if row:
+            ends = np.cumsum(sizes)
+            np.concatenate(row, out=self.scratch[: int(ends[-1])])
+            chosen = chosen[: len(row)]
+            table[chosen, t.PAYLOAD_IN] = 1
+            table[chosen, t.PAYLOAD_START] = ends - sizes
+            table[chosen, t.PAYLOAD_END] = ends
+        return sizes
+
+    def _keep_row(
+        self, window: Window, done: NDArray[np.int64], base_offset: int, cache: DecompressedCache
+    ) -> None:
+        """Keep the payloads of batches that are large enough, as far as there is room."""
+        rows = window.table[done][:, [t.POSITION, t.SIZE, t.PAYLOAD_START, t.PAYLOAD_END]]
+        rows = rows[rows[:, 1] > unpack.SMALL_BYTES_MAX]
+        for position, _, start, end in rows.tolist():
+            if not cache.keep_copy(
+                base_offset, window.position + position, self.scratch, start, end
+            ):
+                break
 
     def _tally(self, uncovered: NDArray[np.int64], reused: list[int]) -> None:
         """Count batches whose records are in scratch now; ``reused`` are the sizes of some."""

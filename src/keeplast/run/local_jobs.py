@@ -15,6 +15,7 @@ from typing import Protocol
 from keeplast.columns.ledger import new_ledger
 from keeplast.errors import CompactionError, InvariantError
 from keeplast.model.shape import Shape
+from keeplast.rewrite.decompressed_cache import DecompressedCache
 from keeplast.rewrite.marked_plan import MarkersNeededError
 from keeplast.rewrite.ranking import ranking_of
 from keeplast.rewrite.runner import Progressed
@@ -49,7 +50,7 @@ from keeplast.rewrite.units import (
     Unmarked,
 )
 from keeplast.rewrite.wave import run_wave
-from keeplast.rewrite.workspace import LEDGER_SHARE, DecompressedCache, cache_bytes_of
+from keeplast.rewrite.workspace import LEDGER_SHARE, cache_bytes_of
 from keeplast.run.workbench import Workbench
 
 Work = Callable[[], None]

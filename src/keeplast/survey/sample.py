@@ -26,7 +26,8 @@ from keeplast.format.filename import LOG, segment_file
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import SegmentIndexes
 from keeplast.log.windows import Window, read_windows
-from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, DecompressedCache, Slice, Workspace
+from keeplast.rewrite.decompressed_cache import DecompressedCache
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Slice, Workspace
 
 WINDOWS = 64
 WINDOW_BYTES = 128 << 10

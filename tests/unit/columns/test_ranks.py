@@ -20,8 +20,8 @@ from keeplast.format.rank import header_version
 from keeplast.format.record import Header, Record
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.decompressed_cache import DecompressedCache
 from keeplast.rewrite.ranking import VersionCounts, ranking_of
-from keeplast.rewrite.workspace import DecompressedCache
 from tests.support.kernel_window import HASH_KEY, window_of, workspace
 from tests.support.record_rank import Rank, rank_of
 

@@ -27,7 +27,7 @@ EXPLAINED = (
 """What stands in outputs and pages and is not Kafka's everyday word."""
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 COMMAND = re.compile(
-    r"\bkeeplast ((?:inspect|plan|clean|demo|verify|export|status|run|delete-records|pack"
+    r"\bkeeplast ((?:inspect|explain|plan|clean|demo|verify|export|status|run|delete-records|pack"
     r"|receipt show|config [a-z]+|tier [a-z]+)\b[^\n`|&]*)"
 )
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")

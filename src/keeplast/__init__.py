@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from keeplast.api.configured_log import open_log
+    from keeplast.api.explain import explain
     from keeplast.api.open_log import OpenLog, Segment, clean, plan
     from keeplast.api.open_store import open_store
     from keeplast.config.broker_config import broker_settings
@@ -62,6 +63,7 @@ __all__ = [
     "broker_settings",
     "clean",
     "cleaner_config",
+    "explain",
     "open_log",
     "open_store",
     "plan",
@@ -72,6 +74,7 @@ __all__ = [
 _HOMES = {
     "keeplast.config.broker_config": ("broker_settings",),
     "keeplast.api.configured_log": ("open_log",),
+    "keeplast.api.explain": ("explain",),
     "keeplast.config.log_source": ("register",),
     "keeplast.config.mapping": ("cleaner_config", "topic_config"),
     "keeplast.api.open_log": ("OpenLog", "Segment", "clean", "plan"),

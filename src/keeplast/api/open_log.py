@@ -212,6 +212,11 @@ class OpenLog:
             )
         return self._topic_configs(self.path.parent, self._files)(self.partition.topic)
 
+    @property
+    def files(self) -> FileSystem:
+        """Return how the log's files are read."""
+        return self._files
+
     def plan(
         self,
         topic: TopicConfig,

@@ -89,14 +89,10 @@ class RoundPlan:
 
     @property
     def old_format_horizon_ms(self) -> int:
-        """Return the age limit of old-format tombstones: a segment's mtime must be above it.
-
-        The last clean segment's mtime less the retention, 0 without a clean segment.
-        """
+        """Return the age limit of old-format tombstones: a segment's mtime must be above it."""
         if self.expires_nothing:
             return -1
-        clean = [s for s in self.segments if s.base_offset < self.first_dirty]
-        return clean[-1].mtime_ms - self.topic.delete_retention_ms if clean else 0
+        return old_format_horizon(self.segments, self.first_dirty, self.topic.delete_retention_ms)
 
     def dirty_segments(self) -> Sequence[SegmentSummary]:
         """Return the segments that the first pass reads, those of ``[first_dirty, indexed_to)``."""
@@ -135,6 +131,14 @@ class RoundPlan:
             old if old.first_offset <= txn.first_offset else txn
             for old, txn in zip(found, entries, strict=True)
         )
+
+
+def old_format_horizon(
+    segments: Sequence[SegmentSummary], first_dirty: int, delete_retention_ms: int
+) -> int:
+    """Return the last clean segment's mtime less the retention, 0 without a clean segment."""
+    clean = [s for s in segments if s.base_offset < first_dirty]
+    return clean[-1].mtime_ms - delete_retention_ms if clean else 0
 
 
 def find_chunk_end(plan: RoundPlan, chunk_bytes: int) -> int | None:

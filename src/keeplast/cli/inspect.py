@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.keys import KEY_WORDS, parse_key
 from keeplast.cli.frame.parameters import Json, ObjectOptions
 from keeplast.cli.frame.places import place, recipe_for
 
@@ -41,6 +42,15 @@ def inspect(
         int,
         typer.Option("--limit", metavar="N", min=0, help="Batches, records or entries to show."),
     ] = LIMIT_DEFAULT,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key",
+            metavar="KEY",
+            help=f"Show the records of this key only: {KEY_WORDS}. keeplast explain says what "
+            "becomes of them.",
+        ),
+    ] = None,
     object_options: ObjectOptions = (),
     as_json: Json = False,
 ) -> Result:
@@ -60,12 +70,15 @@ def inspect(
     files = recipe_for((path,), object_options).open()
     if not files.exists(path):
         raise InvalidError(f"no such file or directory; correct the path. path={path}")
-    sample = RowSample(records, from_offset, limit)
+    wanted = None if key is None else parse_key(key)
+    sample = RowSample(records or key is not None, from_offset, limit, key=wanted)
     parsed = parse_segment_file(path.name)
     if files.is_directory(path):
         view = view_partition(path, files, sample)
     elif (parsed and parsed.kind == LOG) or METADATA_SNAPSHOT.fullmatch(path.name):
         view = view_segment(path, files, sample)
+    elif key is not None:
+        raise InvalidError(f"--key is about records; name a partition or a segment. path={path}")
     else:
         return _file_inspected(path, files, limit, as_json=as_json)
     if not as_json:

@@ -18,6 +18,7 @@ from keeplast.cli.config import config
 from keeplast.cli.delete_records import delete_records
 from keeplast.cli.demo.command import demo
 from keeplast.cli.doctor import doctor
+from keeplast.cli.explain import explain
 from keeplast.cli.export import export
 from keeplast.cli.frame.exit_codes import INTERRUPTED, TERMINATED
 from keeplast.cli.frame.guard import Terminated, terminate_on_signal
@@ -157,6 +158,7 @@ for command in (
     run,
     delete_records,
     verify,
+    explain,
     export,
     pack,
     demo,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,9 +20,6 @@ from keeplast.errors import InvalidError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from keeplast.log.files import FileSystem
-    from keeplast.model.partition import TopicPartition
-    from keeplast.service.set_aside import SetAside
     from keeplast.service.status import DirectoryStatus
 
 LIMIT_DEFAULT = 20
@@ -163,68 +159,18 @@ def _render(found: DirectoryStatus, options: StatusOptions) -> list[RenderableTy
 
 
 def _look(options: StatusOptions, now_ms: int) -> DirectoryStatus:
+    from keeplast.cli.frame.standing import find_standing
     from keeplast.cli.show.output import say
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.config.selection import select_partitions
-    from keeplast.inspect.status import TombstoneReading, find_statuses
-    from keeplast.log.lock import is_locked
-    from keeplast.service.set_aside import FAILING_NAME, FILE_NAME
-    from keeplast.service.status import (
-        daemon_pace,
-        find_sizes,
-        find_timestamp_ahead_max,
-        join_status,
-        read_round_receipts,
-    )
-    from keeplast.survey.request import CleanRequest
+    from keeplast.inspect.status import TombstoneReading
 
     files = recipe_for((options.data_dir,), options.object_options).open()
     selection = select_partitions(options.data_dir, files, options.scope, options.settings)
     for warning in selection.warnings:
         say(warning, kind="warning")
-    root, settings = selection.directory.root, selection.settings
-    cleaner = settings.cleaner_config()
-    request = CleanRequest(
-        selection.partitions, now_ms, rolls_idle=True, expired=cleaner.has_expired_rounds
-    )
-    marks, failures = _marks(files, root, FILE_NAME), _marks(files, root, FAILING_NAME)
-    sizes = find_sizes(selection.directory, files)
-    tombstones = TombstoneReading(options.tombstones.value)
     with ProgressEvents("looking") as events:
-        if tombstones is not TombstoneReading.SKIP:
-            events.planned(sum(sizes[each.partition] for each in selection.partitions))
-        found = find_statuses(
-            request,
-            root,
-            files,
-            now_ms,
-            timestamp_ahead_max_ms=lambda topic: find_timestamp_ahead_max(settings, topic),
-            tombstones=tombstones,
-            progressed=events.progressed,
-        )
-    return join_status(
-        found,
-        selection.decided,
-        root=root,
-        files=files,
-        now_ms=now_ms,
-        is_locked=is_locked(root),
-        pace=daemon_pace(cleaner, options.round_seconds),
-        marks=marks,
-        failures=failures,
-        receipts=read_round_receipts(files, root, options.receipt),
-        sizes=[*sizes.values()],
-    )
-
-
-def _marks(files: FileSystem, root: Path, name: str) -> Mapping[TopicPartition, SetAside]:
-    """Return which partitions failed by one of the daemon's files; a damaged one is told."""
-    from keeplast.cli.show.output import say
-    from keeplast.errors import CorruptError
-    from keeplast.service.set_aside import read_set_aside
-
-    try:
-        return read_set_aside(files, root, name)
-    except CorruptError as error:
-        say(f"{error}; nothing in it counts", kind="warning")
-        return {}
+        return find_standing(
+            selection, files, now_ms, tombstones=TombstoneReading(options.tombstones.value),
+            round_seconds=options.round_seconds, receipt=options.receipt, events=events,
+        )  # fmt: skip

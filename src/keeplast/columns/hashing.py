@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from keeplast.columns.kernel import inline
+from keeplast.columns.kernel import inline, kernel
 from keeplast.columns.machine import load_le64
 
 
@@ -67,3 +67,9 @@ def siphash128(data, start, length, k0, k1):
     for _ in range(3):
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
     return first, v0 ^ v1 ^ v2 ^ v3
+
+
+@kernel("void(uint8[::1], uint64, uint64, uint64[::1])")
+def hash_of(key, k0, k1, found):
+    """Write the two halves of the hash of one key to ``found``."""
+    found[0], found[1] = siphash128(key, 0, key.shape[0], k0, k1)

@@ -54,9 +54,11 @@ def record_row(batch: Batch, record: Record, topic: str | None = None) -> Row:
     return {
         "offset": record.offset,
         "timestamp": record.timestamp,
-        "key": _bytes(record.key),
-        "value": _bytes(record.value),
-        "headers": [{"key": _bytes(key), "value": _bytes(value)} for key, value in record.headers],
+        "key": bytes_row(record.key),
+        "value": bytes_row(record.value),
+        "headers": [
+            {"key": bytes_row(key), "value": bytes_row(value)} for key, value in record.headers
+        ],
         "control": _control(record) if batch.is_control else None,
         "decoded": decoded_record(topic, record) if topic and not batch.is_control else None,
         "producer_id": batch.producer_id,
@@ -70,7 +72,8 @@ def record_row(batch: Batch, record: Record, topic: str | None = None) -> Row:
     }
 
 
-def _bytes(data: bytes | None) -> Row | None:
+def bytes_row(data: bytes | None) -> Row | None:
+    """Return bytes as text, or in hexadecimal where they are none, with their number."""
     if data is None:
         return None
     head = bytes(data[:BYTES_SHOWN_MAX])

@@ -157,13 +157,15 @@ class SegmentView:
 class RowSample:
     """Rows of the batches or records to show: the first ``limit`` at or above ``from_offset``.
 
-    ``topic`` is set once it is known whose records they are.
+    ``topic`` is set once it is known whose records they are. ``key`` leaves out the records that
+    have another one, or none.
     """
 
     wants_records: bool
     from_offset: int
     limit: int
     topic: str | None = None
+    key: bytes | None = None
     rows: list[Row] = field(default_factory=list)
     is_cut: bool = False
 
@@ -176,7 +178,8 @@ class RowSample:
                 self.rows.append(batch_row(batch))
             return
         for record in batch.records():
-            if record.offset >= self.from_offset:
+            is_wanted = self.key is None or (record.key == self.key and not batch.is_control)
+            if is_wanted and record.offset >= self.from_offset:
                 if self._is_full():
                     return
                 self.rows.append(record_row(batch, record, self.topic))

@@ -181,11 +181,6 @@ def _dirty_log(
 ) -> DirtyLog:
     """Return what the bound of an erasure needs to know of the log."""
     topic, log_end = partition.topic, survey.tail.log_end
-    limit = None
-    if survey.last_stable < log_end:
-        watermark = checkpoints.high_watermark.get(partition.partition, log_end)
-        is_watermark = survey.last_stable == min(max(watermark, survey.log_start), log_end)
-        limit = (WatermarkLimit if is_watermark else TransactionLimit)(survey.last_stable)
     needs_largest = topic.min_compaction_lag_ms > 0 or key_capacity(partition) is not None
     return DirtyLog(
         survey.segments,
@@ -193,12 +188,24 @@ def _dirty_log(
         log_end,
         survey.section.cleanable.bound,
         is_eligible=survey.plan is not None and not survey.plan.is_expired_round,
-        limit=limit,
+        limit=stable_limit(partition.partition, survey, checkpoints),
         active_first_ms=read_first_batch_timestamp(survey.listing.active, files),
         active_largest_ms=largest_timestamp(survey.listing, survey.tail, files)
         if needs_largest
         else None,
     )
+
+
+def stable_limit(
+    partition: TopicPartition, survey: Survey, checkpoints: Checkpoints
+) -> WatermarkLimit | TransactionLimit | None:
+    """Return what keeps offsets from being cleaned that no time ends, None when nothing does."""
+    log_end = survey.tail.log_end
+    if survey.last_stable >= log_end:
+        return None
+    watermark = checkpoints.high_watermark.get(partition, log_end)
+    is_watermark = survey.last_stable == min(max(watermark, survey.log_start), log_end)
+    return (WatermarkLimit if is_watermark else TransactionLimit)(survey.last_stable)
 
 
 def largest_timestamp(listing: PartitionFiles, tail: Tail, files: FileSystem) -> int | None:

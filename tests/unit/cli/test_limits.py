@@ -24,8 +24,8 @@ NARROW = {
 """Options that choose partitions, resources or what is shown. A new option is put here, or gets a
 row: somebody has decided."""
 READING = {
-    "attach check", "attach status", "config list", "demo", "inspect", "pack", "receipt show",
-    "status", "verify",
+    "attach check", "attach status", "config list", "demo", "explain", "inspect", "pack",
+    "receipt show", "status", "tier explain", "verify",
 }  # fmt: skip
 """Commands that change no log whatever they are told."""
 

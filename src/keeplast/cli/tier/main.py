@@ -10,6 +10,7 @@ import typer
 
 from keeplast.cli.tier.accept import accept
 from keeplast.cli.tier.data import copy, export, import_, init
+from keeplast.cli.tier.explain import explain
 from keeplast.cli.tier.look import status, verify
 from keeplast.cli.tier.removal import forget, truncate
 from keeplast.cli.tier.run import run
@@ -25,6 +26,7 @@ tier = typer.Typer(
 tier.command()(init)
 tier.command("import")(import_)
 for command in (
-    copy, run, status, configure, clean, expire, collect, verify, export, truncate, forget, accept,
+    copy, run, status, explain, configure, clean, expire, collect, verify, export, truncate, forget,
+    accept,
 ):  # fmt: skip
     tier.command()(command)

@@ -121,7 +121,7 @@ class StoreAddress:
                 "others than its owner could open the metadata store, which has the key of its "
                 f"filters; their rights are taken away. store={self.shown} mode={mode:04o}"
             )
-        topic_of = partial(topic_config, cluster=_broker_settings(broker_config))
+        topic_of = partial(topic_config, cluster=broker_settings(broker_config))
         given = dict(object_option(text) for text in self.object_options)
         with open_store(
             self.store, objects, owner=self.owner_name, topic_of=topic_of, options=given
@@ -305,7 +305,7 @@ def check_packages() -> None:
         )
 
 
-def _broker_settings(path: Path | None) -> Mapping[str, str]:
+def broker_settings(path: Path | None) -> Mapping[str, str]:
     """Return what a broker's file says, once its warnings are said."""
     from keeplast.config.broker_config import read_broker_config
     from keeplast.log.files import LocalFiles

@@ -1,0 +1,34 @@
+"""``keeplast.explain``: what there is of one key in a log, and what becomes of each record."""
+
+from __future__ import annotations
+
+from keeplast.api.open_log import OpenLog
+from keeplast.clock import SystemClock
+from keeplast.inspect.explain import AskedKey, KeyExplanation, explain_key
+from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.workspace import Workspace
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
+
+
+def explain(
+    log: OpenLog,
+    topic: TopicConfig,
+    *,
+    key: bytes | None = None,
+    offset: int | None = None,
+    header: str | None = None,
+    now_ms: int | None = None,
+) -> KeyExplanation:
+    """Return every record of ``key``, or of the key that the record at ``offset`` has.
+
+    What becomes of each is by the settings in ``topic``, as of ``now_ms`` (None: now). ``header``
+    names the one by which the strategy ``header`` is tried where the topic has none. The log is
+    read once; nothing is locked or written. InvalidError unless a key or an offset is given, and
+    when no record with a key is there; CorruptError where the log cannot be read.
+    """
+    now_ms = SystemClock().now_ms() if now_ms is None else now_ms
+    return explain_key(
+        PartitionRequest(log.partition, log.path, topic), CleanRequest((), rolls_idle=True),
+        log.files, now_ms, AskedKey(key, offset, header), Workspace(MEMORY_BYTES_DEFAULT),
+        lambda read_bytes: None,
+    )  # fmt: skip

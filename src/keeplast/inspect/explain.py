@@ -1,0 +1,219 @@
+"""All that can be said of one key in one log: its records, and what becomes of each.
+
+The log is looked at as ``keeplast status`` looks at it, and read once for the key. Takes no lock
+and writes nothing; a log whose files vanish meanwhile is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from keeplast.cleaner.reasons import Decision
+from keeplast.errors import InvalidError
+from keeplast.format.record import Record
+from keeplast.inspect.fates import Fate, FoundLog, Outlook, RoundReach, find_fates, find_reaches
+from keeplast.inspect.key_rounds import KeyRounds
+from keeplast.inspect.key_search import (
+    KeyRecord,
+    Progressed,
+    SearchedSegment,
+    find_key_records,
+    find_record_at,
+)
+from keeplast.inspect.status import largest_timestamp, stable_limit
+from keeplast.log.files import FileSystem
+from keeplast.log.partition_log import read_first_batch_timestamp
+from keeplast.model.partition import TopicPartition
+from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.ranking import Ranking, ranking_of
+from keeplast.rewrite.workspace import Workspace
+from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
+from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.survey import Survey, survey_partition
+
+LOOKS_MAX = 3
+"""A log whose files vanish while it is looked at is looked at so many times."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedKey:
+    """The key that is asked about, or the offset of a record that has it; one of them is given.
+
+    ``header`` is the one by which the strategy ``header`` is tried out, where the topic has none.
+    """
+
+    key: bytes | None = None
+    offset: int | None = None
+    header: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InvalidError for none of both, and for both."""
+        if (self.key is None) == (self.offset is None):
+            raise InvalidError(
+                f"give a key or the offset of a record, one of them. offset={self.offset}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecord:
+    """A record of the key, and what becomes of it."""
+
+    record: KeyRecord
+    fate: Fate
+
+
+@dataclass(frozen=True, slots=True)
+class KeyExplanation:
+    """One partition as of ``now_ms``; offsets are those of its log, ``bound`` exclusive.
+
+    ``winners`` has by each strategy the offset that would win of the committed records that are
+    there, None without any. ``decision`` says whether a round is due now, or why none is;
+    ``reaches`` how far rounds may clean, and from when on.
+    """
+
+    partition: TopicPartition
+    path: Path
+    key: bytes
+    now_ms: int
+    topic: TopicConfig
+    log_start: int
+    log_end: int
+    first_dirty: int
+    bound: int
+    decision: Decision
+    winners: Mapping[Strategy, int | None]
+    reaches: tuple[RoundReach, ...]
+    records: tuple[FoundRecord, ...]
+
+    @property
+    def winner(self) -> FoundRecord | None:
+        """Return the record that wins in the end, None when none will."""
+        return next((e for e in self.records if e.fate.outlook is Outlook.WINS), None)
+
+
+def explain_key(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    files: FileSystem,
+    now_ms: int,
+    asked: AskedKey,
+    workspace: Workspace,
+    progressed: Progressed,
+    checkpoints: Checkpoints | None = None,
+) -> KeyExplanation:
+    """Explain a key in one log.
+
+    ``request`` has the offsets and wishes of a round that counts as the next one. ``checkpoints``
+    None are the directory's. CorruptError, RefusedError or OSError when the log cannot be looked
+    at; InvalidError when there is no record at the offset that is asked about, or one without key.
+    """
+    for look in range(LOOKS_MAX):
+        known = (
+            load_checkpoints(files, partition.path.parent) if checkpoints is None else checkpoints
+        )
+        try:
+            return _explain(partition, request, known, files, now_ms, asked, workspace, progressed)
+        except FileNotFoundError:
+            if look + 1 == LOOKS_MAX:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _explain(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    checkpoints: Checkpoints,
+    files: FileSystem,
+    now_ms: int,
+    asked: AskedKey,
+    workspace: Workspace,
+    progressed: Progressed,
+) -> KeyExplanation:
+    topic = partition.topic
+    # A round for what has expired has a first dirty offset of its own.
+    request = replace(request, expired=False)
+    survey = survey_partition(partition, request, checkpoints, files, now_ms, foresees_roll=True)
+    segments = searched_segments(survey)
+    key = asked.key if asked.offset is None else _key_at(segments, asked.offset, files, partition)
+    rankings = rankings_of(topic, asked.header)
+    records = find_key_records(segments, key or b"", rankings, files, workspace, progressed)
+    log = _found_log(partition, survey, checkpoints, files, now_ms)
+
+    def rounds(strategy: Strategy) -> KeyRounds:
+        return KeyRounds(records, strategy, rankings[strategy], workspace)
+
+    reaches = find_reaches(log, topic)
+    fates = find_fates(records, rounds(topic.strategy), log, topic, reaches)
+    return KeyExplanation(
+        partition=partition.partition,
+        path=partition.path,
+        key=key or b"",
+        now_ms=now_ms,
+        topic=topic,
+        log_start=survey.log_start,
+        log_end=survey.tail.log_end,
+        first_dirty=survey.section.first_dirty.offset,
+        bound=survey.section.cleanable.bound,
+        decision=survey.decision,
+        winners={each: rounds(each).winner(survey.log_start) for each in rankings},
+        reaches=tuple(reaches),
+        records=tuple(FoundRecord(*each) for each in zip(records, fates, strict=True)),
+    )
+
+
+def rankings_of(topic: TopicConfig, header: str | None) -> dict[Strategy, Ranking]:
+    """Return every strategy that can be tried: ``header`` needs a name, the topic's before any."""
+    name = topic.strategy_header or header
+    tried = [Strategy.OFFSET, Strategy.TIMESTAMP, *([Strategy.HEADER] if name else [])]
+    return {each: ranking_of(replace(topic, strategy=each, strategy_header=name)) for each in tried}
+
+
+def searched_segments(survey: Survey) -> list[SearchedSegment]:
+    """Return the segments that have a file, each with the bytes of it that can be read."""
+    active = survey.listing.active
+    tail = survey.tail.valid_bytes
+    return [
+        SearchedSegment(each, tail if each is active else each.size_bytes)
+        for each in survey.listing.segments
+    ]
+
+
+def _key_at(
+    segments: Sequence[SearchedSegment], offset: int, files: FileSystem, partition: PartitionRequest
+) -> bytes:
+    record: Record | None = find_record_at(segments, offset, files)
+    where = f"offset={offset} partition={partition.partition}"
+    if record is None:
+        raise InvalidError(
+            "there is no record at this offset (any more); keeplast inspect PATH --records "
+            f"--from-offset N shows what is there. {where}"
+        )
+    if record.key is None:
+        raise InvalidError(
+            f"the record has no key: the first round that reaches it removes it. {where}"
+        )
+    return record.key
+
+
+def _found_log(
+    partition: PartitionRequest,
+    survey: Survey,
+    checkpoints: Checkpoints,
+    files: FileSystem,
+    now_ms: int,
+) -> FoundLog:
+    active = survey.listing.active
+    has_file = survey.tail.valid_bytes > 0
+    return FoundLog(
+        segments=survey.segments,
+        log_start=survey.log_start,
+        first_dirty=survey.section.first_dirty.offset,
+        log_end=survey.tail.log_end,
+        stable=stable_limit(partition.partition, survey, checkpoints),
+        active_first_ms=read_first_batch_timestamp(active, files) if has_file else None,
+        active_largest_ms=largest_timestamp(survey.listing, survey.tail, files),
+        now_ms=now_ms,
+    )

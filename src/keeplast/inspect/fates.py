@@ -1,0 +1,264 @@
+"""What becomes of each record of a key by its topic's policy, and when: told before it happens.
+
+The clock is run on over the log as it is now, as if nobody wrote any more: whenever something lets
+a round reach further (a lag ends, the active segment is left, a transaction is decided) one is
+played, and one for each delete horizon that passes. Limits come from the survey's own rules,
+verdicts from :mod:`keeplast.inspect.key_rounds`.
+
+The rule that a reader must not break: a time is the *earliest* at which a round may do a thing.
+Whether one is done then is the daemon's; by when it is at the latest says
+:mod:`keeplast.cleaner.erasure`. What no clock tells (an open transaction, the high watermark) is
+taken to end after all that a clock tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum, auto
+
+from keeplast.cleaner.eligibility import (
+    find_cleanable_range,
+    find_expired_bound,
+    find_first_uncleanable,
+)
+from keeplast.cleaner.plan import old_format_horizon
+from keeplast.cleaner.reasons import ActiveLimit, LagLimit, Limit, TransactionLimit, WatermarkLimit
+from keeplast.inspect.key_rounds import KeyRounds, RecordVerdict, RoundTerms
+from keeplast.inspect.key_search import KeyRecord
+from keeplast.model.offsets import INT64_MAX, delete_horizon
+from keeplast.model.segment import SegmentSummary
+from keeplast.model.topic_config import TopicConfig
+from keeplast.read.transaction_outcomes import TransactionOutcome
+
+
+class Outlook(StrEnum):
+    """What a record has before it."""
+
+    WINS = auto()
+    GOES_NEXT = auto()
+    GOES_LATER = auto()
+    UNDECIDED = auto()
+    STAYS = auto()
+
+
+class Stay(StrEnum):
+    """Why a record that does not win stays all the same, as far as can be told."""
+
+    BELOW_LOG_START = auto()
+    UNDECIDED_KEY = auto()
+    NO_DIRTY_RECORD = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of one record.
+
+    ``verdict`` is why it goes, in a round at ``from_ms`` at the earliest (None: no clock tells);
+    ``by_offset`` the record that supersedes it. Until then ``limit`` holds it, or its delete
+    horizon where ``has_horizon``. ``stay`` is why a record that neither wins nor goes stays.
+    """
+
+    outlook: Outlook
+    verdict: RecordVerdict | None = None
+    by_offset: int | None = None
+    from_ms: int | None = None
+    limit: Limit | None = None
+    has_horizon: bool = False
+    stay: Stay | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLog:
+    """A log as of ``now_ms``; ``segments`` are all, the last one active, ``first_dirty`` inclusive.
+
+    ``stable`` is what keeps offsets from being cleaned that no time ends, None when nothing does.
+    ``active_first_ms`` and ``active_largest_ms`` are the first and the greatest timestamp of the
+    active segment, None when it has none.
+    """
+
+    segments: Sequence[SegmentSummary]
+    log_start: int
+    first_dirty: int
+    log_end: int
+    stable: TransactionLimit | WatermarkLimit | None
+    active_first_ms: int | None
+    active_largest_ms: int | None
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReach:
+    """From ``at_ms`` on, once ``ended`` holds no more, rounds may clean below ``bound``.
+
+    ``at_ms`` None: no clock tells when that is.
+    """
+
+    at_ms: int | None
+    bound: int
+    ended: Limit | None = None
+
+
+def find_reaches(log: FoundLog, topic: TopicConfig) -> list[RoundReach]:
+    """Return how far rounds may reach, and from when on; the first one is now's.
+
+    At most two for each segment, and two more.
+    """
+    segments, at_ms = list(log.segments), log.now_ms
+    stable = log.log_end if log.stable is None else log.stable.offset
+    reaches: list[RoundReach] = []
+    ended: Limit | None = None
+    is_known = True
+    for _ in range(2 * len(segments) + 2):
+        found = find_first_uncleanable(
+            segments, first_dirty=log.first_dirty, high_watermark=stable, open_transaction=None,
+            min_compaction_lag_ms=topic.min_compaction_lag_ms, now_ms=at_ms,
+        )  # fmt: skip
+        bound = find_cleanable_range(
+            segments, first_dirty=log.first_dirty, uncleanable=found.offset
+        ).bound
+        reaches.append(RoundReach(at_ms if is_known else None, bound, ended))
+        limit = found.limit
+        if isinstance(limit, LagLimit):
+            at_ms += limit.lag_ms - limit.age_ms
+            if at_ms >= INT64_MAX:
+                break
+            ended = replace(limit, age_ms=limit.lag_ms - (at_ms - log.now_ms))
+        elif isinstance(limit, ActiveLimit) and segments[-1].base_offset < log.log_end:
+            ended, segments = limit, _left(segments, log)
+            first_ms = log.active_first_ms
+            left_ms = (first_ms or 0) + topic.segment_age_max_ms + 1
+            if first_ms is None or first_ms <= 0 or left_ms >= INT64_MAX:
+                is_known = False
+            else:
+                at_ms = max(at_ms, left_ms)
+        elif isinstance(limit, WatermarkLimit) and stable < log.log_end:
+            # Nobody knows when; what follows is told in its order, without a time.
+            ended, stable, is_known = log.stable, log.log_end, False
+        else:
+            break
+    return reaches
+
+
+def _left(segments: Sequence[SegmentSummary], log: FoundLog) -> list[SegmentSummary]:
+    """Return the segments as they are once the active one is closed."""
+    largest = -1 if log.active_largest_ms is None else log.active_largest_ms
+    closed = replace(segments[-1], largest_timestamp_ms=largest)
+    # What is timed by its file is closed then, and not before.
+    return [*segments[:-1], closed, SegmentSummary(log.log_end, 0, 0, -1, 0, 0)]
+
+
+def find_fates(
+    records: Sequence[KeyRecord],
+    rounds: KeyRounds,
+    log: FoundLog,
+    topic: TopicConfig,
+    reaches: Sequence[RoundReach],
+) -> tuple[Fate, ...]:
+    """Return the fate of each of ``records``, those of one key that ``rounds`` begins with.
+
+    ``reaches`` are those of :func:`find_reaches`.
+    """
+    has_open = any(each.outcome is TransactionOutcome.OPEN for each in records)
+    if has_open:
+        # What wins is decided by how the transaction ends: nothing is told beyond it.
+        reaches = [each for each in reaches if not _is_beyond(each, reaches)]
+    fates: dict[int, Fate] = {}
+    clock, first_dirty, is_known = log.now_ms, log.first_dirty, True
+    for number, reach in enumerate(reaches):
+        if number:
+            # What no clock tells may be long: what a clock tells comes first.
+            until_ms = reach.at_ms if is_known else None
+            clock = _expire(
+                rounds, log, topic, first_dirty, clock, until_ms, fates, is_known=is_known
+            )
+            clock, is_known = max(clock, reach.at_ms or 0), is_known and reach.at_ms is not None
+        bound = reach.bound
+        if bound <= first_dirty:
+            bound = _expired_bound(log, first_dirty)
+        gone, by_offset = rounds.play(_terms(log, topic, min(first_dirty, bound), bound, clock))
+        outlook = Outlook.GOES_LATER if number else Outlook.GOES_NEXT
+        for each, verdict in gone.items():
+            by = by_offset if verdict is RecordVerdict.SUPERSEDED else None
+            from_ms = reach.at_ms if number else log.now_ms
+            fates[each] = Fate(outlook, verdict, by, from_ms, reach.ended)
+        first_dirty = max(first_dirty, reach.bound)
+    _expire(rounds, log, topic, first_dirty, clock, None, fates, is_known=is_known)
+    winner = rounds.winner(log.log_start)
+    return tuple(
+        fates[number] if number in fates else _staying(record, winner, log, has_open=has_open)
+        for number, record in enumerate(records)
+    )
+
+
+def _is_beyond(reach: RoundReach, reaches: Sequence[RoundReach]) -> bool:
+    """Say whether a reach comes once a transaction has ended."""
+    ends = [number for number, each in enumerate(reaches) if _is_stable(each.ended)]
+    return bool(ends) and reaches.index(reach) >= ends[0]
+
+
+def _is_stable(limit: Limit | None) -> bool:
+    return isinstance(limit, TransactionLimit | WatermarkLimit)
+
+
+def _terms(
+    log: FoundLog, topic: TopicConfig, first_dirty: int, bound: int, now_ms: int
+) -> RoundTerms:
+    return RoundTerms(
+        log.log_start, first_dirty, bound, now_ms,
+        delete_horizon(now_ms, topic.delete_retention_ms),
+        old_format_horizon(log.segments, first_dirty, topic.delete_retention_ms),
+    )  # fmt: skip
+
+
+def _expired_bound(log: FoundLog, first_dirty: int) -> int:
+    """Return the end of a round that takes nothing dirty; rounds end where a segment begins."""
+    if first_dirty > log.first_dirty:
+        return first_dirty
+    return find_expired_bound(log.segments, first_dirty=first_dirty, bound=first_dirty)
+
+
+def _expire(
+    rounds: KeyRounds,
+    log: FoundLog,
+    topic: TopicConfig,
+    first_dirty: int,
+    since_ms: int,
+    until_ms: int | None,
+    fates: dict[int, Fate],
+    *,
+    is_known: bool,
+) -> int:
+    """Play a round for each horizon that passes, from ``since_ms`` on and before ``until_ms``.
+
+    Returns the time of the last one.
+
+    Not ``is_known`` are the times of what is stamped by a round whose time nobody knows.
+    """
+    bound = _expired_bound(log, first_dirty)
+    horizons = rounds.horizons(bound)
+    # What a later record had contested may go in the round after that one.
+    times = sorted({max(each, since_ms) for each in horizons.values()})
+    for horizon_ms in times:
+        if until_ms is not None and horizon_ms >= until_ms:
+            break
+        since_ms = horizon_ms
+        gone, _ = rounds.play(_terms(log, topic, bound, bound, horizon_ms))
+        for each, verdict in gone.items():
+            fates[each] = Fate(
+                Outlook.GOES_LATER, verdict, None, horizon_ms if is_known else None,
+                has_horizon=True,
+            )  # fmt: skip
+    return since_ms
+
+
+def _staying(record: KeyRecord, winner: int | None, log: FoundLog, *, has_open: bool) -> Fate:
+    if record.outcome is TransactionOutcome.OPEN:
+        return Fate(Outlook.UNDECIDED, limit=log.stable)
+    if record.offset == winner:
+        return Fate(Outlook.WINS)
+    if record.offset < log.log_start:
+        return Fate(Outlook.STAYS, stay=Stay.BELOW_LOG_START)
+    if has_open:
+        return Fate(Outlook.STAYS, by_offset=winner, limit=log.stable, stay=Stay.UNDECIDED_KEY)
+    return Fate(Outlook.STAYS, by_offset=winner, stay=Stay.NO_DIRTY_RECORD)

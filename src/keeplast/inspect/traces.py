@@ -1,0 +1,150 @@
+"""By when the last trace of a key is gone from a log, and every fate in words.
+
+A bound rests on the one of the whole log (:mod:`keeplast.cleaner.erasure`): by then all that is
+overwritten now is gone, and a round has given every tombstone its horizon. A tombstone goes
+``delete.retention.ms`` and one more turn behind that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum, auto
+
+from keeplast.inspect.explain import KeyExplanation
+from keeplast.inspect.fates import Fate, Outlook, Stay
+from keeplast.inspect.key_rounds import RecordVerdict
+from keeplast.model.duration import duration_text
+from keeplast.survey.wording import limit_words
+
+
+class TraceKind(StrEnum):
+    """What is known of the last trace."""
+
+    NOTHING_THERE = auto()
+    BOUNDED = auto()
+    VALUE_WINS = auto()
+    UNDECIDED = auto()
+    STAYS = auto()
+    NO_BOUND = auto()
+    NEEDS_NEW_DATA = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class LastTrace:
+    """By when no record of the key is left in the log; None where nobody can say.
+
+    ``values_by_ms`` is the same of all but a winning tombstone, or a winning value. What lies
+    elsewhere (other replicas, copies, other topics) is not meant.
+    """
+
+    kind: TraceKind
+    by_ms: int | None = None
+    values_by_ms: int | None = None
+
+
+def find_last_trace(
+    found: KeyExplanation, *, erased_by_ms: int | None, turn_ms: int, has_expired_rounds: bool
+) -> LastTrace:
+    """Return the bound, given that of all that is overwritten now in the log.
+
+    ``turn_ms`` is the longest from a round's being due to its end. Without ``has_expired_rounds``
+    only rounds for new records remove tombstones.
+    """
+    if not found.records:
+        return LastTrace(TraceKind.NOTHING_THERE, found.now_ms, found.now_ms)
+    outlooks = {each.fate.outlook for each in found.records}
+    if Outlook.UNDECIDED in outlooks:
+        return LastTrace(TraceKind.UNDECIDED)
+    if Outlook.STAYS in outlooks:
+        return LastTrace(TraceKind.STAYS)
+    values_by_ms = erased_by_ms
+    if Outlook.WINS in outlooks:
+        return LastTrace(TraceKind.VALUE_WINS, None, values_by_ms)
+    if erased_by_ms is None:
+        return LastTrace(TraceKind.NO_BOUND)
+    tombstones = [e for e in found.records if e.fate.verdict is RecordVerdict.EXPIRED_TOMBSTONE]
+    if not tombstones:
+        return LastTrace(TraceKind.BOUNDED, erased_by_ms, values_by_ms)
+    if not has_expired_rounds:
+        return LastTrace(TraceKind.NEEDS_NEW_DATA, None, values_by_ms)
+    stamped = [
+        erased_by_ms + found.topic.delete_retention_ms
+        if each.record.horizon_ms is None
+        else max(each.record.horizon_ms, erased_by_ms)
+        for each in tombstones
+    ]
+    return LastTrace(TraceKind.BOUNDED, max(stamped) + turn_ms, values_by_ms)
+
+
+_TRACES = {
+    TraceKind.NOTHING_THERE: "no record of the key is in this log",
+    TraceKind.BOUNDED: "every record of the key is gone from this log by then",
+    TraceKind.VALUE_WINS: "never while its value wins: nobody has written a tombstone",
+    TraceKind.UNDECIDED: "not bounded: a transaction with the key is open",
+    TraceKind.STAYS: "not bounded: a record stays that no round would remove",
+    TraceKind.NO_BOUND: "not bounded: nothing says when a round is due, see 'erased by'",
+    TraceKind.NEEDS_NEW_DATA: (
+        "not bounded: a tombstone goes with the first round for new records after its delete "
+        "horizon, and nobody knows when those come"
+    ),
+}
+_VERDICTS = {
+    RecordVerdict.SUPERSEDED: "superseded",
+    RecordVerdict.EXPIRED_TOMBSTONE: "tombstone whose delete horizon has passed",
+    RecordVerdict.ABORTED_DATA: "of an aborted transaction",
+}
+_STAYS = {
+    Stay.BELOW_LOG_START: "below the log start: nobody reads it, and it goes with its segment",
+    Stay.UNDECIDED_KEY: "what becomes of it depends on an open transaction with the same key",
+    Stay.NO_DIRTY_RECORD: (
+        "does not win, and no dirty record has its key: it goes once another one does"
+    ),
+}
+
+
+def trace_words(trace: LastTrace) -> str:
+    """Say what is known of the last trace."""
+    return _TRACES[trace.kind]
+
+
+def reason_words(fate: Fate) -> str:
+    """Say why a record goes, or why it stays."""
+    if fate.verdict is not None:
+        by = "" if fate.by_offset is None else f" by offset {fate.by_offset}"
+        return f"{_VERDICTS[fate.verdict]}{by}"
+    if fate.stay is not None:
+        return _STAYS[fate.stay]
+    return "wins" if fate.outlook is Outlook.WINS else "its transaction is open"
+
+
+def hold_words(fate: Fate, delete_retention_ms: int) -> str | None:
+    """Say what a record waits for until it goes, None when it waits for nothing."""
+    if fate.has_horizon:
+        retention = duration_text(delete_retention_ms)
+        return f"its delete horizon, delete.retention.ms ({retention}) after a round first kept it"
+    return None if fate.limit is None else limit_words(fate.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A line of a record's timeline: from ``at_ms`` on at the earliest (None: no clock tells)."""
+
+    at_ms: int | None
+    what: str
+    why: str
+
+
+def timeline(found: KeyExplanation, fate: Fate) -> tuple[Moment, ...]:
+    """Return what a record has before it, in order, as if nobody wrote any more."""
+    hold = hold_words(fate, found.topic.delete_retention_ms)
+    why = reason_words(fate)
+    match fate.outlook:
+        case Outlook.GOES_NEXT:
+            return (Moment(fate.from_ms, "goes with the next round", why),)
+        case Outlook.GOES_LATER:
+            stays = Moment(found.now_ms, "stays", hold or "a round before that one")
+            return (stays, Moment(fate.from_ms, "goes with the first round from then on", why))
+        case Outlook.WINS:
+            return (Moment(found.now_ms, "wins", "stays until a later record supersedes it"),)
+        case _:
+            return (Moment(found.now_ms, "stays", why if hold is None else f"{why}: {hold}"),)

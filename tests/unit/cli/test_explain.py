@@ -1,0 +1,222 @@
+"""``keeplast explain``: what it says of one key in a directory and in a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keeplast as package
+from keeplast.format import checkpoint
+from keeplast.log.append import NewRecord
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import TopicConfig
+from tests.support.log_builder import START_MS, LogBuilder, text
+from tests.support.small_log import write_log
+from tests.unit.cli.conftest import Run
+
+Command = Callable[..., Run]
+DAY_MS = 86_400_000
+SAMPLE = Path(package.__file__).parent / "samples" / "broker-4.3.0"
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """Two partitions of ``t``: key 1 is overwritten in both, and deleted in the second one."""
+    topic = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=1 << 20)
+    for number, last in ((0, 12), (1, None)):
+        log = LogBuilder(tmp_path / "data" / f"t-{number}", topic)
+        log.record(1, 10)
+        log.record(2, 20)
+        log.record(1, last)
+        log.roll()
+        log.record(2, 22)
+        log.close()
+    return tmp_path / "data"
+
+
+def explained(keeplast: Command, data_dir: Path, *more: object, code: int = 0) -> dict[str, Any]:
+    run = keeplast(
+        "explain", data_dir, *more, "--config", "cleanup.policy=compact", "--topic", "t", "--json",
+        "--now-ms", START_MS,
+    )  # fmt: skip
+    assert code == run.code, run.err
+    return dict(run.document)
+
+
+def fates(document: dict[str, Any]) -> dict[str, list[tuple[int, str, int | None]]]:
+    return {
+        f"{part['topic']}-{part['partition']}": [
+            (each["offset"], each["fate"], each["superseded_by"]) for each in part["records"]
+        ]
+        for part in document["partitions"]
+    }
+
+
+def test_every_partition_is_searched_and_each_record_has_its_fate(
+    keeplast: Command, data_dir: Path
+) -> None:
+    document = explained(keeplast, data_dir, "1")
+    expected = {
+        "t-0": [(0, "goes_next", 2), (2, "wins", None)],
+        "t-1": [(0, "goes_next", 2), (2, "goes_later", None)],
+    }
+    assert expected == fates(document)
+    later = document["partitions"][1]["records"][1]
+    assert START_MS + DAY_MS == later["goes_from_ms"]
+    assert "delete horizon" in later["timeline"][0]["why"]
+
+
+def test_a_record_of_the_active_segment_supersedes_once_that_is_left(
+    keeplast: Command, data_dir: Path
+) -> None:
+    document = explained(keeplast, data_dir, "2", "--partition", 0)
+    assert {"t-0": [(1, "goes_later", 3), (3, "wins", None)]} == fates(document)
+    (stays, goes) = document["partitions"][0]["records"][0]["timeline"]
+    assert "the active segment starts at 3" == stays["why"]
+    assert "superseded by offset 3" == goes["why"]
+
+
+@pytest.mark.parametrize("key", ["1", "text:1", "hex:31", "base64:MQ=="])
+def test_a_key_is_written_in_several_ways(keeplast: Command, data_dir: Path, key: str) -> None:
+    document = explained(keeplast, data_dir, key)
+    assert {"text": "1", "size_bytes": 1} == document["key"]
+    assert [2, 2] == [len(each["records"]) for each in document["partitions"]]
+
+
+def test_a_key_can_come_from_a_file(keeplast: Command, data_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"1\n")
+    document = explained(keeplast, data_dir, f"@{tmp_path / 'key'}")
+    assert {"text": "1", "size_bytes": 1} == document["key"]
+
+
+def test_an_offset_names_the_key_of_its_record(keeplast: Command, data_dir: Path) -> None:
+    document = explained(keeplast, data_dir, "--offset", 1, "--partition", 1)
+    assert {"text": "2", "size_bytes": 1} == document["key"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "give a key or the offset of a record"),
+        (("1", "--offset", 1), "give a key or the offset of a record"),
+        (("--offset", 1), "an offset is one partition's"),
+        (("--offset", 77, "--partition", 0), "there is no record at this offset"),
+        (("hex:3",), "pairs of hexadecimal digits"),
+        (("base64:3",), "cannot be read"),
+        (("@nowhere",), "the file of a key cannot be read"),
+    ],
+)
+def test_what_names_no_key_is_told(
+    keeplast: Command, data_dir: Path, arguments: tuple[object, ...], said: str
+) -> None:
+    run = keeplast(
+        "explain", data_dir, *arguments, "--config", "cleanup.policy=compact", "--topic", "t"
+    )
+    assert 2 == run.code
+    assert said in run.err
+
+
+def test_a_record_without_a_key_is_told(keeplast: Command, tmp_path: Path) -> None:
+    write_log(tmp_path, "k-0", {0: [(None, b"v")], 1: []})
+    run = keeplast(
+        "explain", tmp_path, "--offset", 0, "--config", "cleanup.policy=compact", "--topic", "k"
+    )
+    assert (2, True) == (run.code, "the record has no key" in run.err)
+
+
+def test_values_are_shown_when_asked_for_only(keeplast: Command, data_dir: Path) -> None:
+    first = explained(keeplast, data_dir, "1")["partitions"][0]["records"][0]
+    assert "value" not in first
+    first = explained(keeplast, data_dir, "1", "--values")["partitions"][0]["records"][0]
+    assert {"text": "10", "size_bytes": 2} == first["value"]
+    run = keeplast("explain", data_dir, "1", "--config", "cleanup.policy=compact", "--topic", "t")
+    assert "goes with the next round: superseded by offset 2" in " ".join(run.out.split())
+    assert '"10"' not in run.out
+
+
+def test_the_last_trace_of_a_deleted_key_has_a_date_where_rounds_are_done_for_it(
+    keeplast: Command, tmp_path: Path
+) -> None:
+    log = LogBuilder(tmp_path / "t-0", TopicConfig(segment_bytes=1 << 20))
+    for key, value in ((b"1", b"a"), (b"2", b"b"), (b"1", None)):
+        log.append(NewRecord(key, value, timestamp_ms=START_MS))
+    log.close()
+    lag = ("--config", f"max.compaction.lag.ms={DAY_MS}")
+    rounds = ("--config", "log.cleaner.expired.rounds=true")
+
+    def trace(key: str, *more: str) -> dict[str, Any]:
+        (part,) = explained(keeplast, tmp_path, key, *more)["partitions"]
+        return dict(part["last_trace"])
+
+    assert ("value_wins", None) == (trace("2", *lag)["kind"], trace("2", *lag)["by_ms"])
+    assert ("no_bound", None) == (trace("1")["kind"], trace("1")["by_ms"])
+    assert ("needs_new_data", None) == (trace("1", *lag)["kind"], trace("1", *lag)["by_ms"])
+    bounded = trace("1", *lag, *rounds)
+    assert "bounded" == bounded["kind"]
+    assert START_MS + DAY_MS < bounded["values_by_ms"] < bounded["by_ms"] - DAY_MS
+    assert "nothing_there" == trace("3", *lag)["kind"]
+
+
+def test_a_log_that_cannot_be_read_does_not_hide_the_others(
+    keeplast: Command, data_dir: Path
+) -> None:
+    path = data_dir / "t-0" / f"{0:020d}.log"
+    damaged = bytearray(path.read_bytes())
+    damaged[70] ^= 1
+    path.write_bytes(damaged)
+    document = explained(keeplast, data_dir, "1", code=3)
+    assert ["t-1"] == [f"t-{each['partition']}" for each in document["partitions"]]
+    assert [0] == [each["partition"] for each in document["errors"]]
+
+
+def test_a_cleaned_record_that_lost_by_another_strategy_stays_until_its_key_comes_again(
+    keeplast: Command, tmp_path: Path
+) -> None:
+    write_log(
+        tmp_path, "t-0", {0: [(b"1", b"a"), (b"1", b"b")], 2: [(b"2", b"x")], 3: [(b"3", b"y")]}
+    )
+    clean = {TopicPartition("t", 0): 3}
+    (tmp_path / "cleaner-offset-checkpoint").write_bytes(checkpoint.encode_offsets(clean))
+    document = explained(keeplast, tmp_path, "1")
+    assert {"t-0": [(0, "stays", 1), (1, "wins", None)]} == fates(document)
+    assert "no dirty record has its key" in document["partitions"][0]["records"][0]["why"]
+
+
+def test_the_library_tells_the_same(data_dir: Path) -> None:
+    log = package.open_log(data_dir / "t-1")
+    topic = package.topic_config({"cleanup.policy": "compact"})
+    found = package.explain(log, topic, key=text(1), now_ms=START_MS)
+    assert ["goes_next", "goes_later"] == [str(each.fate.outlook) for each in found.records]
+    assert [2, 2] == list(found.winners.values())
+    again = package.explain(log, topic, offset=0, now_ms=START_MS)
+    assert found.key == again.key
+
+
+def test_inspect_shows_the_records_of_a_key(keeplast: Command, data_dir: Path) -> None:
+    run = keeplast("inspect", data_dir / "t-0", "--key", "1", "--json")
+    assert [0, 2] == [each["offset"] for each in run.document["records"]]
+    refused = keeplast("inspect", data_dir / "t-0" / f"{0:020d}.index", "--key", "1")
+    assert (2, True) == (refused.code, "--key is about records" in refused.err)
+
+
+def test_a_store_has_live_records_and_those_of_replaced_segments(
+    keeplast: Command, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    keeplast("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
+    keeplast("tier", "import", SAMPLE, "--store", url, "--topic", "orders")
+    before = keeplast("tier", "explain", "order-041", "--store", url, "--json")
+    assert 0 == before.code, before.err
+    (part,) = before.document["partitions"]
+    told = {each["offset"]: each["fate"] for each in part["records"]}
+    assert "wins" == told.pop(324)
+    assert {"goes_next"} == set(told.values())
+    assert 0 == keeplast("tier", "clean", "--store", url, "--force").code
+    after = keeplast("tier", "explain", "order-041", "--store", url, "--json")
+    (part,) = after.document["partitions"]
+    assert [(324, "wins")] == [(each["offset"], each["fate"]) for each in part["records"]]
+    assert {*told, 324} == {each["offset"] for each in part["replaced_copies"]}
+    assert "replaced segment" in keeplast("tier", "explain", "order-041", "--store", url).out

@@ -276,6 +276,10 @@ class AttachedFiles:
         """Say whether it is the partition or what it lies in."""
         return path in (self.path, ROOT)
 
+    def directories_in(self, path: Path) -> frozenset[str]:
+        """Return none: a partition has files only."""
+        return frozenset()
+
     def exists(self, path: Path) -> bool:
         """Say whether there is such a file."""
         is_known = path.parent == self.path and (

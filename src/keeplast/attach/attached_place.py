@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
-from keeplast.attach.attached_files import AttachedFiles, AttachedRecipe, remove_output
+from keeplast.attach.attached_files import AttachedRecipe, remove_output
 from keeplast.attach.outputs import BEGUN, OutputMark, staged_id, work_name
 from keeplast.attach.sources import Sources
 from keeplast.attach.swap import Swap, merged_epochs
@@ -44,6 +44,7 @@ from keeplast.errors import (
 )
 from keeplast.format import offset_index, time_index
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState, decode
+from keeplast.log.files import FileSystem
 from keeplast.model.segment import SegmentSummary
 from keeplast.rewrite.task import StagedGroup, TaskResult
 from keeplast.run.receipt import Receipt, receipt_line
@@ -149,7 +150,7 @@ class AttachedPlace:
         self._cleaned_to = state.cleaned_to
 
     @property
-    def files(self) -> AttachedFiles:
+    def files(self) -> FileSystem:
         """Return the files of the round."""
         return self._files
 

@@ -33,8 +33,9 @@ from keeplast.model.strategy import Strategy
 from keeplast.read.log_reader import read_segment
 from keeplast.read.log_state import new_hash_key
 from keeplast.read.transaction_outcomes import TransactionOutcome, is_transactional_data
+from keeplast.rewrite.decompressed_cache import DecompressedCache
 from keeplast.rewrite.ranking import Ranking
-from keeplast.rewrite.workspace import DecompressedCache, Slice, Workspace
+from keeplast.rewrite.workspace import Slice, Workspace
 
 Progressed = Callable[[int], None]
 RECORDS_MAX = 100_000

@@ -175,13 +175,15 @@ class AtOnce:
         self.cleaned_to = swap.cleaned_to
 
     def discard_ids(self, segment_ids: Sequence[bytes]) -> None:
-        """Take back what was announced."""
-        for segment_id in segment_ids:
-            for each in self.announced:
-                if each.id.segment_id == segment_id:
-                    self.tier.tell(_update(each, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
-                    self.tier.layout.delete(each)
-                    self.tier.tell(_update(each, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED))
+        """Take back what was registered, and announced or not."""
+        told = {each.id.segment_id: each for each in self.announced}
+        for found in list(self.tier.layout.list(PARTITION)):
+            if found.segment_id in segment_ids:
+                assert found.segment_id in self.registered
+                self.tier.layout.delete_found(PARTITION, found)
+        for each in (told[segment_id] for segment_id in segment_ids if segment_id in told):
+            self.tier.tell(_update(each, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+            self.tier.tell(_update(each, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED))
         self.discarded += segment_ids
 
     def advance(self, cleaned_to: int) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from keeplast.attach.outputs import (
     BEGUN,
-    LogFacts,
+    OutputFacts,
     OutputMark,
     describe_output,
     output_id,
@@ -117,7 +117,7 @@ class AttachedFiles:
                 self._names[segment_file(each.start_offset, kind)] = each
         self._lock = threading.Lock()
         self._readers: dict[RemoteLogSegmentId, SegmentReader] = {}
-        self._written: dict[str, tuple[WrittenLog, LogFacts]] = {}
+        self._written: dict[str, tuple[WrittenLog, OutputFacts]] = {}
         self._small: dict[str, bytes] = {}
         self._complete: dict[str, RemoteLogSegment] = {}
 
@@ -432,7 +432,7 @@ class _LogWriteHandle:
     def __init__(
         self,
         writer: LogWriter,
-        written: dict[str, tuple[WrittenLog, LogFacts]],
+        written: dict[str, tuple[WrittenLog, OutputFacts]],
         name: str,
         given_up: Callable[[], None],
     ) -> None:
@@ -440,7 +440,7 @@ class _LogWriteHandle:
         self._given_up = given_up
         self._written = written
         self._name = name
-        self._facts = LogFacts()
+        self._facts = OutputFacts()
         self._is_open = True
 
     def write(self, data: Buffer) -> None:

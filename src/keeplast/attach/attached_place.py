@@ -19,8 +19,7 @@ import contextlib
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, cast
 
 from keeplast.attach.attached_files import AttachedRecipe, remove_output
 from keeplast.attach.outputs import BEGUN, OutputMark, staged_id, work_name
@@ -45,6 +44,7 @@ from keeplast.errors import (
 from keeplast.format import offset_index, time_index
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState, decode
 from keeplast.log.files import FileSystem
+from keeplast.model.keyless import Keyless
 from keeplast.model.segment import SegmentSummary
 from keeplast.rewrite.task import StagedGroup, TaskResult
 from keeplast.run.receipt import Receipt, receipt_line
@@ -56,16 +56,10 @@ from keeplast.survey.request import CleanRequest
 from keeplast.survey.survey import Survey, survey_partition
 
 ATTEMPT_BYTES = 16
+NOBODY = -1000
+"""The mark of no epoch: of outputs that nobody announces."""
 SWAP_SEGMENTS_MAX = 400
 """Sources and outputs of one swap: its batch stays below what the metadata topic takes at once."""
-
-
-class Keyless(StrEnum):
-    """What becomes of records without a key, which no compacted topic has."""
-
-    FAIL = "fail"
-    DROP = "drop"
-    RETAIN = "retain"
 
 
 class SwapPublisher(Protocol):
@@ -126,28 +120,36 @@ class AttachedPlace:
         self,
         layout: RemoteLayout,
         state: AttachedState,
-        publisher: SwapPublisher,
+        publisher: SwapPublisher | None,
         request: CleanRequest,
         clock: Clock,
         *,
         keyless: Keyless = Keyless.FAIL,
         receipt: Receipt | None = None,
     ) -> None:
-        """Take the components, and what was just read of the partition."""
+        """Take the components, and what was just read of the partition.
+
+        Without a ``publisher`` it can be looked at, and nothing else.
+        """
         self.request = request
         self.state = state
         self._layout = layout
-        self._publisher = publisher
+        self._holder = publisher
         self._clock = clock
         self._keyless = keyless
         self._receipt = receipt
         self._sources = {each.start_offset: each for each in state.sources.segments}
-        mark = OutputMark(publisher.mark, clock.now_ms())
+        mark = OutputMark(NOBODY if publisher is None else publisher.mark, clock.now_ms())
         self._recipe = AttachedRecipe(layout, state.sources.segments, mark)
         self._files = self._recipe.open()
         self._registered: set[bytes] = set()
         self._decided: set[bytes] = set()
         self._cleaned_to = state.cleaned_to
+
+    @property
+    def _publisher(self) -> SwapPublisher:
+        invariant(self._holder is not None, "a place that is only looked at is changed")
+        return cast(SwapPublisher, self._holder)
 
     @property
     def files(self) -> FileSystem:
@@ -258,13 +260,13 @@ class AttachedPlace:
         ids = [(each.id.segment_id, each.start_offset) for each in outputs]
         self._publisher.register(ids)
         self._registered.update(segment_id for segment_id, _ in ids)
+        for output in outputs:
+            # From here on the decision log knows of it.
+            self._layout.delete_own(work_name(output.id))
         self._publisher.announce_all(outputs)
         self._publisher.decide_and_publish(swap)
         self._cleaned_to = cleaned_to
-        for output in outputs:
-            self._decided.add(output.id.segment_id)
-            with contextlib.suppress(CompactionError, OSError):
-                self._layout.delete_own(work_name(output.id))
+        self._decided.update(segment_id for segment_id, _ in ids)
 
     def _output(self, staged: StagedGroup) -> RemoteLogSegment:
         """Return the announcement of an output as its task has described it, checked."""
@@ -294,21 +296,23 @@ class AttachedPlace:
 
     def abandon(self, round_: Round) -> None:
         """Remove what was staged and not decided; what cannot be removed now is known as ours."""
-        for result in round_.results:
-            for staged in result.staged:
-                if staged.files:
-                    # Whoever repairs tries again: an announcement, or word of it, is there.
-                    with contextlib.suppress(CompactionError, OSError):
-                        self._abandon(staged)
-
-    def _abandon(self, staged: StagedGroup) -> None:
-        name = staged_id(self._files.partition, staged)
-        if name.segment_id in self._decided:
-            return
-        if name.segment_id in self._registered:
-            self._publisher.discard_ids([name.segment_id])
-        like = self.state.sources.segments[-1]
-        remove_output(self._layout, name, staged.base_offset, like)
+        left = [
+            (staged_id(self._files.partition, staged), staged.base_offset)
+            for result in round_.results
+            for staged in result.staged
+            if staged.files
+        ]
+        left = [each for each in left if each[0].segment_id not in self._decided]
+        registered = [n.segment_id for n, _ in left if n.segment_id in self._registered]
+        # Whoever holds the partition next tries again: the id, or word of the output, is there.
+        with contextlib.suppress(CompactionError, OSError):
+            if registered:
+                self._publisher.discard_ids(registered)
+        for name, start_offset in left:
+            if name.segment_id not in self._registered:
+                with contextlib.suppress(CompactionError, OSError):
+                    like = self.state.sources.segments[-1]
+                    remove_output(self._layout, name, start_offset, like)
 
     def checkpoint(self, rounds: Sequence[Round]) -> list[Exception | None]:
         """Write down how far the partition is clean, where its last swap has not."""

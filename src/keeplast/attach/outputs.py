@@ -65,7 +65,7 @@ def work_name(name: RemoteLogSegmentId) -> str:
 def describe_output(
     name: RemoteLogSegmentId,
     sources: Sequence[RemoteLogSegment],
-    facts: LogFacts,
+    facts: OutputFacts,
     mark: OutputMark,
 ) -> RemoteLogSegment:
     """Return the announcement of what takes the place of ``sources``, whose range it covers."""
@@ -83,7 +83,7 @@ def describe_output(
     )
 
 
-class LogFacts:
+class OutputFacts:
     """What an announcement says of a log's content, found out while the log is written.
 
     ``max_timestamp_ms`` is that of batches with records alone, -1 without any: a batch that is kept

@@ -201,6 +201,16 @@ class Publisher:
         for start in range(0, len(segments), DISCARD_MAX):
             self._discard(segments[start : start + DISCARD_MAX])
 
+    def discard_ids(self, segment_ids: Sequence[bytes]) -> None:
+        """Take back those of ``segment_ids`` that were registered; see :meth:`discard`."""
+        wanted = set(segment_ids)
+        left = self.log.own_segments(self.held, only_left=True)
+        self.discard([each for each in left if each.segment_id in wanted])
+
+    def advance(self, cleaned_to: int) -> None:
+        """Write down that the partition is clean up to ``cleaned_to`` where no swap says it."""
+        self.log.advance(self.held, cleaned_to)
+
     def _discard(self, segments: Sequence[OwnSegment]) -> None:
         view = self.look()
         self.owner.check(self.epoch)

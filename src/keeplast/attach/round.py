@@ -1,24 +1,188 @@
-"""One round of an attached partition, on what was just read of it, and its report."""
+"""One round of an attached partition, by who holds it: looked at, compacted, published.
+
+    look      the cluster anew: refused is what the check refuses      Publisher.look
+    sweep     what an earlier round left that nobody had announced
+    choose    which segments may be compacted, and why no more
+    round     the engine's, on the segments as a directory             attached_place
+    publish   swap after swap, each behind a look of its own           Publisher.decide_and_publish
+
+Whoever claims a partition has repaired it before: :mod:`keeplast.attach.repair`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
-from keeplast.attach.attached_place import AttachedPlace
+from keeplast.attach.attached_files import attached_path
+from keeplast.attach.attached_place import AttachedPlace, AttachedState
+from keeplast.attach.metadata_view import MetadataView
+from keeplast.attach.outputs import work_name
+from keeplast.attach.publication import Publisher
+from keeplast.attach.sources import Sources, choose_sources, newest_whole
+from keeplast.cleaner.plan import plan_groups
+from keeplast.cleaner.reasons import NothingBelow, SourcesEnd, SourcesLimit
 from keeplast.clock import Clock
+from keeplast.cluster.layouts.layout import AuxiliaryFile, RemoteLayout
+from keeplast.cluster.metadata_cache import PartitionCache
+from keeplast.errors import CorruptError
+from keeplast.format import leader_epoch
+from keeplast.format.remote_log_metadata import RemoteLogSegmentId, TopicIdPartition
+from keeplast.model.keyless import Keyless
+from keeplast.model.partition import TopicPartition
+from keeplast.model.shape import Shape
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.run.events import ProgressOnly
 from keeplast.run.place import RunnerFor
+from keeplast.run.receipt import Receipt
 from keeplast.run.round import Rounds
-from keeplast.run.round_state import PartitionRun
+from keeplast.run.round_reports import base_report, planned_report
+from keeplast.run.round_state import PartitionRun, Round
 from keeplast.survey.report import RoundReport
+from keeplast.survey.request import (
+    MEMORY_BYTES_DEFAULT,
+    TASK_MEMORY_BYTES_DEFAULT,
+    CleanRequest,
+    PartitionRequest,
+)
 
 Progressed = Callable[[int], None]
+EVENTS_A_SEGMENT = 2
+"""An output is announced and finished, a source's deletion begun and ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundWish:
+    """What is asked of a round.
+
+    ``topic`` is what keeplast is to do, with the brokers' sizes; ``margin_bytes`` is what stays raw
+    at the end, :data:`~keeplast.attach.sources.MARGIN_SEGMENTS` of a broker's segments at least.
+    """
+
+    topic: TopicConfig
+    margin_bytes: int
+    cleaner: CleanerConfig = field(default_factory=CleanerConfig)
+    keyless: Keyless = Keyless.FAIL
+    force: bool = False
+    memory_bytes: int = MEMORY_BYTES_DEFAULT
+    task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT
+    shape: Shape | None = None
+
+    def request_for(self, partition: TopicPartition, state: AttachedState) -> CleanRequest:
+        """Return the request of one partition's round."""
+        path = attached_path(state.sources.segments[-1].id.partition)
+        return CleanRequest(
+            (PartitionRequest(partition, path, self.topic, self.cleaner),), force=self.force,
+            memory_bytes=self.memory_bytes, task_memory_bytes=self.task_memory_bytes,
+            shape=self.shape,
+        )  # fmt: skip
+
+
+def clean_attached(
+    publisher: Publisher,
+    wish: RoundWish,
+    runner_for: RunnerFor,
+    clock: Clock,
+    *,
+    progressed: Progressed,
+    receipt: Receipt | None = None,
+) -> RoundReport:
+    """Do one round of a partition that was claimed and repaired.
+
+    The report says what it did or why nothing. RefusedError before anything is written for what
+    the check refuses; errors of a round as :func:`do_round`.
+    """
+    view = _swept(publisher)
+    sources = sources_of(publisher.layout, view.cache, view.log.start, wish.margin_bytes)
+    if not sources.segments:
+        return nothing_to_clean(sources)
+    known = publisher.log.find(publisher.name)
+    cleaned_to = publisher.held.cleaned_to if known is None else known.cleaned_to
+    state = AttachedState(sources, view.log.start, cleaned_to)
+    at = publisher.name.partition
+    request = wish.request_for(TopicPartition(at.topic, at.partition), state)
+    place = AttachedPlace(
+        publisher.layout, state, publisher, request, clock, keyless=wish.keyless, receipt=receipt
+    )
+    return do_round(place, runner_for, clock, progressed)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCosts:
+    """What a round takes: bytes of log that are read, the most that is written, and records.
+
+    ``metadata_records`` stay in the metadata topic for good: every broker reads them at each start.
+    """
+
+    sources: int
+    outputs: int
+    bytes_to_read: int
+    bytes_to_write: int
+    metadata_records: int
+
+
+def plan_attached(
+    layout: RemoteLayout,
+    partition: TopicIdPartition,
+    cache: PartitionCache,
+    wish: RoundWish,
+    clock: Clock,
+    *,
+    log_start: int,
+    cleaned_to: int,
+) -> tuple[RoundReport, RoundCosts | None]:
+    """Say what a round would do, and what it costs at most; changes nothing."""
+    sources = sources_of(layout, cache, log_start, wish.margin_bytes)
+    if not sources.segments:
+        return nothing_to_clean(sources), None
+    state = AttachedState(sources, log_start, cleaned_to)
+    request = wish.request_for(TopicPartition(partition.topic, partition.partition), state)
+    place = AttachedPlace(layout, state, None, request, clock, keyless=wish.keyless)
+    (asked,) = request.partitions
+    run = PartitionRun(asked)
+    survey = place.announce(run, place.survey(run))
+    if survey.plan is None:
+        return replace(base_report(survey), skipped=True), None
+    plan = survey.plan
+    groups = plan_groups(plan, plan.bound)
+    taken = sum(len(each.sources) for each in groups)
+    size = sum(each.size_bytes for each in groups)
+    round_ = Round(run, survey, plan, place.site(run))
+    costs = RoundCosts(
+        sources=taken, outputs=len(groups), bytes_to_read=round_.bytes_to_read() + size,
+        bytes_to_write=size, metadata_records=EVENTS_A_SEGMENT * (taken + len(groups)),
+    )  # fmt: skip
+    return planned_report(survey, plan, 0, None, None), costs
+
+
+def sources_of(
+    layout: RemoteLayout, cache: PartitionCache, log_start: int, margin_bytes: int
+) -> Sources:
+    """Return what may be compacted; the newest segment's own file tells the log's epochs."""
+    newest = newest_whole(cache)
+    if newest is None:
+        return Sources((), log_start, SourcesLimit(log_start, SourcesEnd.HOLE))
+    data = layout.open(newest).read_auxiliary(AuxiliaryFile.LEADER_EPOCHS)
+    if data is None:
+        raise CorruptError(
+            "a segment of the remote tier lacks a file", path=str(newest.id),
+            expected=AuxiliaryFile.LEADER_EPOCHS.value, found="none",
+        )  # fmt: skip
+    return choose_sources(
+        cache, log_start=log_start, margin_bytes=margin_bytes,
+        lineage=leader_epoch.decode(data),
+    )  # fmt: skip
+
+
+def nothing_to_clean(sources: Sources) -> RoundReport:
+    """Return the report of a partition of which no segment may be compacted."""
+    return RoundReport(cause=NothingBelow(sources.limit), skipped=True)
 
 
 def do_round(
     place: AttachedPlace, runner_for: RunnerFor, clock: Clock, progressed: Progressed
 ) -> RoundReport:
-    """Do one round of a partition as who holds it; the report says what it did or why nothing.
+    """Do one round at ``place``; the report says what it did or why nothing.
 
     What ``progressed`` raises ends the round, and so does any error of the place, which is raised:
     nothing is live then but the swaps that were decided before it.
@@ -31,6 +195,28 @@ def do_round(
     if report.failure is not None:
         raise report.failure
     return report
+
+
+def _swept(publisher: Publisher) -> MetadataView:
+    """Look at the cluster; remove what an earlier round wrote and never announced.
+
+    There is word of it, and the cluster knows no such id. It is looked for before the cluster is:
+    what a broker uploads was announced before it is there. What a fenced round still writes it
+    cannot announce any more.
+    """
+    layout, partition = publisher.layout, publisher.name.partition
+    there = list(layout.list(partition))
+    own = {each.segment_id for each in publisher.log.own_segments(publisher.held)}
+    view = publisher.look()
+    for found in there:
+        name = RemoteLogSegmentId(partition, found.segment_id)
+        if found.segment_id in own:
+            continue
+        if view.cache.find(name) is None and layout.read_own(work_name(name)) is not None:
+            publisher.owner.check(publisher.epoch)
+            layout.delete_found(partition, found)
+            layout.delete_own(work_name(name))
+    return view
 
 
 def _go_on() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from keeplast.attach.attached_files import attached_path
-from keeplast.attach.attached_place import AttachedPlace, AttachedState, Keyless
+from keeplast.attach.attached_place import AttachedPlace, AttachedState
 from keeplast.attach.round import do_round
 from keeplast.attach.sources import Sources, choose_sources
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
@@ -25,6 +25,7 @@ from keeplast.format.message_set import read_batches
 from keeplast.format.record import Record
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.log.append import NewRecord
+from keeplast.model.keyless import Keyless
 from keeplast.model.partition import TopicPartition
 from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy

@@ -213,6 +213,12 @@ class DecisionLog:
         with self._owned(held) as (connection, _):
             self._set(connection, held, **_seen_columns(seen))
 
+    def advance(self, held: Attached, cleaned_to: int) -> None:
+        """Write down how far the partition is clean, where all of it was so already; never back."""
+        with self._owned(held) as (connection, row):
+            if cleaned_to > int(row["cleaned_to"]):
+                self._set(connection, held, cleaned_to=cleaned_to)
+
     def check(self, held: Attached) -> None:
         """Raise FencedError unless this process holds the partition at this epoch."""
         with self._owned(held):

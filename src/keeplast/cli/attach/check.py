@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from keeplast.cli.attach.options import ClusterOptions, PolicyOptions, fold
@@ -11,7 +12,7 @@ from keeplast.cli.frame.parameters import Json
 if TYPE_CHECKING:
     from keeplast.cluster.check import AttachFinding
     from keeplast.cluster.client import ClusterClient
-    from keeplast.cluster.facts import ClusterFacts
+    from keeplast.cluster.facts import ClusterFacts, TopicFacts
 
 
 @command(
@@ -34,7 +35,7 @@ def check(cluster: ClusterOptions, settings: PolicyOptions, as_json: Json = Fals
     facts = client.read_facts(cluster.topics)
     found = list(check_cluster(facts, cluster.bootstrap_server))
     found += _metadata_findings(client, facts)
-    policy_of = _policies(settings, [each.name for each in facts.topics])
+    policy_of = _policies(settings, facts.topics)
     for topic in facts.topics:
         found += check_topic(topic, policy_of[topic.name], cluster.bootstrap_server)
     if not as_json:
@@ -59,17 +60,11 @@ def _metadata_findings(client: ClusterClient, facts: ClusterFacts) -> list[Attac
     return [*check_faults(folded.faults), *check_marks(folded.cache, names)]
 
 
-def _policies(options: PolicyOptions, topics: list[str]) -> dict[str, frozenset[str]]:
+def _policies(options: PolicyOptions, topics: Sequence[TopicFacts]) -> dict[str, frozenset[str]]:
     """Return what keeplast is asked to do with each topic."""
-    from keeplast.config.settings import PolicyOrigin
-    from keeplast.config.sources import read_spoken_settings
+    from keeplast.cli.attach.options import wanted_settings
+    from keeplast.config.sources import read_layers
     from keeplast.log.files import LocalFiles
 
-    settings = read_spoken_settings(LocalFiles(), options)
-    compact = frozenset({"compact"})
-    return {
-        name: compact
-        if settings.policy_origin(name) is PolicyOrigin.UNKNOWN
-        else settings.topic_config(name).cleanup_policy
-        for name in topics
-    }
+    settings = wanted_settings(read_layers(LocalFiles(), options), topics)
+    return {each.name: settings.topic_config(each.name).cleanup_policy for each in topics}

@@ -5,20 +5,35 @@ Imports nothing heavy: the client is loaded when a command's body runs.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.frame.parameters import SCOPE, SETTINGS
+from keeplast.cli.frame.options import RunnerOptions, WorkOptions
+from keeplast.cli.frame.packages import check_packages
+from keeplast.cli.frame.parameters import ROUND, RUN, SCOPE, SETTINGS, Flags, Receipt
 from keeplast.config.choice import SettingSources
 from keeplast.errors import InvalidError
+from keeplast.model.keyless import Keyless
 
 if TYPE_CHECKING:
     from keeplast.cluster.client import ClusterClient
     from keeplast.cluster.facts import ClusterFacts, TopicFacts
+    from keeplast.cluster.layouts.layout import RemoteLayout
     from keeplast.cluster.metadata_log import FoldedMetadata
+    from keeplast.config.layers import Layer
+    from keeplast.config.settings import Settings
+    from keeplast.tier.metadata.decisions import DecisionLog
+
+BROKER_KEYS = (
+    "segment.bytes", "segment.ms", "segment.index.bytes", "index.interval.bytes",
+    "max.message.bytes", "retention.ms", "retention.bytes",
+)  # fmt: skip
+"""What brokers say of a topic that counts here too, unless somebody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +101,148 @@ class PolicyOptions(SettingSources):
             rich_help_panel=SETTINGS,
         ),
     ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierOptions:
+    """Where the decision log and the segments of a cluster are."""
+
+    store: Annotated[
+        str,
+        typer.Option(
+            "--store", metavar="URL", show_default=False,
+            help="The decision log: sqlite:///FILE, or postgresql://USER@HOST/DATABASE with the "
+            "password in PGPASSWORD or ~/.pgpass. One for all that compact a cluster.",
+        ),
+    ]  # fmt: skip
+    storage: Annotated[
+        str,
+        typer.Option(
+            "--storage", metavar="PLUGIN:PLACE", show_default=False,
+            help="Where the brokers' plugin keeps segments: local:PATH for Kafka's "
+            "LocalTieredStorage, aiven:URL (s3://, gs://, az://, file://) for Aiven's.",
+        ),
+    ]  # fmt: skip
+    storage_options: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--storage-option", metavar="KEY=VALUE",
+            help="A setting of the plugin, or an option of its store; repeatable. Give secrets as "
+            "KEY=@FILE or KEY=env:NAME.",
+        ),
+    ] = ()  # fmt: skip
+
+    def open_layout(self) -> RemoteLayout:
+        """Return the layout; InvalidError for what is not known."""
+        from keeplast.cluster.layouts.open import open_layout
+
+        return open_layout(
+            self.storage, dict(_storage_option(each) for each in self.storage_options)
+        )
+
+    @contextlib.contextmanager
+    def open_log(self) -> Iterator[DecisionLog]:
+        """Open the decision log; InvalidError says which package is missing."""
+        check_packages()
+        from keeplast.clock import SystemClock
+        from keeplast.tier.metadata.database import open_database
+        from keeplast.tier.metadata.decisions import DecisionLog
+
+        log = DecisionLog(open_database(self.store), SystemClock())
+        try:
+            yield log
+        finally:
+            log.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedOptions(PolicyOptions):
+    """What keeplast is to do with each topic, and how."""
+
+    flags: Flags = ()
+
+    def settings_of(self, topics: Sequence[TopicFacts]) -> Settings:
+        """Return the settings; of what nobody says, sizes and retention are the brokers'."""
+        from keeplast.config.sources import read_layers
+        from keeplast.log.files import LocalFiles
+
+        return wanted_settings(read_layers(LocalFiles(), self), topics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundChoice:
+    """Which partitions a round is about, and what becomes of what no key law covers."""
+
+    partitions: Annotated[
+        tuple[int, ...],
+        typer.Option(
+            "--partition", metavar="N", min=0, rich_help_panel=SCOPE,
+            help="Only partitions of this number; repeatable.",
+        ),
+    ] = ()  # fmt: skip
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", rich_help_panel=ROUND,
+            help="Ignore min.cleanable.dirty.ratio, and nothing else.",
+        ),
+    ] = False  # fmt: skip
+    keyless: Annotated[
+        Keyless,
+        typer.Option(
+            "--keyless", rich_help_panel=ROUND,
+            help="What becomes of records without a key, which belong to no key: fail, drop or "
+            "retain.",
+        ),
+    ] = Keyless.FAIL  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachedCleanOptions:
+    """What ``attach clean`` takes, and all but the last three of it ``attach plan``."""
+
+    cluster: ClusterOptions
+    tier: TierOptions
+    wanted: WantedOptions
+    choice: RoundChoice
+    workers: RunnerOptions
+    work: WorkOptions
+    receipt: Receipt = None
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", rich_help_panel=RUN,
+            help="Take a partition from another process, which can decide nothing from then on.",
+        ),
+    ] = False  # fmt: skip
+
+
+def _storage_option(text: str) -> tuple[str, str]:
+    """Return what ``KEY=VALUE`` says; the value may name a secret and is in no error."""
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        shown = key if not separator else "=..."
+        raise InvalidError(f"give KEY=VALUE. --storage-option={shown}")
+    return key, value
+
+
+def wanted_settings(layers: Sequence[Layer], topics: Sequence[TopicFacts]) -> Settings:
+    """Return what ``layers`` say of ``topics``, and beneath it what the brokers say of sizes.
+
+    Brokers say nothing of compaction: their own policy stays ``delete``. A topic of which nobody
+    says a policy is to be compacted.
+    """
+    from keeplast.config.layers import Layer
+    from keeplast.config.settings import PolicyOrigin, Settings
+
+    said = Settings(layers)
+    tables: dict[str, dict[str, str]] = {}
+    for topic in topics:
+        values = {key: topic.settings.get(key) for key in BROKER_KEYS}
+        tables[topic.name] = {key: text for key, text in values.items() if text is not None}
+        if said.policy_origin(topic.name) is PolicyOrigin.UNKNOWN:
+            tables[topic.name]["cleanup.policy"] = "compact"
+    return Settings([*layers, Layer("the cluster", topics=tables)])
 
 
 def fold(client: ClusterClient, facts: ClusterFacts, metadata_topic: TopicFacts) -> FoldedMetadata:

@@ -63,7 +63,7 @@ def demo(
 
 
 def _show_tier(runner: RunnerName, *, as_json: bool) -> Result:
-    from keeplast.cli.tier.options import check_packages
+    from keeplast.cli.frame.packages import check_packages
 
     check_packages()
     from keeplast.cli.demo.tier import show_tier

@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Table
 from rich.text import Text
 
+from keeplast.attach.round import RoundCosts
 from keeplast.cli.show.output import stderr_console
 from keeplast.cli.show.rows import new_table
 from keeplast.cluster.check import AttachFinding, Severity
 from keeplast.cluster.facts import METADATA_TOPIC, ClusterFacts
 from keeplast.cluster.status import RemotePartitionStatus, SegmentSum
 from keeplast.model.escapes import printable
-from keeplast.model.size import format_bytes
+from keeplast.model.partition import TopicPartition
+from keeplast.model.size import format_bytes, format_count
 
 
 @contextlib.contextmanager
@@ -81,6 +84,21 @@ def status_parts(
                 f"{printable(each.topic)}-{each.partition}: nothing serves offsets {first} to "
                 f"{last}; who reads them is sent elsewhere, or stops"
             )
+
+
+def costs_table(costs: Sequence[tuple[TopicPartition, RoundCosts]]) -> Table:
+    """Return what rounds cost at most; the records stay in the metadata topic."""
+    table = new_table(
+        "partition", ">sources", ">outputs", ">read at most", ">written at most",
+        ">metadata records",
+    )  # fmt: skip
+    for partition, each in costs:
+        table.add_row(
+            Text(printable(str(partition))), format_count(each.sources),
+            format_count(each.outputs), format_bytes(each.bytes_to_read),
+            format_bytes(each.bytes_to_write), format_count(each.metadata_records),
+        )  # fmt: skip
+    return table
 
 
 def _sum_text(found: SegmentSum) -> str:

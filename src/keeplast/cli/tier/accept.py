@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.packages import check_packages
 from keeplast.cli.frame.parameters import Json
-from keeplast.cli.tier.options import StoreAddress, check_packages
+from keeplast.cli.tier.options import StoreAddress
 from keeplast.model.document import shown_fields
 
 if TYPE_CHECKING:

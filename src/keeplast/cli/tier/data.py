@@ -12,6 +12,7 @@ import typer
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.options import SettingOptions
+from keeplast.cli.frame.packages import check_packages
 from keeplast.cli.frame.parameters import BrokerConfig, Json
 from keeplast.cli.tier.options import (
     DataDir,
@@ -19,7 +20,6 @@ from keeplast.cli.tier.options import (
     OwnedCall,
     StoreAddress,
     StoreCall,
-    check_packages,
 )
 
 

@@ -23,6 +23,7 @@ from keeplast.cli.frame.options import (
     WorkOptions,
     WorthOptions,
 )
+from keeplast.cli.frame.packages import check_packages
 from keeplast.cli.frame.parameters import BrokerConfig, Receipt
 from keeplast.cli.frame.places import object_option
 from keeplast.cli.frame.spans import SPAN_WORDS, span_ms
@@ -286,23 +287,6 @@ class TierRunOptions:
     garbage_age_ms: GarbageAgeMs = None
     receipt: Receipt = None
     metrics: MetricsOptions
-
-
-def check_packages() -> None:
-    """Raise InvalidError when the packages of the tier are not installed."""
-    import importlib.util
-
-    from keeplast.errors import InvalidError, installing
-
-    missing = [
-        name
-        for name in ("sqlalchemy", "alembic", "obstore")
-        if importlib.util.find_spec(name) is None
-    ]
-    if missing:
-        raise InvalidError(
-            f"the tier needs more packages; {installing('tier')}. missing={', '.join(missing)}"
-        )
 
 
 def broker_settings(path: Path | None) -> Mapping[str, str]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.packages import check_packages
 from keeplast.cli.frame.parameters import Json
-from keeplast.cli.tier.options import OwnedCall, RemovalOptions, check_packages
+from keeplast.cli.tier.options import OwnedCall, RemovalOptions
 
 if TYPE_CHECKING:
     from keeplast.model.partition import TopicPartition

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.packages import check_packages
 from keeplast.cli.frame.parameters import Json
-from keeplast.cli.tier.options import TierRunOptions, check_packages
+from keeplast.cli.tier.options import TierRunOptions
 
 
 @command(

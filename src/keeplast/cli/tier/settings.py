@@ -8,8 +8,9 @@ import typer
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.options import memory_size
+from keeplast.cli.frame.packages import check_packages
 from keeplast.cli.frame.parameters import MEMORY_DEFAULT, BrokerConfig, Cores, Flags, Json, Memory
-from keeplast.cli.tier.options import OwnedCall, check_packages
+from keeplast.cli.tier.options import OwnedCall
 
 Unset = Annotated[
     tuple[str, ...],

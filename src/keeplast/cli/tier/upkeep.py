@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.packages import check_packages
 from keeplast.cli.frame.parameters import BrokerConfig, Json
 from keeplast.cli.tier.options import (
     ExpiryReceipt,
@@ -17,7 +18,6 @@ from keeplast.cli.tier.options import (
     GraceOptions,
     OwnedCall,
     TierCleanOptions,
-    check_packages,
 )
 
 

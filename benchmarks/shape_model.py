@@ -7,11 +7,13 @@ from where on a shape is ahead, not what a cluster was seen to do. Memory is tak
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.run import RESULTS
 from keeplast.cleaner.shapes import map_bytes
 from keeplast.cleaner.stage_costs import (
+    JOINT_OFFSETS_MAX,
     StageSeconds,
     WorkCounts,
     index_seconds,
@@ -54,14 +56,22 @@ def table() -> str:
     ]
     for gib, records_per_key in LOGS:
         counts = counts_of(gib, records_per_key)
+        first = f"| {gib} GiB | {counts.dirty_keys / 1e6:,.1f} M"
         for shape in Shape:
-            cells = [
-                f"{predict_seconds(shape, counts, tasks=cores, buckets=cores):,.1f} s"
-                for cores in CORES
-            ]
-            name = f"{gib} GiB, {counts.dirty_keys / 1e6:,.1f} M"
-            lines.append(f"| {' | '.join([*name.split(', '), shape, *cells])} |")
+            lines.append(f"{first} | {shape} | {' | '.join(_cells(shape, counts))} |")
+        joint = replace(counts, is_joint=True)
+        lines.append(f"{first} | either in one job | {' | '.join(_cells(Shape.BUCKET, joint))} |")
     return "\n".join(lines)
+
+
+def _cells(shape: Shape, counts: WorkCounts) -> list[str]:
+    """Return the seconds for each number of cores; nothing where notes would not fit a task."""
+    return [
+        "-"
+        if counts.is_joint and counts.rows > cores * JOINT_OFFSETS_MAX
+        else f"{predict_seconds(shape, counts, tasks=cores, buckets=cores):,.1f} s"
+        for cores in CORES
+    ]
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from tests.support.archive import names
 from tests.support.cases import load_case
 from tests.support.cleanings import Reshaped, in_process
 from tests.support.expected import expected_of_ours
+from tests.support.joint_runner import JointRunner
 from tests.support.replay import replay
 
 HERE = Path(__file__).parent
@@ -43,4 +44,15 @@ def test_every_shape_leaves_what_kafka_leaves(
 ) -> None:
     cleaning = in_process(Reshaped(runner, SHAPES[shape]), is_bounded=False)
     case = load_case(fixtures / name)
+    assert [] == replay(case, tmp_path, cleaning, expected=expected_of_ours(name))
+
+
+@pytest.mark.rotates(10)
+@pytest.mark.parametrize("name", NAMES)
+def test_tasks_that_meet_leave_what_kafka_leaves(
+    name: str, fixtures: Path, runner: LocalRunner, tmp_path: Path
+) -> None:
+    meeting = Reshaped(JointRunner(runner), SHAPES["3 buckets"])
+    case = load_case(fixtures / name)
+    cleaning = in_process(meeting, is_bounded=False)
     assert [] == replay(case, tmp_path, cleaning, expected=expected_of_ours(name))

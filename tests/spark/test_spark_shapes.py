@@ -19,7 +19,9 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.shape import Shape
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
+from keeplast.pipeline import joint_job
 from keeplast.pipeline.jobs import packed, runs_of
+from keeplast.pipeline.joint_job import SlotWatch
 from keeplast.pipeline.runner import SparkRunner
 from keeplast.rewrite.runner import Progressed, Runner
 from keeplast.rewrite.stats import Stats
@@ -29,14 +31,14 @@ from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
 from tests.support.cleanings import OF_THE_SHAPE, Retell, Retold, nothing_tells
+from tests.support.manual_clock import ManualClock
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import (
     SMALL_SEGMENTS,
     clean_request,
     last_round,
-    one,
-    write_partition,
 )
+from tests.support.plain_log import write_plain_log
 from tests.support.replay import tree
 
 pytestmark = pytest.mark.spark
@@ -140,15 +142,6 @@ def test_items_are_packed_to_about_the_same_cost_the_greatest_first() -> None:
     assert [[9, 1], [8, 2], [7, 3], [6, 4]] == packs
 
 
-def write_plain_log(root: Path) -> Path:
-    """Write a log without transactions, in segments that stay groups of their own."""
-    segments = {
-        first: b"".join(one(first + i, b"%d" % (i * first % 7)) for i in range(10))
-        for first in range(0, 60, 10)
-    }
-    return write_partition(root, {**segments, 60: one(60, b"k")})
-
-
 def test_notes_are_enough_where_all_is_dirty_and_nothing_aborted(
     spark_runner: SparkRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +153,7 @@ def test_notes_are_enough_where_all_is_dirty_and_nothing_aborted(
         return send(context, value)
 
     monkeypatch.setattr(SparkContext, "broadcast", noted)
+    monkeypatch.setattr(joint_job, "slots_at_once", no_slots)
     for first_dirty, maps in ((0, 0), (20, 1)):
         whole = write_plain_log(tmp_path / f"whole-{first_dirty}")
         staged = shutil.copytree(whole.parent, tmp_path / f"staged-{first_dirty}") / whole.name
@@ -176,8 +170,9 @@ def test_notes_are_enough_where_all_is_dirty_and_nothing_aborted(
 
 
 def test_spark_shows_what_a_job_does_and_of_which_partition(
-    spark_runner: SparkRunner, tmp_path: Path
+    spark_runner: SparkRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(joint_job, "slots_at_once", no_slots)
     directory = write_plain_log(tmp_path)
     cleaned(
         Retold(spark_runner, ShapeChoice(Shape.BROADCAST), as_surveyed),
@@ -185,11 +180,74 @@ def test_spark_shows_what_a_job_does_and_of_which_partition(
         SMALL_SEGMENTS,
         0,
     )
-    context = SparkContext.getOrCreate()
-    jobs = context._jsc.sc().statusStore().jobsList(None)
+    assert {f"keeplast: {act} {directory.name}" for act in ("index", "rewrite")} <= set(told_jobs())
+
+
+def no_slots(context: SparkContext) -> int:
+    return 0
+
+
+def told_jobs() -> list[str]:
+    """Return what Spark says of the jobs of its session that say anything."""
+    jobs = SparkContext.getOrCreate()._jsc.sc().statusStore().jobsList(None)
     told = [jobs.apply(number).description() for number in range(jobs.size())]
-    shown = {each.get() for each in told if each.isDefined()}
-    assert {f"keeplast: {act} {directory.name}" for act in ("index", "rewrite")} <= shown
+    return [each.get() for each in told if each.isDefined()]
+
+
+@pytest.mark.parametrize("choice", [ShapeChoice(Shape.BROADCAST), ShapeChoice(Shape.BUCKET, 5)])
+def test_tasks_that_run_at_once_do_a_round_in_one_job(
+    spark_runner: SparkRunner, choice: ShapeChoice, tmp_path: Path
+) -> None:
+    whole = write_plain_log(tmp_path / "whole")
+    joint = shutil.copytree(whole.parent, tmp_path / "joint") / whole.name
+    with LocalRunner(cores=1) as local:
+        expected = cleaned(local, whole, SMALL_SEGMENTS, 0)
+    before = told_jobs()
+    actual = cleaned(Retold(spark_runner, choice, as_surveyed), joint, SMALL_SEGMENTS, 0)
+    after = told_jobs()
+    for each in before:
+        after.remove(each)
+    assert [f"keeplast: index and rewrite {joint.name}"] == after
+    assert tree(whole) == tree(joint)
+    cut = dict.fromkeys(OF_THE_SHAPE, 0)
+    assert replace(expected, **cut) == replace(actual, **cut)
+
+
+def test_a_joint_job_that_fails_is_done_in_stages(
+    spark_runner: SparkRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def more_than_there_are(context: SparkContext) -> int:
+        return slots_at_once(context) + 1
+
+    def at_once(watch: SlotWatch) -> bool:
+        return True
+
+    slots_at_once = joint_job.slots_at_once
+    monkeypatch.setattr(joint_job, "slots_at_once", more_than_there_are)
+    monkeypatch.setattr(SlotWatch, "is_hopeless", at_once)
+    monkeypatch.setattr(SparkRunner, "slots", 3)
+    whole = write_plain_log(tmp_path / "whole")
+    staged = shutil.copytree(whole.parent, tmp_path / "staged") / whole.name
+    with LocalRunner(cores=1) as local:
+        expected = cleaned(local, whole, SMALL_SEGMENTS, 0)
+    reshaped = Retold(spark_runner, ShapeChoice(Shape.BROADCAST), as_surveyed)
+    actual = cleaned(reshaped, staged, SMALL_SEGMENTS, 0)
+    assert tree(whole) == tree(staged)
+    cut = dict.fromkeys(OF_THE_SHAPE, 0)
+    assert replace(expected, **cut) == replace(actual, **cut)
+
+
+def test_slots_that_are_lost_are_waited_for_and_not_for_ever() -> None:
+    clock = ManualClock(0)
+    slots = [2]
+    watch = SlotWatch(2, lambda: slots[0], clock)
+    for lost, seconds, expected in ((False, 1000, False), (True, 50, False), (False, 6, False),
+                                    (True, 50, False), (True, 20, True)):  # fmt: skip
+        slots[0] = 1 if lost else 2
+        for _ in range(seconds):
+            clock.advance(1000)
+            found = watch.is_hopeless()
+        assert expected is found
 
 
 def test_units_of_a_round_run_together_in_their_order() -> None:

@@ -49,6 +49,7 @@ from tests.support.cluster_faults import (
 )
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import NOW_MS, SMALL_SEGMENTS, clean_request, last_round
+from tests.support.plain_log import write_plain_log
 from tests.support.replay import tree
 from tests.support.shared_spark import SharedSpark
 from tests.support.spark_cluster import (
@@ -147,6 +148,29 @@ def test_what_is_lost_is_done_again(
     cleaned(LocalRunner(cores=1), expected, by_timestamp=by_timestamp)
     inject(monkeypatch, fault)
     cleaned(Reshaped(runner, shape), directory, by_timestamp=by_timestamp)
+    assert fault.has_struck
+    assert tree(expected) == tree(directory)
+
+
+LOST_TASKS = [
+    (Moment.DURING, Act.HOST),
+    pytest.param(Moment.BEFORE, Act.WORKER, marks=pytest.mark.slow),
+    pytest.param(Moment.AFTER, Act.EXECUTOR, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("moment", "act"), LOST_TASKS)
+def test_tasks_that_meet_begin_anew_when_one_is_lost(
+    runner: SparkRunner, moment: Moment, act: Act, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = write_plain_log(tmp_path / "expected")
+    directory = shutil.copytree(expected.parent, tmp_path / "data") / expected.name
+    scratch = tmp_path / "fault"
+    scratch.mkdir()
+    fault = Fault(Stage.JOINT, moment, act, scratch)
+    cleaned(LocalRunner(cores=1), expected)
+    inject(monkeypatch, fault)
+    cleaned(Reshaped(runner, BUCKET), directory)
     assert fault.has_struck
     assert tree(expected) == tree(directory)
 

@@ -35,6 +35,7 @@ from keeplast.read.state_parts import (
     send_keys,
     winners_of_bucket,
 )
+from keeplast.rewrite.joint_run import JointRun, Run
 from keeplast.rewrite.runner import Progressed
 from keeplast.rewrite.stage_work import resolve
 from keeplast.rewrite.standings import Standings
@@ -74,6 +75,7 @@ class Stage(StrEnum):
     RESOLVE = "resolve"
     REWRITE = "rewrite"
     SHOW = "show"
+    JOINT = "joint"
 
 
 class Moment(StrEnum):
@@ -205,7 +207,7 @@ class _Progress:
 
     def __call__(self, read_bytes: int) -> None:
         self.told(read_bytes)
-        writes = self.stage in (Stage.WHOLE, Stage.REWRITE)
+        writes = self.stage in (Stage.WHOLE, Stage.REWRITE, Stage.JOINT)
         # Objects cannot be seen half written: in an object store a stage that writes has no middle.
         names = os.listdir(self.target) if self.target.is_dir() else []
         if not writes or any(name.endswith(".deleted") for name in names):
@@ -239,6 +241,13 @@ class FaultyWorker:
         self.fault.at(stage, Moment.BEFORE)
         result = self._telling(stage, task).do(task, unit, key_map, standings)
         self.fault.at(stage, Moment.AFTER)
+        return result
+
+    def join(self, task: PartitionTask, run: Run) -> JointRun | None:
+        """Do a run beside the tasks that have the others."""
+        self.fault.at(Stage.JOINT, Moment.BEFORE)
+        result = self._telling(Stage.JOINT, task).join(task, run)
+        self.fault.at(Stage.JOINT, Moment.AFTER)
         return result
 
     def consult(

@@ -19,6 +19,7 @@ from keeplast.format.txn_index import AbortedTransaction
 from keeplast.model.offsets import NO_HORIZON, delete_horizon
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
+from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 
 AbortedBySegment = tuple[tuple[int, tuple[AbortedTransaction, ...]], ...]
@@ -97,6 +98,18 @@ class RoundPlan:
     def dirty_segments(self) -> Sequence[SegmentSummary]:
         """Return the segments that the first pass reads, those of ``[first_dirty, indexed_to)``."""
         return segments_between(self.segments, self.first_dirty, self.indexed_to)
+
+    @property
+    def is_told_by_notes(self) -> bool:
+        """Say whether the second pass asks for notes of the first alone, if no transaction comes.
+
+        All is dirty, and ranks by offset. A clean section would be looked up by key, and what
+        aborted makes notes unsure.
+        """
+        is_all_dirty = self.first_dirty <= self.segments[0].base_offset and not self.start_position
+        is_whole = self.indexed_to == self.bound and self.key_capacity is None
+        is_quiet = not self.aborted and not self.expects_transactions
+        return is_all_dirty and is_whole and is_quiet and self.topic.strategy is Strategy.OFFSET
 
     def aborted_from(self, base_offset: int) -> tuple[AbortedTransaction, ...]:
         """Return the aborted transactions that a pass starting in this segment can meet."""

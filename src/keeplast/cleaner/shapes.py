@@ -14,10 +14,11 @@ predicted to end sooner (:mod:`keeplast.cleaner.stage_costs`). Source: architect
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keeplast.cleaner.plan import RoundPlan, plan_groups
 from keeplast.cleaner.stage_costs import (
+    JOINT_OFFSETS_MAX,
     StageSeconds,
     WorkCounts,
     index_seconds,
@@ -30,11 +31,15 @@ from keeplast.model.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class ShapeChoice:
-    """A shape, the number of hash buckets where it has any, and why, in words."""
+    """A shape, the number of hash buckets where it has any, and why, in words.
+
+    ``task_memory_bytes`` bounds what a task of a round with buckets holds of the keys.
+    """
 
     shape: Shape
     buckets: int = 0
     why: str = ""
+    task_memory_bytes: int | None = None
 
 
 WHOLE = ShapeChoice(Shape.PARTITION)
@@ -59,9 +64,10 @@ SMALLEST_CUT_BYTES = 64 << 20
 """Below this the stages cost more than their parallelism brings."""
 
 WORTH_CUTTING = 0.9
-SECONDS_WORTH_CUTTING = 1.0
+SECONDS_WORTH_CUTTING, JOINT_SECONDS_WORTH_CUTTING = 1.0, 0.1
 """A partition is cut for its time alone only when less than this share of one task's remains, and
-that many seconds are gained: predictions are no better than that."""
+that many seconds are gained: predictions are no better than that. Tasks that do all of a round in
+one job are predicted better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,7 @@ class Workload:
             row_bytes=slot_bytes, map_bytes=key_map_bytes(plan, keys),
             dirty_segments=len(plan.dirty_segments()), groups=len(plan_groups(plan, plan.bound)),
             largest_part=max(below) / max(size, 1),
+            is_joint=plan.is_told_by_notes and not plan.keeps_group_ends,
         )  # fmt: skip
 
 
@@ -187,11 +194,11 @@ def _choose(workload: Workload, share: int, ground: Ground, asked: Shape | None)
         return ShapeChoice(Shape.PARTITION, why="nothing to index")
     buckets = bucket_count(workload, ground.task_memory_bytes)
     if asked is not None:
-        return ShapeChoice(asked, buckets if asked is Shape.BUCKET else 0, "as asked for")
+        return _cut(asked, buckets, "as asked for", ground)
     if not ground.has_room_for(workload):
         about = "unknown size" if workload.map_bytes is None else f"~{in_mib(workload.map_bytes)}"
         why = f"a key map of {about} does not fit a task of {in_mib(ground.task_memory_bytes or 0)}"
-        return ShapeChoice(Shape.BUCKET, buckets, why)
+        return _cut(Shape.BUCKET, buckets, why, ground)
     whole = _why_whole(workload, share, ground)
     if whole is not None:
         return ShapeChoice(Shape.PARTITION, why=whole)
@@ -222,8 +229,10 @@ def _why_whole(workload: Workload, share: int, ground: Ground) -> str | None:
 def _quickest(workload: Workload, ground: Ground, tasks: int, buckets: int) -> ShapeChoice:
     """Choose by predicted seconds, with so many tasks at once; one task unless it pays to cut."""
     counts = workload.counts()
+    if tasks < ground.slots or counts.rows > tasks * JOINT_OFFSETS_MAX:
+        counts = replace(counts, is_joint=False)
     buckets = min(max(buckets, tasks), BUCKETS_MAX)
-    can_be_sent = counts.map_bytes <= SENT_MAP_BYTES_MAX
+    can_be_sent = counts.is_joint or counts.map_bytes <= SENT_MAP_BYTES_MAX
     seconds = {
         shape: predict_seconds(shape, counts, tasks=tasks, buckets=buckets, is_cold=ground.is_cold)
         for shape in Shape
@@ -234,9 +243,16 @@ def _quickest(workload: Workload, ground: Ground, tasks: int, buckets: int) -> S
     told = f"one task takes ~{whole:.1f} s, {cut} ~{seconds[cut]:.1f} s by {tasks} tasks at once"
     if not can_be_sent:
         told += f"; ~{in_mib(counts.map_bytes)} of keys are too many to send to every task"
-    if seconds[cut] > min(WORTH_CUTTING * whole, whole - SECONDS_WORTH_CUTTING):
+    gain = JOINT_SECONDS_WORTH_CUTTING if counts.is_joint else SECONDS_WORTH_CUTTING
+    if seconds[cut] > min(WORTH_CUTTING * whole, whole - gain):
         return ShapeChoice(Shape.PARTITION, why=told)
-    return ShapeChoice(cut, buckets if cut is Shape.BUCKET else 0, told)
+    return _cut(cut, buckets, told, ground)
+
+
+def _cut(shape: Shape, buckets: int, why: str, ground: Ground) -> ShapeChoice:
+    if shape is not Shape.BUCKET:
+        return ShapeChoice(shape, why=why)
+    return ShapeChoice(shape, buckets, why, ground.task_memory_bytes)
 
 
 def key_map_bytes(plan: RoundPlan, keys: int) -> int:

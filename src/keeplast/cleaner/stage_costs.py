@@ -54,6 +54,17 @@ LOOK_UP_SECONDS_A_ROW = 170e-9
 hashed once more where the answer is wanted."""
 
 
+JOINT_SECONDS = 0.02
+EXCHANGE_SECONDS_A_ROW = 110e-9
+"""Tasks that meet: two meetings; a row of one task is written, read, put into a map and found."""
+
+JOINT_OFFSETS_MAX = 1 << 26
+"""A task that meets others notes a byte an offset; more would not fit what most have."""
+
+COLD_JOINT_SECONDS = 0.2
+"""Several workers that start at once cost the first job of a session that much more than one."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageSeconds:
     """Seconds of one core that both passes of a round take."""
@@ -73,6 +84,7 @@ class WorkCounts:
 
     ``dirty_rows`` of all ``rows`` are indexed and have ``dirty_keys``; a row is ``row_bytes`` where
     it travels. ``largest_part`` is the greatest share [0, 1] that one segment has of the bytes.
+    ``is_joint`` where tasks that run at once may do the round in one job.
     """
 
     seconds: StageSeconds
@@ -84,6 +96,7 @@ class WorkCounts:
     dirty_segments: int
     groups: int
     largest_part: float
+    is_joint: bool = False
 
     @property
     def is_all_dirty(self) -> bool:
@@ -120,6 +133,8 @@ def predict_seconds(
     seconds = counts.seconds
     if shape is Shape.PARTITION:
         return JOB_SECONDS + TASK_SECONDS + seconds.whole
+    if counts.is_joint and min(tasks, counts.groups) > 1:
+        return _joint_seconds(counts, min(tasks, counts.groups), is_cold=is_cold)
     staged = 2 * JOB_SECONDS + (COLD_STAGES_SECONDS if is_cold else 0.0)
     at_once = min(tasks, counts.dirty_segments)
     indexing = _longest(counts.dirty_segments, tasks, counts.largest_part)
@@ -140,6 +155,13 @@ def predict_seconds(
     # Units of a round with buckets share no task.
     starts = TASK_SECONDS * math.ceil(counts.groups / tasks)
     return staged + travels * indexing + answers + looked_up * rewriting + starts
+
+
+def _joint_seconds(counts: WorkCounts, tasks: int, *, is_cold: bool) -> float:
+    """Return what tasks that meet take, each of which does a run of groups; whatever the shape."""
+    starts = JOB_SECONDS + TASK_SECONDS + JOINT_SECONDS + (COLD_JOINT_SECONDS if is_cold else 0.0)
+    exchange = _distinct_sent(counts, tasks) * EXCHANGE_SECONDS_A_ROW / tasks
+    return starts + counts.seconds.whole * _longest(counts.groups, tasks, 0.0) + exchange
 
 
 def _longest(parts: int, tasks: int, largest_part: float) -> float:

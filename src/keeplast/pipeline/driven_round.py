@@ -6,7 +6,7 @@ further keys join.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +16,23 @@ from keeplast.cleaner.stage_costs import NOTED_OFFSETS_MAX
 from keeplast.columns.ledger import new_ledger
 from keeplast.columns.ranks import RankedKeyMap
 from keeplast.columns.winners import KeyMap
+from keeplast.errors import invariant
 from keeplast.model.shape import Shape
+from keeplast.rewrite.joint_run import JointRun
 from keeplast.rewrite.ranking import ranking_of
 from keeplast.rewrite.stage_work import end_of
 from keeplast.rewrite.staged_round import Stage, StagedRound
 from keeplast.rewrite.standings import ledger_of, notes_of
 from keeplast.rewrite.task import PartitionTask
-from keeplast.rewrite.units import AskUnit, FilterUnit, IndexedUnit, RewriteUnit, Unit, UnitResult
+from keeplast.rewrite.units import (
+    AskUnit,
+    Failed,
+    FilterUnit,
+    IndexedUnit,
+    RewriteUnit,
+    Unit,
+    UnitResult,
+)
 
 
 class Keys:
@@ -99,6 +109,26 @@ class DrivenRound:
         else:
             self._noted_count += self._key_map.ledger.add(ledger_of(result.notes))
         self._key_map.merge(block, starts)
+
+    def take_joint(self, results: Sequence[JointRun | None]) -> None:
+        """Take what tasks gave that did the round together; nothing when they gave up."""
+        done = [each for each in results if each is not None]
+        rewritten = [part for each in done for part in each.rewritten]
+        # Who asks for transactions that its first pass has not met is not to be believed.
+        is_whole = all(isinstance(part, Failed) or part.groups for part in rewritten)
+        if len(done) < len(results) or not is_whole:
+            return
+        for each in done:
+            for indexed in each.indexed:
+                self.round.take(indexed)
+        self.round.advance(
+            sum(each.distinct_keys for each in done),
+            index_seconds=max(each.index_seconds for each in done),
+        )
+        invariant(self.round.stage is Stage.REWRITE, "a round that was done is not to be rewritten")
+        for part in rewritten:
+            self.round.take(part)
+        self.round.advance()
 
     def _add_notes(self, unit: RewriteUnit) -> RewriteUnit:
         """Return a unit with what is noted of its records."""

@@ -20,6 +20,7 @@ from pyspark import RDD, Broadcast, SparkContext
 from keeplast.clock import SystemClock
 from keeplast.errors import invariant
 from keeplast.pipeline.driven_round import DrivenRound, Keys, in_one_shuffle
+from keeplast.pipeline.joint_job import run_jointly
 from keeplast.pipeline.stages import Worker, own_versions
 from keeplast.pipeline.task_news import WAVES_POOL, TaskNews, describe_job
 from keeplast.rewrite.runner import Progressed
@@ -113,6 +114,8 @@ class Jobs:
         if not tasks:
             return
         rounds = [DrivenRound(StagedRound(task, SystemClock())) for task in tasks]
+        if not waves.are_any:
+            run_jointly(self._context, rounds, self._slots, self._worker, self._told)
         by_number = {each.task.number: each for each in rounds}
         sent = {task.number: task for task in tasks}
         known = self._context.broadcast(sent)
@@ -344,6 +347,11 @@ class _Waves:
     ) -> None:
         self._told = news
         self._job = None if act is None else news.begin(act, WAVES_POOL, told)
+
+    @property
+    def are_any(self) -> bool:
+        """Say whether there is work whose results have not been given."""
+        return self._job is not None
 
     @property
     def are_done(self) -> bool:

@@ -25,7 +25,9 @@ from keeplast.errors import CompactionError, RefusedError, invariant
 from keeplast.log.files import FileSystem
 from keeplast.log.throttle import Throttle, ThrottledFiles
 from keeplast.rewrite.decompressed_cache import DecompressedCache
+from keeplast.rewrite.joint_run import JointRun, Run, do_run
 from keeplast.rewrite.marked_plan import MarkersNeededError
+from keeplast.rewrite.meeting import Meeting
 from keeplast.rewrite.stage_work import (
     Tools,
     ask_in_steps,
@@ -172,6 +174,21 @@ class Worker:
             yield Unmarked()
         except (CompactionError, OSError, MemoryError) as error:
             yield Failed(place_of(unit), error)
+
+    def join(self, task: PartitionTask, run: Run) -> JointRun | None:
+        """Do a run of a round beside the tasks that have the others; None when one gave up."""
+        try:
+            tools = self._tools(task)
+        except CompactionError:
+            return None
+        clock = SystemClock()
+        meeting = Meeting(
+            task.target, f"{task.attempt}{ATTEMPT_MARK}", tools.task.attempt, run.number, run.runs,
+            tools.files, clock, lambda: self.progressed(0),
+        )  # fmt: skip
+        # Both passes are here: the second has what the first decompressed.
+        kept = DecompressedCache(tools.workspace.cache_bytes)
+        return do_run(run, replace(tools, cache=kept), clock, meeting)
 
     def _tools(self, task: PartitionTask) -> Tools:
         attempt, workspace, files = self._prepare(task)

@@ -71,8 +71,11 @@ class TaskNews:
 
         return SparkJob(tagged)
 
-    def wait(self, job: SparkJob[R]) -> list[R]:
-        """Return what a job gave, and tell progress until then; errors as for :meth:`during`."""
+    def wait(self, job: SparkJob[R], is_hopeless: Callable[[], bool] = lambda: False) -> list[R]:
+        """Return what a job gave, and tell progress until then; errors as for :meth:`during`.
+
+        Also UnavailableError when ``is_hopeless``, which is asked from time to time, says so.
+        """
         while True:
             job.join(POLL_SECONDS)
             now = int(self._read.value)
@@ -81,6 +84,8 @@ class TaskNews:
             self._told = now
             if not job.is_alive:
                 return job.results()
+            if is_hopeless():
+                raise UnavailableError("the cluster has not the slots that a Spark job waits for")
 
     def end(self, job: SparkJob[R]) -> None:
         """Cancel every job of the call when this one still runs, and wait for its end."""

@@ -162,7 +162,7 @@ class StagedRound:
                 if extent not in self._events:
                     yield ScanUnit(number, extent)
         elif self.stage is Stage.INDEX:
-            yield from self._ask_units() if self._is_bucket else self._index_units()
+            yield from self._ask_units() if self._is_bucket else self.index_units()
         elif self.stage is Stage.FILTER:
             bases = self.filtered_bases
             for first in range(0, len(bases), FILTERS_OF_A_UNIT):
@@ -214,13 +214,18 @@ class StagedRound:
         self._failures.append(Failed((0, 0), error))
         self.stage = Stage.DONE
 
-    def advance(self, distinct_keys: int | None = None) -> None:
+    def advance(
+        self, distinct_keys: int | None = None, *, index_seconds: float | None = None
+    ) -> None:
         """Go to the next stage; everything that the present one yielded has been taken.
 
-        ``distinct_keys`` is the size of a key map that was filled outside of the round.
+        ``distinct_keys`` is the size of a key map that was filled outside of the round, and
+        ``index_seconds`` what that took where the round cannot know.
         """
         if distinct_keys is not None:
             self._distinct_keys = distinct_keys
+        if index_seconds is not None:
+            self._index_seconds = index_seconds
         if self._failures:
             self.stage = Stage.DONE
         elif self._is_unmarked:
@@ -326,7 +331,8 @@ class StagedRound:
     def _knows_all(self) -> bool:
         return all(extent in self._events for extent in self._extents)
 
-    def _index_units(self) -> Iterator[Unit]:
+    def index_units(self) -> Iterator[IndexUnit]:
+        """Yield the units that put the keys of the dirty section into a map."""
         for extent, entry in self._first_pass():
             lists = extent not in self._events
             yield IndexUnit(self.task.number, extent, entry, lists)

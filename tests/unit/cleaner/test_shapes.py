@@ -94,7 +94,7 @@ def test_a_key_map_that_fits_no_task_needs_buckets_however_small_the_share() -> 
 
 def test_a_key_map_that_is_too_large_to_be_sent_to_everybody_does_not_travel() -> None:
     bytes_per_key = key_map_bytes(GIANT.plan, 1)
-    heavy = replace(GIANT, seconds=StageSeconds(100.0, 100.0))
+    heavy = in_stages(replace(GIANT, seconds=StageSeconds(100.0, 100.0)))
     fits, does_not = (
         replace(heavy, dirty_keys=SENT_MAP_BYTES_MAX // bytes_per_key + more) for more in (0, 1)
     )
@@ -117,6 +117,11 @@ def one_partition(size_gib: float, *, records_per_key: int = 9) -> Workload:
     return Workload(plan(segments, size // segments), rows, keys, seconds)
 
 
+def in_stages(workload: Workload) -> Workload:
+    """Return a round whose stages are jobs of their own, as something tells of transactions."""
+    return replace(workload, plan=replace(workload.plan, expects_transactions=True))
+
+
 @pytest.mark.parametrize(
     ("size_gib", "slots", "shape"),
     [
@@ -136,25 +141,44 @@ def one_partition(size_gib: float, *, records_per_key: int = 9) -> Workload:
 def test_one_large_partition_is_cut_from_the_cores_on_where_that_is_quicker(
     size_gib: float, slots: int, shape: Shape
 ) -> None:
-    (choice,) = choose_shapes([one_partition(size_gib)], Ground(slots, 1 << 50))
+    (choice,) = choose_shapes([in_stages(one_partition(size_gib))], Ground(slots, 1 << 50))
     assert shape is choice.shape, choice.why
 
 
+@pytest.mark.parametrize(
+    ("size_gib", "slots", "is_cut"),
+    [(1, 2, True), (1, 256, True), (0.1, 2, False), (100, 2, False), (100, 16, True)],
+)
+def test_tasks_that_meet_are_ahead_while_each_can_note_all_of_its_records(
+    size_gib: float, slots: int, is_cut: bool
+) -> None:
+    (choice,) = choose_shapes([one_partition(size_gib)], Ground(slots, 1 << 50))
+    assert is_cut is (choice.shape is Shape.BROADCAST), choice.why
+
+
+def test_tasks_that_meet_have_all_slots_or_are_none() -> None:
+    alone, beside = one_partition(1), [one_partition(1), one_partition(2)]
+    ground = Ground(4, GIB)
+    assert [Shape.BROADCAST] == shapes([alone], ground)
+    assert [Shape.PARTITION] * 2 == shapes(beside, ground)
+
+
 def test_few_keys_are_sent_to_everybody_from_two_cores_on() -> None:
-    few = one_partition(10, records_per_key=1000)
+    few = in_stages(one_partition(10, records_per_key=1000))
     assert [Shape.BROADCAST] == shapes([few], Ground(2, GIB))
     assert [Shape.BROADCAST] == shapes([few], Ground(8, GIB))
 
 
 def test_what_a_codec_takes_is_worth_sharing_out_sooner() -> None:
-    plain = one_partition(1)
+    plain = in_stages(one_partition(1))
     zstd = replace(plain, seconds=StageSeconds(8.0, 17.0))
     assert [Shape.PARTITION] == shapes([plain], Ground(2, GIB))
     assert [Shape.BROADCAST] == shapes([zstd], Ground(2, GIB))
 
 
 def test_a_session_that_nobody_has_used_yet_cuts_less() -> None:
-    log = replace(one_partition(1, records_per_key=1000), seconds=StageSeconds(2.0, 2.0))
+    log = one_partition(1, records_per_key=1000)
+    log = in_stages(replace(log, seconds=StageSeconds(2.0, 2.0)))
     warm = Ground(2, GIB)
     assert [Shape.BROADCAST] == shapes([log], warm)
     assert [Shape.PARTITION] == shapes([log], replace(warm, is_cold=True))

@@ -244,7 +244,6 @@ def parse_object(data: bytes) -> JsonObject:
         found: object = json.loads(
             data.decode(),
             object_pairs_hook=_once,
-            parse_float=_no_number,
             parse_constant=_no_number,
         )
     except (ValueError, RecursionError) as error:

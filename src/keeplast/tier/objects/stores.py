@@ -102,7 +102,7 @@ class ObstoreObjects:
                 found = obstore.get(self._store, key)
                 if bytes(found.bytes()) != expected:
                     return False
-                version: Any = {name: found.meta[name] for name in ("e_tag", "version")}
+                version = _version_of(found.meta)
                 obstore.put(self._store, key, data, mode=version, use_multipart=False)
             except (NotFoundError, FileNotFoundError):
                 return False
@@ -117,8 +117,7 @@ class ObstoreObjects:
             try:
                 first = obstore.put(self._store, key, b"1", mode="overwrite", use_multipart=False)
                 obstore.put(self._store, key, b"22", mode="overwrite", use_multipart=False)
-                stale: Any = {name: first[name] for name in ("e_tag", "version")}
-                modes: tuple[Any, ...] = ("create", stale)
+                modes: tuple[Any, ...] = ("create", _version_of(first))
                 for mode in modes:
                     try:
                         obstore.put(self._store, key, b"333", mode=mode, use_multipart=False)
@@ -326,6 +325,15 @@ def reason_of(error: Exception, hidden: Iterable[str] = ()) -> str:
     if said:
         return ": ".join(said)
     return text.partition("\n")[0][:REASON_CHARS_MAX]
+
+
+def _version_of(meta: Any) -> Any:
+    """Return what a condition names a version by; a store that has no such thing has no conditions.
+
+    An empty answer is a condition that no object fulfils.
+    """
+    named = {name: meta[name] for name in ("e_tag", "version") if meta.get(name) is not None}
+    return named or {"e_tag": "none"}
 
 
 def _describe(meta: Any) -> StoredObject:

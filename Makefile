@@ -34,7 +34,7 @@ export NEEDS_GO
 GATEWAY := build/bin/versitygw
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-all test-kafka beside-a-broker test-services soak simulate bench bench-peers bench-growth bench-tier demo demo-tier docs readme lock bare java clean
+.PHONY: all help setup check test test-all test-kafka beside-a-broker test-services soak simulate bench bench-peers bench-growth bench-start bench-tier demo demo-tier docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -110,6 +110,10 @@ bench-growth: setup  ## Time against size, keys, partitions and cores, and what 
 	$(BIN)/python -m benchmarks.growth $(ARGS)
 	$(BIN)/python -m benchmarks.cost_model
 	$(BIN)/python tools/fill_readme.py --files
+
+bench-start: setup  ## The first command of a host, 3,000 partitions, and surveys of 1 TiB; ARGS='--turns 1'
+	$(BIN)/python -m benchmarks.start $(ARGS)
+	$(BIN)/python -m benchmarks.large_survey
 
 demo: setup  ## Compact a git history and a broker's directory and compare; RUNNER=local needs no Java
 	@test "$(RUNNER)" = local || $(MAKE) --no-print-directory java

@@ -92,6 +92,14 @@ class Publisher:
         """Give the partition back; what was decided and not published is the next claim's."""
         self.log.give_back(self.held)
 
+    def detach(self) -> None:
+        """Give the partition up; ConflictError while something of it is not settled.
+
+        The decision log first: an owner object without a partition is its own, and taken again.
+        """
+        self.log.detach(self.held)
+        self.owner.give_up(self.epoch)
+
     def look(
         self, batches: Sequence[Batch] = (), *, accepts_metadata: bool = False
     ) -> MetadataView:

@@ -7,6 +7,7 @@ import typer
 from keeplast.cli.attach.check import check
 from keeplast.cli.attach.clean import clean, plan
 from keeplast.cli.attach.status import status
+from keeplast.cli.attach.upkeep import collect, detach, pause, repair, resume
 
 attach = typer.Typer(
     name="attach",
@@ -15,5 +16,5 @@ attach = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (check, status, plan, clean):
+for command in (check, status, plan, clean, collect, repair, pause, resume, detach):
     attach.command()(command)

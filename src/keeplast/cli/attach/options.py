@@ -104,8 +104,8 @@ class PolicyOptions(SettingSources):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TierOptions:
-    """Where the decision log and the segments of a cluster are."""
+class DecisionOptions:
+    """Where the decision log of a cluster is."""
 
     store: Annotated[
         str,
@@ -115,6 +115,26 @@ class TierOptions:
             "password in PGPASSWORD or ~/.pgpass. One for all that compact a cluster.",
         ),
     ]  # fmt: skip
+
+    @contextlib.contextmanager
+    def open_log(self) -> Iterator[DecisionLog]:
+        """Open the decision log; InvalidError says which package is missing."""
+        check_packages()
+        from keeplast.clock import SystemClock
+        from keeplast.tier.metadata.database import open_database
+        from keeplast.tier.metadata.decisions import DecisionLog
+
+        log = DecisionLog(open_database(self.store), SystemClock())
+        try:
+            yield log
+        finally:
+            log.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierOptions(DecisionOptions):
+    """Where the decision log and the segments of a cluster are."""
+
     storage: Annotated[
         str,
         typer.Option(
@@ -140,19 +160,10 @@ class TierOptions:
             self.storage, dict(_storage_option(each) for each in self.storage_options)
         )
 
-    @contextlib.contextmanager
-    def open_log(self) -> Iterator[DecisionLog]:
-        """Open the decision log; InvalidError says which package is missing."""
-        check_packages()
-        from keeplast.clock import SystemClock
-        from keeplast.tier.metadata.database import open_database
-        from keeplast.tier.metadata.decisions import DecisionLog
-
-        log = DecisionLog(open_database(self.store), SystemClock())
-        try:
-            yield log
-        finally:
-            log.close()
+    @property
+    def is_object_store(self) -> bool:
+        """Return whether what is deleted is gone at once for who reads it."""
+        return not self.storage.startswith("local:")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +223,22 @@ class AttachedCleanOptions:
         bool,
         typer.Option(
             "--take-over", rich_help_panel=RUN,
+            help="Take a partition from another process, which can decide nothing from then on.",
+        ),
+    ] = False  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachedCall:
+    """Which attached partitions a command is about, and what stands behind them."""
+
+    cluster: ClusterOptions
+    tier: TierOptions
+    wanted: WantedOptions
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
             help="Take a partition from another process, which can decide nothing from then on.",
         ),
     ] = False  # fmt: skip

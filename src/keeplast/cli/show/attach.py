@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
@@ -56,6 +56,28 @@ def check_parts(facts: ClusterFacts, findings: Sequence[AttachFinding]) -> Itera
         yield f"{each.severity.value} {who}: {printable(each.words)} ({each.rule})"
         if each.remedy:
             yield f"  {printable(each.remedy)}"
+
+
+def attached_parts(rows: Sequence[Mapping[str, object]]) -> Iterator[RenderableType]:
+    """Yield what was done with attached partitions: one line each, what is not zero."""
+    for row in rows:
+        who = f"{printable(str(row['topic']))}-{row['partition']}"
+        done = [
+            f"{value} {name.replace('_', ' ')}"
+            for name, value in row.items()
+            if isinstance(value, int) and value and name in _COUNTS
+        ]
+        done += [name.removeprefix("is_") for name, value in row.items() if value is True]
+        words = printable(str(row["error"])) if "error" in row else ", ".join(done)
+        yield f"{who}: {words or 'nothing to do'}"
+
+
+_COUNTS = frozenset(
+    {
+        "published", "published_again", "discarded", "collected_segments", "collected_bytes",
+        "waiting",
+    }
+)  # fmt: skip
 
 
 def status_parts(

@@ -45,8 +45,8 @@ _PRODUCER: dict[str, str | int | float | bool] = {
     "acks": "all",
     "enable.idempotence": True,
     "compression.type": "none",
-    # All of a batch waits in the queue when it is flushed, which ends the waiting at once.
-    "linger.ms": 5_000,
+    # Flushing does not end it: all of a batch must be in the queue by then, which takes far less.
+    "linger.ms": 300,
     "batch.size": 900_000,
     "batch.num.messages": 10_000,
     "message.timeout.ms": 45_000,
@@ -210,6 +210,11 @@ class ClusterClient:
         from confluent_kafka import TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
+        # A client that saw no leader, as in a restart, goes on seeing none until it asks anew.
+        self._asked(
+            f"the leaders of {METADATA_TOPIC}",
+            lambda: self._admin.list_topics(METADATA_TOPIC, timeout=TIMEOUT_SECONDS),
+        )
         latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         answers = self._admin.list_offsets(
             {TopicPartition(METADATA_TOPIC, partition): latest}, request_timeout=TIMEOUT_SECONDS

@@ -1,0 +1,367 @@
+"""Brokers serve what was decided, from one batch of their metadata topic; nobody notices.
+
+Outputs are copies of their sources, byte for byte or one behind the other, so every consumer must
+read the same before, after, when the sources are gone, and after restarts. Ids in the names are
+those of the scenarios as they were tried by hand (attach.md).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from keeplast.attach.batch import batch_of
+from keeplast.attach.metadata_view import AttachTerms
+from keeplast.attach.publication import Publisher, claim
+from keeplast.attach.repair import repair
+from keeplast.attach.swap import Swap, merged_epochs
+from keeplast.clock import SystemClock
+from keeplast.cluster.client import ClusterClient
+from keeplast.cluster.facts import METADATA_TOPIC
+from keeplast.cluster.layouts.layout import AuxiliaryFile, RemoteLayout
+from keeplast.cluster.layouts.open import open_layout
+from keeplast.cluster.metadata_log import fold_metadata
+from keeplast.cluster.status import name_of, partition_status
+from keeplast.errors import (
+    CommitUnknownError,
+    FencedError,
+    RefusedError,
+)
+from keeplast.format import offset_index, time_index
+from keeplast.format.batch import decode_header
+from keeplast.format.identifier import encode_id
+from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentId
+from keeplast.log.index_builder import IndexBuilder
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.state.attached import Decision, mark_of
+from tests.kafka.broker import VERSIONS, Broker
+from tests.kafka.test_attach import create, fill, objects, tier_settings
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.kafka
+
+TOPICS = ("swapped", "left", "rivals", "settings")
+RECORDS = 2000
+TERMS = AttachTerms()
+Read = tuple[int, bytes | None, bytes | None, int]
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
+    root = tmp_path_factory.mktemp("published")
+    with Broker(request.param, root, tier_settings(request.param, root)) as running:
+        for topic in TOPICS:
+            create(running, topic, 1)
+            fill(running, topic, 0, RECORDS)
+        for topic in TOPICS:
+            wait_until_remote(running, topic)
+        yield running
+
+
+@pytest.fixture
+def log(broker: Broker) -> Iterator[DecisionLog]:
+    made = DecisionLog(open_database(store_of(broker)), SystemClock())
+    yield made
+    made.close()
+
+
+def store_of(broker: Broker) -> str:
+    return f"sqlite:///{broker.root / 'decisions.db'}"
+
+
+def layout_of(broker: Broker) -> RemoteLayout:
+    return open_layout(f"local:{broker.root / 'remote'}")
+
+
+def wait_until_remote(broker: Broker, topic: str) -> None:
+    """Wait until nothing but the active segment is local."""
+    client = ClusterClient(broker.address)
+
+    def is_remote() -> bool:
+        facts = client.read_facts([topic])
+        if facts.metadata_topic is None:
+            return False
+        metadata = facts.metadata_topic
+        folded = fold_metadata(client, metadata, range(metadata.partition_count))
+        name = name_of(facts.topics[0], 0)
+        (range_,) = client.read_ranges(facts.topics[0])
+        found = partition_status(facts.topics[0], 0, range_, folded.cache.partitions.get(name))
+        local = list((broker.data / f"{topic}-0").glob("*.log"))
+        is_ended = not found.copying.count and found.served.count > 3
+        return is_ended and len(local) == 1 and found.remote_end == int(local[0].stem) - 1
+
+    wait_until(is_remote, told=lambda: "\n".join(broker.lines("ERROR", "WARN")))
+
+
+def claimed(broker: Broker, log: DecisionLog, topic: str, **options: bool) -> Publisher:
+    client = ClusterClient(broker.address)
+    facts = client.read_facts([topic])
+    return claim(
+        client, log, layout_of(broker), name_of(facts.topics[0], 0), facts.cluster_id, TERMS,
+        **options,
+    )  # fmt: skip
+
+
+def sources_of(publisher: Publisher) -> list[RemoteLogSegment]:
+    found = {each.segment.id: each.segment for each in publisher.look().cache.served()}
+    return sorted(found.values(), key=lambda each: each.start_offset)
+
+
+def write_output(publisher: Publisher, sources: Sequence[RemoteLogSegment]) -> RemoteLogSegment:
+    """Register, write, announce and complete the sources' bytes, one behind the other."""
+    layout, last = publisher.layout, sources[-1]
+    readers = [layout.open(each) for each in sources]
+    data = b"".join(bytes(each.read_log(0, each.log_bytes)) for each in readers)
+    start = sources[0].start_offset
+    builder, position, rows = IndexBuilder(start, 1024), 0, []
+    while position < len(data):
+        header = decode_header(data, position)
+        rows.append((header.size_bytes, header.last_offset, header.max_timestamp))
+        position += header.size_bytes
+    builder.add(np.array(rows, np.int64))
+    offsets, times = builder.finish()
+    beside = {
+        kind: readers[-1].read_auxiliary(kind) or b""
+        for kind in (AuxiliaryFile.SNAPSHOT, AuxiliaryFile.LEADER_EPOCHS)
+    }
+    beside |= {
+        AuxiliaryFile.OFFSET_INDEX: offset_index.encode(offsets),
+        AuxiliaryFile.TIME_INDEX: time_index.encode(times),
+    }
+    number = len(publisher.log.own_segments(publisher.held))
+    name = RemoteLogSegmentId(
+        last.id.partition, publisher.held.row_id.to_bytes(8, "big") + number.to_bytes(8, "big")
+    )
+    publisher.register([(name.segment_id, start)])
+    writer = layout.create_log(name, start, last)
+    writer.write(data)
+    written = writer.close()
+    announced = publisher.announce(
+        replace(
+            last, id=name, start_offset=start, epochs=merged_epochs(sources),
+            size_bytes=len(data), max_timestamp_ms=max(each.max_timestamp_ms for each in sources),
+        )
+    )  # fmt: skip
+    custom = layout.complete(announced, written, beside, last)
+    return replace(announced, custom_metadata=custom)
+
+
+def swap_of(publisher: Publisher, *groups: Sequence[RemoteLogSegment]) -> Swap:
+    outputs = tuple(write_output(publisher, each) for each in groups)
+    sources = tuple(each for group in groups for each in group)
+    return Swap(publisher.name.partition, sources, outputs, sources[-1].end_offset + 1)
+
+
+def read(broker: Broker, topic: str, *, is_starting: bool = False) -> list[Read]:
+    """Return all that a consumer finds from the beginning; it fails at any reset or error.
+
+    A broker that ``is_starting`` answers UNKNOWN until it has read its metadata topic.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.address, "group.id": "judge", "enable.auto.commit": False,
+            "auto.offset.reset": "error", "enable.partition.eof": True,
+        }
+    )  # fmt: skip
+    found: list[Read] = []
+    consumer.assign([TopicPartition(topic, 0, 0)])
+
+    def is_read() -> bool:
+        for message in consumer.consume(1000, 0.5):
+            error = message.error()
+            if error is None:
+                raw: Any = message
+                found.append((raw.offset(), raw.key(), raw.value(), raw.timestamp()[1]))
+            elif is_starting and "UNKNOWN" == error.name():
+                found.clear()
+                consumer.assign([TopicPartition(topic, 0, 0)])
+                return False
+            else:
+                assert "_PARTITION_EOF" == error.name(), error
+                return True
+        return False
+
+    try:
+        wait_until(is_read, told=lambda: f"{len(found)} records of {topic}")
+    finally:
+        consumer.close()
+    return found
+
+
+def command(broker: Broker, name: str, *arguments: str, expected: int = 0) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "keeplast", "attach", name, "--bootstrap-server", broker.address,
+         "--store", store_of(broker), "--json", *arguments],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert expected == done.returncode, done.stdout + done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def storage(broker: Broker) -> tuple[str, str]:
+    return "--storage", f"local:{broker.root / 'remote'}"
+
+
+def records_of_batch(broker: Broker, decision: Decision) -> int:
+    """Return how many records the broker's own log has in the batch that begins a swap."""
+    assert decision.first_offset is not None
+    directory = broker.data / f"{METADATA_TOPIC}-{decision.metadata_partition}"
+    for path in sorted(directory.glob("*.log")):
+        data, position = path.read_bytes(), 0
+        while position + 61 <= len(data):
+            header = decode_header(data, position)
+            if header.base_offset == decision.first_offset:
+                return header.count
+            position += header.size_bytes
+    raise AssertionError(f"no batch at {decision.first_offset}")
+
+
+def test_swaps_are_read_alike_before_after_collected_and_restarted(
+    broker: Broker, log: DecisionLog
+) -> None:
+    """P2, P5, P8, C3: one to one and two to one, kill -9, collection, a clean restart."""
+    expected = read(broker, "swapped")
+    assert RECORDS == len(expected)
+    publisher = claimed(broker, log, "swapped")
+    a, b, c, *_ = sources_of(publisher)
+    decision = publisher.decide_and_publish(swap_of(publisher, [a], [b, c]))
+    assert 5 == records_of_batch(broker, decision)
+    assert expected == read(broker, "swapped")
+    publisher.close()
+
+    broker.kill()
+    broker.start()
+    assert expected == read(broker, "swapped", is_starting=True)
+    told = command(broker, "collect", *storage(broker), "--topic", "swapped")
+    (row,) = told["partitions"]
+    assert (0, 1) == (row["collected_segments"], row["waiting"])
+    told = command(broker, "collect", *storage(broker), "--topic", "swapped", "--grace-ms", "0")
+    (row,) = told["partitions"]
+    assert (3, 0, 3) == (row["collected_segments"], row["waiting"], row["epoch"])
+    there = set(objects(broker, "swapped", 0))
+    assert not there & {each.id.segment_id for each in (a, b, c)}
+    assert {each.id.segment_id for each in decision.outputs} <= there
+    assert expected == read(broker, "swapped")
+
+    broker.stop()
+    broker.start()
+    assert expected == read(broker, "swapped", is_starting=True)
+
+
+def test_a_second_swap_of_another_epoch_takes_the_first_ones_place(
+    broker: Broker, log: DecisionLog
+) -> None:
+    """P6, Z5: the mark of the epoch is another one, and the late batch of the first is dropped."""
+    expected = read(broker, "swapped")
+    publisher = claimed(broker, log, "swapped")
+    assert publisher.epoch > 3
+    merged = sources_of(publisher)[:3]
+    assert merged[0].broker_id == mark_of(1)
+    publisher.decide_and_publish(swap_of(publisher, merged))
+    first = publisher.log.decisions(publisher.held)[0]
+    facts = publisher.cluster.read_facts(["swapped"])
+    assert facts.metadata_topic is not None
+    publisher.cluster.append(facts.metadata_topic, first.metadata_partition, batch_of(first).events)
+    assert merged[-1].end_offset == sources_of(publisher)[0].end_offset
+    publisher.close()
+    command(broker, "collect", *storage(broker), "--topic", "swapped", "--grace-ms", "0")
+    assert expected == read(broker, "swapped")
+
+
+def test_what_was_never_decided_is_never_seen_and_taken_back(
+    broker: Broker, log: DecisionLog
+) -> None:
+    """C1, C2: announced and written, and nothing more."""
+    expected, before = read(broker, "left"), set(objects(broker, "left", 0))
+    publisher = claimed(broker, log, "left")
+    left = write_output(publisher, sources_of(publisher)[:2])
+    assert left.id.segment_id in objects(broker, "left", 0)
+    assert expected == read(broker, "left")
+    publisher.close()
+    told = command(broker, "repair", *storage(broker), "--topic", "left")
+    assert [1] == [each["discarded"] for each in told["partitions"]]
+    assert before == set(objects(broker, "left", 0))
+    assert expected == read(broker, "left")
+    again = claimed(broker, log, "left")
+    assert left.id not in {each.id for each in again.look().cache.segments}
+    again.close()
+
+
+def test_what_was_decided_and_not_published_is_published_by_who_comes_next(
+    broker: Broker, log: DecisionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AT-4: the cluster is away when the batch is sent, and back when somebody looks."""
+    expected = read(broker, "left")
+    publisher = claimed(broker, log, "left")
+    swap = swap_of(publisher, sources_of(publisher)[:2])
+    sent = ClusterClient.append
+
+    def lost(self: ClusterClient, *arguments: Any) -> Any:
+        raise CommitUnknownError("the process ends here")
+
+    monkeypatch.setattr(ClusterClient, "append", lost)
+    with pytest.raises(CommitUnknownError):
+        publisher.decide_and_publish(swap)
+    monkeypatch.setattr(ClusterClient, "append", sent)
+    assert expected == read(broker, "left")
+    publisher.close()
+    again = claimed(broker, log, "left")
+    assert 1 == repair(again).published
+    assert swap.outputs[0].id == sources_of(again)[0].id
+    again.close()
+    assert expected == read(broker, "left")
+    command(broker, "collect", *storage(broker), "--topic", "left", "--grace-ms", "0")
+    assert expected == read(broker, "left")
+
+
+def test_of_two_compactors_one_alone_decides(broker: Broker, log: DecisionLog) -> None:
+    """Z1 to Z3 end here: the other is fenced before anything is decided."""
+    first = claimed(broker, log, "rivals")
+    swap = swap_of(first, sources_of(first)[:1])
+    rival = DecisionLog(open_database(store_of(broker)), SystemClock())
+    second = claimed(broker, rival, "rivals", takes_over=True)
+    with pytest.raises(FencedError):
+        first.decide_and_publish(swap)
+    assert 1 == repair(second).discarded
+    second.decide_and_publish(swap_of(second, sources_of(second)[:2]))
+    other = DecisionLog(
+        open_database(f"sqlite:///{broker.root / 'others.db'}"), SystemClock()
+    )  # fmt: skip
+    with pytest.raises(RefusedError):
+        claimed(broker, other, "rivals", takes_over=True)
+    second.close()
+    for each in (rival, other):
+        each.close()
+
+
+def test_a_pause_holds_until_it_is_taken_back_and_a_partition_is_detached(
+    broker: Broker, log: DecisionLog
+) -> None:
+    expected = read(broker, "settings")
+    publisher = claimed(broker, log, "settings")
+    swap = swap_of(publisher, sources_of(publisher)[:2])
+    publisher.decide_and_publish(swap)
+    publisher.close()
+    command(broker, "pause", "--topic", "settings")
+    options = (*storage(broker), "--topic", "settings", "--grace-ms", "0")
+    told = command(broker, "collect", *options, expected=5)
+    assert "paused" in told["partitions"][0]["error"]
+    command(broker, "resume", "--topic", "settings")
+    told = command(broker, "detach", *options)
+    assert told["partitions"][0]["is_detached"]
+    name = encode_id(publisher.name.partition.topic_id)
+    assert not list((broker.root / "remote" / ".keeplast").glob(f"owner-*{name}*"))
+    assert expected == read(broker, "settings")
+    command(broker, "detach", *options, expected=2)

@@ -35,7 +35,7 @@ from keeplast.cluster.facts import (
 from keeplast.cluster.layouts.layout import AuxiliaryFile, FoundSegment, RemoteLayout
 from keeplast.cluster.live_cluster import LiveCluster, MetadataEnd, MetadataValue, encode_batch
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
-from keeplast.errors import CommitUnknownError, InvalidError
+from keeplast.errors import CommitUnknownError, InvalidError, RefusedError
 from keeplast.format import leader_epoch, offset_index, producer_snapshot, time_index
 from keeplast.format.batch import decode_header
 from keeplast.format.batch import encode_batch as encode_records
@@ -224,6 +224,10 @@ class MemoryTier:
     def list(self, partition: TopicIdPartition) -> Iterator[FoundSegment]:
         for name, (start, log, _) in sorted(self.segments.items()):
             yield FoundSegment(name, start, len(log), START_MS)
+
+    def check_conditions(self) -> None:
+        if self.ignores_conditions:
+            raise RefusedError("this store is not conditional")
 
     def put_new(self, name: str, data: bytes) -> bool:
         if name in self.own and not self.ignores_conditions:

@@ -78,15 +78,16 @@ def attached_path(partition: TopicIdPartition) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class AttachedRecipe:
-    """How a worker opens :class:`AttachedFiles`."""
+    """How a worker opens :class:`AttachedFiles`; ``like`` is what :attr:`AttachedFiles.like` is."""
 
     layout: RemoteLayout
     sources: tuple[RemoteLogSegment, ...]
     mark: OutputMark
+    like: RemoteLogSegment | None = None
 
     def open(self) -> AttachedFiles:
         """Return the files of the round."""
-        return AttachedFiles(self.layout, self.sources, self.mark)
+        return AttachedFiles(self.layout, self.sources, self.mark, self.like)
 
     def is_on_disk(self, path: Path) -> bool:
         """Return False: workers go to the remote tier themselves."""
@@ -100,10 +101,12 @@ class AttachedFiles:
     """
 
     def __init__(
-        self, layout: RemoteLayout, sources: tuple[RemoteLogSegment, ...], mark: OutputMark
-    ) -> None:
+        self, layout: RemoteLayout, sources: tuple[RemoteLogSegment, ...], mark: OutputMark,
+        like: RemoteLogSegment | None = None,
+    ) -> None:  # fmt: skip
         """Show ``sources``: one at least, ascending and without a hole."""
         self._layout = layout
+        self._like = like
         self._sources = {each.start_offset: each for each in sources}
         self._newest = sources[-1]
         self._mark = mark
@@ -122,6 +125,16 @@ class AttachedFiles:
         self._complete: dict[str, RemoteLogSegment] = {}
 
     # Outputs.
+
+    @property
+    def like(self) -> RemoteLogSegment:
+        """Return the source that outputs are stored like; it is asked of the layout once.
+
+        An encrypted one, if any is: no output is weaker than what it takes the place of.
+        """
+        if self._like is None:
+            self._like = self._layout.pattern(tuple(self._sources.values()))
+        return self._like
 
     def complete(self, outputs: Sequence[StagedGroup]) -> None:
         """Complete what was staged of one group, and leave word of it for whoever publishes.
@@ -259,7 +272,7 @@ class AttachedFiles:
         # First: what lies under an id that nobody announced is ours if there is word of it.
         if not self._layout.put_new(work_name(name), BEGUN):
             raise ConflictError(f"an attempt has done this before. object={work_name(name)}")
-        writer = self._layout.create_log(name, parsed.base_offset, self._newest)
+        writer = self._layout.create_log(name, parsed.base_offset, self.like)
 
         def given_up() -> None:
             self._layout.delete_own(work_name(name))
@@ -312,7 +325,7 @@ class AttachedFiles:
         if parsed.kind != LOG:
             return
         name = output_id(self.partition, parsed.attempt or "", parsed.base_offset)
-        remove_output(self._layout, name, parsed.base_offset, self._newest)
+        remove_output(self._layout, name, parsed.base_offset, self.like)
         self._written.pop(path.name, None)
         self._complete.pop(path.name, None)
         with self._lock:

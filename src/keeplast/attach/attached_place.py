@@ -222,7 +222,7 @@ class AttachedPlace:
             path=self._files.path,
             target=self._files.path,
             attempt=secrets.token_hex(ATTEMPT_BYTES),
-            files=self._recipe,
+            files=replace(self._recipe, like=self._files.like),
             writes=True,
             takes_crcs=True,
             shares_disk=False,

@@ -9,7 +9,6 @@ decision log means that the log is an older one: restored, or of a clone.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 
 from keeplast.cluster.layouts.layout import RemoteLayout
@@ -55,25 +54,7 @@ class OwnerObject:
 
     def probe(self) -> None:
         """Raise RefusedError when the store writes where it should not: it fences nobody."""
-        name = f"probe-{os.urandom(8).hex()}"
-        first, second, third = b"first", b"second", b"third"
-        try:
-            holds = (
-                self._layout.put_new(name, first),
-                not self._layout.put_new(name, second),
-                self._layout.read_own(name) == first,
-                not self._layout.replace_own(name, third, second),
-                self._layout.replace_own(name, second, first),
-                self._layout.read_own(name) == second,
-            )
-        finally:
-            self._layout.delete_own(name)
-        if not all(holds):
-            raise RefusedError(
-                "the remote tier's store writes over an object that is there, whatever is asked "
-                "of it: two compactors could both own a topic. Use one that supports conditional "
-                f"writes (If-None-Match, If-Match). held={holds}"
-            )
+        self._layout.check_conditions()
 
     def read(self) -> Owner | None:
         """Return who owns the partition, None for nobody.

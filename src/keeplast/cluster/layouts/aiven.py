@@ -17,6 +17,7 @@ plugin, only fewer bytes. Answers to ``RemoteStorageManager``, ``ObjectKeyFactor
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,7 @@ from keeplast.tier.objects.stores import FILE, ObstoreObjects, open_once
 LOG, INDEXES, MANIFEST = "log", "indexes", "rsm-manifest"
 _SUFFIXES = (LOG, INDEXES, MANIFEST)
 _NAME = re.compile(rf"(\d{{20}})-([A-Za-z0-9_-]{{22}})\.(?:{'|'.join(_SUFFIXES)})\Z")
-_PROBE = "probe"
+_PROBE = "probe-"
 _NO_KEYS = KeyRing()
 
 
@@ -208,7 +209,8 @@ class AivenLayout:
         directory = self._own_directory
         if directory is not None:
             directory.check_conditions()
-        elif not self._objects.is_conditional(self._own_key(_PROBE)):
+        # Two that find out at a time must not meet: equal contents have equal tags.
+        elif not self._objects.is_conditional(self._own_key(_PROBE + secrets.token_hex(8))):
             raise RefusedError(
                 "this object store ignores If-None-Match or If-Match, so that two compactors "
                 f"could not exclude each other; use one that heeds them. url={self.url}"

@@ -1,0 +1,88 @@
+"""A round on what Aiven's plugin keeps leaves what it leaves elsewhere, and nothing weaker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from Crypto.PublicKey import RSA
+
+from keeplast.cluster.layouts.aiven import LOG, AivenLayout
+from keeplast.cluster.layouts.aiven_keys import KeyPair, KeyRing
+from keeplast.cluster.layouts.aiven_log import AivenLogWriter
+from keeplast.cluster.layouts.aiven_manifest import SegmentManifest
+from keeplast.cluster.layouts.layout import AuxiliaryFile
+from keeplast.format.remote_log_metadata import RemoteLogSegment
+from keeplast.tier.objects.new_object import NewObject
+from keeplast.tier.objects.stores import open_tree
+from tests.unit.attach.test_attached_rounds import World, by_key_law, check_servable
+
+Variant = tuple[bool, bool, int]
+"""Whether it is compressed, whether encrypted, and the size of a chunk."""
+ZSTD, SEALED, PLAIN, BOTH = (True, False), (False, True), (False, False), (True, True)
+
+
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory: pytest.TempPathFactory) -> KeyRing:
+    path: Path = tmp_path_factory.mktemp("keys") / "key.pem"
+    path.write_bytes(RSA.generate(2048).export_key("PEM", pkcs=8))
+    return KeyRing((KeyPair("k", None, path),), "k")
+
+
+def keep_as(world: World, root: Path, ring: KeyRing, variants: list[Variant]) -> AivenLayout:
+    """Have the plugin keep what ``world`` has, segment by segment in another of ``variants``."""
+    root.mkdir()
+    layout = AivenLayout(f"file://{root}", "ts-", (), ring)
+    for number, segment in enumerate(world.tier.served()):
+        is_compressed, is_sealed, chunk = variants[number % len(variants)]
+        sealing, cipher = ring.new_segment(None) if is_sealed else (None, None)
+        key = f"{layout._key(segment.id, segment.start_offset)}.{LOG}"
+        target = NewObject(open_tree(layout.url), key)
+        writer = AivenLogWriter(target, chunk, sealing, cipher, is_compressed=is_compressed)
+        writer.write(world.tier.log_of(segment))
+        reader = world.tier.layout.open(segment)
+        found = {kind: reader.read_auxiliary(kind) for kind in AuxiliaryFile}
+        auxiliary = {kind: data for kind, data in found.items() if data is not None}
+        layout.complete(segment, writer.close(), auxiliary, segment)
+    world.tier.layout = layout  # type: ignore[assignment]
+    return layout
+
+
+def manifests(layout: AivenLayout, segments: list[RemoteLogSegment]) -> list[SegmentManifest]:
+    return [layout._read_manifest(layout._key(each.id, each.start_offset)) for each in segments]
+
+
+@pytest.mark.parametrize(
+    ("variants", "expected"),
+    [
+        ([(*PLAIN, 500)], (*PLAIN, 500)),
+        ([(*ZSTD, 700)], (*ZSTD, 700)),
+        ([(*SEALED, 300)], (*SEALED, 300)),
+        ([(*BOTH, 1000)], (*BOTH, 1000)),
+        ([(*SEALED, 600), *[(*PLAIN, 500)] * 1000], (*SEALED, 600)),
+        ([(*BOTH, 400), (*SEALED, 900), *[(*ZSTD, 500)] * 1000], (*SEALED, 900)),
+    ],
+)
+@pytest.mark.parametrize("cores", [1, 2])
+def test_outputs_are_kept_as_their_sources_and_never_weaker(
+    tmp_path: Path, ring: KeyRing, variants: list[Variant], expected: Variant, cores: int
+) -> None:
+    world = World(tmp_path / "world")
+    layout = keep_as(world, tmp_path / "plugin", ring, variants)
+    before, segments = world.tier.read().records(), world.tier.served()
+    done = world.clean(cores=cores).end_offset or 0
+    assert 0 < done
+    assert by_key_law(before, done) == world.tier.read().records()
+    check_servable(world, segments, done)
+    outputs = [each for each in world.tier.served() if each.broker_id < 0]
+    assert outputs
+    for manifest in manifests(layout, outputs):
+        assert expected == (
+            manifest.is_compressed, manifest.sealing is not None,
+            manifest.chunks.original_chunk_size,
+        )  # fmt: skip
+    world.publisher.collect()
+    assert by_key_law(before, done) == world.tier.read().records()
+    assert {each.id.segment_id for each in world.tier.served()} == world.tier.ids()
+    own = (path for path in (tmp_path / "plugin" / "ts-.keeplast").rglob("*") if path.is_file())
+    assert [] == list(own)

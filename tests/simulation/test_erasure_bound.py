@@ -205,7 +205,7 @@ class Simulation:
         return join_status(
             found, (), root=self.root, files=self.files, now_ms=now_ms, is_locked=True,
             pace=daemon_pace(selection.settings.cleaner_config(), self.round_ms / SECOND_MS),
-            marks={}, failures={}, receipts=(),
+            marks={}, failures={}, last_rounds={},
             sizes=[*find_sizes(selection.directory, self.files).values()],
         )  # fmt: skip
 

@@ -135,7 +135,7 @@ def _reports(options: VerifyOptions) -> Iterator[VerificationReport]:
     )
     receipts = rounds_of(entries)
     pairs = find_pairs(options.places, files, options.scope, are_replicas=options.replicas)
-    described = {each.partition for each in entries}
+    described = {each.partition for each in entries if each.partition is not None}
     if described and described.isdisjoint(pair.partition for pair in pairs.found):
         # A receipt of another directory would pass for one of rounds that found nothing to do.
         raise InvalidError(

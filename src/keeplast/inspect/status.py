@@ -134,6 +134,28 @@ def find_status(
     survey = survey_partition(
         partition, request, checkpoints, files, now_ms, foresees_roll=True, wants_sample=False
     )
+    return status_of_survey(
+        partition, survey, checkpoints, files, now_ms,
+        timestamp_ahead_max_ms=timestamp_ahead_max_ms,
+        tombstones=tombstones, progressed=progressed,
+    )  # fmt: skip
+
+
+def status_of_survey(
+    partition: PartitionRequest,
+    survey: Survey,
+    checkpoints: Checkpoints,
+    files: FileSystem,
+    now_ms: int,
+    *,
+    timestamp_ahead_max_ms: int,
+    tombstones: TombstoneReading = TombstoneReading.SKIP,
+    progressed: Progressed = lambda _: None,
+) -> LogStatus:
+    """Return the status of a log that was surveyed, its next roll foreseen.
+
+    Reads the timestamps of the active segment, and what ``tombstones`` asks for.
+    """
     log = _dirty_log(partition, survey, checkpoints, files)
     plan = survey.plan
     return LogStatus(

@@ -25,12 +25,12 @@ from keeplast.cleaner.selection import Candidate, Choice, Order, choose
 from keeplast.clock import Clock
 from keeplast.errors import UnavailableError
 from keeplast.model.partition import TopicPartition
+from keeplast.service.directory_look import DirectoryLook
 from keeplast.service.ledger import TurnLedger
 from keeplast.service.narrator import Narrator
 from keeplast.service.run_report import RunReport, run_report
 from keeplast.service.snapshot import Observer, Snapshot, TierTotals
 
-LOOK_MS_MIN = 1000
 NAP_SECONDS = 0.25
 """A pause is slept in parts, so that it ends soon when a stop is asked for."""
 
@@ -57,6 +57,11 @@ class Work(Protocol):
     @property
     def tier_totals(self) -> TierTotals | None:
         """Return what was moved to and from a store since the start, None without one."""
+        ...
+
+    @property
+    def directory_look(self) -> DirectoryLook | None:
+        """Return the last look at a directory when somebody watches, else None."""
         ...
 
     def holding(self) -> AbstractContextManager[object]:
@@ -208,7 +213,14 @@ class Daemon:
             tuple(facts for _, facts in sorted(work.ledger.facts.items())),
             cleaned,
             work.tier_totals,
+            self._queue(),
+            work.directory_look,
         )
+
+    def _queue(self) -> tuple[Choice, ...]:
+        """Return all that is due for a round, in the order in which it would be taken."""
+        candidates = self._work.candidates()
+        return choose(candidates, len(candidates), self._order)
 
     def _publish(self, started_ms: int, cleaned: tuple[TopicPartition, ...]) -> Snapshot:
         snapshot = self._snapshot(started_ms, cleaned)

@@ -19,13 +19,14 @@ from keeplast.cleaner.selection import Candidate, Choice
 from keeplast.clock import Clock
 from keeplast.config.selection import Selection
 from keeplast.errors import CompactionError, CorruptError
+from keeplast.inspect.status import LogStatus, status_of_survey
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.expiry import failed_expiry
 from keeplast.run.round_reports import candidate_of
-from keeplast.service.daemon import LOOK_MS_MIN
+from keeplast.service.directory_look import DirectoryLook
 from keeplast.service.ledger import TurnLedger
 from keeplast.service.look import (
     LookFinding,
@@ -36,7 +37,7 @@ from keeplast.service.look import (
 )
 from keeplast.service.narrator import Narrator
 from keeplast.service.receipts import receipts_file
-from keeplast.service.schedule import is_lasting, is_stop
+from keeplast.service.schedule import LOOK_MS_MIN, is_lasting, is_stop
 from keeplast.service.set_aside import (
     FAILING_NAME,
     SetAside,
@@ -47,9 +48,11 @@ from keeplast.service.set_aside import (
     write_set_aside,
 )
 from keeplast.service.snapshot import PartitionFacts, TierTotals
-from keeplast.survey.log_bounds import load_checkpoints
+from keeplast.service.status import daemon_pace, find_sizes, find_timestamp_ahead_max
+from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.report import CleanReport, PartitionReport, RoundReport, describe_error
 from keeplast.survey.request import CleanRequest, PartitionRequest
+from keeplast.survey.survey import Survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +61,14 @@ class DirectorySettings:
 
     ``select`` reads settings and partitions anew. ``request`` is what every round is asked for:
     memory, order, whether idle segments are rolled. ``retries`` forgets what is set aside.
+    ``is_watched`` has each look say what ``keeplast status`` would, for a console.
     """
 
     root: Path
     select: Callable[[], Selection]
     request: CleanRequest
     retries: bool = False
+    is_watched: bool = False
 
 
 @dataclass(slots=True)
@@ -105,6 +110,7 @@ class DirectoryWork:
         self._schedule = self.ledger.schedule
         self._unknown: set[TopicPartition] = set()
         self._failures: dict[TopicPartition, SetAside] = {}
+        self._logs: dict[TopicPartition, LogStatus | Exception] = {}
 
     @property
     def place(self) -> Path:
@@ -120,6 +126,40 @@ class DirectoryWork:
     def tier_totals(self) -> TierTotals | None:
         """Return None: nothing is moved anywhere."""
         return None
+
+    @property
+    def directory_look(self) -> DirectoryLook | None:
+        """Return the last look as ``keeplast status`` would make it, None when nobody watches.
+
+        Of what is set aside or waits it says what was last known; of a log that was just cleaned
+        too, until the next look.
+        """
+        if not self._settings.is_watched:
+            return None
+        known = self._known
+        found = tuple(
+            (each, self._logs[each.partition])
+            for each in known.selection.partitions
+            if each.partition in self._logs
+        )
+        measured = {
+            each.partition: log.size_bytes for each, log in found if isinstance(log, LogStatus)
+        }
+        return DirectoryLook(
+            self.place, self.ledger.looked_ms, True, daemon_pace(known.cleaner, None), found,
+            known.selection.decided, dict(self._schedule.marks), dict(self._failures),
+            find_sizes(known.selection.directory, self._files, measured),
+            known.selection.settings,
+        )  # fmt: skip
+
+    def _detail(
+        self, request: PartitionRequest, survey: Survey, checkpoints: Checkpoints
+    ) -> LogStatus:
+        ahead_ms = find_timestamp_ahead_max(self._known.selection.settings, request.partition.topic)
+        return status_of_survey(
+            request, survey, checkpoints, self._files, self.ledger.looked_ms,
+            timestamp_ahead_max_ms=ahead_ms,
+        )  # fmt: skip
 
     def holding(self) -> AbstractContextManager[object]:
         """Hold the lock; RefusedError when the directory is in use."""
@@ -212,8 +252,12 @@ class DirectoryWork:
         }
         stale = [each for each in open_requests if each.partition not in kept]
         known.fresh = look_at(
-            stale, asked, self._settings.root, self._coordinator, self._files, now_ms
-        )
+            stale, asked, self._settings.root, self._coordinator, self._files, now_ms,
+            detail=self._detail if self._settings.is_watched else None,
+        )  # fmt: skip
+        here = {each.partition for each in known.selection.partitions}
+        self._logs = {each: log for each, log in self._logs.items() if each in here}
+        self._logs |= {each.partition: each.log for each in known.fresh if each.log is not None}
         for found in known.fresh:
             if found.recovered:
                 self.ledger.narrator.warned(
@@ -270,6 +314,8 @@ class DirectoryWork:
                 now_ms = self.ledger.looked_ms
                 found = LookFinding(request, now_ms, asked.expired, survey)
                 self.ledger.facts[partition] = facts_of(found, history)
+                if self._settings.is_watched:
+                    self._logs[partition] = self._detail(request, survey, checkpoints)
         return self.ledger.failing(request, history, reason, mark)
 
     def candidates(self) -> Sequence[Candidate]:

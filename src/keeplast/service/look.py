@@ -8,7 +8,7 @@ choice; cleaning.md 1.2 and 1.6.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from keeplast.cleaner.eligibility import delay_ms
 from keeplast.cleaner.reasons import DueReason
 from keeplast.config.selection import Selection
 from keeplast.format.filename import CLEANER_CHECKPOINT
+from keeplast.inspect.status import LogStatus
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FileSystem
 from keeplast.log.format_guard import check_understood
@@ -32,12 +33,16 @@ from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey
 from keeplast.survey.wording import due_briefly, skip_words
 
+Detail = Callable[[PartitionRequest, Survey, Checkpoints], LogStatus]
+"""What makes the status of a log from its survey."""
+
 
 @dataclass(frozen=True, slots=True)
 class LookFinding:
     """A partition as found at ``looked_ms``: its survey, or the error in the place of one.
 
-    ``expired`` says whether what has expired was looked for.
+    ``expired`` says whether what has expired was looked for. ``log`` is what ``keeplast status``
+    would say of it, or why it would not; None when nobody asks.
     """
 
     request: PartitionRequest
@@ -46,6 +51,7 @@ class LookFinding:
     survey: Survey | None = None
     error: Exception | None = None
     recovered: int = 0
+    log: LogStatus | Exception | None = None
 
     @property
     def partition(self) -> TopicPartition:
@@ -65,17 +71,22 @@ def look_at(
     coordinator: Coordinator,
     files: FileSystem,
     now_ms: int,
+    *,
+    detail: Detail | None = None,
 ) -> list[LookFinding]:
     """Return a finding for each partition, in the order they were given.
 
     CorruptError or OSError when the directory's checkpoints cannot be read: nothing in it can be
-    cleaned then, as for a broker, which takes such a directory offline.
+    cleaned then, as for a broker, which takes such a directory offline. ``detail`` makes the
+    status of each from its survey, for whoever watches.
     """
     checkpoints = load_checkpoints(files, root)
     findings = []
     repairs: dict[TopicPartition, int] = {}
     for each in requests:
         found = _look_at(each, request, checkpoints, coordinator, files, now_ms)
+        if detail is not None:
+            found = replace(found, log=_detailed(found, checkpoints, detail))
         findings.append(found)
         if found.survey is not None and found.survey.section.first_dirty.repairs:
             repairs[each.partition] = found.survey.section.first_dirty.offset
@@ -100,6 +111,18 @@ def _look_at(
     except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
         return LookFinding(partition, now_ms, request.expired, error=error)
     return LookFinding(partition, now_ms, request.expired, survey, recovered=recovered)
+
+
+def _detailed(
+    found: LookFinding, checkpoints: Checkpoints, detail: Detail
+) -> LogStatus | Exception | None:
+    """Return the status of a log; what goes wrong while it is made is nobody's but its own."""
+    if found.survey is None:
+        return found.error
+    try:
+        return detail(found.request, found.survey, checkpoints)
+    except Exception as error:  # noqa: BLE001 - a picture must not cost a round
+        return error
 
 
 def facts_of(

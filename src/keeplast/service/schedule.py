@@ -22,6 +22,8 @@ from keeplast.model.partition import TopicPartition
 from keeplast.service.set_aside import SetAside
 from keeplast.survey.report import RoundReport
 
+LOOK_MS_MIN = 1000
+"""What was found of a partition holds for so long at least, and the loop rests so long."""
 RETRY_MS_MAX = 900_000
 RETRY_MS_MIN = 100
 """So that a back-off of 0 does not make a busy loop of a full disk."""

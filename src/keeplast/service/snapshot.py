@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 from keeplast.cleaner.section import LogFigures
+from keeplast.cleaner.selection import Choice
 from keeplast.model.partition import TopicPartition
+from keeplast.service.directory_look import DirectoryLook
 from keeplast.survey.report import RoundReport
 
 
@@ -98,7 +100,8 @@ class Snapshot:
 
     ``turn`` counts the daemon's choices since ``started_ms``; ``cleaned`` are the partitions that
     the last of them took, empty when it found nothing to do. ``slots`` is how many workers there
-    are. All times are milliseconds since 1970.
+    are. ``queue`` is what would be taken next, the first one first, and why. ``look`` is there when
+    somebody watches a directory. All times are milliseconds since 1970.
     """
 
     root: Path | str
@@ -109,6 +112,8 @@ class Snapshot:
     partitions: tuple[PartitionFacts, ...]
     cleaned: tuple[TopicPartition, ...] = ()
     tier: TierTotals | None = None
+    queue: tuple[Choice, ...] = ()
+    look: DirectoryLook | None = None
 
 
 class Observer(Protocol):

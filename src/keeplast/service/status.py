@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -25,8 +25,8 @@ from keeplast.log.files import FileSystem
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.service.daemon import LOOK_MS_MIN
 from keeplast.service.receipts import FILE_NAME, PREVIOUS_NAME
+from keeplast.service.schedule import LOOK_MS_MIN
 from keeplast.service.set_aside import SetAside, is_about
 from keeplast.survey.receipt_book import RoundReceipt, read_receipts
 from keeplast.survey.report import PartitionReport, describe_error
@@ -144,16 +144,16 @@ def join_status(
     pace: Pace,
     marks: Mapping[TopicPartition, SetAside],
     failures: Mapping[TopicPartition, SetAside],
-    receipts: Sequence[RoundReceipt],
+    last_rounds: Mapping[TopicPartition, LastRound],
     sizes: Sequence[int],
 ) -> DirectoryStatus:
     """Return the status of the directory from what was found of each log.
 
     ``decided`` are partitions that their settings keep from being looked at. ``marks`` are those
-    that are set aside, ``failures`` those whose last round failed and is tried again. ``sizes`` are
-    the bytes of all logs that share the daemon, those included that nobody asked for.
+    that are set aside, ``failures`` those whose last round failed and is tried again.
+    ``last_rounds`` are the newest that left a receipt. ``sizes`` are the bytes of all logs that
+    share the daemon, those included that nobody asked for.
     """
-    last = {each.partition: _last_round(each) for each in receipts}
     turn_ms = find_turn_ms(sizes, pace) if sizes else 0
     statuses = [_report_decided(report) for report in decided]
     for request, log in found:
@@ -169,7 +169,7 @@ def join_status(
         statuses.append(
             replace(
                 status,
-                last_round=last.get(partition),
+                last_round=last_rounds.get(partition),
                 erased_by=_bound_erasure(status, turn_ms, now_ms),
             )
         )
@@ -191,10 +191,23 @@ def read_round_receipts(
     )
 
 
-def find_sizes(directory: DataDirectory, files: FileSystem) -> dict[TopicPartition, int]:
-    """Return the bytes of every log in the directory that a daemon may have to clean."""
+def find_last_rounds(receipts: Iterable[RoundReceipt]) -> dict[TopicPartition, LastRound]:
+    """Return the newest round of each partition; ``receipts`` are in order."""
+    return {each.partition: last_round_of(each) for each in receipts}
+
+
+def find_sizes(
+    directory: DataDirectory, files: FileSystem, known: Mapping[TopicPartition, int] | None = None
+) -> dict[TopicPartition, int]:
+    """Return the bytes of every log in the directory that a daemon may have to clean.
+
+    Those in ``known`` are not measured again.
+    """
+    told = {} if known is None else known
     return {
-        entry.partition: _size_bytes(entry.path, files)
+        entry.partition: told[entry.partition]
+        if entry.partition in told
+        else _size_bytes(entry.path, files)
         for entry in directory.partitions
         if entry.mark is None and entry.partition.topic != METADATA_TOPIC
     }
@@ -292,7 +305,8 @@ def _bound_erasure(status: PartitionStatus, turn_ms: int, now_ms: int) -> Erased
     return ErasedBy(due.by_ms + wait_ms, due.by_ms, basis)
 
 
-def _last_round(receipt: RoundReceipt) -> LastRound:
+def last_round_of(receipt: RoundReceipt) -> LastRound:
+    """Return what one receipt tells of its round."""
     stats = receipt.document["round"]["stats"]
     return LastRound(
         receipt.now_ms,

@@ -31,11 +31,10 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.runner import Runner
 from keeplast.run.events import Events
-from keeplast.service.daemon import LOOK_MS_MIN
 from keeplast.service.ledger import TurnLedger
 from keeplast.service.narrator import TierNarrator
 from keeplast.service.receipts import BYTES_MAX, receipt_to
-from keeplast.service.schedule import RETRY_MS_MAX, is_lasting, is_stop
+from keeplast.service.schedule import LOOK_MS_MIN, RETRY_MS_MAX, is_lasting, is_stop
 from keeplast.service.set_aside import SetAside, mark_of, read_stored_mark, stored_mark
 from keeplast.service.snapshot import PartitionFacts, TierTotals
 from keeplast.service.store_facts import elsewhere_facts, own_facts, with_look
@@ -119,6 +118,11 @@ class StoreWork:
     def tier_totals(self) -> TierTotals:
         """Return what was copied and removed since the start."""
         return self._totals
+
+    @property
+    def directory_look(self) -> None:
+        """Return None: what is looked at is no directory."""
+        return None
 
     @contextmanager
     def holding(self) -> Iterator[None]:

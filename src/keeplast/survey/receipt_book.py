@@ -92,7 +92,17 @@ class RemovalReceipt:
     document: dict[str, Any]
 
 
-Entry = RoundReceipt | ExpiryReceipt | RemovalReceipt
+@dataclass(frozen=True, slots=True)
+class ActionReceipt:
+    """A line about what somebody asked a running loop for; ``partition`` None is all of them."""
+
+    partition: TopicPartition | None
+    now_ms: int
+    words: str
+    document: dict[str, Any]
+
+
+Entry = RoundReceipt | ExpiryReceipt | RemovalReceipt | ActionReceipt
 
 
 def read_receipts(path: Path, files: FileSystem) -> tuple[RoundReceipt, ...]:
@@ -161,14 +171,14 @@ def read_entries(path: Path, files: FileSystem) -> tuple[Entry, ...]:
     receipts: dict[object, Entry] = {}
     for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
         try:
-            entry = _entry(json.loads(line))
+            entry = parse_entry(line)
             name: object = number
             if isinstance(entry, RoundReceipt) and entry.attempt is not None:
                 name = (entry.partition, entry.attempt)
                 # A round stands where its newest wave does.
                 earlier = receipts.pop(name, None)
                 if isinstance(earlier, RoundReceipt):
-                    entry = _receipt(_join(earlier.document, entry.document))
+                    entry = join_waves(earlier, entry)
             receipts[name] = entry
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidError(
@@ -178,6 +188,16 @@ def read_entries(path: Path, files: FileSystem) -> tuple[Entry, ...]:
     if not receipts:
         raise InvalidError(f"no whole receipt in the file. path={path}")
     return tuple(receipts.values())
+
+
+def parse_entry(line: bytes) -> Entry:
+    """Return what one line tells; ValueError, KeyError, TypeError or their like when nothing."""
+    return _entry(json.loads(line))
+
+
+def join_waves(earlier: RoundReceipt, wave: RoundReceipt) -> RoundReceipt:
+    """Return the lines of a round so far and its next one as one."""
+    return _receipt(_join(earlier.document, wave.document))
 
 
 def _join(earlier: dict[str, Any], wave: dict[str, Any]) -> dict[str, Any]:
@@ -195,9 +215,23 @@ def _join(earlier: dict[str, Any], wave: dict[str, Any]) -> dict[str, Any]:
 
 
 def _entry(document: dict[str, Any]) -> Entry:
+    if "action" in document:
+        return _action(document)
     if "removal" in document:
         return _removal(document)
     return _expiry(document) if "expiry" in document else _receipt(document)
+
+
+def _action(document: dict[str, Any]) -> ActionReceipt:
+    if document["version"] not in VERSIONS:
+        raise ValueError(f"version {document['version']}")
+    found, topic = document["action"], document["topic"]
+    return ActionReceipt(
+        partition=None if topic is None else TopicPartition(str(topic), int(document["partition"])),
+        now_ms=int(document["now_ms"]),
+        words=f"{found['name']}, asked for by {found['by']}",
+        document=document,
+    )
 
 
 def _removal(document: dict[str, Any]) -> RemovalReceipt:

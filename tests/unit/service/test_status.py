@@ -29,6 +29,7 @@ from keeplast.service.status import (
     PartitionStatus,
     State,
     daemon_pace,
+    find_last_rounds,
     find_sizes,
     find_timestamp_ahead_max,
     join_status,
@@ -78,7 +79,7 @@ def joined(
     return join_status(
         found, decided, root=tmp_path, files=LocalFiles(), now_ms=NOW_MS, is_locked=False,
         pace=PACE, marks=marks.get("marks", {}), failures=marks.get("failures", {}),
-        receipts=marks.get("receipts", ()), sizes=SIZES,
+        last_rounds=find_last_rounds(marks.get("receipts", ())), sizes=SIZES,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from keeplast.cli.show.rows import cells, new_table
 from keeplast.clock import time_text
 from keeplast.model.escapes import printable
 from keeplast.model.size import format_bytes, format_count
-from keeplast.survey.receipt_book import Entry, ExpiryReceipt, RemovalReceipt
+from keeplast.survey.receipt_book import ActionReceipt, Entry, ExpiryReceipt, RemovalReceipt
 
 REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")
 
@@ -27,6 +27,10 @@ def receipts_table(receipts: Sequence[Entry]) -> Table:
             continue
         if isinstance(each, RemovalReceipt):
             _add_removal(table, each)
+            continue
+        if isinstance(each, ActionReceipt):
+            name = "all" if each.partition is None else each.partition
+            table.add_row(*cells([name]), time_text(each.now_ms), "", "", "", printable(each.words))
             continue
         stats = each.document["round"]["stats"]
         reasons = each.document["round"].get("reasons") or {}

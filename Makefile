@@ -48,7 +48,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "$$NEEDS_PYTHON" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "$$NEEDS_PYTHON" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint requirements.lock --editable '.[spark,s3,tier,cluster,dev]'
+		--constraint requirements.lock --editable '.[spark,s3,tier,cluster,console,dev]'
 	@touch $@
 
 java:
@@ -133,7 +133,7 @@ readme: setup java  ## Run the commands that README and quick start show and pas
 lock:  ## Renew requirements.lock from a fresh environment
 	rm -rf build/lock
 	$(PYTHON) -m venv build/lock
-	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[spark,s3,tier,cluster,dev]'
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[spark,s3,tier,cluster,console,dev]'
 	head -n 1 requirements.lock > build/lock/requirements
 	build/lock/bin/python -m pip freeze --exclude keeplast >> build/lock/requirements
 	mv build/lock/requirements requirements.lock

@@ -52,7 +52,7 @@ def test_every_dependency_is_pinned_for_the_checks() -> None:
 def test_every_import_of_another_project_is_declared() -> None:
     project = PROJECT["project"]
     declared = requirement_names(project["dependencies"])
-    for extra in ("spark", "s3", "tier", "cluster"):
+    for extra in ("spark", "s3", "tier", "cluster", "console"):
         declared |= requirement_names(project["optional-dependencies"][extra])
     declared |= {COMES_WITH[name] for name in COMES_WITH.keys() & declared}
     imported: set[str] = set()

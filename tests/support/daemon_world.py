@@ -23,6 +23,7 @@ from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
+from keeplast.service.control import Control
 from keeplast.service.daemon import Daemon
 from keeplast.service.directory_work import DirectorySettings, DirectoryWork
 from keeplast.service.run_report import RunReport
@@ -111,6 +112,7 @@ class World:
         self.files: FileSystem = UnsyncedFiles() if files is None else files
         self.slots = slots
         self.runner = runner
+        self.is_watched = False
         self.logs: dict[int, LogBuilder] = {}
         self.settings(SETTINGS)
 
@@ -161,6 +163,7 @@ class World:
         is_once: bool = False,
         retries: bool = False,
         order: Order = Order.OVERDUE_FIRST,
+        control: Control | None = None,
     ) -> Daemon:
         runner = self.runner
         if runner is None:
@@ -171,11 +174,13 @@ class World:
         )
         work = DirectoryWork(
             coordinator, self.clock, self.files,
-            DirectorySettings(self.root, self.select, request, retries), narrator=told,
+            DirectorySettings(self.root, self.select, request, retries, self.is_watched),
+            narrator=told,
         )  # fmt: skip
         return Daemon(
-            work, self.clock, narrator=told, observer=published, order=order, is_once=is_once
-        )
+            work, self.clock, narrator=told, observer=published, order=order, is_once=is_once,
+            control=control,
+        )  # fmt: skip
 
     def once(
         self, *, retries: bool = False, order: Order = Order.OVERDUE_FIRST
@@ -186,11 +191,14 @@ class World:
         return daemon.run(), told, published
 
     def until_idle(
-        self, times: int, act: Callable[[int], None] | None = None
+        self,
+        times: int,
+        act: Callable[[int], None] | None = None,
+        control: Control | None = None,
     ) -> tuple[RunReport, Told, Published]:
         """Run until it was idle so many times; ``act`` is called at each, from 1 on."""
         told, published = Told(), Published()
-        daemon = self.daemon(told, published)
+        daemon = self.daemon(told, published, control=control)
 
         def on_idle() -> None:
             if act is not None:

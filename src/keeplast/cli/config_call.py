@@ -24,7 +24,7 @@ from keeplast.config.broker_config import (
 from keeplast.config.choice import SettingSources
 from keeplast.config.definitions import DEFINITIONS
 from keeplast.config.layers import file_layer, file_problems, find_definition, warnings_of
-from keeplast.config.setting_rows import definition_row, origin_text, value_row
+from keeplast.config.setting_rows import definition_row, origin_text, settings_document, value_row
 from keeplast.config.settings import Settings
 from keeplast.config.settings_file import change_settings
 from keeplast.config.sources import FILE_NAME, read_settings, read_spoken_settings, read_text
@@ -59,17 +59,12 @@ def list_what_counts(
     _warn_of_topic(directory, topic)
     found = [(each, settings.effective(each, topic)) for each in DEFINITIONS]
     shown = [(each, value) for each, value in found if effective or not value.is_default]
-    problems = settings.problems(topic)
     if not as_json:
         print_result(values_table(shown, directory.root))
-    for problem in problems:
+    document = settings_document(settings, topic, effective=effective)
+    for problem in document["problems"]:
         say(problem, kind="error")
-    rows = [definition_row(each) | value_row(each, value) for each, value in shown]
-    return CHECK_FAILED if problems else DONE, {
-        "topic": topic,
-        "settings": rows,
-        "problems": problems,
-    }
+    return CHECK_FAILED if document["problems"] else DONE, document
 
 
 def describe_setting(key: str, broker_config: Path | None, *, as_json: bool) -> Result:

@@ -15,6 +15,7 @@ from keeplast import __version__
 from keeplast.cli.attach.main import attach
 from keeplast.cli.clean import clean
 from keeplast.cli.config import config
+from keeplast.cli.console import console
 from keeplast.cli.delete_records import delete_records
 from keeplast.cli.demo.command import demo
 from keeplast.cli.doctor import doctor
@@ -156,6 +157,7 @@ for command in (
     plan,
     clean,
     run,
+    console,
     delete_records,
     verify,
     explain,

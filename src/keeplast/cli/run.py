@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.console import ConsoleOptions, console_served, say_console
 from keeplast.cli.frame.options import (
     LoopOptions,
     MetricsOptions,
@@ -25,6 +26,7 @@ def run(
     work: WorkOptions,
     settings: SettingOptions,
     metrics: MetricsOptions,
+    console: ConsoleOptions,
     key_map_bytes: KeyMapBytes = None,
     as_json: Json = False,
 ) -> Result:
@@ -45,9 +47,12 @@ def run(
     from keeplast.clock import SystemClock
     from keeplast.config.selection import Selection, select_partitions
     from keeplast.log.files import LocalFiles
+    from keeplast.service.control import Control
     from keeplast.service.daemon import Daemon
     from keeplast.service.directory_work import DirectorySettings, DirectoryWork
     from keeplast.service.gauges import GaugeObserver
+    from keeplast.service.live import Teller
+    from keeplast.service.snapshot import Observer
     from keeplast.survey.request import CleanRequest
 
     request = CleanRequest(
@@ -59,6 +64,7 @@ def run(
         rolls_idle=loop.selection is Order.OVERDUE_FIRST,
     )
     wiring.check_runner(workers.chosen_runner, master=workers.master)
+    console_at = console.check()
 
     def select() -> Selection:
         bound = key_map_size(key_map_bytes)
@@ -71,32 +77,53 @@ def run(
         select=select,
         request=request,
         retries=loop.retry,
+        is_watched=console_at is not None,
     )
-    clock, observer = SystemClock(), GaugeObserver()
+    clock, gauges = SystemClock(), GaugeObserver()
+    control = Control(clock)
+    observer: Observer = gauges
     with ExitStack() as stack:
         # Before a Spark session is paid for: a port that is taken is a mistake in an argument.
         served_at = stack.enter_context(
-            metrics_served(metrics.address, observer, clock, str(asked.root))
+            metrics_served(metrics.address, gauges, clock, str(asked.root))
         )
         lines = stack.enter_context(RunLines(clock))
+        teller: Teller = lines
+        if console_at is not None:
+            from keeplast.service.console.view import LoopFeed, Observers
+            from keeplast.service.live import LiveProgress
+            from keeplast.service.receipt_shelf import ReceiptShelf
+
+            teller = live = LiveProgress(lines, clock, control)
+            shelf = ReceiptShelf.of_directory(LocalFiles(), asked.root)
+            feed = LoopFeed(live, control, gauges, LocalFiles(), shelf)
+            observer = Observers((gauges, feed))
+            server = stack.enter_context(
+                console_served(
+                    feed, console_at, console.entrance, clock,
+                    allows_actions=console.allow_actions,
+                )
+            )  # fmt: skip
+            say_console(server, console.entrance)
         wiring.say_start(workers.chosen_runner)
         stack.enter_context(kernels_ahead(workers, is_wanted=True))
         coordinator = stack.enter_context(
             wiring.open_coordinator(
-                workers.chosen_runner, master=workers.master, cores=workers.cores, events=lines
+                workers.chosen_runner, master=workers.master, cores=workers.cores, events=teller
             )
         )
         lines.started(asked.root, coordinator.slots, process_id=os.getpid())
         if served_at is not None:
             say(f"metrics at {served_at}")
-        cleaning = DirectoryWork(coordinator, clock, LocalFiles(), asked, narrator=lines)
+        cleaning = DirectoryWork(coordinator, clock, LocalFiles(), asked, narrator=teller)
         daemon = Daemon(
             cleaning,
             clock,
-            narrator=lines,
+            narrator=teller,
             observer=observer,
             order=loop.selection,
             is_once=loop.once,
+            control=control,
         )
         ended = run_until_signal(daemon)
     return say_end(ended, run_sentences(ended.report), assumed, as_json=as_json)

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from keeplast.config.definition import Definition, Value
+from keeplast.config.definitions import DEFINITIONS
 from keeplast.config.effective import Effective
 from keeplast.config.internal_topics import SOURCE as INTERNAL_SOURCE
 from keeplast.config.layers import ENVIRONMENT_SOURCE, FLAG_SOURCE, variable_of
+from keeplast.config.settings import Settings
 from keeplast.config.values import value_range, value_text, value_words
 
 _UNFILED = (FLAG_SOURCE, ENVIRONMENT_SOURCE, INTERNAL_SOURCE)
@@ -39,6 +41,22 @@ def value_row(definition: Definition, found: Effective) -> dict[str, Any]:
         "source": found.source,
         "source_scope": None if found.scope is None else found.scope.value,
         "source_key": found.key,
+    }
+
+
+def settings_document(
+    settings: Settings, topic: str | None, *, effective: bool = True
+) -> dict[str, Any]:
+    """Return what counts for ``topic``; all of it, or only what some source has set."""
+    found = [(each, settings.effective(each, topic)) for each in DEFINITIONS]
+    return {
+        "topic": topic,
+        "settings": [
+            definition_row(each) | value_row(each, value)
+            for each, value in found
+            if effective or not value.is_default
+        ],
+        "problems": settings.problems(topic),
     }
 
 

@@ -30,8 +30,10 @@ NAMES_TAKEN = (
 """What brokers and keeplast look for in a data directory, with the checkpoints, by these names."""
 
 
-BEGINNINGS = tuple(b'{"version":%d,"topic":"' % version for version in VERSIONS)
-"""What a line of a receipt begins with."""
+BEGINNINGS = tuple(
+    b'{"version":%d,"topic":%s' % (version, value) for version in VERSIONS for value in (b'"', b"n")
+)
+"""What a line of a receipt begins with; what was asked for of all partitions has no topic."""
 
 
 def prove_receipt(files: FileSystem, path: Path | None, partitions: Collection[Path] = ()) -> None:

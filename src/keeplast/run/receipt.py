@@ -50,6 +50,19 @@ def append_receipt(files: FileSystem, path: Path, line: bytes) -> None:
     files.append_durable(path, line)
 
 
+def action_line(partition: TopicPartition | None, *, name: str, by: str, now_ms: int) -> bytes:
+    """Return the line of what somebody asked a loop for; no partition is all of them."""
+    document = {
+        "version": RECEIPT_VERSION,
+        "topic": None if partition is None else partition.topic,
+        "partition": None if partition is None else partition.partition,
+        "now_ms": now_ms,
+        "keeplast": importlib.metadata.version("keeplast"),
+        "action": {"name": name, "by": by},
+    }
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
 def withdraw_receipt(files: FileSystem, path: Path, line: bytes) -> None:
     """Take ``line`` back, if it is the last one: what it tells of did not happen."""
     data = files.read_bytes(path, BYTES_MAX)

@@ -25,6 +25,7 @@ from keeplast.cleaner.selection import Candidate, Choice, Order, choose
 from keeplast.clock import Clock
 from keeplast.errors import UnavailableError
 from keeplast.model.partition import TopicPartition
+from keeplast.service.control import Control, Wish
 from keeplast.service.directory_look import DirectoryLook
 from keeplast.service.ledger import TurnLedger
 from keeplast.service.narrator import Narrator
@@ -80,6 +81,10 @@ class Work(Protocol):
         """Read settings and list partitions again, before each turn."""
         ...
 
+    def grant(self, wish: Wish) -> None:
+        """Write down what somebody asked for, and see to it; between two turns."""
+        ...
+
     def look(self) -> None:
         """Find out what can be done."""
         ...
@@ -120,10 +125,12 @@ class Daemon:
         observer: Observer,
         order: Order = Order.OVERDUE_FIRST,
         is_once: bool = False,
+        control: Control | None = None,
     ) -> None:
         """Take the components; nothing is read before :meth:`run`.
 
-        ``is_once`` ends the loop when nothing is eligible.
+        ``is_once`` ends the loop when nothing is eligible. ``control`` is what somebody may ask it
+        for, and where it shows that it turns.
         """
         self._work = work
         self._clock = clock
@@ -131,6 +138,7 @@ class Daemon:
         self._observer = observer
         self._order = order
         self._is_once = is_once
+        self._control = Control(clock) if control is None else control
         self._is_stopping = False
         self._turn = 0
         self._trouble: str | None = None
@@ -148,9 +156,17 @@ class Daemon:
             self._work.begin()
             while not self._is_stopping:
                 try:
+                    self._control.beat()
                     self._work.refresh()
+                    for wish in self._control.take():
+                        self._work.grant(wish)
                     self._work.look()
                     snapshot = self._publish(started_ms, ())
+                    if self._control.is_paused:
+                        self._tell_trouble(None)
+                        self._idle(snapshot)
+                        self._work.forget()
+                        continue
                     choices = self._choose()
                     cleaned: tuple[TopicPartition, ...] = ()
                     if choices:
@@ -180,7 +196,7 @@ class Daemon:
         trouble = None if error is None else f"cannot be worked on now: {error}"
         if trouble == self._trouble:
             return
-        self._trouble = trouble
+        self._trouble = self._control.trouble = trouble
         self._narrator.warned(f"{self._work.place} {trouble or 'can be worked on again'}")
 
     def _choose(self) -> tuple[Choice, ...]:
@@ -197,8 +213,9 @@ class Daemon:
         self._narrator.idle(snapshot, seconds)
         until = self._clock.seconds() + seconds
         while not self._is_stopping:
+            self._control.beat()
             left = until - self._clock.seconds()
-            if left <= 0:
+            if left <= 0 or self._control.has_wishes:
                 return
             self._clock.sleep(min(left, NAP_SECONDS))
 

@@ -19,18 +19,21 @@ from keeplast.cleaner.selection import Candidate, Choice
 from keeplast.clock import Clock
 from keeplast.config.selection import Selection
 from keeplast.errors import CompactionError, CorruptError
-from keeplast.inspect.status import LogStatus, status_of_survey
+from keeplast.inspect.status import LogStatus
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.expiry import failed_expiry
+from keeplast.run.receipt import action_line, append_receipt
 from keeplast.run.round_reports import candidate_of
+from keeplast.service.control import Deed, Wish
 from keeplast.service.directory_look import DirectoryLook
 from keeplast.service.ledger import TurnLedger
 from keeplast.service.look import (
     LookFinding,
     all_partitions,
+    complaints,
     decided_facts,
     facts_of,
     look_at,
@@ -48,7 +51,7 @@ from keeplast.service.set_aside import (
     write_set_aside,
 )
 from keeplast.service.snapshot import PartitionFacts, TierTotals
-from keeplast.service.status import daemon_pace, find_sizes, find_timestamp_ahead_max
+from keeplast.service.watched_logs import WatchedLogs
 from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.report import CleanReport, PartitionReport, RoundReport, describe_error
 from keeplast.survey.request import CleanRequest, PartitionRequest
@@ -110,7 +113,8 @@ class DirectoryWork:
         self._schedule = self.ledger.schedule
         self._unknown: set[TopicPartition] = set()
         self._failures: dict[TopicPartition, SetAside] = {}
-        self._logs: dict[TopicPartition, LogStatus | Exception] = {}
+        self._watched = WatchedLogs(settings.root, files) if settings.is_watched else None
+        self._wished: set[TopicPartition] = set()
 
     @property
     def place(self) -> Path:
@@ -129,37 +133,21 @@ class DirectoryWork:
 
     @property
     def directory_look(self) -> DirectoryLook | None:
-        """Return the last look as ``keeplast status`` would make it, None when nobody watches.
-
-        Of what is set aside or waits it says what was last known; of a log that was just cleaned
-        too, until the next look.
-        """
-        if not self._settings.is_watched:
+        """Return the last look as ``keeplast status`` would make it, None when nobody watches."""
+        if self._watched is None:
             return None
-        known = self._known
-        found = tuple(
-            (each, self._logs[each.partition])
-            for each in known.selection.partitions
-            if each.partition in self._logs
+        return self._watched.look(
+            self._known.selection, self.ledger.looked_ms, self._schedule.marks, self._failures
         )
-        measured = {
-            each.partition: log.size_bytes for each, log in found if isinstance(log, LogStatus)
-        }
-        return DirectoryLook(
-            self.place, self.ledger.looked_ms, True, daemon_pace(known.cleaner, None), found,
-            known.selection.decided, dict(self._schedule.marks), dict(self._failures),
-            find_sizes(known.selection.directory, self._files, measured),
-            known.selection.settings,
-        )  # fmt: skip
 
     def _detail(
         self, request: PartitionRequest, survey: Survey, checkpoints: Checkpoints
-    ) -> LogStatus:
-        ahead_ms = find_timestamp_ahead_max(self._known.selection.settings, request.partition.topic)
-        return status_of_survey(
-            request, survey, checkpoints, self._files, self.ledger.looked_ms,
-            timestamp_ahead_max_ms=ahead_ms,
-        )  # fmt: skip
+    ) -> LogStatus | None:
+        if self._watched is None:
+            return None
+        return self._watched.detail(
+            self._known.selection, request, survey, checkpoints, self.ledger.looked_ms
+        )
 
     def holding(self) -> AbstractContextManager[object]:
         """Hold the lock; RefusedError when the directory is in use."""
@@ -184,7 +172,7 @@ class DirectoryWork:
 
     def begin(self) -> None:
         """Read what is set aside, and tell what the settings' sources complain of."""
-        self.ledger.warn(_complaints(self._known.selection))
+        self.ledger.warn(complaints(self._known.selection))
         with contextlib.suppress(CorruptError):
             self._failures = read_set_aside(self._files, self._settings.root, FAILING_NAME)
         if self._settings.retries:
@@ -204,14 +192,35 @@ class DirectoryWork:
             known.cleaner = selection.settings.cleaner_config()
             known.selection = selection
             self.ledger.backoff_ms = known.cleaner.backoff_ms
-            self.ledger.warn(_complaints(selection))
+            self.ledger.warn(complaints(selection))
         except (CompactionError, OSError) as error:
             self.ledger.warn([f"the last good settings stay: {error}"])
         self._schedule.keep(all_partitions(known.selection))
 
-    def _request(self, partitions: Sequence[PartitionRequest]) -> CleanRequest:
+    def grant(self, wish: Wish) -> None:
+        """Write a wish down, and try again or clean next what it is about.
+
+        A round that was wished for is one whatever the dirty ratio; every other limit stands.
+        """
+        receipt = receipts_file(self._files, self._settings.root)
+        line = action_line(wish.partition, name=wish.deed, by=wish.by, now_ms=wish.at_ms)
+        append_receipt(self._files, receipt, line)
+        partition = wish.partition
+        if partition is None:
+            return
+        if self._schedule.marks.pop(partition, None) is not None:
+            self._write_marks()
+        self._schedule.recovered(partition)
+        self._known.findings.pop(partition, None)
+        if wish.deed is Deed.CLEAN:
+            self._wished.add(partition)
+
+    def _request(
+        self, partitions: Sequence[PartitionRequest], *, force: bool = False
+    ) -> CleanRequest:
         return replace(
             self._settings.request,
+            force=force,
             partitions=tuple(partitions),
             expired=self._known.cleaner.has_expired_rounds,
             receipt=receipts_file(self._files, self._settings.root),
@@ -253,11 +262,12 @@ class DirectoryWork:
         stale = [each for each in open_requests if each.partition not in kept]
         known.fresh = look_at(
             stale, asked, self._settings.root, self._coordinator, self._files, now_ms,
-            detail=self._detail if self._settings.is_watched else None,
+            detail=self._detail,
         )  # fmt: skip
-        here = {each.partition for each in known.selection.partitions}
-        self._logs = {each: log for each, log in self._logs.items() if each in here}
-        self._logs |= {each.partition: each.log for each in known.fresh if each.log is not None}
+        if self._watched is not None:
+            self._watched.take(known.selection, known.fresh)
+        known.fresh = self._look_again(known.fresh, now_ms)
+        known.fresh = self._look_again(known.fresh, now_ms)
         for found in known.fresh:
             if found.recovered:
                 self.ledger.narrator.warned(
@@ -314,12 +324,31 @@ class DirectoryWork:
                 now_ms = self.ledger.looked_ms
                 found = LookFinding(request, now_ms, asked.expired, survey)
                 self.ledger.facts[partition] = facts_of(found, history)
-                if self._settings.is_watched:
-                    self._logs[partition] = self._detail(request, survey, checkpoints)
+                self._detail(request, survey, checkpoints)
         return self.ledger.failing(request, history, reason, mark)
 
+    def _look_again(self, fresh: Sequence[LookFinding], now_ms: int) -> list[LookFinding]:
+        """Return the findings, those that were wished for with a round whatever their ratio.
+
+        A wish is for the next turn: one for which nothing can be done then is over.
+        """
+        self._wished &= {found.partition for found in fresh}
+        wished = [found.request for found in fresh if found.partition in self._wished]
+        if not wished:
+            return list(fresh)
+        again = look_at(
+            wished, self._request(wished, force=True), self._settings.root, self._coordinator,
+            self._files, now_ms,
+        )  # fmt: skip
+        by_name = {found.partition: found for found in again if found.is_eligible}
+        self._wished &= by_name.keys()
+        return [
+            replace(by_name[each.partition], log=each.log) if each.partition in by_name else each
+            for each in fresh
+        ]
+
     def candidates(self) -> Sequence[Candidate]:
-        """Return the partitions that are worth a round."""
+        """Return the partitions that are worth a round; those wished for are alone in a turn."""
         return [
             candidate_of(
                 found.survey,
@@ -327,7 +356,9 @@ class DirectoryWork:
                 passed_over=self._schedule.history(found.partition).passed_over,
             )
             for found in self._known.findings.values()
-            if found.is_eligible and found.survey is not None
+            if found.is_eligible
+            and found.survey is not None
+            and (not self._wished or found.partition in self._wished)
         ]
 
     def clean(self, choices: Sequence[Choice]) -> tuple[TopicPartition, ...]:
@@ -336,7 +367,10 @@ class DirectoryWork:
         requests = {partition: found.request for partition, found in known.findings.items()}
         chosen = [requests[choice.partition] for choice in choices]
         ended = []
-        for each in self._apart(chosen, self._coordinator.clean, _failed_clean):
+        # A turn has wished rounds or others, see candidates().
+        is_wished = all(each.partition in self._wished for each in chosen)
+        self._wished -= {each.partition for each in chosen}
+        for each in self._apart(chosen, self._coordinator.clean, _failed_clean, force=is_wished):
             partition = TopicPartition(each.topic, each.partition)
             rounds = [round_ for round_ in each.rounds if not is_stop(round_.failure)]
             for round_ in rounds:
@@ -351,20 +385,24 @@ class DirectoryWork:
         requests: Sequence[PartitionRequest],
         act: Callable[[CleanRequest], CleanReport],
         fail: Callable[[Exception], PartitionReport],
+        *,
+        force: bool = False,
     ) -> Sequence[PartitionReport]:
         """Do something to partitions together; a defect of ours is the failure of one of them.
 
         Which one is found out: what others had staged was removed, and they are done once more.
         """
         try:
-            return act(self._request(requests)).partitions
+            return act(self._request(requests, force=force)).partitions
         except (CompactionError, OSError):
             raise
         except Exception as error:  # noqa: BLE001 - the loop that owns every round
             if len(requests) == 1:
                 name = requests[0].partition
                 return [replace(fail(error), topic=name.topic, partition=name.partition)]
-        return [report for each in requests for report in self._apart([each], act, fail)]
+        return [
+            report for each in requests for report in self._apart([each], act, fail, force=force)
+        ]
 
     def settle(self) -> bool:
         """Remove what retention and log starts let go, behind the rounds as Kafka does it.
@@ -469,14 +507,3 @@ def _failed_clean(error: Exception) -> PartitionReport:
 
 def _failed_expiry(error: Exception) -> PartitionReport:
     return PartitionReport("", 0, (), failed_expiry(None, error))
-
-
-def _complaints(selection: Selection) -> list[str]:
-    """Return what is to be told of settings: warnings, and partitions that they refuse."""
-    refused = [
-        f"{each.topic}-{each.partition}: {round_.error.message}"
-        for each in selection.decided
-        for round_ in each.rounds
-        if round_.error is not None
-    ]
-    return [*selection.warnings, *refused]

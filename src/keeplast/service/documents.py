@@ -6,18 +6,29 @@ same. Values are encoded by :mod:`keeplast.model.document`.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from keeplast.cleaner.section import LogFigures
 from keeplast.errors import error_text
 from keeplast.inspect.stages import StageCounts, Stages
 from keeplast.inspect.status import LogStatus
+from keeplast.log.object_paths import shown
+from keeplast.model.document import document_of
+from keeplast.model.partition import TopicPartition
 from keeplast.service.set_aside import SetAside
 from keeplast.service.snapshot import PartitionFacts
 from keeplast.service.status import DirectoryStatus, PartitionStatus, State
 from keeplast.store.erasure import TierErasure
 from keeplast.store.status import TierStatus
 from keeplast.survey.wording import sentences
+
+
+def document_text(document: object) -> str:
+    """Return the whole document of a command as text; places in object stores are URLs."""
+    return shown(json.dumps(document_of(document), indent=1)) + "\n"
 
 
 def figures_document(figures: LogFigures | None) -> dict[str, Any]:
@@ -184,3 +195,18 @@ def erased_document(found: TierErasure | None) -> dict[str, Any]:
         return {}
     bound = {"by_ms": found.by_ms, "eligible_by_ms": found.eligible_by_ms, "why": found.why}
     return {"erased_by": bound}
+
+
+def store_document(
+    found: Sequence[TierStatus],
+    given_up: Sequence[TopicPartition],
+    erasures: Mapping[TopicPartition, TierErasure] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return the status of a store: its partitions, and those whose objects wait to be removed."""
+    return {
+        "partitions": [
+            {**tier_document(each), **erased_document(erasures.get(each.partition))}
+            for each in found
+        ],
+        "given_up": [{"topic": each.topic, "partition": each.partition} for each in given_up],
+    }

@@ -33,8 +33,8 @@ from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey
 from keeplast.survey.wording import due_briefly, skip_words
 
-Detail = Callable[[PartitionRequest, Survey, Checkpoints], LogStatus]
-"""What makes the status of a log from its survey."""
+Detail = Callable[[PartitionRequest, Survey, Checkpoints], LogStatus | None]
+"""What makes the status of a log from its survey; None when nobody watches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,3 +211,14 @@ def all_partitions(selection: Selection) -> set[TopicPartition]:
     """Return every partition that the call is about, refused ones included."""
     decided = {TopicPartition(each.topic, each.partition) for each in selection.decided}
     return {each.partition for each in selection.partitions} | decided
+
+
+def complaints(selection: Selection) -> list[str]:
+    """Return what is to be told of settings: warnings, and partitions that they refuse."""
+    refused = [
+        f"{each.topic}-{each.partition}: {round_.error.message}"
+        for each in selection.decided
+        for round_ in each.rounds
+        if round_.error is not None
+    ]
+    return [*selection.warnings, *refused]

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -191,6 +191,13 @@ class CleanerCollector(Collector):
                     partition = facts.partition
                     family.add_metric([partition.topic, str(partition.partition)], value)
             yield family
+
+
+def exposition(collector: CleanerCollector) -> bytes:
+    """Return all metrics of one moment in Prometheus's text format, for whoever serves them."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return generate_latest(registry)
 
 
 class MetricsServer:

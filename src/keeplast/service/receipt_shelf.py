@@ -58,7 +58,7 @@ class ReceiptLine:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _ReadSoFar:
     """How far a file was read; ``head`` is what it began with."""
 
     offset: int = 0
@@ -73,7 +73,7 @@ class ReceiptShelf:
         """Take the file that rounds append to; the one before it lies beside it. None has none."""
         self._files = files
         self._path = path
-        self._now = _Reading()
+        self._now = _ReadSoFar()
         self._open: dict[tuple[TopicPartition, str], RoundReceipt] = {}
         self._lines: deque[ReceiptLine] = deque(maxlen=LINES_MAX)
         self.last_rounds: dict[TopicPartition, LastRound] = {}
@@ -114,13 +114,13 @@ class ReceiptShelf:
         if not known.offset:
             older = self.paths[0]
             if self._size(older):
-                self._read(older, _Reading(), self._size(older))
+                self._read(older, _ReadSoFar(), self._size(older))
         self._read(self._path, known, size)
         known.head = head
         return self.last_rounds
 
     def _forget(self) -> None:
-        self._now = _Reading()
+        self._now = _ReadSoFar()
         self._open.clear()
         self._lines.clear()
         self.last_rounds = {}
@@ -135,7 +135,7 @@ class ReceiptShelf:
             del data[handle.pread_into(memoryview(data), 0) :]
         return bytes(data)
 
-    def _read(self, path: Path, at: _Reading, end: int) -> None:
+    def _read(self, path: Path, at: _ReadSoFar, end: int) -> None:
         if at.offset >= end:
             return
         with reading(self._files, path) as handle:

@@ -31,6 +31,8 @@ from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.runner import Runner
 from keeplast.run.events import Events
+from keeplast.run.receipt import action_line
+from keeplast.service.control import Wish
 from keeplast.service.ledger import TurnLedger
 from keeplast.service.narrator import TierNarrator
 from keeplast.service.receipts import BYTES_MAX, receipt_to
@@ -164,6 +166,24 @@ class StoreWork:
         for kept in (self._findings, self._elsewhere, self._declined, self._collected_ms):
             for gone in kept.keys() - here:
                 del kept[gone]
+
+    def grant(self, wish: Wish) -> None:
+        """Write a wish down where rounds are, and try again what it is about.
+
+        A round whatever the ratio is no wish of a store's: keeplast tier clean --force does one.
+        """
+        if self._receipt is not None:
+            self._receipt(
+                action_line(wish.partition, name=wish.deed, by=wish.by, now_ms=wish.at_ms)
+            )
+        partition = wish.partition
+        if partition is None:
+            return
+        if self._schedule.marks.pop(partition, None) is not None:
+            self._store.set_aside(partition, None)
+        self._schedule.recovered(partition)
+        self._findings.pop(partition, None)
+        self._declined.pop(partition, None)
 
     def forget(self) -> None:
         """Look at every partition anew."""

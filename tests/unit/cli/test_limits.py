@@ -14,20 +14,22 @@ from keeplast.cli.main import app
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "limits.md"
 NARROW = {
-    "--all", "--bootstrap-server", "--command-config",
-    "--compare", "--cores", "--data-dir", "--details", "--dry-run", "--effective",
-    "--erased-by", "--exact", "--extra", "--first", "--from-offset", "--git", "--json", "--limit",
-    "--local", "--master", "--memory", "--metrics-host", "--metrics-port", "--object-option",
-    "--objects", "--once", "--partition", "--plan", "--python", "--receipt", "--records",
-    "--replicas", "--round-seconds", "--runner", "--shape", "--store",
-    "--storage", "--storage-option", "--strict",
+    "--all", "--behind-proxy", "--bootstrap-server", "--command-config", "--compare",
+    "--console", "--console-certificate", "--console-key",
+    "--console-name", "--console-token-file", "--cores", "--data-dir", "--details", "--dry-run",
+    "--effective", "--erased-by", "--exact", "--extra", "--first", "--from-offset", "--git",
+    "--json", "--limit", "--listen", "--local", "--master", "--memory", "--metrics-host",
+    "--metrics-open", "--metrics-port", "--object-option", "--objects", "--once", "--partition",
+    "--plan", "--python", "--receipt", "--records",
+    "--replicas", "--round-seconds", "--runner", "--shape", "--storage",
+    "--storage-option", "--store", "--strict",
     "--task-memory", "--tier", "--tombstones", "--topic", "--watch",
 }  # fmt: skip
 """Options that choose partitions, resources or what is shown. A new option is put here, or gets a
 row: somebody has decided."""
 READING = {
-    "attach check", "attach plan", "attach status", "config list", "demo", "explain", "inspect",
-    "pack", "receipt show", "status", "tier explain", "verify",
+    "attach check", "attach plan", "attach status", "config list", "console", "demo", "explain",
+    "inspect", "pack", "receipt show", "status", "tier explain", "verify",
 }  # fmt: skip
 """Commands that change no log whatever they are told."""
 

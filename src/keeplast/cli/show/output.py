@@ -7,7 +7,6 @@ that prints to it cannot spoil the one document on stdout.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import sys
 from typing import IO, Any, cast
@@ -19,8 +18,8 @@ from rich.text import Text
 from keeplast.cli.show.table_fit import fit_table
 from keeplast.cli.show.voice import voice
 from keeplast.log.object_paths import shown
-from keeplast.model.document import document_of
 from keeplast.model.escapes import printable
+from keeplast.service.documents import document_text
 
 PLAIN_WIDTH = 120
 """Columns to lay out for when stdout is a file or a pipe and nobody says how wide it is."""
@@ -38,7 +37,7 @@ def claim_stdout() -> None:
 
 def print_document(document: object) -> None:
     """Print the one JSON document of a command, made of ``document``."""
-    sys.stdout.write(shown(json.dumps(document_of(document), indent=1)) + "\n")
+    sys.stdout.write(document_text(document))
     sys.stdout.flush()
 
 

@@ -53,7 +53,7 @@ def status(
         status_parts,
     )
     from keeplast.model.topic_config import CleanerConfig
-    from keeplast.service.documents import erased_document, tier_document
+    from keeplast.service.documents import store_document
 
     erasures = {}
     places = _places(local)
@@ -73,13 +73,7 @@ def status(
             *status_parts(found, screen_width()), *erased_lines(erasures),
             *given_up_lines(given_up),
         )  # fmt: skip
-    documents = [{**tier_document(s), **erased_document(erasures.get(s.partition))} for s in found]
-    return 0, {
-        "partitions": documents,
-        "given_up": [
-            {"topic": each.topic, "partition": each.partition} for each in given_up
-        ],
-    }  # fmt: skip
+    return 0, store_document(found, given_up, erasures)
 
 
 def _places(local: Path | None) -> Callable[[TopicPartition], Path | None]:

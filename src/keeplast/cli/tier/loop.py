@@ -16,16 +16,20 @@ from pathlib import Path
 
 from keeplast.cli.frame import wiring
 from keeplast.cli.frame.command import Result
+from keeplast.cli.frame.console import console_served, say_console
 from keeplast.cli.frame.loop import metrics_served, run_until_signal, say_end
 from keeplast.cli.show.output import say
 from keeplast.cli.show.tier_run import TierLines, tier_sentences
 from keeplast.cli.tier.options import ROUNDS_MAX, TierRunOptions
-from keeplast.clock import SystemClock
+from keeplast.clock import Clock, SystemClock
 from keeplast.config.sources import read_cleaner_config, read_layers, read_settings
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.service.control import Control
 from keeplast.service.daemon import Daemon
 from keeplast.service.gauges import GaugeObserver
+from keeplast.service.live import LiveTierProgress, TierTeller
+from keeplast.service.snapshot import Observer
 from keeplast.service.store_settings import StoreSettings
 from keeplast.service.store_work import StoreWork
 from keeplast.store.tiered_store import GARBAGE_AGE_MS_DEFAULT
@@ -33,7 +37,9 @@ from keeplast.store.tiered_store import GARBAGE_AGE_MS_DEFAULT
 
 def look_after(options: TierRunOptions, *, as_json: bool) -> Result:
     """Look after the chosen partitions until somebody ends it; returns exit code and document."""
-    clock, files, observer = SystemClock(), LocalFiles(), GaugeObserver()
+    clock, files, gauges = SystemClock(), LocalFiles(), GaugeObserver()
+    control, console_at = Control(clock), options.console.check()
+    observer: Observer = gauges
     call, workers, sources = options.call, options.workers, options.settings
     settings = _settings(options, files)
     wiring.check_runner(workers.chosen_runner, master=workers.master)
@@ -45,9 +51,12 @@ def look_after(options: TierRunOptions, *, as_json: bool) -> Result:
             opened, call.chosen(opened), sources.broker_config, layers=read_layers(files, sources)
         )
         served_at = stack.enter_context(
-            metrics_served(options.metrics.address, observer, clock, call.shown)
+            metrics_served(options.metrics.address, gauges, clock, call.shown)
         )
         lines = stack.enter_context(TierLines(clock))
+        teller: TierTeller = lines
+        if console_at is not None:
+            teller, observer = _watched(stack, options, console_at, lines, control, gauges, clock)
         wiring.say_start(workers.chosen_runner)
         runner = stack.enter_context(
             wiring.open_runner(workers.chosen_runner, master=workers.master, cores=workers.cores)
@@ -55,16 +64,42 @@ def look_after(options: TierRunOptions, *, as_json: bool) -> Result:
         # A chosen shape cuts each round for all there is; else partitions take a slot each.
         slots = min(runner.slots, ROUNDS_MAX) if settings.shape is None else 1
         settings = replace(settings, slots=slots)
-        work = StoreWork(opened, runner, clock, files, settings, narrator=lines, events=lines)
+        work = StoreWork(opened, runner, clock, files, settings, narrator=teller, events=teller)
         lines.started(call.shown, slots, process_id=os.getpid())
         if served_at is not None:
             say(f"metrics at {served_at}")
         daemon = Daemon(
-            work, clock, narrator=lines, observer=observer,
-            order=options.loop.selection, is_once=options.loop.once,
+            work, clock, narrator=teller, observer=observer,
+            order=options.loop.selection, is_once=options.loop.once, control=control,
         )  # fmt: skip
         ended = run_until_signal(daemon)
     return say_end(ended, tier_sentences(ended.report), assumed, as_json=as_json)
+
+
+def _watched(
+    stack: ExitStack,
+    options: TierRunOptions,
+    console_at: tuple[str, int],
+    lines: TierLines,
+    control: Control,
+    gauges: GaugeObserver,
+    clock: Clock,
+) -> tuple[TierTeller, Observer]:
+    """Serve the console while the stack lasts; returns who is told, and who hears of snapshots."""
+    from keeplast.cli.tier.watching import store_watcher
+    from keeplast.service.console.view import LoopFeed, Observers
+
+    live = LiveTierProgress(lines, clock, control)
+    sources, asked = options.settings, options.console
+    watcher = stack.enter_context(
+        store_watcher(options.call, sources.broker_config, clock, options.receipt)
+    )
+    feed = LoopFeed(live, control, gauges, LocalFiles(), watcher.shelf, store=watcher)
+    server = stack.enter_context(
+        console_served(feed, console_at, asked.entrance, clock, allows_actions=asked.allow_actions)
+    )
+    say_console(server, asked.entrance)
+    return live, Observers((gauges, feed))
 
 
 def _retention(options: TierRunOptions, files: FileSystem) -> Callable[[str], int]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from keeplast.cli.frame.console import ConsoleOptions
 from keeplast.cli.frame.options import (
     LoopOptions,
     MetricsOptions,
@@ -287,6 +288,7 @@ class TierRunOptions:
     garbage_age_ms: GarbageAgeMs = None
     receipt: Receipt = None
     metrics: MetricsOptions
+    console: ConsoleOptions
 
 
 def broker_settings(path: Path | None) -> Mapping[str, str]:

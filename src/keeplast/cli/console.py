@@ -1,0 +1,120 @@
+"""``keeplast console``: the anatomy of every log in a browser, where nothing runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.console import (
+    PORT_DEFAULT,
+    EntranceOptions,
+    check_packages,
+    console_address,
+    console_served,
+    say_console,
+)
+from keeplast.cli.frame.options import ScopeOptions, SettingOptions
+from keeplast.cli.frame.parameters import LOOPBACK, Json, ObjectOptions
+from keeplast.cli.frame.places import place, recipe_for
+from keeplast.errors import InvalidError
+
+if TYPE_CHECKING:
+    from keeplast.clock import Clock
+    from keeplast.service.console.view import Watcher
+
+Where = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[DATA_DIR]", show_default=False, parser=place,
+        help="A Kafka log.dirs directory; by URL too. Only looked at.",
+    ),
+]  # fmt: skip
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store", metavar="URL", show_default=False,
+        help="Look at a tiered store instead: its metadata, as for keeplast tier status.",
+    ),
+]  # fmt: skip
+Listen = Annotated[
+    str,
+    typer.Option(
+        "--listen", metavar="HOST:PORT",
+        help="Where browsers find it; HOST or PORT alone is enough, port 0 takes a free one.",
+    ),
+]  # fmt: skip
+
+
+@command(first=("store", "listen", "topics"), example="keeplast console DATA_DIR")
+def console(
+    scope: ScopeOptions,
+    settings: SettingOptions,
+    entrance: EntranceOptions,
+    data_dir: Where = None,
+    store: Store = None,
+    listen: Listen = f"{LOOPBACK}:{PORT_DEFAULT}",
+    object_options: ObjectOptions = (),
+    as_json: Json = False,
+) -> Result:
+    """Show logs in a browser until Ctrl-C; runs nothing, takes no lock and changes nothing.
+
+    A loop's own console, keeplast run --console, shows the work too.
+    """
+    import threading
+
+    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.clock import SystemClock
+
+    check_packages()
+    address = console_address(listen)
+    if (data_dir is None) == (store is None):
+        raise InvalidError(
+            "what to look at is not said, or twice; give DATA_DIR or --store. "
+            f"DATA_DIR={data_dir} --store={store}"
+        )
+    clock = SystemClock()
+    if data_dir is not None:
+        watcher = directory_watcher(data_dir, scope, settings, object_options, clock)
+    else:
+        from keeplast.cli.tier.options import StoreCall
+        from keeplast.cli.tier.watching import store_watcher
+
+        call = StoreCall(store=store or "", object_options=object_options, scope=scope)
+        watcher = store_watcher(call, settings.broker_config, clock)
+    with watcher, console_served(
+        watcher, address, entrance, clock, allows_actions=False
+    ) as server:  # fmt: skip
+        say_console(server, entrance)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            return DONE, {"address": server.address}
+    return DONE, {}
+
+
+def directory_watcher(
+    data_dir: Path,
+    scope: ScopeOptions,
+    settings: SettingOptions,
+    object_options: tuple[str, ...],
+    clock: Clock,
+) -> Watcher:
+    """Return what looks at a data directory again and again."""
+    from keeplast.config.selection import select_partitions
+    from keeplast.log.data_directory import open_data_directory
+    from keeplast.service.console.view import Looked, Watcher
+    from keeplast.service.directory_look import look_at_directory
+    from keeplast.service.receipt_shelf import ReceiptShelf
+
+    files = recipe_for((data_dir,), object_options).open()
+    root = open_data_directory(data_dir, files).root
+
+    def look() -> Looked:
+        selection = select_partitions(data_dir, files, scope, settings)
+        return Looked(look_at_directory(selection, files, clock.now_ms()))
+
+    shelf = ReceiptShelf.of_directory(files, root)
+    return Watcher(str(root), look, clock, files, shelf)

@@ -1,0 +1,231 @@
+"""The options of the console, and what a command that shows one wires together.
+
+Imports nothing of the web framework before a console is asked for: without the extra every other
+command works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from keeplast.cli.frame.parameters import LOOPBACK
+from keeplast.errors import InvalidError, installing
+
+if TYPE_CHECKING:
+    from keeplast.clock import Clock
+    from keeplast.service.console.server import Certificate, ConsoleServer
+    from keeplast.service.console.view import ViewSource
+
+PANEL = "Console"
+PORT_DEFAULT = 9590
+PACKAGES = ("starlette", "uvicorn", "jinja2", "anyio")
+
+
+def console_address(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``, ``HOST`` or ``PORT``; InvalidError for anything else.
+
+    Without a host it is the loopback, without a port :data:`PORT_DEFAULT`.
+    """
+    host, _, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+    if not host and not text.isdigit() and ":" not in text:
+        host, port = text, ""
+    host = host.removeprefix("[").removesuffix("]")
+    is_number = port.isascii() and port.isdigit() and len(port) <= 5
+    if (port and not is_number) or int(port or 0) > 65535 or any(c.isspace() for c in host):
+        raise InvalidError(
+            f"no address to listen on; write HOST:PORT, HOST or PORT. --console={text!r}"
+        )
+    return host or LOOPBACK, int(port) if port else PORT_DEFAULT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntranceOptions:
+    """Who is let into a console."""
+
+    console_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--console-token-file",
+            metavar="FILE",
+            help="Lines 'viewer TOKEN' and 'actor TOKEN' in a file that only its owner may open. "
+            "Default: a random token, printed as a link.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    console_certificate: Annotated[
+        Path | None,
+        typer.Option(
+            "--console-certificate",
+            metavar="FILE",
+            help="Speak TLS with this chain of certificates, PEM.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    console_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--console-key",
+            metavar="FILE",
+            help="The key of the certificate, PEM.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    behind_proxy: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--behind-proxy",
+            metavar="ADDRESS",
+            help="A proxy that speaks TLS and alone may connect; its X-Forwarded-Host and -Proto "
+            "count. Repeatable.",
+            rich_help_panel=PANEL,
+        ),
+    ] = ()
+    console_names: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--console-name",
+            metavar="HOST",
+            help="A further name by which browsers may call the console; repeatable. Default: its "
+            "address and this host's name.",
+            rich_help_panel=PANEL,
+        ),
+    ] = ()
+    metrics_open: Annotated[
+        bool,
+        typer.Option(
+            "--metrics-open",
+            help="Let /metrics and /healthz be read without a token, off the loopback too.",
+            rich_help_panel=PANEL,
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleOptions:
+    """Whether a loop shows itself in a browser, to whom, and whether it takes orders."""
+
+    console: Annotated[
+        str | None,
+        typer.Option(
+            "--console",
+            metavar="HOST:PORT",
+            help="Show the logs and the work in a browser; HOST or PORT alone is enough, port 0 "
+            "takes a free one.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    entrance: EntranceOptions
+    allow_actions: Annotated[
+        bool,
+        typer.Option(
+            "--allow-actions",
+            help="Let who has the actor's token clean now, retry, pause and resume from a page.",
+            rich_help_panel=PANEL,
+        ),
+    ] = False
+
+    def check(self) -> tuple[str, int] | None:
+        """Return where to listen, None without a console; InvalidError for what makes no sense."""
+        if self.console is not None:
+            check_packages()
+            return console_address(self.console)
+        given = [
+            name
+            for name, value in (
+                ("--console-token-file", self.entrance.console_token_file),
+                ("--console-certificate", self.entrance.console_certificate),
+                ("--console-key", self.entrance.console_key),
+                ("--behind-proxy", self.entrance.behind_proxy),
+                ("--console-name", self.entrance.console_names),
+                ("--metrics-open", self.entrance.metrics_open),
+                ("--allow-actions", self.allow_actions),
+            )
+            if value
+        ]
+        if given:
+            raise InvalidError(f"there is no console; add --console. given={', '.join(given)}")
+        return None
+
+
+def check_packages() -> None:
+    """Raise InvalidError when the packages of the console are not installed."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InvalidError(
+            f"the console needs more packages; {installing('console')}. "
+            f"missing={', '.join(missing)}"
+        )
+
+
+@contextlib.contextmanager
+def console_served(
+    source: ViewSource,
+    address: tuple[str, int],
+    options: EntranceOptions,
+    clock: Clock,
+    *,
+    allows_actions: bool,
+) -> Iterator[ConsoleServer]:
+    """Serve a console while it lasts; InvalidError when an option cannot be used."""
+    from keeplast.log.files import LocalFiles
+    from keeplast.service.console.gate import Entrance
+    from keeplast.service.console.server import ConsoleServer
+    from keeplast.service.console.tokens import random_tokens, read_tokens
+
+    host, port = address
+    certificate = _certificate(options)
+    entrance = Entrance(
+        host,
+        port,
+        (socket.gethostname(), *options.console_names),
+        options.behind_proxy,
+        is_secure=certificate is not None,
+        metrics_open=options.metrics_open,
+        allows_actions=allows_actions,
+    )
+    file = options.console_token_file
+    tokens = (
+        random_tokens(has_actor=allows_actions)
+        if file is None
+        else read_tokens(file, needs_actor=allows_actions)
+    )
+    with ConsoleServer(source, entrance, tokens, clock, LocalFiles(), certificate) as server:
+        yield server
+
+
+def _certificate(options: EntranceOptions) -> Certificate | None:
+    from keeplast.service.console.server import Certificate
+
+    chain, key = options.console_certificate, options.console_key
+    if chain is None and key is None:
+        return None
+    if chain is None or key is None:
+        raise InvalidError(
+            "a certificate and its key belong together; give both. "
+            f"--console-certificate={chain} --console-key={key}"
+        )
+    found = Certificate(chain, key)
+    found.check()
+    return found
+
+
+def say_console(server: ConsoleServer, options: EntranceOptions) -> None:
+    """Say where the console is; a random token is shown in a link, to a person and no log file."""
+    import sys
+
+    from keeplast.cli.show.output import say
+
+    say(f"console at {server.address}")
+    token = server.printed_token
+    if options.console_token_file is None and token is not None:
+        # Not by say(), which a log file hears too.
+        sys.stderr.write(f"to enter it: {server.link(token)}\n")
+        sys.stderr.flush()

@@ -1,0 +1,225 @@
+"""The gate in front of every page: what is let in, as whom, and how what goes out is fenced.
+
+Nothing behind it is reached by a request that is too large, comes by a name that is not ours (DNS
+rebinding), from a peer that is no proxy of ours, or from a page of another origin. Who is asked for
+a token: everybody, unless the console listens on loopback and no proxy stands before it; and who
+acts, always. Headers that proxies add count from listed peers alone.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+import anyio
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from keeplast.service.console.tokens import Sessions, VisitorRole
+
+PATH_BYTES_MAX = 1024
+QUERY_BYTES_MAX = 2048
+BODY_BYTES_MAX = 4096
+REQUEST_SECONDS = 60.0
+"""A browser that does not take its answer is left after so long."""
+ENTER_PATH = "/enter"
+STATIC_PATH = "/static/"
+MEASURED_PATHS = ("/metrics", "/healthz")
+STREAM_PATH = "/events"
+HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
+    "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    # Not no-referrer: browsers would then send forms with the origin "null".
+    "referrer-policy": "same-origin",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """Where the console is, and for whom it opens.
+
+    ``host`` and ``port`` are those listened on. ``names`` are further names that browsers use.
+    ``proxies`` are the addresses of peers that stand before it; where there are any, nobody else
+    is let in. ``is_secure`` says that it speaks TLS itself.
+    """
+
+    host: str
+    port: int
+    names: tuple[str, ...] = ()
+    proxies: tuple[str, ...] = ()
+    is_secure: bool = False
+    metrics_open: bool = False
+    allows_actions: bool = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Say whether a token is needed to look."""
+        return not is_loopback(self.host) or bool(self.proxies)
+
+    @property
+    def cookie(self) -> str:
+        """Return the cookie's name; cookies know no ports."""
+        return f"keeplast-{self.port}"
+
+    def knows(self, host: str) -> bool:
+        """Say whether a ``Host`` header names this console: a name of ours, or an address.
+
+        An address cannot be rebound; a name could be anybody's.
+        """
+        parts = _split_host(host)
+        if parts is None:
+            return False
+        name, port = parts
+        if port not in (None, self.port) and not self.proxies:
+            return False
+        ours = {each.casefold() for each in self.names} | {"localhost", self.host.casefold()}
+        return name.casefold() in ours or _address(name) is not None
+
+
+def _split_host(host: str) -> tuple[str, int | None] | None:
+    try:
+        parts = urlsplit(f"//{host}")
+        if parts.path or parts.query or parts.fragment or parts.username is not None:
+            return None
+        return (parts.hostname, parts.port) if parts.hostname else None
+    except ValueError:
+        return None
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this host can reach an address; a name counts when it is ``localhost``."""
+    found = _address(host)
+    return host == "localhost" if found is None else found.is_loopback
+
+
+@dataclass(slots=True)
+class Visitor:
+    """Who asks: put into the request's state."""
+
+    role: VisitorRole
+    session: str | None
+    is_secure: bool
+    form_token: Callable[[], str] = field(repr=False)
+
+
+class Gate:
+    """ASGI middleware; see the module."""
+
+    def __init__(self, app: ASGIApp, entrance: Entrance, sessions: Sessions) -> None:
+        """Take what lies behind."""
+        self._app = app
+        self._entrance = entrance
+        self._sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, or answer it here."""
+        if scope["type"] != "http":
+            return
+
+        async def fenced(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await refusal(scope, receive, fenced)
+            return
+        seconds = None if scope["path"] == STREAM_PATH else REQUEST_SECONDS
+        with anyio.move_on_after(seconds):
+            await self._app(scope, receive, fenced)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return the answer to a request that is not let in; None, and who asks, for others."""
+        headers, entrance = Headers(scope=scope), self._entrance
+        size = len(scope.get("raw_path") or scope["path"].encode("utf-8", "replace"))
+        if size > PATH_BYTES_MAX or len(scope["query_string"]) > QUERY_BYTES_MAX:
+            return _text("the address is too long", 414)
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            return _text("only GET, HEAD and POST", 405, allow="GET, HEAD, POST")
+        peer = (scope.get("client") or ("", 0))[0]
+        if entrance.proxies and peer not in entrance.proxies:
+            return _text("come through the proxy", 403)
+        host, is_secure = headers.get("host", ""), entrance.is_secure
+        if entrance.proxies:
+            host = headers.get("x-forwarded-host", host)
+            is_secure = headers.get("x-forwarded-proto", "").casefold() == "https"
+        if len(headers.getlist("host")) != 1 or not entrance.knows(host):
+            return _text(
+                "this console is not known by that name; use its address, or name it with "
+                "--console-name",
+                421,
+            )
+        session = self._session(headers)
+        role = self._sessions.role(session, headers)
+        scope.setdefault("state", {})["visitor"] = Visitor(
+            role, session, is_secure, lambda: self._sessions.form_token(session)
+        )
+        refusal = self._unposted(scope, headers, f"{'https' if is_secure else 'http'}://{host}")
+        return self._unwelcome(scope, role) if refusal is None else refusal
+
+    def _session(self, headers: Headers) -> str | None:
+        cookies: SimpleCookie = SimpleCookie()
+        try:
+            cookies.load(headers.get("cookie", ""))
+        except CookieError:
+            return None
+        found = cookies.get(self._entrance.cookie)
+        return None if found is None else found.value
+
+    def _unposted(self, scope: Scope, headers: Headers, origin: str) -> Response | None:
+        """Return the answer to a POST that no page of ours can have sent."""
+        if scope["method"] != "POST":
+            return None
+        length = headers.get("content-length", "")
+        if not (length.isascii() and length.isdigit()):
+            return _text("a form has a length", 411)
+        if int(length[:12]) > BODY_BYTES_MAX or len(length) > 12:
+            return _text("the form is too large", 413)
+        kind = headers.get("content-type", "").partition(";")[0].strip().casefold()
+        if kind != "application/x-www-form-urlencoded":
+            return _text("not a form", 415)
+        given = headers.get("origin")
+        if given is None:
+            # No page of another origin can make a browser send the second header.
+            is_ours = headers.get("sec-fetch-site") == "same-origin" or "authorization" in headers
+        else:
+            is_ours = given.casefold() == origin.casefold()
+        return None if is_ours else _text("sent from a page of another origin", 403)
+
+    def _unwelcome(self, scope: Scope, role: VisitorRole) -> Response | None:
+        """Return the answer to somebody who must show a token first."""
+        path, entrance = scope["path"], self._entrance
+        if role is not VisitorRole.NOBODY or path == ENTER_PATH or path.startswith(STATIC_PATH):
+            return None
+        if path in MEASURED_PATHS and (entrance.metrics_open or not entrance.is_closed):
+            return None
+        if not entrance.is_closed and scope["method"] != "POST":
+            return None
+        is_page = scope["method"] == "GET" and "." not in path and path != STREAM_PATH
+        if is_page and path not in MEASURED_PATHS:
+            return RedirectResponse(ENTER_PATH, 303)
+        return _text("a token is needed; open /enter", 401, **{"www-authenticate": "Bearer"})
+
+
+def _text(words: str, status: int, **headers: str) -> Response:
+    return PlainTextResponse(f"{words}\n", status, headers)

@@ -1,0 +1,286 @@
+"""Who is let in: every route, from everywhere, with what a stranger can make up."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from keeplast.service.console.gate import HEADERS, Entrance, is_loopback
+from keeplast.service.control import Deed
+from tests.support.console_site import (
+    ACTOR,
+    CLOSED,
+    OPEN,
+    ORIGIN,
+    STRANGER,
+    VIEWER,
+    FixedSource,
+    Site,
+)
+
+PAGES = ["/", "/log/orders/0", "/work"]
+DOCUMENTS = [
+    "/overview.json", "/log/orders/0.json", "/log/orders/0/settings.json", "/work.json",
+    "/receipts.jsonl", "/events",
+]  # fmt: skip
+MEASURED = ["/metrics", "/healthz"]
+ACTIONS = ["/do/clean", "/do/retry", "/do/pause", "/do/resume"]
+WHICH = {"topic": "orders", "partition": "0"}
+
+
+@pytest.fixture
+def closed(source: FixedSource) -> Site:
+    """A console on another address than the loopback."""
+    return Site(source, CLOSED, peer=STRANGER)
+
+
+@pytest.mark.parametrize("path", [*PAGES, *DOCUMENTS, *MEASURED, "/enter", "/static/console.css"])
+def test_on_loopback_everything_may_be_looked_at(site: Site, path: str) -> None:
+    answer = site.get(path)
+    assert 200 == answer.status_code, answer.text
+    for name, value in HEADERS.items():
+        assert value == answer.headers[name]
+    assert "cache-control" in answer.headers
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_from_elsewhere_a_page_asks_for_a_token(closed: Site, path: str) -> None:
+    answer = closed.get(path)
+    assert (303, "/enter") == (answer.status_code, answer.headers["location"])
+    assert "orders" not in answer.text
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *MEASURED, "/nothing.json"])
+def test_from_elsewhere_a_document_is_refused_without_a_token(closed: Site, path: str) -> None:
+    answer = closed.get(path)
+    assert 401 == answer.status_code
+    assert "orders" not in answer.text
+    wrong = closed.get(path, authorization="Bearer wrong")
+    assert 401 == wrong.status_code
+
+
+@pytest.mark.parametrize("path", [*PAGES, *DOCUMENTS, *MEASURED])
+def test_a_token_opens_everything_that_shows(closed: Site, path: str) -> None:
+    assert 200 == closed.get(path, authorization=f"Bearer {VIEWER}").status_code
+    entered = closed.enter(VIEWER)
+    assert (303, "/") == (entered.status_code, entered.headers["location"])
+    cookie = entered.headers["set-cookie"].casefold()
+    assert {"httponly", "samesite=strict", "secure", "path=/"} <= {
+        each.strip() for each in cookie.split(";")
+    }
+    assert VIEWER not in cookie
+    assert 200 == closed.get(path).status_code
+
+
+@pytest.mark.parametrize("path", [*PAGES, *DOCUMENTS])
+def test_no_token_counts_in_a_url(closed: Site, path: str) -> None:
+    assert closed.get(f"{path}?token={VIEWER}").status_code in (303, 401)
+
+
+def test_a_wrong_token_begins_no_session(closed: Site) -> None:
+    answer = closed.enter("wrong")
+    assert 403 == answer.status_code
+    assert "set-cookie" not in answer.headers
+    assert "no token of this console" in answer.text
+
+
+def test_a_session_ends_when_its_visitor_leaves_and_by_itself(closed: Site) -> None:
+    closed.enter(VIEWER)
+    kept = dict(closed.cookies)
+    assert 303 == closed.post("/leave", {"any": ""}).status_code
+    closed.cookies = kept
+    assert 401 == closed.get("/work.json").status_code
+    closed.enter(VIEWER)
+    closed.clock.advance(13 * 3_600_000)
+    assert 401 == closed.get("/work.json").status_code
+
+
+@pytest.mark.parametrize("path", MEASURED)
+def test_metrics_may_be_opened_alone(source: FixedSource, path: str) -> None:
+    site = Site(source, replace(CLOSED, metrics_open=True), peer=STRANGER)
+    assert 200 == site.get(path).status_code
+    assert 303 == site.get("/").status_code
+
+
+@pytest.mark.parametrize("path", [*PAGES, *DOCUMENTS, *MEASURED, "/enter", "/static/console.js"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:9590", "127.0.0.1:80", "127.0.0.1@evil", "", "a b", "[:"]
+)
+def test_a_foreign_name_reaches_nothing(site: Site, path: str, host: str) -> None:
+    assert 421 == site.get(path, host=host).status_code
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9590", "localhost:9590", "LOCALHOST:9590", "box:9590"])
+def test_a_name_of_ours_is_known(source: FixedSource, host: str) -> None:
+    site = Site(source, replace(OPEN, names=("box",)))
+    assert 200 == site.get("/", host=host).status_code
+
+
+@pytest.mark.parametrize("path", [*ACTIONS, "/enter", "/leave"])
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:9591", ""])
+def test_a_form_of_another_origin_does_nothing(
+    site: Site, source: FixedSource, path: str, origin: str
+) -> None:
+    site.enter(ACTOR)
+    form = WHICH | {"form": site.form_token(), "token": ACTOR}
+    answer = site.ask("POST", path, headers={"origin": origin}, data=form)
+    assert 403 == answer.status_code
+    assert "set-cookie" not in answer.headers
+    assert source.control is not None
+    assert not source.control.has_wishes
+    # Neither from a browser that names no origin, unless it says that the page is ours.
+    assert 403 == site.ask("POST", path, data=form).status_code
+
+
+@pytest.mark.parametrize("path", ACTIONS)
+def test_an_action_needs_the_actors_token_on_loopback_too(
+    site: Site, source: FixedSource, path: str
+) -> None:
+    assert source.control is not None
+    assert 401 == site.post(path, WHICH).status_code
+    site.enter(VIEWER)
+    assert 403 == site.post(path, WHICH).status_code
+    assert 403 == site.post(path, WHICH, authorization=f"Bearer {VIEWER}").status_code
+    assert not source.control.has_wishes
+
+
+@pytest.mark.parametrize(
+    ("path", "deed"),
+    [
+        ("/do/clean", Deed.CLEAN), ("/do/retry", Deed.RETRY), ("/do/pause", Deed.PAUSE),
+        ("/do/resume", Deed.RESUME),
+    ],
+)  # fmt: skip
+def test_who_may_act_leaves_a_wish_with_the_loop(
+    site: Site, source: FixedSource, path: str, deed: Deed
+) -> None:
+    assert source.control is not None
+    site.enter(ACTOR)
+    assert 403 == site.post(path, WHICH | {"form": "0" * 64}).status_code
+    assert not source.control.has_wishes
+    answer = site.post(path, WHICH | {"form": site.form_token()})
+    assert 303 == answer.status_code
+    (wish,) = source.control.take()
+    assert deed is wish.deed
+    assert "127.0.0.1" in wish.by
+    by_header = site.ask("POST", path, data=WHICH, headers={"authorization": f"Bearer {ACTOR}"})
+    assert 303 == by_header.status_code
+
+
+def test_wishes_are_bounded(site: Site, source: FixedSource) -> None:
+    headers = {"authorization": f"Bearer {ACTOR}"}
+    codes = [
+        site.ask("POST", "/do/pause", headers=headers, data={"a": "b"}).status_code
+        for _ in range(101)
+    ]
+    assert [303] * 100 + [503] == codes
+
+
+@pytest.mark.parametrize("form", [{}, {"topic": "orders"}, {"topic": "../x", "partition": "0"}])
+def test_a_wish_is_about_a_partition_that_is_shown(
+    site: Site, source: FixedSource, form: dict[str, str]
+) -> None:
+    answer = site.ask(
+        "POST", "/do/clean", headers={"authorization": f"Bearer {ACTOR}"}, data={"x": "y", **form}
+    )
+    assert answer.status_code in (400, 404)
+    assert source.control is not None
+    assert not source.control.has_wishes
+
+
+@pytest.mark.parametrize("path", ACTIONS)
+def test_actions_are_off_unless_they_were_allowed(source: FixedSource, path: str) -> None:
+    nothing_runs = FixedSource(source.found)
+    for shown, console in (
+        (source, replace(OPEN, allows_actions=False)), (nothing_runs, OPEN),
+    ):  # fmt: skip
+        site = Site(shown, console)
+        site.enter(ACTOR)
+        answer = site.post(path, WHICH, authorization=f"Bearer {ACTOR}")
+        assert 403 == answer.status_code
+        assert "do/pause" not in site.get("/work").text
+
+
+def test_what_is_too_large_or_no_form_is_refused(site: Site) -> None:
+    headers = {"origin": ORIGIN, "content-type": "application/x-www-form-urlencoded"}
+
+    def code(content: bytes, **more: str) -> int:
+        given = headers | {name.replace("_", "-"): value for name, value in more.items()}
+        return site.ask("POST", "/enter", headers=given, content=content).status_code
+
+    assert 413 == code(b"token=" + b"x" * 5000)
+    assert 413 == code(b"token=x", content_length="9" * 400)
+    assert 411 == code(b"token=x", content_length="-1")
+    assert 415 == code(b"{}", content_type="application/json")
+    assert 400 == code(b"&".join(b"a%d=1" % n for n in range(99)))
+    assert 400 == code(b"token=\xff")
+    assert 414 == site.get("/?q=" + "x" * 3000).status_code
+    assert 414 == site.get("/log/" + "x" * 2000 + "/0").status_code
+    assert 405 == site.ask("PUT", "/").status_code
+    assert 405 == site.ask("DELETE", "/log/orders/0").status_code
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["?page=0", "?page=-1", "?page=x", "?page=99999999", "?page=%C2%B2", "?sort=x", "?other=1",
+     "?q=a&q=b&q=c&q=d&q=e&q=f&q=g&q=h&q=i", "?state=" + "x" * 301],
+)  # fmt: skip
+def test_a_query_that_means_nothing_is_refused(site: Site, query: str) -> None:
+    for path in ("/", "/work", "/overview.json"):
+        assert 400 == site.get(path + query).status_code
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/..%2fapp.py", "/static/../app.py", "/static/%2e%2e/app.py", "/static/app.py",
+        "/static//etc/passwd", "/log/..%2f..%2fetc/0", "/log/../../etc/passwd", "/log/orders/0/..",
+        "/log/orders/99999999999999999999", "/log/orders/-1", "/log/nobody/0.json",
+        "/receipts.jsonl/../../x", "/%00", "/do/clean",
+    ],
+)  # fmt: skip
+def test_no_path_leads_to_a_file(site: Site, path: str) -> None:
+    answer = site.get(path)
+    assert answer.status_code in (303, 404, 405)
+    assert "root:" not in answer.text
+    assert "import" not in answer.text
+
+
+def test_only_a_listed_proxy_is_heard(source: FixedSource) -> None:
+    console = Entrance("127.0.0.1", 9590, names=("logs.example",), proxies=("192.0.2.9",))
+    stranger = Site(source, console)
+    given = {"host": "logs.example", "x_forwarded_proto": "https"}
+    assert 403 == stranger.get("/", **given).status_code
+    proxied = Site(source, console, peer=("192.0.2.9", 1))
+    assert 303 == proxied.get("/", **given).status_code
+    assert 421 == proxied.get("/", host="evil.example").status_code
+    entered = proxied.post("/enter", {"token": VIEWER}, origin="https://logs.example", **given)
+    assert 303 == entered.status_code
+    assert "secure" in entered.headers["set-cookie"].casefold()
+    # Without a proxy nobody's word counts.
+    assert 421 == Site(source).get("/", host="x", x_forwarded_host="127.0.0.1").status_code
+
+
+def test_idle_streams_are_counted_and_pages_still_come(source: FixedSource) -> None:
+    site = Site(source)
+    assert [200] * 4 == [site.get("/events").status_code for _ in range(4)]
+    assert 200 == site.get("/").status_code
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("127.9.9.9", True),
+     ("0.0.0.0", False), ("::", False), ("192.0.2.1", False), ("box", False)],
+)  # fmt: skip
+def test_what_loopback_is(host: str, expected: bool) -> None:
+    assert expected is is_loopback(host)
+
+
+def test_pages_have_no_script_and_no_style_in_them(site: Site) -> None:
+    for path in [*PAGES, "/enter"]:
+        text = site.get(path).text
+        assert not re.search(r"<script(?![^>]* src=\"/static/)", text)
+        assert not re.search(r"\son\w+=|\sstyle=|<style|javascript:", text)
+        assert not re.search(r"(src|href|action)=\"(https?:)?//", text)

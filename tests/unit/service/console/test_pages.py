@@ -1,0 +1,190 @@
+"""What pages show: the same as the command line, escaped, in words beside every colour."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from keeplast.cli.main import app
+from keeplast.log.files import LocalFiles
+from keeplast.model.partition import TopicPartition
+from keeplast.service.console import pages
+from keeplast.service.console.strip import Zone, log_parts
+from keeplast.service.receipt_shelf import ReceiptShelf
+from keeplast.service.receipts import FILE_NAME
+from keeplast.service.status import PartitionStatus, State
+from tests.support.console_site import NOW_MS, FixedSource, Site, directory_view
+
+
+def printed(*arguments: object) -> object:
+    found = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    return json.loads(found.stdout)
+
+
+def asked(root: Path, *more: str) -> object:
+    return printed("status", root, "--now-ms", NOW_MS, "--tombstones", "skip", *more)
+
+
+def test_documents_are_those_of_the_command_line(site: Site, root: Path) -> None:
+    assert asked(root) == site.document("/overview.json")
+    for topic, number in (("orders", 0), ("orders", 1), ("broken", 0)):
+        expected = asked(root, "--topic", topic, "--partition", str(number))
+        assert expected == site.document(f"/log/{topic}/{number}.json")
+    settings = printed("config", "list", root, "--topic", "orders", "--effective")
+    assert settings == site.document("/log/orders/0/settings.json")
+
+
+def test_documents_have_what_a_filter_chooses(site: Site, root: Path) -> None:
+    assert asked(root, "--topic", "orders") == site.document("/overview.json?q=orders")
+    (only,) = site.document("/overview.json?state=unreadable")["partitions"]
+    assert "broken" == only["topic"]
+
+
+def test_the_overview_shows_every_partition_with_its_reason_in_words(
+    site: Site, root: Path
+) -> None:
+    text = html.unescape(site.get("/").text)
+    for each in site.document("/overview.json")["partitions"]:
+        assert f"{each['topic']}-{each['partition']}" in text
+        assert each["reason"] in text
+        assert each["state"] in text
+
+
+def test_those_come_first_that_need_somebody(site: Site) -> None:
+    names = re.findall(r'<th scope="row"><a href="/log/(\w+)/(\d)">', site.get("/").text)
+    assert [("broken", "0"), ("orders", "0"), ("orders", "1")] == names
+    names = re.findall(r'<a href="/log/(\w+)/\d">', site.get("/?sort=name").text)
+    assert ["broken", "orders", "orders"] == names
+
+
+def test_a_strip_has_a_text_twin_and_fills_its_width(site: Site, source: FixedSource) -> None:
+    text = site.get("/log/orders/0").text
+    strips = re.findall(r'<svg class="strip[^>]*aria-label="([^"]+)">(.*?)</svg>', text, re.DOTALL)
+    assert strips
+    for label, body in strips:
+        assert "dirty" in label
+        widths = [float(each) for each in re.findall(r'width="([0-9.]+)"', body)]
+        assert abs(1000 - sum(widths)) < 1
+    assert "first dirty 0" in text
+    assert "log end 4" in text
+
+
+def test_zones_are_those_of_the_figures(source: FixedSource) -> None:
+    assert source.found.status is not None
+    found = [each for each in source.found.status.partitions if each.log is not None]
+    assert found
+    for each in found:
+        assert each.log is not None
+        cleanable = each.log.figures.cleanable
+        sizes = dict.fromkeys(Zone, 0)
+        for part in log_parts(each.log):
+            sizes[part.zone] += part.size_bytes
+        assert cleanable.cleanable_bytes == sizes[Zone.DIRTY]
+        rest = sizes[Zone.HELD] + sizes[Zone.UNSTABLE] + sizes[Zone.ACTIVE]
+        assert each.log.figures.uncleanable_bytes == rest
+
+
+HOSTILE = "<img src=x onerror=alert(1)>\"'&{{7*7}}\u202e\x1b[31m"
+
+
+def test_markup_of_strangers_is_text(source: FixedSource) -> None:
+    status = source.found.status
+    assert status is not None
+    strange = PartitionStatus(TopicPartition(HOSTILE, 0), State.UNREADABLE, HOSTILE)
+    source.found = replace(
+        source.found, place=HOSTILE, problem=HOSTILE, status=replace(status, partitions=(strange,))
+    )
+    site = Site(source)
+    for path in ("/", "/work", "/?q=" + "%3Cimg%3E", pages.log_url(strange.partition)):
+        answer = site.get(path)
+        text = answer.text
+        assert "<img" not in text
+        assert "49" not in re.sub(r"\d{3,}", "", text) or "{{7*7}}" in text
+        assert "\u202e" not in text
+        assert "\x1b" not in text
+
+
+def test_what_is_set_aside_is_told_with_place_and_remedy(root: Path) -> None:
+    mark = {
+        "version": 1,
+        "partitions": [
+            {
+                "topic": "orders", "partition": 0, "reason": "crc mismatch", "fingerprint": "",
+                "error_class": "CorruptError", "path": "orders-0/0.log", "position": 77,
+                "since_ms": NOW_MS - 60_000,
+            }
+        ],
+    }  # fmt: skip
+    (root / "keeplast-set-aside").write_text(json.dumps(mark), encoding="utf-8")
+    text = Site(FixedSource(directory_view(root))).get("/work").text
+    assert "orders-0/0.log at 77" in text
+    assert "--retry" in text
+
+
+def test_receipts_are_listed_and_passed_on_as_they_are(root: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["run", str(root), "--once", "--topic", "orders", "--runner", "local", "--cores", "1"]
+    )
+    assert 0 == done.exit_code, done.stderr
+    source = FixedSource(directory_view(root))
+    assert source.found.receipts
+    source.shelf = ReceiptShelf.of_directory(LocalFiles(), root)
+    site = Site(source)
+    assert (root / FILE_NAME).read_bytes() == site.get("/receipts.jsonl").content
+    for path in ("/work", "/log/orders/0"):
+        assert "1 superseded" in site.get(path).text
+    assert "No receipt fits" in site.get("/work?q=nothing").text
+    found = site.document("/log/orders/0.json")["partitions"][0]["last_round"]
+    lines = [json.loads(line) for line in (root / FILE_NAME).read_bytes().splitlines()]
+    receipt = next(each for each in reversed(lines) if each["partition"] == 0)
+    assert receipt["round"]["stats"]["messages_read"] == found["messages_read"]
+
+
+def test_ten_thousand_partitions_are_paged_and_one_page_is_made(source: FixedSource) -> None:
+    status = source.found.status
+    assert status is not None
+    one = next(each for each in status.partitions if each.partition == TopicPartition("orders", 0))
+    many = tuple(replace(one, partition=TopicPartition("t", n)) for n in range(10_000))
+    source.found = replace(source.found, status=replace(status, partitions=many))
+    site = Site(source)
+    text = site.get("/?page=200").text
+    assert pages.ROWS == text.count('<th scope="row">')
+    assert "page 200 of 200" in text
+    assert 'href="/log/t/9999"' in text
+    assert len(text) < 200_000
+    # One view a page: nothing is looked at for it.
+    assert 1 == source.asked
+    assert "page 200 of 200" in site.get("/?page=999999").text
+    assert 1 == site.get("/?q=t-77777").text.count("No partition fits")
+
+
+def test_a_page_works_without_script(site: Site) -> None:
+    for path in ("/", "/log/orders/0", "/work"):
+        text = site.get(path).text
+        assert re.search(r'<noscript><meta http-equiv="refresh" content="\d+"></noscript>', text)
+        assert '<html lang="en">' in text
+        assert 'href="#main"' in text
+        assert text.count("<h1>") == 1
+        labels = len(re.findall(r"<label>", text))
+        fields = len(re.findall(r"<(?:input (?!type=\"hidden\")|select )", text))
+        assert labels == fields
+        for table in re.findall(r"<table>.*?</table>", text, re.DOTALL):
+            assert 'scope="col"' in table
+
+
+def test_health_says_why_not(source: FixedSource) -> None:
+    site = Site(source)
+    assert "ok\n" == site.get("/healthz").text
+    assert source.control is not None
+    source.control.trouble = "cannot be worked on now: no space"
+    answer = site.get("/healthz")
+    assert (503, True) == (answer.status_code, "no space" in answer.text)
+    looking = Site(FixedSource(replace(source.found, problem="gone")))
+    assert (503, "gone\n") == (
+        looking.get("/healthz").status_code, looking.get("/healthz").text,
+    )  # fmt: skip

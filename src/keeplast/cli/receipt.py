@@ -40,7 +40,7 @@ def show(
     from keeplast.cli.show.receipt import receipts_table
     from keeplast.errors import InvalidError
     from keeplast.log.files import LocalFiles
-    from keeplast.survey.receipt_book import read_entries
+    from keeplast.survey.receipt_book import read_chain, read_entries
 
     if not file.exists():
         raise InvalidError(
@@ -48,7 +48,17 @@ def show(
             f"path={file}"
         )
     receipts = read_entries(file, LocalFiles())
+    chain = read_chain(file, LocalFiles())
     if not as_json:
-        print_result(receipts_table(receipts))
-    document = {"receipts": [each.document for each in receipts]}
+        head = "" if chain.head is None else f"; head {chain.head}"
+        print_result(receipts_table(receipts), "", f"{chain.sentence}{head}")
+    document = {
+        "receipts": [each.document for each in receipts],
+        "chain": {
+            "head": None if chain.head is None else str(chain.head),
+            "unchained": chain.unchained,
+            "missing_before": chain.missing_before,
+            "problems": chain.problems,
+        },
+    }
     return DONE, document

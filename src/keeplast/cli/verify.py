@@ -18,6 +18,7 @@ from keeplast.errors import InvalidError
 if TYPE_CHECKING:
     from keeplast.inspect.verdicts import VerificationReport
     from keeplast.log.files import FileSystem
+    from keeplast.survey.receipt_chain import ChainReport
 
 Places = Annotated[
     tuple[Path, ...],
@@ -35,6 +36,16 @@ ReceiptFile = Annotated[
         "--receipt",
         metavar="FILE",
         help="What clean --receipt wrote: the clock, where the round ended, sizes and checksums.",
+        rich_help_panel=FACTS,
+    ),
+]
+ReceiptHead = Annotated[
+    str | None,
+    typer.Option(
+        "--receipt-head",
+        metavar="HEAD",
+        help="The head of the receipt's chain that was kept elsewhere, as keeplast receipt show "
+        "says it: nothing up to it may be gone or changed.",
         rich_help_panel=FACTS,
     ),
 ]
@@ -67,6 +78,7 @@ class VerifyOptions:
 
     places: Places
     receipt: ReceiptFile = None
+    receipt_head: ReceiptHead = None
     replicas: Replicas = False
     scope: ScopeOptions
     settings: SettingOptions
@@ -109,6 +121,8 @@ def verify(options: VerifyOptions, as_json: Json = False) -> Result:
 def _check_places(options: VerifyOptions) -> None:
     """Make sure that there are as many directories as the call is about."""
     count = len(options.places)
+    if options.receipt_head is not None and options.receipt is None:
+        raise InvalidError("--receipt-head is of a receipt; give --receipt FILE too.")
     if options.replicas and (options.receipt is not None or count != 2):
         raise InvalidError(
             f"--replicas takes two directories and no receipt; leave the others out. "
@@ -125,6 +139,7 @@ def _reports(options: VerifyOptions) -> Iterator[VerificationReport]:
     """Yield what is found of each partition."""
     from keeplast.cli.verify_pairs import find_pairs
     from keeplast.config.sources import read_settings
+    from keeplast.inspect.receipt_proof import with_chain
     from keeplast.inspect.verification import Verifier, VerifySettings
     from keeplast.survey.receipt_book import read_entries, rounds_of
 
@@ -134,6 +149,7 @@ def _reports(options: VerifyOptions) -> Iterator[VerificationReport]:
         () if options.receipt is None or is_unwritten else read_entries(options.receipt, files)
     )
     receipts = rounds_of(entries)
+    chain = None if not entries else _chain(options, files)
     pairs = find_pairs(options.places, files, options.scope, are_replicas=options.replicas)
     described = {each.partition for each in entries if each.partition is not None}
     if described and described.isdisjoint(pair.partition for pair in pairs.found):
@@ -162,11 +178,24 @@ def _reports(options: VerifyOptions) -> Iterator[VerificationReport]:
             report = verifier.verify_pair(pair.before, pair.after, given)
         else:
             report = verifier.verify_in_place(pair.after, mine)
+        if chain is not None:
+            report = with_chain(report, chain)
         if is_unwritten:
             report = replace(
                 report, notes=(f"{UNWRITTEN} receipt={options.receipt}", *report.notes)
             )
         yield report
+
+
+def _chain(options: VerifyOptions, files: FileSystem) -> ChainReport | None:
+    """Return what the chain of the receipt proves."""
+    from keeplast.survey.receipt_book import read_chain
+    from keeplast.survey.receipt_chain import ChainHead
+
+    if options.receipt is None:
+        return None
+    kept = None if options.receipt_head is None else ChainHead.parse(options.receipt_head)
+    return read_chain(options.receipt, files, kept)
 
 
 def _is_unwritten(path: Path, files: FileSystem) -> bool:

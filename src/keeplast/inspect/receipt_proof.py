@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from keeplast.inspect.log_facts import LogFacts
 from keeplast.inspect.receipt_groups import Print, Prints, count_in_place, groups_of
-from keeplast.inspect.verdicts import Findings
+from keeplast.inspect.verdicts import Check, Finding, Findings, Verdict, VerificationReport
 from keeplast.inspect.verified_log import VerifiedLog
 from keeplast.survey.receipt_book import RoundReceipt, SegmentEntry
+from keeplast.survey.receipt_chain import ChainReport
 
 
 def check_receipt(
@@ -147,3 +149,24 @@ def _check_records(
         findings.add(
             f"after: the outputs hold {count} records, the receipt says {last.messages_written}"
         )
+
+
+def with_chain(report: VerificationReport, chain: ChainReport) -> VerificationReport:
+    """Return a report whose check of the receipt says what the receipt's chain proves.
+
+    A receipt that was changed is no receipt of anything: the check is broken then.
+    """
+
+    def checked(check: Check) -> Check:
+        if check.name != "receipt":
+            return check
+        claim = f"{check.claim}; {chain.sentence}"
+        if not chain.problems:
+            return replace(check, claim=claim)
+        found = tuple(Finding(f"chain: {problem}") for problem in chain.problems)
+        return replace(
+            check, claim=claim, verdict=Verdict.BROKEN, findings=(*found, *check.findings),
+            count=check.count + len(found),
+        )  # fmt: skip
+
+    return replace(report, checks=tuple(checked(each) for each in report.checks))

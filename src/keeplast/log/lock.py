@@ -114,6 +114,26 @@ def edited(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def appended(path: Path) -> Iterator[None]:
+    """Let one writer at a time append to the file ``path``, of any process; the others wait.
+
+    Whoever has it writes a line and is done. The lock is that of :func:`edited`, and there are
+    places without it.
+    """
+    try:
+        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
 def _claimed(root: Path) -> Iterator[None]:
     """Keep every other part of this process away from the lock file of ``root``."""
     identity = _identity(root)

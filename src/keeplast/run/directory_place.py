@@ -221,8 +221,7 @@ class DirectoryPlace:
         clean_to = round_.survey.clean_to.offset
         line = receipt_line(round_, clean_to=clean_to, is_unsafe=self._request.is_unsafe)
         with self._receipts:
-            append_receipt(self._files, receipt, line)
-        return line
+            return append_receipt(self._files, receipt, line)
 
     def _withdraw(self, round_: Round, receipt: Path, line: bytes) -> None:
         """Take the line of a wave back of which nothing is in place."""

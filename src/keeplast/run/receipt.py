@@ -18,36 +18,65 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem, reading
+from keeplast.log.lock import appended
 from keeplast.model.document import encode
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.run.round_reports import group_reports, round_report
 from keeplast.run.round_state import Round
 from keeplast.survey.notes import Lift
-from keeplast.survey.receipt_book import BYTES_MAX
+from keeplast.survey.receipt_book import BYTES_MAX, last_line
+from keeplast.survey.receipt_chain import chained, next_link
 from keeplast.survey.report import ExpiryReport
 from keeplast.survey.wording import lift_words
 
 RECEIPT_VERSION = 2
-Receipt = Callable[[bytes], None]
-"""Takes a line; what it raises says that the line is not durable."""
+Receipt = Callable[[bytes], bytes | None]
+"""Takes a line and returns it as it was written, None where it is not chained; what it raises says
+that the line is not durable."""
 
 
-def append_receipt(files: FileSystem, path: Path, line: bytes) -> None:
-    """Append ``line`` durably. A last line that a crash cut off is replaced by it.
+def append_receipt(files: FileSystem, path: Path, line: bytes) -> bytes:
+    """Append ``line`` durably, chained to the one before it; returns it as it was written.
 
-    Nothing it tells of was put in place; left where it is, it would run into this one
-    and make the file unreadable.
+    A last line that a crash cut off is replaced by it: nothing it tells of was put in place; left
+    where it is, it would run into this one and make the file unreadable. Processes that append to
+    one file wait for each other, so that no two lines follow the same one.
     """
-    if files.exists(path) and not _ends_whole(files, path):
-        data = files.read_bytes(path, BYTES_MAX)
-        files.write_durable(path, data[: data.rfind(b"\n") + 1])
-    files.append_durable(path, line)
+    with appended(path):
+        if files.exists(path) and not _ends_whole(files, path):
+            data = files.read_bytes(path, BYTES_MAX)
+            files.write_durable(path, data[: data.rfind(b"\n") + 1])
+        written = chained(line, next_link(_last_line(files, path), secrets.token_hex(16)))
+        files.append_durable(path, written)
+    return written
+
+
+def _last_line(files: FileSystem, path: Path) -> bytes | None:
+    """Return the newest line, of the file that was put aside where this one has none yet."""
+    for each in (path, previous_receipts(path)):
+        if files.exists(each):
+            try:
+                found = last_line(files, each)
+            except ValueError as error:
+                raise InvalidError(
+                    f"the last line of the receipt is too long for one. path={each}"
+                ) from error
+            if found is not None:
+                return found
+    return None
+
+
+def previous_receipts(path: Path) -> Path:
+    """Return where a full receipt file is put aside."""
+    return path.with_name(f"{path.name}.1")
 
 
 def action_line(partition: TopicPartition | None, *, name: str, by: str, now_ms: int) -> bytes:
@@ -64,12 +93,16 @@ def action_line(partition: TopicPartition | None, *, name: str, by: str, now_ms:
 
 
 def withdraw_receipt(files: FileSystem, path: Path, line: bytes) -> None:
-    """Take ``line`` back, if it is the last one: what it tells of did not happen."""
-    data = files.read_bytes(path, BYTES_MAX)
-    if data == line:
-        files.unlink(path)
-    elif data.endswith(line):
-        files.write_durable(path, data[: -len(line)])
+    """Take ``line`` back, if it is the last one: what it tells of did not happen.
+
+    It is as :func:`append_receipt` wrote it.
+    """
+    with appended(path):
+        data = files.read_bytes(path, BYTES_MAX)
+        if data == line:
+            files.unlink(path)
+        elif data.endswith(line):
+            files.write_durable(path, data[: -len(line)])
 
 
 def _ends_whole(files: FileSystem, path: Path) -> bool:

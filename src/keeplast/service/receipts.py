@@ -9,12 +9,11 @@ the rounds of the last of them. Brokers ignore plain files there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from keeplast.log.files import FileSystem
 from keeplast.run.readiness import prove_receipt
-from keeplast.run.receipt import append_receipt
+from keeplast.run.receipt import Receipt, append_receipt, previous_receipts
 
 FILE_NAME = "keeplast-receipts"
 PREVIOUS_NAME = "keeplast-receipts.1"
@@ -28,7 +27,7 @@ def receipts_file(files: FileSystem, root: Path, bytes_max: int = BYTES_MAX) -> 
 
 def receipt_to(
     files: FileSystem, path: Path | None, *, bytes_max: int | None = None
-) -> Callable[[bytes], None] | None:
+) -> Receipt | None:
     """Return what appends lines durably to ``path``, from several threads; None without a path.
 
     Beyond ``bytes_max`` the file is put aside, without it it only grows. RefusedError where no line
@@ -39,17 +38,17 @@ def receipt_to(
     prove_receipt(files, path)
     lock = threading.Lock()
 
-    def append(line: bytes) -> None:
+    def append(line: bytes) -> bytes:
         with lock:
             if bytes_max is not None:
                 _with_room(files, path, bytes_max)
-            append_receipt(files, path, line)
+            return append_receipt(files, path, line)
 
     return append
 
 
 def _with_room(files: FileSystem, path: Path, bytes_max: int) -> Path:
     if files.exists(path) and files.stat(path).size_bytes >= bytes_max:
-        files.rename(path, path.with_name(f"{path.name}.1"))
+        files.rename(path, previous_receipts(path))
         files.fsync_directory(path.parent)
     return path

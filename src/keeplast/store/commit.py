@@ -14,6 +14,8 @@ from keeplast.format import time_index
 from keeplast.format.checksum import crc32c
 from keeplast.format.filename import LOG, SNAPSHOT, TIME_INDEX, parse_segment_file
 from keeplast.rewrite.task import StagedGroup, TaskResult
+from keeplast.survey.receipt_chain import head_of
+from keeplast.tier.metadata.commits import Anchor
 from keeplast.tier.metadata.metadata_store import MetadataStore
 from keeplast.tier.objects.object_store import ObjectStore, object_key
 from keeplast.tier.objects.round_files import new_segment_id
@@ -43,11 +45,19 @@ class TierCommit:
         self._objects = objects
         self._state = state
         self._grace_ms = grace_ms
+        self._anchor: Anchor | None = None
         self._sources = {
             state.segments[route.segment_id].base_offset: state.segments[route.segment_id]
             for route in state.routes
         }
         self._numbers = max((s.number for s in self._sources.values()), default=0)
+
+    def anchor(self, line: bytes | None) -> None:
+        """Let the next commits keep that this line of a receipt was written; None keeps nothing."""
+        head = None if line is None else head_of(line)
+        if head is not None:
+            self._anchor = head.as_fact()
+            self._store.fact(self._anchor[0], str)
 
     def wave(self, result: TaskResult) -> None:
         """Commit every group of a wave that has something to commit.
@@ -80,14 +90,14 @@ class TierCommit:
         self._store.publish(
             self._state.partition, secrets.token_hex(COMMIT_ID_BYTES),
             epoch=self._state.leader_epoch, cleaned_to=cleaned_to,
-            settings=self._state.settings, began=self._state,
+            settings=self._state.settings, began=self._state, anchor=self._anchor,
         )  # fmt: skip
 
     def _swap(self, sources: Sequence[str], outputs: Sequence[RemoteSegment]) -> None:
         self._store.commit_swap(
             self._state.partition, secrets.token_hex(COMMIT_ID_BYTES),
             epoch=self._state.leader_epoch, sources=sources, outputs=outputs,
-            grace_ms=self._grace_ms, settings=self._state.settings,
+            grace_ms=self._grace_ms, settings=self._state.settings, anchor=self._anchor,
         )  # fmt: skip
 
     def _describe(

@@ -229,7 +229,8 @@ class StorePlace:
     def publish(self, round_: Round, result: TaskResult) -> None:
         """Make a wave live, group after group, behind its line of the receipt."""
         if self._receipt is not None:
-            self._receipt(receipt_line(round_, clean_to=self.state.first_dirty()))
+            line = receipt_line(round_, clean_to=self.state.first_dirty())
+            self._commit.anchor(self._receipt(line))
         self._commit.wave(result)
         round_.committed.extend(result.staged)
 

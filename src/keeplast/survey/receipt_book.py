@@ -17,6 +17,7 @@ from keeplast.log.files import FileSystem, reading
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 from keeplast.survey.notes import ClockBehind
+from keeplast.survey.receipt_chain import ChainHead, ChainReport, check_chain
 
 BYTES_MAX = 1 << 30
 """A receipt file that is larger is not read again; start another one."""
@@ -144,6 +145,17 @@ def clock_notes(files: FileSystem, path: Path | None, now_ms: int) -> tuple[Cloc
 
 def _last_ms(files: FileSystem, path: Path) -> int:
     """Return the time of the last whole line; ValueError without one that is short enough."""
+    line = last_line(files, path)
+    if line is None:
+        raise ValueError("no whole line")
+    return int(json.loads(line)["now_ms"])
+
+
+def last_line(files: FileSystem, path: Path) -> bytes | None:
+    """Return the last whole line, newline included; None where there is none.
+
+    ValueError when it is longer than :data:`LINE_BYTES_MAX`.
+    """
     with reading(files, path) as handle:
         size, length = handle.size_bytes, LINE_BYTES
         while True:
@@ -154,10 +166,21 @@ def _last_ms(files: FileSystem, path: Path) -> int:
             # first one may lack its beginning.
             whole = lines[:-1] if len(data) == size else lines[1:-1]
             if whole:
-                return int(json.loads(whole[-1])["now_ms"])
-            if length >= min(size, LINE_BYTES_MAX):
+                return whole[-1] + b"\n"
+            if length >= size:
+                return None
+            if length >= LINE_BYTES_MAX:
                 raise ValueError("no whole line")
             length *= 4
+
+
+def read_chain(path: Path, files: FileSystem, kept: ChainHead | None = None) -> ChainReport:
+    """Return what the chain of a receipt file proves; ``kept`` is a head that lay elsewhere.
+
+    What a crash cut off is left out.
+    """
+    whole = files.read_bytes(path.resolve(), BYTES_MAX).rpartition(b"\n")[0]
+    return check_chain([line + b"\n" for line in whole.split(b"\n")] if whole else [], kept)
 
 
 def read_entries(path: Path, files: FileSystem) -> tuple[Entry, ...]:

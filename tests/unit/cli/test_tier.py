@@ -499,3 +499,20 @@ def test_directories_that_are_not_there_are_named_with_the_remedy(
     run = keeplast("clean", data, "--runner", "local", "--receipt", lacking / "receipt")
     assert (4, True) == (run.code, f"make it (mkdir -p '{lacking}')" in run.err), run.err
     assert not lacking.parent.exists()
+
+
+def test_a_receipts_lines_are_held_against_the_head_that_a_commit_has_kept(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    receipt = tmp_path / "receipts.jsonl"
+    clean = ("tier", "clean", "--store", store, "--force", "--receipt", receipt)
+    assert 0 == keeplast(*clean).code
+    verify = ("tier", "verify", "--store", store, "--receipt", receipt)
+    whole = keeplast(*verify)
+    assert (0, True) == (whole.code, "proven up to the head that was kept" in whole.out), whole.out
+    lines = receipt.read_bytes().splitlines(keepends=True)
+    receipt.write_bytes(
+        b"".join(lines[:-1]) + lines[-1].replace(b'"unsafe":false', b'"unsafe":true')
+    )
+    changed = keeplast(*verify)
+    assert (1, True) == (changed.code, "not the one that was kept as head" in changed.out)

@@ -229,3 +229,22 @@ def test_receipt_is_shown(cleaned: Path, keeplast: Command) -> None:
 
 def test_receipt_that_is_none_is_refused(place: Path, keeplast: Command) -> None:
     assert 2 == keeplast("receipt", "show", place / "before" / "log-0" / f"{0:020d}.log").code
+
+
+def test_a_receipt_that_was_edited_breaks_the_check_where_its_head_was_kept(
+    cleaned: Path, keeplast: Command
+) -> None:
+    receipt = cleaned / "receipt"
+    head = keeplast("receipt", "show", receipt, "--json").document["chain"]["head"]
+    arguments = ("verify", "--receipt", receipt, cleaned / "after")
+    assert "tail not proven" in keeplast(*arguments).out
+    proven = keeplast(*arguments, "--receipt-head", head)
+    assert (0, True) == (proven.code, "proven up to the head that was kept" in proven.out)
+    lines = receipt.read_bytes()
+    receipt.write_bytes(lines.replace(b'"unsafe":true', b'"unsafe":false'))
+    # The last line binds nothing but what lies before it.
+    assert 0 == keeplast(*arguments).code
+    edited = keeplast(*arguments, "--receipt-head", head)
+    assert (1, True) == (edited.code, "not the one that was kept as head" in edited.out)
+    refused = keeplast("verify", cleaned / "before", cleaned / "after", "--receipt-head", head)
+    assert (2, True) == (refused.code, "give --receipt FILE too" in refused.err)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,24 +14,25 @@ from keeplast.survey.wording import sentences
 
 
 @pytest.mark.parametrize(
-    ("before", "expected"),
+    ("before", "kept"),
     [
-        (None, b"new\n"),
-        (b"", b"new\n"),
-        (b"one\n", b"one\nnew\n"),
-        (b"one\ntw", b"one\nnew\n"),
-        (b"on", b"new\n"),
+        (None, b""),
+        (b"", b""),
+        (b'{"a":1}\n', b'{"a":1}\n'),
+        (b'{"a":1}\n{"a', b'{"a":1}\n'),
+        (b'{"a', b""),
     ],
     ids=["no file", "empty", "whole", "torn", "only a torn line"],
 )
 def test_a_line_that_a_crash_cut_off_is_replaced(
-    tmp_path: Path, before: bytes | None, expected: bytes
+    tmp_path: Path, before: bytes | None, kept: bytes
 ) -> None:
     path = tmp_path / "receipts.jsonl"
     if before is not None:
         path.write_bytes(before)
-    append_receipt(LocalFiles(), path, b"new\n")
-    assert expected == path.read_bytes()
+    written = append_receipt(LocalFiles(), path, b'{"new":2}\n')
+    assert kept + written == path.read_bytes()
+    assert {"new": 2} == {k: v for k, v in json.loads(written).items() if k != "chain"}
 
 
 DAY_MS = 24 * 60 * 60 * 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,12 +14,21 @@ from keeplast.cli.tier.options import StoreCall
 
 if TYPE_CHECKING:
     from keeplast.model.partition import TopicPartition
+    from keeplast.store.tiered_store import TieredStore
+    from keeplast.survey.receipt_chain import ChainReport
 
 Local = Annotated[
     Path | None,
     typer.Option(
         "--local", metavar="DIR", show_default=False,
         help="The data directory of a host: its local logs are shown too. Only read.",
+    ),
+]  # fmt: skip
+ReceiptFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--receipt", metavar="FILE", show_default=False,
+        help="A receipt file of rounds in this store: its lines are held against what was kept.",
     ),
 ]  # fmt: skip
 ErasedBy = Annotated[
@@ -96,8 +105,12 @@ def _places(local: Path | None) -> Callable[[TopicPartition], Path | None]:
 
 
 @command(first=("store", "topics"), example="keeplast tier verify --store sqlite:///meta.db")
-def verify(call: StoreCall, as_json: Json = False) -> Result:
-    """Read every live object and check the store's invariants; changes nothing."""
+def verify(call: StoreCall, receipt: ReceiptFile = None, as_json: Json = False) -> Result:
+    """Read every live object and check the store's invariants; changes nothing.
+
+    With `--receipt` also that no line of it was changed, moved or removed, up to the last one that
+    a commit of the store has kept.
+    """
     from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
     from keeplast.cli.show.output import print_result
     from keeplast.cli.show.progress import ProgressEvents
@@ -111,5 +124,28 @@ def verify(call: StoreCall, as_json: Json = False) -> Result:
                 found[each] = opened.verify(each, events.progressed, events.planned)
             if not as_json:
                 print_result(*findings_lines({each: found[each]}))
-    code = CHECK_FAILED if any(found.values()) else DONE
-    return code, {"partitions": findings_document(found)}
+        chain = None if receipt is None else _chain(opened, receipt)
+    broken = any(found.values()) or (chain is not None and bool(chain.problems))
+    document: dict[str, Any] = {"partitions": findings_document(found)}
+    if chain is not None:
+        document["receipt"] = {
+            "sentence": chain.sentence,
+            "is_tail_proven": chain.is_tail_proven,
+            "problems": chain.problems,
+        }
+        if not as_json:
+            print_result(f"receipt: {chain.sentence}", *(f"  {each}" for each in chain.problems))
+    return CHECK_FAILED if broken else DONE, document
+
+
+def _chain(opened: TieredStore, path: Path) -> ChainReport:
+    """Return what a receipt's chain proves by the head that the store has kept of it."""
+    from keeplast.log.files import LocalFiles
+    from keeplast.survey.receipt_book import read_chain
+    from keeplast.survey.receipt_chain import FACT_PREFIX, ChainHead
+
+    head = read_chain(path, LocalFiles()).head
+    if head is None:
+        return read_chain(path, LocalFiles())
+    text = opened.parts().metadata.find_fact(FACT_PREFIX + head.chain_id)
+    return read_chain(path, LocalFiles(), ChainHead.of_fact(head.chain_id, text))

@@ -34,6 +34,7 @@ from keeplast.model.document import shown_fields
 from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes, format_count, format_counted
+from keeplast.run.receipt import Receipt
 from keeplast.service.receipts import receipt_to
 from keeplast.store.migration import Migration
 from keeplast.store.tiered_store import GARBAGE_AGE_MS_DEFAULT, TieredStore
@@ -110,7 +111,7 @@ def each_partition(
         return code, document | ({"assumed": assumed} if assumes_retention else {})
 
 
-def receipt_writer(path: Path | None) -> Callable[[bytes], None] | None:
+def receipt_writer(path: Path | None) -> Receipt | None:
     """Return what appends receipts; warns when the clock is behind the last one there."""
     for note in sentences(clock_notes(LocalFiles(), path, SystemClock().now_ms())):
         say(note, kind="warning")

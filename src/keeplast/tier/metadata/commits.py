@@ -23,6 +23,7 @@ from keeplast.tier.metadata.rows import (
     find_partition,
     insert_segment,
     load_state,
+    raise_fact,
     renew_publications,
     retire_segments,
     routed_part,
@@ -37,6 +38,9 @@ from keeplast.tier.state.partition_state import PartitionState
 from keeplast.tier.state.routing import Route, append_route, check_routes, replace_routes
 from keeplast.tier.state.segment import RemoteSegment, is_within_lineage
 
+Anchor = tuple[str, str]
+"""A fact of the store that is there, and the text that a commit raises it to: what is written down
+of the commit elsewhere, by its hash."""
 NO_PART = (0, -1)
 """Of the routes the last one alone: what most commits have to see."""
 
@@ -110,7 +114,7 @@ class Commits:
     def commit_swap(
         self, partition: TopicPartition, commit_id: str, *, epoch: int,
         sources: Sequence[str], outputs: Sequence[RemoteSegment], grace_ms: int,
-        settings: Mapping[str, str] | None = None,
+        settings: Mapping[str, str] | None = None, anchor: Anchor | None = None,
     ) -> None:  # fmt: skip
         """Replace segments by what the cleaner made of them; the sources wait out the grace.
 
@@ -124,6 +128,8 @@ class Commits:
             row,
         ):
             _check_settings(row, settings)
+            if anchor is not None:
+                raise_fact(connection, *anchor)
             now_ms = self.clock.now_in(connection)
             part = routed_part(connection, sources)
             state = load_state(connection, row, part or NO_PART)
@@ -148,6 +154,7 @@ class Commits:
     def publish(
         self, partition: TopicPartition, commit_id: str, *, epoch: int, cleaned_to: int,
         settings: Mapping[str, str] | None = None, began: PartitionState | None = None,
+        anchor: Anchor | None = None,
     ) -> None:  # fmt: skip
         """Move the first dirty offset of the owner's epoch; ``settings`` as of a swap.
 
@@ -159,6 +166,8 @@ class Commits:
             row,
         ):
             _check_settings(row, settings)
+            if anchor is not None:
+                raise_fact(connection, *anchor)
             state = load_state(connection, row, NO_PART)
             newest = vector.newest_of(state.publications, epoch)
             if began is not None and vector.newest_of(began.publications, epoch) != newest:

@@ -447,3 +447,12 @@ def prune_commits(connection: Connection, number: int, *, now_ms: int) -> None:
 def prune_segments(connection: Connection, number: int, *, now_ms: int) -> None:
     """Forget a few segments of a partition that were deleted long ago, with their ids."""
     connection.execute(_PRUNE_SEGMENTS, {"number": number, "before_ms": now_ms - KEPT_MS})
+
+
+def raise_fact(connection: Connection, key: str, value: str) -> None:
+    """Raise a fact of the store that is there to a greater text; a lesser one changes nothing."""
+    connection.execute(
+        update(schema.STORE)
+        .where(schema.STORE.c.key == key, schema.STORE.c.value < value)
+        .values(value=value)
+    )

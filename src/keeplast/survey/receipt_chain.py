@@ -1,0 +1,200 @@
+"""The chain of a receipt file: each line names the hash of the one before it.
+
+A line's last field is ``chain``: the chain's id, the line's number in it, from 1 on, and the
+SHA-256 of the whole line before it, newline included, null for the first line of a file that had
+none. A file that is put aside goes on in its successor. Lines of earlier versions have no chain:
+one may begin behind them, and binds the last of them.
+
+There is no secret in it. Whoever edits, reorders or removes lines without making all that follow
+anew is found; whoever makes them anew, or cuts the end off, is found only by a *head* that is kept
+where he cannot write: in a store's metadata, by the commit that the line tells of, or elsewhere by
+who asked ``keeplast receipt show`` for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from keeplast.errors import InvalidError
+
+FACT_PREFIX = "receipts/"
+"""Under which a store keeps the head of each chain, by the chain's id."""
+_HEAD = re.compile(r"([0-9a-f]{32}):([0-9]{1,18}):([0-9a-f]{64})")
+PROBLEMS_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ChainLink:
+    """What a line says of its place; ``previous`` is the hash of the line before, in hex."""
+
+    chain_id: str
+    number: int
+    previous: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainHead:
+    """A line of a chain, by its number and its hash; nothing in front of it can change."""
+
+    chain_id: str
+    number: int
+    sha256: str
+
+    def __str__(self) -> str:
+        """Return it as one word, to be kept and given back."""
+        return f"{self.chain_id}:{self.number}:{self.sha256}"
+
+    def as_fact(self) -> tuple[str, str]:
+        """Return the name of a store's fact and its text; of two heads the later one is greater."""
+        return FACT_PREFIX + self.chain_id, f"{self.number:018d}:{self.sha256}"
+
+    @classmethod
+    def of_fact(cls, chain_id: str, text: str | None) -> ChainHead | None:
+        """Return what a store keeps of a chain, None where that is nothing."""
+        if not text:
+            return None
+        number, _, sha256 = text.partition(":")
+        return cls.parse(f"{chain_id}:{number.lstrip('0') or '0'}:{sha256}")
+
+    @classmethod
+    def parse(cls, text: str) -> ChainHead:
+        """Return what :meth:`__str__` wrote; InvalidError for any other text."""
+        found = _HEAD.fullmatch(text.strip())
+        if found is None:
+            raise InvalidError(
+                "the head of a receipt chain is what keeplast receipt show says: ID:NUMBER:SHA256. "
+                f"head={text}"
+            )
+        return cls(found[1], int(found[2]), found[3])
+
+
+def line_hash(line: bytes) -> str:
+    """Return the hash of a whole line, newline included."""
+    return hashlib.sha256(line).hexdigest()
+
+
+def chained(line: bytes, link: ChainLink) -> bytes:
+    """Return a receipt line with its link as the last field."""
+    field = {"id": link.chain_id, "number": link.number, "previous": link.previous}
+    text = json.dumps({"chain": field}, separators=(",", ":"))
+    return line.removesuffix(b"}\n") + b"," + text[1:].encode() + b"\n"
+
+
+def link_of(line: bytes) -> ChainLink | None:
+    """Return a line's link, None for one without; InvalidError when it is not what was written."""
+    try:
+        found = json.loads(line)
+        chain = found.get("chain") if isinstance(found, dict) else None
+        if chain is None:
+            return None
+        previous = chain["previous"]
+        link = ChainLink(
+            str(chain["id"]), int(chain["number"]), None if previous is None else str(previous)
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidError(f"a receipt's link cannot be read. problem={error}") from error
+    return link
+
+
+def head_of(line: bytes) -> ChainHead | None:
+    """Return the head that a line is, None for one without a link."""
+    link = link_of(line)
+    return None if link is None else ChainHead(link.chain_id, link.number, line_hash(line))
+
+
+def next_link(last: bytes | None, new_id: str) -> ChainLink:
+    """Return the link behind the ``last`` line; a new chain where that has none, or is none."""
+    if last is None:
+        return ChainLink(new_id, 1, None)
+    link = link_of(last)
+    if link is None:
+        return ChainLink(new_id, 1, line_hash(last))
+    return ChainLink(link.chain_id, link.number + 1, line_hash(last))
+
+
+@dataclass(frozen=True, slots=True)
+class ChainReport:
+    """What a receipt file's chain proves.
+
+    ``unchained`` lines come before it; ``missing_before`` of it lie in files that were put aside.
+    ``head`` is its last line, None without a chain. ``is_tail_proven`` says that a head that was
+    kept elsewhere is in it: nothing up to that line was cut off or made anew.
+    """
+
+    lines: int
+    unchained: int
+    missing_before: int
+    head: ChainHead | None
+    is_tail_proven: bool
+    problems: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """Say what is proven."""
+        if self.head is None:
+            return "its lines are not chained"
+        if self.problems:
+            return "its chain is broken"
+        before = f", {self.unchained} lines before it are not chained" if self.unchained else ""
+        before += (
+            f", {self.missing_before} earlier lines are elsewhere" if self.missing_before else ""
+        )
+        tail = "proven up to the head that was kept" if self.is_tail_proven else "tail not proven"
+        return f"its chain is whole{before}, {tail}"
+
+
+def check_chain(lines: Sequence[bytes], kept: ChainHead | None = None) -> ChainReport:
+    """Check whole ``lines``, newlines included, and that ``kept`` is among them."""
+    problems: list[str] = []
+    unchained = missing = 0
+    last: tuple[ChainLink, bytes] | None = None
+    before: bytes | None = None
+    is_proven = False
+    for number, line in enumerate(lines, start=1):
+        try:
+            link = link_of(line)
+        except InvalidError as error:
+            problems.append(f"line {number}: {error}")
+            before = line
+            continue
+        if link is None:
+            unchained += last is None
+            if last is not None:
+                problems.append(f"line {number} has no link, and the one before it has")
+        elif last is None:
+            missing = link.number - 1
+            expected = None if before is None else line_hash(before)
+            if number > 1 and (link.previous != expected or link.number != 1):
+                problems.append(f"line {number} does not follow the line before it")
+        elif link.chain_id != last[0].chain_id or link.number != last[0].number + 1:
+            problems.append(
+                f"line {number} is number {link.number} of its chain, the line before it is "
+                f"{last[0].number}: lines are missing, or in another order"
+            )
+        elif before is None or link.previous != line_hash(before):
+            problems.append(f"line {number} follows another line: the one before it was changed")
+        if link is not None:
+            last = link, line
+            if kept is not None and (link.chain_id, link.number) == (kept.chain_id, kept.number):
+                is_proven = line_hash(line) == kept.sha256
+                if not is_proven:
+                    problems.append(f"line {number} is not the one that was kept as head")
+        before = line
+    head = None if last is None else head_of(last[1])
+    if kept is not None and not is_proven and not any("kept as head" in each for each in problems):
+        where = (
+            "another chain"
+            if head is None or head.chain_id != kept.chain_id
+            else (f"number {head.number}")
+        )
+        problems.append(
+            f"the head that was kept, number {kept.number}, is not there: the file ends at "
+            f"{where}; lines were cut off, or it is another file"
+        )
+    return ChainReport(
+        len(lines), unchained, missing, head, is_proven, tuple(problems[:PROBLEMS_MAX])
+    )

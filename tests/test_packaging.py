@@ -14,6 +14,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+IMPORTED_AS = {"pycryptodome": "crypto"}
+"""Projects whose package has another name."""
+
 COMES_WITH = {"numba": "llvmlite", "pyspark": "py4j"}
 """Imported too, in the version that its user brings along; asking for one would only disagree."""
 
@@ -55,6 +58,7 @@ def test_every_import_of_another_project_is_declared() -> None:
     for extra in ("spark", "s3", "tier", "cluster", "console"):
         declared |= requirement_names(project["optional-dependencies"][extra])
     declared |= {COMES_WITH[name] for name in COMES_WITH.keys() & declared}
+    declared |= {IMPORTED_AS[name] for name in IMPORTED_AS.keys() & declared}
     imported: set[str] = set()
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from keeplast.attach.collection import Collected, collect
+from keeplast.attach.collection import CollectedSources, collect
 from keeplast.attach.metadata_view import AttachTerms
 from keeplast.attach.publication import Publisher, claim
 from keeplast.attach.round import RoundWish, clean_attached
@@ -129,7 +129,7 @@ class LiveCompactor:
         finally:
             publisher.close()
 
-    def collect(self, topic: str) -> Collected:
+    def collect(self, topic: str) -> CollectedSources:
         """Collect what was replaced, at once."""
         publisher = self.claim(topic)
         try:

@@ -33,7 +33,7 @@ their metadata topic with a delay. A file system keeps what is open."""
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectedSources:
     """What a pass removed, and how many decisions still wait for their grace."""
 
     decisions: int
@@ -57,7 +57,7 @@ def collect(
     grace_ms: int,
     *,
     check: Callable[[RemoteLogSegment], None] | None = None,
-) -> Collected:
+) -> CollectedSources:
     """Collect every decision of a partition whose grace has passed, the oldest first.
 
     ``check`` reads what is served from the store, by default all of it. ConflictError when the
@@ -93,7 +93,7 @@ def collect(
         decisions += 1
         segments += len(decision.sources)
         size += sum(each.size_bytes for each in decision.sources)
-    return Collected(decisions, segments, size, waiting)
+    return CollectedSources(decisions, segments, size, waiting)
 
 
 def _check_served(

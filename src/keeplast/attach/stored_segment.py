@@ -57,7 +57,7 @@ def _check(layout: RemoteLayout, segment: RemoteLogSegment, path: Path) -> None:
     if transactions is not None:
         txn_index.decode(transactions)
     expected = segment.start_offset
-    for window in read_windows(_Log(reader), path, WindowBuffers()):
+    for window in read_windows(_StoredLog(reader), path, WindowBuffers()):
         indexes.add(window)
         for row in window.table[: window.batches]:
             if row[t.BASE_OFFSET] < expected or row[t.LAST_OFFSET] < row[t.BASE_OFFSET]:
@@ -82,7 +82,7 @@ def _check(layout: RemoteLayout, segment: RemoteLogSegment, path: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Log:
+class _StoredLog:
     """The log as a file that is read by position."""
 
     reader: SegmentReader

@@ -8,8 +8,6 @@ those of the scenarios as they were tried by hand (attach.md).
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,12 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from typer.testing import CliRunner
 
 from keeplast.attach.batch import batch_of
 from keeplast.attach.metadata_view import AttachTerms
 from keeplast.attach.publication import Publisher, claim
 from keeplast.attach.repair import repair
 from keeplast.attach.swap import Swap, merged_epochs
+from keeplast.cli.main import app
 from keeplast.clock import SystemClock
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.facts import METADATA_TOPIC
@@ -200,12 +200,10 @@ def read(broker: Broker, topic: str, *, is_starting: bool = False) -> list[Read]
 
 
 def command(broker: Broker, name: str, *arguments: str, expected: int = 0) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "keeplast", "attach", name, "--bootstrap-server", broker.address,
-         "--store", store_of(broker), "--json", *arguments],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert expected == done.returncode, done.stdout + done.stderr
+    """Return what a command of ``keeplast attach`` says; each is a claim of its own."""
+    call = ["attach", name, "--bootstrap-server", broker.address, "--store", store_of(broker)]
+    done = CliRunner().invoke(app, [*call, "--json", *arguments])
+    assert expected == done.exit_code, done.output
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 
@@ -250,6 +248,7 @@ def test_swaps_are_read_alike_before_after_collected_and_restarted(
     told = command(broker, "collect", *storage(broker), "--topic", "swapped", "--grace-ms", "0")
     (row,) = told["partitions"]
     assert (3, 0, 3) == (row["collected_segments"], row["waiting"], row["epoch"])
+    command(broker, "check", "--topic", "swapped")
     there = set(objects(broker, "swapped", 0))
     assert not there & {each.id.segment_id for each in (a, b, c)}
     assert {each.id.segment_id for each in decision.outputs} <= there

@@ -223,6 +223,14 @@ class Publisher:
         view = self.look()
         self.owner.check(self.epoch)
         self.log.check(self.held)
+        # Whatever the caller knows: what is decided will be served, if not today.
+        decided = {each.segment_id for each in self.log.own_segments(self.held) if each.decision_id}
+        for own in segments:
+            if own.segment_id in decided:
+                raise ConflictError(
+                    "a segment that was decided is not taken back; repair publishes it. "
+                    f"segment={encode_id(own.segment_id)}"
+                )
         places = [self._place_of(each) for each in segments]
         by_state: dict[RemoteLogSegmentState, list[RemoteLogSegment]] = {}
         for each in places:

@@ -79,10 +79,17 @@ def check_faults(faults: Iterable[MetadataFault]) -> Iterator[AttachFinding]:
         )  # fmt: skip
 
 
-def check_marks(cache: ClusterCache, topics: Collection[str]) -> Iterator[AttachFinding]:
-    """Yield the partitions of ``topics`` in which a compactor that nobody here knows announced."""
+def check_marks(
+    cache: ClusterCache, topics: Collection[str], own: Collection[bytes] = ()
+) -> Iterator[AttachFinding]:
+    """Yield the partitions of ``topics`` in which a compactor that nobody here knows announced.
+
+    ``own`` are the segment ids that a decision log knows.
+    """
     for partition, known in cache.partitions.items():
-        marked = [each for each in known.segments if is_compactors(each)]
+        marked = [
+            each for each in known.segments if is_compactors(each) and each.id.segment_id not in own
+        ]
         if marked and partition.topic in topics:
             yield _refuse(
                 "foreign-marks", partition.topic,

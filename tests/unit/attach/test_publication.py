@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from tests.support.attached_world import (
     AttachedWorld,
     CrashError,
     Steps,
+    moved,
 )
 
 GRACE_MS = 1000
@@ -360,12 +362,27 @@ def test_an_id_is_announced_once_and_only_when_it_was_registered(world: Attached
         publisher.register([(announced.id.segment_id, 0)])
 
 
-def test_a_live_segment_is_never_discarded(world: AttachedWorld) -> None:
+@pytest.mark.parametrize("is_published", [True, False])
+def test_what_was_decided_is_never_discarded(world: AttachedWorld, is_published: bool) -> None:
     publisher = world.claim()
-    publisher.decide_and_publish(world.swap(publisher))
+    swap = world.swap(publisher)
+    before = publisher.log.own_segments(publisher.held, only_left=True)
+    world.cluster.lost_answers = [] if is_published else [False] * 3
+    with contextlib.nullcontext() if is_published else pytest.raises(CompactionError):
+        publisher.decide_and_publish(swap)
+    with pytest.raises(ConflictError, match="not taken back"):
+        publisher.discard(before)
+    assert swap.outputs[0].id.segment_id in world.tier.segments
+    world.settle()
+
+
+def test_what_brokers_serve_is_not_discarded_whatever_the_log_says(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    made = world.write_output(publisher, world.served()[:1])
+    world.cluster.tell(moved(made, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
     with pytest.raises(InvariantError, match="live"):
         publisher.discard(publisher.log.own_segments(publisher.held))
-    world.require_readable()
+    assert made.id.segment_id in world.tier.segments
 
 
 def test_nothing_is_collected_before_its_grace_is_over(world: AttachedWorld) -> None:

@@ -82,6 +82,8 @@ def test_status_counts_what_is_served_hidden_and_on_its_way() -> None:
     (mark,) = check_marks(found.cache, {"orders"})
     assert "foreign-marks" == mark.rule
     assert [] == list(check_marks(found.cache, {"payments"}))
+    own = {each.id.segment_id for each in cache.segments}
+    assert [] == list(check_marks(found.cache, {"orders"}, own))
 
 
 def test_a_partition_of_which_nothing_was_announced_has_nothing() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from keeplast.cli.attach.options import ClusterOptions, PolicyOptions, fold
+import typer
+
+from keeplast.cli.attach.options import ClusterOptions, DecisionOptions, PolicyOptions, fold
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import Json
+from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
     from keeplast.cluster.check import AttachFinding
@@ -19,7 +22,18 @@ if TYPE_CHECKING:
     first=("bootstrap_server", "topics", "command_config"),
     example="keeplast attach check --bootstrap-server localhost:9092",
 )
-def check(cluster: ClusterOptions, settings: PolicyOptions, as_json: Json = False) -> Result:
+def check(
+    cluster: ClusterOptions,
+    settings: PolicyOptions,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store", metavar="URL",
+            help="The decision log: what it knows is no other compactor's. Default: none.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> Result:  # fmt: skip
     """Say of each tiered topic whether it may be compacted from outside, and what to change.
 
     Changes nothing; a principal that may describe and read is enough. What keeplast is to do with
@@ -34,7 +48,7 @@ def check(cluster: ClusterOptions, settings: PolicyOptions, as_json: Json = Fals
     client = cluster.connect()
     facts = client.read_facts(cluster.topics)
     found = list(check_cluster(facts, cluster.bootstrap_server))
-    found += _metadata_findings(client, facts)
+    found += _metadata_findings(client, facts, store)
     policy_of = _policies(settings, facts.topics)
     for topic in facts.topics:
         found += check_topic(topic, policy_of[topic.name], cluster.bootstrap_server)
@@ -49,7 +63,9 @@ def check(cluster: ClusterOptions, settings: PolicyOptions, as_json: Json = Fals
     }
 
 
-def _metadata_findings(client: ClusterClient, facts: ClusterFacts) -> list[AttachFinding]:
+def _metadata_findings(
+    client: ClusterClient, facts: ClusterFacts, store: str | None
+) -> list[AttachFinding]:
     """Return what the metadata topic's records say against the topics of ``facts``."""
     from keeplast.cluster.check import check_faults, check_marks
 
@@ -57,7 +73,20 @@ def _metadata_findings(client: ClusterClient, facts: ClusterFacts) -> list[Attac
         return []
     folded = fold(client, facts, facts.metadata_topic)
     names = {each.name for each in facts.topics}
-    return [*check_faults(folded.faults), *check_marks(folded.cache, names)]
+    own = set() if store is None else _own_ids(store, facts.cluster_id)
+    return [*check_faults(folded.faults), *check_marks(folded.cache, names, own)]
+
+
+def _own_ids(store: str, cluster_id: str) -> set[bytes]:
+    """Return the segment ids that a decision log, which is there, knows of a cluster."""
+    from keeplast.attach.publication import known_ids
+    from keeplast.model.redaction import shown_url
+    from keeplast.tier.metadata.database import is_missing
+
+    if is_missing(store):
+        raise InvalidError(f"there is no such decision log. --store={shown_url(store)}")
+    with DecisionOptions(store=store).open_log() as log:
+        return {name for each in log.partitions(cluster_id) for name in known_ids(log, each)}
 
 
 def _policies(options: PolicyOptions, topics: Sequence[TopicFacts]) -> dict[str, frozenset[str]]:

@@ -85,8 +85,7 @@ class AttachedTier:
         writer = self.layout.create_log(segment.id, base, segment)
         writer.write(data)
         self.layout.complete(segment, writer.close(), files, segment)
-        self.tell(segment)
-        self.tell(_update(segment, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+        self.upload(segment)
 
     def _epochs(self, base: int, last: int) -> tuple[EpochStart, ...]:
         before = [each for each in self.lineage if each.start_offset <= base]
@@ -94,6 +93,11 @@ class AttachedTier:
         return tuple(
             EpochStart(each.epoch, max(each.start_offset, base)) for each in (*before[-1:], *later)
         )
+
+    def upload(self, segment: RemoteLogSegment) -> None:
+        """Let brokers know of a segment that is copied whole; nothing lies there."""
+        self.tell(segment)
+        self.tell(_update(segment, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
 
     def tell(self, event: RemoteLogSegment | RemoteLogSegmentUpdate) -> None:
         """Let brokers read a record of the metadata topic; it must be one that they take."""

@@ -19,7 +19,7 @@ from keeplast.attach.attached_place import AttachedPlace, AttachedState
 from keeplast.attach.metadata_view import MetadataView
 from keeplast.attach.outputs import work_name
 from keeplast.attach.publication import Publisher
-from keeplast.attach.sources import Sources, choose_sources, newest_whole
+from keeplast.attach.sources import Sources, choose_sources, newest_whole, overlaid_from
 from keeplast.cleaner.plan import plan_groups
 from keeplast.cleaner.reasons import NothingBelow, SourcesEnd, SourcesLimit
 from keeplast.clock import Clock
@@ -45,6 +45,8 @@ from keeplast.survey.request import (
     CleanRequest,
     PartitionRequest,
 )
+from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.state.attached import Attached, DecisionState
 
 Progressed = Callable[[int], None]
 EVENTS_A_SEGMENT = 2
@@ -96,8 +98,8 @@ def clean_attached(
     sources = sources_of(publisher.layout, view.cache, view.log.start, wish.margin_bytes)
     if not sources.segments:
         return nothing_to_clean(sources)
-    known = publisher.log.find(publisher.name)
-    cleaned_to = publisher.held.cleaned_to if known is None else known.cleaned_to
+    known = publisher.log.find(publisher.name) or publisher.held
+    cleaned_to = clean_to(publisher.log, known, view.cache)
     state = AttachedState(sources, view.log.start, cleaned_to)
     at = publisher.name.partition
     request = wish.request_for(TopicPartition(at.topic, at.partition), state)
@@ -105,6 +107,14 @@ def clean_attached(
         publisher.layout, state, publisher, request, clock, keyless=wish.keyless, receipt=receipt
     )
     return do_round(place, runner_for, clock, progressed)
+
+
+def clean_to(log: DecisionLog, known: Attached, cache: PartitionCache) -> int:
+    """Return the first offset that is not clean, by what was decided and what came over it."""
+    published = (DecisionState.PUBLISHED, DecisionState.COLLECTING, DecisionState.COLLECTED)
+    outputs = (each for decision in log.decisions(known, *published) for each in decision.outputs)
+    overlaid = overlaid_from(cache, outputs)
+    return known.cleaned_to if overlaid is None else min(known.cleaned_to, overlaid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ deleted keys come back. tiering.md 0.4, 8.2 step 3 and I-16; attach.md section 8
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
@@ -82,6 +83,30 @@ def choose_sources(
     if len(kept) < len(found):
         limit = SourcesLimit(found[len(kept)].start_offset, SourcesEnd.MARGIN)
     return Sources(tuple(kept), end, limit)
+
+
+def overlaid_from(cache: PartitionCache, outputs: Iterable[RemoteLogSegment]) -> int | None:
+    """Return from where on brokers serve again what they copied themselves, None for nowhere.
+
+    ``outputs`` were published. What overlaps one and no compactor announced came later: a leader
+    that was just elected has uploaded what it still had, and that is not clean.
+    """
+    ends: list[int] = []
+    starts: list[int] = []
+    for start, end in sorted((each.start_offset, each.end_offset) for each in outputs):
+        if ends and start <= ends[-1]:
+            ends[-1] = max(ends[-1], end)
+        else:
+            starts.append(start)
+            ends.append(end)
+
+    def overlaps(segment: RemoteLogSegment) -> bool:
+        place = bisect_right(starts, segment.end_offset) - 1
+        return place >= 0 and ends[place] >= segment.start_offset
+
+    raw = {each.segment.id: each.segment for each in cache.served()}
+    found = (s.start_offset for s in raw.values() if not is_compactors(s) and overlaps(s))
+    return min(found, default=None)
 
 
 def is_in_lineage(segment: RemoteLogSegment, lineage: Sequence[LeaderEpoch]) -> bool:

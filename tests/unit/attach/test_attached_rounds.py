@@ -13,7 +13,7 @@ import pytest
 from keeplast.attach.attached_files import attached_path
 from keeplast.attach.attached_place import AttachedPlace, AttachedState
 from keeplast.attach.round import do_round
-from keeplast.attach.sources import Sources, choose_sources
+from keeplast.attach.sources import Sources, choose_sources, overlaid_from
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.errors import CorruptError, RefusedError, UnavailableError
@@ -345,6 +345,21 @@ def test_sources_end_before_the_margin_a_hole_and_another_lineage(tmp_path: Path
     assert strange.end <= 130
     hole = choose_sources(world.tier.cache, log_start=10**6, margin_bytes=0, lineage=LINEAGE)
     assert SourcesLimit(10**6, SourcesEnd.HOLE) == hole.limit
+
+
+def test_what_a_broker_uploads_over_an_output_is_not_clean(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.clean()
+    outputs = [each for swap in world.publisher.swaps for each in swap.outputs]
+    assert overlaid_from(world.tier.cache, outputs) is None
+    over = outputs[1]
+    again = replace(
+        over, id=replace(over.id, segment_id=bytes([9]) * 16), broker_id=2,
+        end_offset=over.end_offset + 1,
+    )  # fmt: skip
+    world.tier.upload(again)
+    assert over.start_offset == overlaid_from(world.tier.cache, outputs)
+    assert overlaid_from(world.tier.cache, outputs[:1]) is None
 
 
 def test_a_log_of_one_margin_says_so(tmp_path: Path) -> None:

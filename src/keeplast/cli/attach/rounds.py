@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from keeplast.attach.metadata_view import AttachTerms
 from keeplast.attach.publication import claim
 from keeplast.attach.repair import repair
-from keeplast.attach.round import RoundCosts, RoundWish, clean_attached, plan_attached
+from keeplast.attach.round import RoundCosts, RoundWish, clean_attached, clean_to, plan_attached
 from keeplast.attach.sources import MARGIN_SEGMENTS
 from keeplast.cli.attach.options import (
     AttachedCleanOptions,
@@ -257,10 +257,10 @@ def _plan(
         name = name_of(topic, number)
         held = call.log.find(AttachedName(call.facts.cluster_id, name))
         start = call.client.read_ranges(topic)[number].start
+        known = PartitionCache() if cache is None else cache
         return plan_attached(
-            call.layout, name, PartitionCache() if cache is None else cache,
-            call.wish(topic, choice), SystemClock(), log_start=start,
-            cleaned_to=start if held is None else held.cleaned_to,
+            call.layout, name, known, call.wish(topic, choice), SystemClock(), log_start=start,
+            cleaned_to=start if held is None else clean_to(call.log, held, known),
         )  # fmt: skip
     except (CompactionError, OSError) as error:
         return RoundReport(error=describe_error(error), failure=error), None

@@ -34,7 +34,7 @@ export NEEDS_GO
 GATEWAY := build/bin/versitygw
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-all test-kafka beside-a-broker test-services soak simulate bench bench-peers bench-growth bench-start bench-tier demo demo-tier docs readme lock bare java clean
+.PHONY: all help setup check test test-all test-kafka beside-a-broker test-services soak simulate bench bench-peers bench-growth bench-start bench-tier demo demo-tier demo-attach docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -122,6 +122,9 @@ demo: setup  ## Compact a git history and a broker's directory and compare; RUNN
 demo-tier: setup  ## Kill and freeze the leaders of a tiered log and read it back; RUNNER=local needs no Java
 	@test "$(RUNNER)" = local || $(MAKE) --no-print-directory java
 	$(BIN)/keeplast demo --tier --runner $(RUNNER) $(ARGS)
+
+demo-attach: setup java  ## Compact a tiered topic of a real broker that it starts (jars by Maven); RUNNER=local for threads
+	$(BIN)/python tools/demo_attach.py --runner $(RUNNER) $(ARGS)
 
 docs: setup  ## Generate the reference pages from the code and the scenario table from the tests
 	$(BIN)/python tools/make_reference.py

@@ -136,6 +136,14 @@ class AttachedFiles:
             self._like = self._layout.pattern(tuple(self._sources.values()))
         return self._like
 
+    def end_of(self, bases: Sequence[int]) -> int:
+        """Return the last offset, inclusive, of the sources at ``bases``."""
+        return self._sources[bases[-1]].end_offset
+
+    def adopt(self, log_name: str, segment: RemoteLogSegment) -> None:
+        """Show a log that a task has staged and described, wherever that ran."""
+        self._complete[log_name] = segment
+
     def complete(self, outputs: Sequence[StagedGroup]) -> None:
         """Complete what was staged of one group, and leave word of it for whoever publishes.
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 from keeplast.attach.attached_files import AttachedRecipe, remove_output
+from keeplast.attach.hollow import is_hollow, join_hollow
 from keeplast.attach.outputs import BEGUN, OutputMark, staged_id, work_name
 from keeplast.attach.sources import Sources
 from keeplast.attach.swap import Swap, merged_epochs
@@ -42,6 +43,7 @@ from keeplast.errors import (
     invariant,
 )
 from keeplast.format import offset_index, time_index
+from keeplast.format.filename import LOG
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState, decode
 from keeplast.log.files import FileSystem
 from keeplast.model.keyless import Keyless
@@ -143,6 +145,7 @@ class AttachedPlace:
         self._recipe = AttachedRecipe(layout, state.sources.segments, mark)
         self._files = self._recipe.open()
         self._registered: set[bytes] = set()
+        self._joined: list[StagedGroup] = []
         self._decided: set[bytes] = set()
         self._cleaned_to = state.cleaned_to
 
@@ -235,13 +238,33 @@ class AttachedPlace:
         self._check_keyless(result)
         if self._receipt is not None:
             self._receipt(receipt_line(round_, clean_to=self.state.cleaned_to))
-        swaps = list(_in_swaps(result.staged))
-        is_last = result.carry is None and result.staged and any(result.staged[-1].files)
+        staged_now = self._join_hollow(round_, result.staged)
+        swaps = list(_in_swaps(staged_now))
+        is_last = result.carry is None and staged_now and any(staged_now[-1].files)
         for number, staged in enumerate(swaps):
             ends_round = bool(is_last) and number + 1 == len(swaps)
             cleaned_to = result.end_offset if ends_round else self.state.cleaned_to
             self._swap(staged, max(cleaned_to, self.state.cleaned_to))
             round_.committed.extend(staged)
+
+    def _join_hollow(self, round_: Round, outputs: Sequence[StagedGroup]) -> list[StagedGroup]:
+        """Return the outputs as they are published; what was joined is removed."""
+        for each in outputs:
+            if is_hollow(each) and each.files:
+                (log,) = [file.name for file in each.files if file.kind == LOG]
+                self._files.adopt(log, self._output(each))
+        joined = join_hollow(
+            self._files, outputs, attempt=secrets.token_hex(ATTEMPT_BYTES),
+            interval=round_.plan.topic.index_interval_bytes,
+        )  # fmt: skip
+        self._joined += [each for each in joined if each not in outputs]
+        kept = {id(each) for each in joined}
+        for each in outputs:
+            if id(each) not in kept and each.files:
+                name = staged_id(self._files.partition, each)
+                like = self.state.sources.segments[-1]
+                remove_output(self._layout, name, each.base_offset, like)
+        return joined
 
     def _check_keyless(self, result: TaskResult) -> None:
         """RefusedError when records without a key would go, and nobody has said that they may."""
@@ -298,8 +321,7 @@ class AttachedPlace:
         """Remove what was staged and not decided; what cannot be removed now is known as ours."""
         left = [
             (staged_id(self._files.partition, staged), staged.base_offset)
-            for result in round_.results
-            for staged in result.staged
+            for staged in (*self._joined, *(s for r in round_.results for s in r.staged))
             if staged.files
         ]
         left = [each for each in left if each[0].segment_id not in self._decided]

@@ -93,9 +93,9 @@ class World:
         self.publisher = AtOnce(self.tier)
         self.clock = ManualClock(START_MS + 10_000_000)
 
-    def sources(self, margin: int = 8000) -> Sources:
+    def sources(self, margin: int = 8000, lineage: tuple[LeaderEpoch, ...] = LINEAGE) -> Sources:
         """Return what may be compacted."""
-        return choose_sources(self.tier.cache, log_start=0, margin_bytes=margin, lineage=LINEAGE)
+        return choose_sources(self.tier.cache, log_start=0, margin_bytes=margin, lineage=lineage)
 
     def clean(
         self,
@@ -107,9 +107,10 @@ class World:
         shape: Shape | None = None,
         force: bool = True,
         receipt: list[bytes] | None = None,
+        lineage: tuple[LeaderEpoch, ...] = LINEAGE,
     ) -> RoundReport:
         """Do one round."""
-        state = AttachedState(self.sources(margin), 0, self.publisher.cleaned_to)
+        state = AttachedState(self.sources(margin, lineage), 0, self.publisher.cleaned_to)
         name = TopicPartition(PARTITION.topic, PARTITION.partition)
         request = CleanRequest(
             (PartitionRequest(name, attached_path(PARTITION), topic),), force=force,
@@ -345,6 +346,34 @@ def test_sources_end_before_the_margin_a_hole_and_another_lineage(tmp_path: Path
     assert strange.end <= 130
     hole = choose_sources(world.tier.cache, log_start=10**6, margin_bytes=0, lineage=LINEAGE)
     assert SourcesLimit(10**6, SourcesEnd.HOLE) == hole.limit
+
+
+def test_segments_of_which_nothing_stays_become_one(tmp_path: Path) -> None:
+    """A reader would give up on more than ten answers without a record in a row."""
+    log = LogBuilder(tmp_path / "logs" / "t-0", TOPIC)
+    for number in range(1200):
+        log.now_ms += 1
+        value = b"%d" % number + b"x" * 90
+        log.append(NewRecord(b"k%d" % (number % 7), value, log.now_ms))
+    log.roll()
+    log.close()
+    world = World(tmp_path / "other", count=1)
+    world.tier = AttachedTier(tmp_path / "tier", LINEAGE[:1])
+    world.publisher = AtOnce(world.tier)
+    world.tier.copy(log.directory)
+    sources = choose_sources(
+        world.tier.cache, log_start=0, margin_bytes=8000, lineage=LINEAGE[:1]
+    )  # fmt: skip
+    assert len(sources.segments) > 20
+    before, segments = world.tier.read().records(), world.tier.served()
+    done = world.clean(TOPIC, lineage=LINEAGE[:1]).end_offset or 0
+    assert by_key_law(before, done) == world.tier.read().records()
+    made = [each for each in world.tier.served() if each.broker_id < 0]
+    assert [True, False] == [each.max_timestamp_ms < 0 for each in made]
+    check_servable(world, segments, done)
+    world.publisher.collect()
+    assert {each.id.segment_id for each in world.tier.served()} == world.tier.ids()
+    assert [] == world.tier.own()
 
 
 def test_what_a_broker_uploads_over_an_output_is_not_clean(tmp_path: Path) -> None:

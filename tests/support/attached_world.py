@@ -54,6 +54,7 @@ from keeplast.format.remote_log_metadata import (
 from keeplast.log.index_builder import IndexBuilder
 from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.metadata.store_time import HostTime
 from keeplast.tier.state.holder import Holder
 from tests.support.manual_clock import ManualClock
 
@@ -267,8 +268,10 @@ class _Reader:
 class AttachedWorld:
     """A cluster whose remote tier has ``segments`` of ten records each, and one decision log."""
 
-    def __init__(self, root: Path, segments: int = 3) -> None:
+    def __init__(self, root: Path, segments: int = 3, url: str | None = None) -> None:
+        """``url`` is the decision log's; SQLite files below ``root`` without one."""
         self.root = root
+        self._url = url
         self.clock = ManualClock(START_MS)
         self.cluster = ModelCluster()
         self.tier = MemoryTier()
@@ -282,14 +285,16 @@ class AttachedWorld:
         """Open a decision log as a new process, of which nobody knows whether it is over."""
         number = next(self._processes)
         holder = Holder(f"{number:032x}", f"host{number}", number, "", "")
-        if name not in self._engines:
+        if name not in self._engines and self._url is not None:
+            self._engines[name] = open_database(self._url)
+        elif name not in self._engines:
             path = self.root / name
             if not path.exists():
                 path.write_bytes(_empty_database())
             self._engines[name] = open_database(f"sqlite:///{path}")
             event.listen(self._engines[name], "connect", _hurry)
             self._engines[name].dispose()
-        return DecisionLog(self._engines[name], self.clock, holder)
+        return DecisionLog(self._engines[name], self.clock, holder, HostTime(self.clock))
 
     def copy_log(self, source: str, target: str) -> None:
         """Keep a backup of a decision log, which nobody has open."""

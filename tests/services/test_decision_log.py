@@ -1,0 +1,95 @@
+"""The decision log of attached partitions on a real PostgreSQL: fences, one decision at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from keeplast.attach.collection import collect
+from keeplast.attach.publication import Publisher
+from keeplast.attach.repair import repair
+from keeplast.clock import SystemClock
+from keeplast.errors import CompactionError, ConflictError, FencedError
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.metadata.store_time import ServerTime
+from keeplast.tier.state.attached import DecisionState
+from tests.support.attached_world import AttachedWorld, CrashError, Steps
+from tests.support.waiting import SECONDS_MAX
+
+pytestmark = pytest.mark.services
+
+GRACE_MS = 1000
+
+
+def story(world: AttachedWorld, steps: Steps | None = None) -> None:
+    """Claim, repair, compact two segments into one, collect, and give the partition back."""
+    publisher = world.claim(steps=steps)
+    repair(publisher)
+    publisher.decide_and_publish(world.swap(publisher))
+    world.clock.advance(GRACE_MS)
+    collect(publisher, GRACE_MS)
+    publisher.close()
+
+
+def crash() -> None:
+    raise CrashError
+
+
+@pytest.mark.parametrize("name", ["decide", "mark_published", "mark_collecting", "mark_discarded"])
+def test_a_crash_before_a_transaction_is_ended_by_who_comes_next(
+    new_database: Callable[[], str], tmp_path: Path, name: str
+) -> None:
+    world = AttachedWorld(tmp_path, url=new_database())
+    left = world.claim()
+    world.write_output(left, world.served()[:1])
+    steps = Steps()
+    story(world, steps)
+    world.close()
+    world = AttachedWorld(tmp_path, url=new_database())
+    left = world.claim()
+    world.write_output(left, world.served()[:1])
+    with pytest.raises(CrashError):
+        story(world, Steps(steps.names.index(name), crash, world.require_readable))
+    world.settle()
+    world.close()
+
+
+def test_of_two_processes_that_decide_at_once_one_is_told(database: str, tmp_path: Path) -> None:
+    world = AttachedWorld(tmp_path, url=database)
+    publisher = world.claim()
+    swaps = [world.swap(publisher, 0, 2), world.swap(publisher, 0, 2)]
+    outcomes: list[str] = []
+    gate = threading.Barrier(2, timeout=SECONDS_MAX)
+
+    def decide(each: Publisher, number: int) -> None:
+        gate.wait()
+        try:
+            each.decide_and_publish(swaps[number])
+            outcomes.append("done")
+        except CompactionError as error:
+            outcomes.append(type(error).__name__)
+
+    threads = [threading.Thread(target=decide, args=(publisher, each)) for each in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS_MAX)
+    assert 1 == outcomes.count("done")
+    assert {"done", ConflictError.__name__} == set(outcomes)
+    states = [each.state for each in publisher.log.decisions(publisher.held)]
+    assert [DecisionState.PUBLISHED] == states
+    with pytest.raises(FencedError):
+        world.log().check(publisher.held)
+    world.settle()
+    world.close()
+
+
+def test_graces_are_counted_by_the_server(database: str) -> None:
+    log = DecisionLog(open_database(database), SystemClock(), time=ServerTime())
+    assert log.store_id() == log.store_id()
+    assert abs(log.clock.now_ms() - SystemClock().now_ms()) < 60_000
+    log.close()

@@ -16,8 +16,6 @@ Source: tiering.md section 8.2.
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,24 +28,27 @@ from sqlalchemy import delete as delete_rows
 from keeplast.clock import Clock
 from keeplast.errors import (
     CommitUnknownError,
-    CompactionError,
     ConflictError,
-    CorruptError,
     FencedError,
     InvalidError,
     InvariantError,
     StoppedError,
     UnavailableError,
 )
-from keeplast.format.identifier import decode_id, encode_id
+from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
-    TopicIdPartition,
-    decode,
-    encode,
 )
 from keeplast.tier.metadata import schema
-from keeplast.tier.metadata.row_values import holder_of
+from keeplast.tier.metadata.decision_rows import (
+    SEGMENTS_MAX,
+    attached_of,
+    decision_of,
+    own_of,
+    segment_text,
+    segment_texts,
+    segments_of,
+)
 from keeplast.tier.metadata.store_time import StoreClock, StoreTime
 from keeplast.tier.metadata.transactions import Transactions
 from keeplast.tier.state.attached import (
@@ -63,8 +64,6 @@ from keeplast.tier.state.holder import Holder
 STORE_ID = "attach-id"
 """The fact by which owner objects name this decision log."""
 ID_BYTES = 16
-SEGMENTS_MAX = 1_000
-"""Of one decision: its batch must fit a request of the metadata topic, and its row a page."""
 KEPT_MS = 7 * 24 * 60 * 60 * 1000
 """How long a discarded id is remembered: who may still write under it was fenced long before."""
 PRUNED_MAX = 100
@@ -122,13 +121,13 @@ class DecisionLog:
         query = select(schema.ATTACHED).where(_A.cluster_id == cluster_id)
         with self._transactions.reading() as connection:
             rows = connection.execute(query.order_by(_A.topic, _A.topic_id, _A.partition))
-            return tuple(_attached(row) for row in rows.mappings())
+            return tuple(attached_of(row) for row in rows.mappings())
 
     def find(self, name: AttachedName) -> Attached | None:
         """Return a partition as it stands, None when it never was attached."""
         with self._transactions.reading() as connection:
             row = _find(connection, name)
-            return None if row is None else _attached(row)
+            return None if row is None else attached_of(row)
 
     def attach(self, name: AttachedName, seen: MetadataPoint, *, cleaned_to: int) -> Attached:
         """Write the partition down, at epoch 0, unless it is there; return it."""
@@ -248,7 +247,7 @@ class DecisionLog:
             changed = connection.execute(
                 update(schema.OWN_SEGMENTS)
                 .where(*mine, _S.announced.is_(None), _S.is_discarded == 0)
-                .values(announced=_text(segment))
+                .values(announced=segment_text(segment))
             )
             if changed.rowcount != 1:
                 raise InvariantError(
@@ -263,7 +262,7 @@ class DecisionLog:
             query = select(schema.OWN_SEGMENTS).where(_S.attached_id == known.row_id)
         with self._transactions.reading() as connection:
             rows = connection.execute(query.order_by(_S.at_ms, _S.segment_id)).mappings()
-            return tuple(_own(row) for row in rows)
+            return tuple(own_of(row) for row in rows)
 
     def mark_discarded(self, held: Attached, segment_ids: Sequence[bytes]) -> None:
         """Write down that nothing of these is left; ConflictError for one that was decided."""
@@ -305,8 +304,8 @@ class DecisionLog:
                 connection.execute(
                     insert(schema.DECISIONS).values(
                         id=decision.id, attached_id=held.row_id, epoch=held.epoch,
-                        state=DecisionState.DECIDED.value, sources=_texts(decision.sources),
-                        outputs=_texts(decision.outputs), cleaned_to=decision.cleaned_to,
+                        state=DecisionState.DECIDED.value, sources=segment_texts(decision.sources),
+                        outputs=segment_texts(decision.outputs), cleaned_to=decision.cleaned_to,
                         metadata_partition=decision.metadata_partition,
                         floor_offset=decision.floor_offset,
                         decided_ms=self._transactions.time.now_ms(connection),
@@ -333,7 +332,7 @@ class DecisionLog:
         with self._transactions.reading() as connection:
             # One is published before the next is made: floors ascend.
             rows = connection.execute(query.order_by(_D.floor_offset, _D.epoch)).mappings()
-            return tuple(_decision(row, known.name) for row in rows)
+            return tuple(decision_of(row, known.name) for row in rows)
 
     def mark_published(
         self, held: Attached, decision: Decision, *, first_offset: int, last_offset: int,
@@ -413,7 +412,7 @@ class DecisionLog:
                 raise ConflictError(
                     f"an earlier decision is not published; repair first. id={found['id']}"
                 )
-            replaced |= {each.id.segment_id for each in _segments(found["sources"], found["id"])}
+            replaced |= {each.id.segment_id for each in segments_of(found["sources"], found["id"])}
         taken = [each for each in decision.sources if each.id.segment_id in replaced]
         if taken:
             raise ConflictError(
@@ -505,86 +504,3 @@ def _seen_columns(seen: MetadataPoint) -> dict[str, Any]:
         "metadata_leader_epoch": seen.leader_epoch,
         "metadata_digest": seen.digest,
     }
-
-
-def _text(segment: RemoteLogSegment) -> str:
-    return base64.b64encode(encode(segment)).decode("ascii")
-
-
-def _texts(segments: Sequence[RemoteLogSegment]) -> str:
-    return json.dumps([_text(each) for each in segments])
-
-
-def _segment(text: object, key: object) -> RemoteLogSegment:
-    try:
-        found = decode(base64.b64decode(str(text), validate=True))
-    except (ValueError, CompactionError) as error:
-        raise _broken(key, error) from error
-    if not isinstance(found, RemoteLogSegment):
-        raise _broken(key, "not a segment")
-    return found
-
-
-def _segments(text: object, key: object) -> tuple[RemoteLogSegment, ...]:
-    try:
-        found = json.loads(str(text))
-    except ValueError as error:
-        raise _broken(key, error) from error
-    if not isinstance(found, list) or not 0 < len(found) <= SEGMENTS_MAX:
-        raise _broken(key, f"not a list of 1 to {SEGMENTS_MAX} segments")
-    return tuple(_segment(each, key) for each in found)
-
-
-def _broken(key: object, problem: object) -> CorruptError:
-    return CorruptError(
-        "a row of the decision log cannot be read; put it back from a backup. "
-        f"key={key} problem={problem}"
-    )
-
-
-def _attached(row: RowMapping) -> Attached:
-    try:
-        partition = TopicIdPartition(row["topic"], decode_id(row["topic_id"]), row["partition"])
-        return Attached(
-            row_id=row["id"], name=AttachedName(row["cluster_id"], partition), epoch=row["epoch"],
-            holder=holder_of(row), held_since_ms=row["held_since_ms"], paused_ms=row["paused_ms"],
-            detached_ms=row["detached_ms"], attached_ms=row["attached_ms"],
-            cleaned_to=row["cleaned_to"],
-            seen=MetadataPoint(
-                topic_id=decode_id(row["metadata_topic_id"]),
-                partition_count=row["metadata_partition_count"], offset=row["metadata_offset"],
-                leader_epoch=row["metadata_leader_epoch"], digest=row["metadata_digest"],
-            ),
-        )  # fmt: skip
-    except (ValueError, TypeError, KeyError, CompactionError) as error:
-        raise _broken(row["id"], error) from error
-
-
-def _own(row: RowMapping) -> OwnSegment:
-    key = row["segment_id"]
-    try:
-        segment_id = decode_id(key)
-    except (TypeError, CompactionError) as error:
-        raise _broken(key, error) from error
-    text = row["announced"]
-    return OwnSegment(
-        segment_id=segment_id, start_offset=row["start_offset"], epoch=row["epoch"],
-        at_ms=row["at_ms"], announced=None if text is None else _segment(text, key),
-        decision_id=row["decision_id"], is_discarded=bool(row["is_discarded"]),
-    )  # fmt: skip
-
-
-def _decision(row: RowMapping, name: AttachedName) -> Decision:
-    key = row["id"]
-    try:
-        state = DecisionState(row["state"])
-    except ValueError as error:
-        raise _broken(key, error) from error
-    return Decision(
-        id=key, name=name, epoch=row["epoch"], state=state,
-        sources=_segments(row["sources"], key), outputs=_segments(row["outputs"], key),
-        cleaned_to=row["cleaned_to"], metadata_partition=row["metadata_partition"],
-        floor_offset=row["floor_offset"], decided_ms=row["decided_ms"],
-        published_ms=row["published_ms"], collected_ms=row["collected_ms"],
-        first_offset=row["first_offset"], last_offset=row["last_offset"],
-    )  # fmt: skip

@@ -1,0 +1,124 @@
+"""Rows of the decision log as values, and segments as its rows keep them.
+
+The rule: **what cannot be read is a CorruptError that names the row**, and nothing is concluded
+from it. Segments stand there as the cluster was told of them, byte for byte.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+
+from sqlalchemy import RowMapping
+
+from keeplast.errors import CompactionError, CorruptError
+from keeplast.format.identifier import decode_id
+from keeplast.format.remote_log_metadata import (
+    RemoteLogSegment,
+    TopicIdPartition,
+    decode,
+    encode,
+)
+from keeplast.tier.metadata.row_values import holder_of
+from keeplast.tier.state.attached import (
+    Attached,
+    AttachedName,
+    Decision,
+    DecisionState,
+    MetadataPoint,
+    OwnSegment,
+)
+
+SEGMENTS_MAX = 1_000
+"""Of one decision: its batch must fit a request of the metadata topic, and its row a page."""
+
+
+def segment_text(segment: RemoteLogSegment) -> str:
+    """Return a segment as a row keeps it."""
+    return base64.b64encode(encode(segment)).decode("ascii")
+
+
+def segment_texts(segments: Sequence[RemoteLogSegment]) -> str:
+    """Return segments as a row keeps them."""
+    return json.dumps([segment_text(each) for each in segments])
+
+
+def segment_of(text: object, key: object) -> RemoteLogSegment:
+    """Return the segment that a row keeps; CorruptError when it cannot be read."""
+    try:
+        found = decode(base64.b64decode(str(text), validate=True))
+    except (ValueError, CompactionError) as error:
+        raise _broken(key, error) from error
+    if not isinstance(found, RemoteLogSegment):
+        raise _broken(key, "not a segment")
+    return found
+
+
+def segments_of(text: object, key: object) -> tuple[RemoteLogSegment, ...]:
+    """Return the segments that a row keeps."""
+    try:
+        found = json.loads(str(text))
+    except ValueError as error:
+        raise _broken(key, error) from error
+    if not isinstance(found, list) or not 0 < len(found) <= SEGMENTS_MAX:
+        raise _broken(key, f"not a list of 1 to {SEGMENTS_MAX} segments")
+    return tuple(segment_of(each, key) for each in found)
+
+
+def _broken(key: object, problem: object) -> CorruptError:
+    return CorruptError(
+        "a row of the decision log cannot be read; put it back from a backup. "
+        f"key={key} problem={problem}"
+    )
+
+
+def attached_of(row: RowMapping) -> Attached:
+    """Return a partition as its row has it."""
+    try:
+        partition = TopicIdPartition(row["topic"], decode_id(row["topic_id"]), row["partition"])
+        return Attached(
+            row_id=row["id"], name=AttachedName(row["cluster_id"], partition), epoch=row["epoch"],
+            holder=holder_of(row), held_since_ms=row["held_since_ms"], paused_ms=row["paused_ms"],
+            detached_ms=row["detached_ms"], attached_ms=row["attached_ms"],
+            cleaned_to=row["cleaned_to"],
+            seen=MetadataPoint(
+                topic_id=decode_id(row["metadata_topic_id"]),
+                partition_count=row["metadata_partition_count"], offset=row["metadata_offset"],
+                leader_epoch=row["metadata_leader_epoch"], digest=row["metadata_digest"],
+            ),
+        )  # fmt: skip
+    except (ValueError, TypeError, KeyError, CompactionError) as error:
+        raise _broken(row["id"], error) from error
+
+
+def own_of(row: RowMapping) -> OwnSegment:
+    """Return a segment id that was given out as its row has it."""
+    key = row["segment_id"]
+    try:
+        segment_id = decode_id(key)
+    except (TypeError, CompactionError) as error:
+        raise _broken(key, error) from error
+    text = row["announced"]
+    return OwnSegment(
+        segment_id=segment_id, start_offset=row["start_offset"], epoch=row["epoch"],
+        at_ms=row["at_ms"], announced=None if text is None else segment_of(text, key),
+        decision_id=row["decision_id"], is_discarded=bool(row["is_discarded"]),
+    )  # fmt: skip
+
+
+def decision_of(row: RowMapping, name: AttachedName) -> Decision:
+    """Return a decision as its row has it."""
+    key = row["id"]
+    try:
+        state = DecisionState(row["state"])
+    except ValueError as error:
+        raise _broken(key, error) from error
+    return Decision(
+        id=key, name=name, epoch=row["epoch"], state=state,
+        sources=segments_of(row["sources"], key), outputs=segments_of(row["outputs"], key),
+        cleaned_to=row["cleaned_to"], metadata_partition=row["metadata_partition"],
+        floor_offset=row["floor_offset"], decided_ms=row["decided_ms"],
+        published_ms=row["published_ms"], collected_ms=row["collected_ms"],
+        first_offset=row["first_offset"], last_offset=row["last_offset"],
+    )  # fmt: skip

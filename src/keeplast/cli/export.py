@@ -45,6 +45,17 @@ Target = Annotated[
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace an earlier export that is in the way.")
 ]
+EndingOffsets = Annotated[
+    str | None,
+    typer.Option(
+        "--ending-offsets",
+        metavar="JSON",
+        help='The state as of these offsets, exclusive: {"orders":{"0":120}}, or @FILE such as '
+        "another export's _offsets.json. Refused where cleaning has gone beyond. Default: the "
+        "latest.",
+    ),
+]
+OFFSETS_BYTES_MAX = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +66,7 @@ class ExportOptions:
     to: Target
     scope: ScopeOptions
     overwrite: Overwrite = False
+    ending_offsets: EndingOffsets = None
     workers: RunnerOptions
     settings: SettingOptions
     memory: Memory = MEMORY_DEFAULT
@@ -67,6 +79,7 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
     """Write the state of topics as Parquet: each key's last value, without deleted keys.
 
     The last is the one that the topic's compaction.strategy chooses. Committed records only.
+    With --ending-offsets the state is that of an earlier point, if it can still be told.
     Nothing is locked or changed; a broker may be running. `_offsets.json` says where to go on, as
     Spark's startingOffsets takes it. An export that fails leaves nothing behind.
     """
@@ -126,7 +139,27 @@ def _source(options: ExportOptions) -> SourceOptions:
     given |= {"path": shown(str(options.data_dir)), "memoryBytes": str(memory_bytes)}
     if options.scope.topics:
         given["subscribe"] = ",".join(options.scope.topics)
+    if options.ending_offsets is not None:
+        given["endingOffsets"] = _offsets_text(options.ending_offsets)
     return read_options(given, is_streaming=False)
+
+
+def _offsets_text(text: str) -> str:
+    """Return the offsets as given, or as a file has them."""
+    if not text.startswith("@"):
+        return text
+    path = Path(text.removeprefix("@")).expanduser()
+    try:
+        with path.open("rb") as file:
+            data = file.read(OFFSETS_BYTES_MAX + 1)
+        found = data.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(
+            f"the file of offsets cannot be read; name another one. path={path} error={error}"
+        ) from None
+    if len(data) > OFFSETS_BYTES_MAX:
+        raise InvalidError(f"the file is too large for offsets. path={path}")
+    return found
 
 
 def _require_pyarrow() -> None:

@@ -46,9 +46,10 @@ from keeplast.pipeline.export_plan import ExportedState, choose_cuts, parts_of_s
 from keeplast.pipeline.export_tasks import ExportedFile, ExportTask, export_part, export_partition
 from keeplast.pipeline.log_parts import Logs
 from keeplast.pipeline.source_options import SourceOptions
-from keeplast.read.log_ranges import Split, Wanted
+from keeplast.read.log_ranges import Split, Wanted, segments_below
 from keeplast.read.log_state import Winners
 from keeplast.read.log_view import was_made_anew
+from keeplast.read.state_end import require_uncleaned
 from keeplast.read.state_parts import StatePart
 from keeplast.rewrite.runner import Progressed
 from keeplast.survey.request import TASK_MEMORY_BYTES_DEFAULT
@@ -270,18 +271,25 @@ def _jobs(
                 f"no such partition in the data directory; leave --partition out to take all. "
                 f"partition={number} path={options.path}"
             )
-    states = []
+    options.ending.require_chosen("endingOffsets", chosen, options.path)
+    states, ended = [], []
     for entry in sorted(chosen, key=lambda each: each.partition):
         topic = entry.partition.topic
         if topic == OFFSETS_FILE:
             raise RefusedError(f"a topic's name is that of the offsets' file. topic={topic}")
         view = logs.look(entry)
-        states.append(ExportedState(view, Wanted(*logs.range_of(view)), topic_config(topic)))
+        first, end = logs.range_of(view)
+        is_earlier = end < logs.latest_of(view)
+        if is_earlier:
+            logs.require_state_at(view, end)
+        states.append(ExportedState(view, Wanted(first, end), topic_config(topic)))
+        # No cleaner passes the latest offset; it may pass an earlier one while that is read.
+        ended.append(segments_below(view, end) if is_earlier else None)
     jobs = []
     for number, (state, choice) in enumerate(zip(states, choose_cuts(states, ground), strict=True)):
         view, wanted = state.view, state.wanted
         place = staging / view.partition.topic / f"partition={view.partition.partition}"
-        split = Split(view.partition, view.path, wanted, view.size_bytes)
+        split = Split(view.partition, view.path, wanted, view.size_bytes, segments=ended[number])
         task = ExportTask(split, state.topic, place, options.memory_bytes, logs.recipe)
         parts: tuple[StatePart, ...] = ()
         if choice.shape is not Shape.PARTITION:
@@ -326,7 +334,10 @@ def _write(
 
 
 def _require_same_logs(jobs: Sequence[_Job], files: FileSystem) -> None:
-    """Raise ConflictError when a log no longer reaches to where its state was taken."""
+    """Raise ConflictError when a log no longer reaches to where its state was taken.
+
+    Or when it was cleaned past an end that was asked for.
+    """
     for job in jobs:
         view, end = job.state.view, job.state.wanted.end_offset
         listing = settled_partition(view.path, files, SystemClock(), if_empty=view.log_start)
@@ -337,6 +348,7 @@ def _require_same_logs(jobs: Sequence[_Job], files: FileSystem) -> None:
                 "the log was truncated or made anew while its state was read; export it again. "
                 f"path={view.path} end_offset={end} log_end={log_end}"
             )
+        require_uncleaned(job.task.split, files, SystemClock())
 
 
 def _settle(staging: Path, files: FileSystem) -> None:

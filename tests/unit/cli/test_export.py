@@ -274,3 +274,50 @@ def test_reading_on_from_the_offsets_misses_nothing(tmp_path: Path) -> None:
     readable = read_partition(tmp_path / "data/orders-0")
     assert end == readable.end_offset
     assert readable.final_values() == state(tmp_path / "state/orders/partition=0")
+
+
+def test_the_state_as_of_earlier_offsets_is_that_of_the_records_before_them(
+    data: Path, tmp_path: Path
+) -> None:
+    ending = '{"u":{"0":2,"1":1}}'
+    done = run(data, tmp_path / "then", "--topic", "u", "--ending-offsets", ending, "--json")
+    assert 0 == done.exit_code, done.output
+    assert {b"a": b"1", b"b": b"2"} == state(tmp_path / "then" / "u" / "partition=0")
+    assert {b"c": b"1"} == state(tmp_path / "then" / "u" / "partition=1")
+    assert json.loads(ending) == json.loads(done.stdout)["offsets"]
+    # What an export has written down names the same point again.
+    again = f"@{tmp_path / 'then' / '_offsets.json'}"
+    assert 0 == run(data, tmp_path / "again", "--topic", "u", "--ending-offsets", again).exit_code
+    for number in (0, 1):
+        place = Path("u") / f"partition={number}"
+        assert state(tmp_path / "then" / place) == state(tmp_path / "again" / place)
+
+
+def test_a_point_that_cleaning_has_passed_is_refused_with_the_earliest_that_is_left(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "data"
+    write_log(root, "c-0", {0: [(b"a", b"1"), (b"a", b"2")], 2: [(b"b", b"3")], 3: [(b"c", b"4")]})
+    (root / "cleaner-offset-checkpoint").write_bytes(b"0\n1\nc 0 3\n")
+    gone = run(root, tmp_path / "gone", "--ending-offsets", '{"c":{"0":2}}')
+    assert (4, True) == (gone.exit_code, "cleaned_to=3" in gone.output), gone.output
+    assert not (tmp_path / "gone").exists()
+    told = run(root, tmp_path / "told", "--ending-offsets", '{"c":{"0":3}}')
+    assert 0 == told.exit_code, told.output
+    assert {b"a": b"2", b"b": b"3"} == state(tmp_path / "told" / "c" / "partition=0")
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        ('{"x":{"0":2}}', "an offset of a partition that this query does not read"),
+        ('{"u":{"0":99}}', "the log does not have this offset"),
+        ("[]", "endingOffsets"),
+        ("@nowhere", "the file of offsets cannot be read"),
+    ],
+)
+def test_offsets_that_name_no_point_are_usage_errors(
+    data: Path, tmp_path: Path, ending: str, said: str
+) -> None:
+    done = run(data, tmp_path / "out", "--topic", "u", "--ending-offsets", ending)
+    assert (2, True) == (done.exit_code, said in done.output), done.output

@@ -17,6 +17,7 @@ NARROW = {
     "--all", "--behind-proxy", "--bootstrap-server", "--command-config", "--compare",
     "--console", "--console-certificate", "--console-key",
     "--console-name", "--console-token-file", "--cores", "--data-dir", "--details", "--dry-run",
+    "--ending-offsets",
     "--effective", "--erased-by", "--exact", "--extra", "--first", "--from-offset", "--git",
     "--json", "--limit", "--listen", "--local", "--master", "--memory", "--metrics-host",
     "--metrics-open", "--metrics-port", "--object-option", "--objects", "--once", "--partition",

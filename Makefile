@@ -10,6 +10,7 @@ GIT ?= .
 ARGS ?=
 # Processes that run tests side by side; WORKERS=0 runs them in one, where -s and --pdb work.
 WORKERS ?= 2
+CONSOLE ?= 127.0.0.1:9590
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	2>/dev/null && echo $$p && break; done)
@@ -34,7 +35,7 @@ export NEEDS_GO
 GATEWAY := build/bin/versitygw
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-all test-kafka beside-a-broker test-services soak simulate bench bench-peers bench-growth bench-start bench-tier demo demo-tier demo-attach docs readme lock bare java clean
+.PHONY: all help setup check test test-all test-kafka beside-a-broker test-services soak simulate bench bench-peers bench-growth bench-start bench-tier demo demo-tier demo-attach demo-console docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -125,6 +126,11 @@ demo-tier: setup  ## Kill and freeze the leaders of a tiered log and read it bac
 
 demo-attach: setup java  ## Compact a tiered topic of a real broker that it starts (jars by Maven); RUNNER=local for threads
 	$(BIN)/python tools/demo_attach.py --runner $(RUNNER) $(ARGS)
+
+demo-console: setup  ## Logs of every kind in a browser, with a loop at work; CONSOLE=HOST:PORT for another address
+	rm -rf build/demo-console
+	$(BIN)/python tools/demo_console.py build/demo-console
+	$(BIN)/keeplast run build/demo-console --console $(CONSOLE) --allow-actions
 
 docs: setup  ## Generate the reference pages from the code and the scenario table from the tests
 	$(BIN)/python tools/make_reference.py

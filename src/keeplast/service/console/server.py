@@ -32,6 +32,7 @@ HEAD_SECONDS = 10.0
 KEEP_ALIVE_SECONDS = 5
 HEAD_BYTES_MAX = 16 << 10
 GOODBYE_SECONDS = 2
+START_STEP_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,8 @@ class ConsoleServer:
             target=self._server.run, args=([listener],), name="keeplast-console", daemon=True
         )
         self._thread.start()
+        while self._thread.is_alive() and not self._server.started:
+            clock.sleep(START_STEP_SECONDS)
         return self
 
     def _listen(self) -> socket.socket:

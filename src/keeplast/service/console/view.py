@@ -103,6 +103,7 @@ class Watcher:
 
     live: LiveProgress | None = None
     control: Control | None = None
+    pause_seconds = PAUSE_SECONDS_MIN
 
     def __init__(
         self,
@@ -143,7 +144,7 @@ class Watcher:
         return self._view
 
     def _run(self) -> None:
-        while not self._ended.wait(max(PAUSE_SECONDS_MIN, IDLE_SHARE * self._took)):
+        while not self._ended.wait(max(self.pause_seconds, IDLE_SHARE * self._took)):
             self._asked.wait()
             self._asked.clear()
             if self._ended.is_set():

@@ -1,0 +1,90 @@
+"""The console's options: what is understood, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from keeplast.cli.frame import console
+from keeplast.cli.frame.console import PORT_DEFAULT, console_address
+from keeplast.errors import InvalidError
+from tests.unit.cli.conftest import Run
+
+Command = Callable[..., Run]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("9000", ("127.0.0.1", 9000)), ("0", ("127.0.0.1", 0)), (":81", ("127.0.0.1", 81)),
+        ("box", ("box", PORT_DEFAULT)), ("box:1", ("box", 1)), ("[::1]:5", ("::1", 5)),
+        ("[::1]", ("::1", PORT_DEFAULT)), ("192.0.2.1", ("192.0.2.1", PORT_DEFAULT)),
+    ],
+)  # fmt: skip
+def test_an_address_may_be_short(text: str, expected: tuple[str, int]) -> None:
+    assert expected == console_address(text)
+
+
+@pytest.mark.parametrize("text", ["box:x", "box:70000", "a b", "box:-1", "70000", "box:1:x"])
+def test_what_is_no_address_is_told(text: str) -> None:
+    with pytest.raises(InvalidError, match="HOST:PORT"):
+        console_address(text)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--allow-actions",), ("--metrics-open",), ("--behind-proxy", "192.0.2.1"),
+     ("--console-name", "box"), ("--console-key", "k.pem"), ("--console-token-file", "f")],
+)  # fmt: skip
+def test_options_of_a_console_that_is_not_there_are_refused(
+    keeplast: Command, data_dir: Path, option: tuple[str, ...]
+) -> None:
+    run = keeplast("run", data_dir, "--once", *option)
+    assert 2 == run.code
+    assert "--console" in run.err
+    assert option[0] in run.err
+
+
+def test_what_to_look_at_is_said_once(keeplast: Command, data_dir: Path) -> None:
+    for arguments in ((), (data_dir, "--store", "sqlite:///x")):
+        run = keeplast("console", *arguments)
+        assert 2 == run.code
+        assert "DATA_DIR" in run.err
+
+
+def test_a_directory_that_is_none_is_told_before_anybody_waits(
+    keeplast: Command, tmp_path: Path
+) -> None:
+    run = keeplast("console", tmp_path / "nothing")
+    assert run.code in (2, 4)
+    assert "nothing" in run.err
+
+
+def test_without_the_packages_the_extra_is_named(
+    keeplast: Command, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "PACKAGES", ("no_such_package",))
+    for arguments in (("console", data_dir), ("run", data_dir, "--console", "0")):
+        run = keeplast(*arguments)
+        assert 2 == run.code
+        assert "console" in run.err
+        assert "no_such_package" in run.err
+
+
+def test_a_run_with_a_console_does_the_same_and_ends(
+    keeplast: Command, data_dir: Path, tmp_path: Path
+) -> None:
+    (data_dir / "keeplast.toml").write_text('[topic."t"]\n"cleanup.policy" = "compact"\n')
+    log = tmp_path / "said.log"
+    run = keeplast(
+        "--log-file", log, "run", data_dir, "--once", "--runner", "local", "--cores", 1,
+        "--console", "0", "--json",
+    )  # fmt: skip
+    assert 0 == run.code, run.err
+    assert 1 == run.document["rounds"]
+    assert "console at http://127.0.0.1:" in run.err
+    # The token is for whoever sits there, and for no file.
+    assert "enter#" in run.err
+    assert "enter#" not in log.read_text("utf-8")

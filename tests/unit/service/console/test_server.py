@@ -1,0 +1,124 @@
+"""The console on a socket of the loopback, and what it refuses to begin with."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+
+from keeplast.errors import InvalidError
+from keeplast.log.files import LocalFiles
+from keeplast.service.console import server as module
+from keeplast.service.console.gate import Entrance
+from keeplast.service.console.server import Certificate, ConsoleServer
+from keeplast.service.console.view import Looked, Watcher
+from keeplast.service.receipt_shelf import ReceiptShelf
+from tests.support.console_site import TOKENS, FixedSource
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import SECONDS_MAX, wait_until
+
+LOOPBACK = "127.0.0.1"
+
+
+def server(source: FixedSource, host: str = LOOPBACK, port: int = 0) -> ConsoleServer:
+    return ConsoleServer(source, Entrance(host, port), TOKENS, ManualClock(0), LocalFiles())
+
+
+def test_pages_are_served_and_then_no_more(source: FixedSource) -> None:
+    with server(source) as running:
+        address = running.address
+        assert 200 == httpx.get(address, timeout=SECONDS_MAX).status_code
+        link = running.link(TOKENS.actor or "")
+        assert "#" in link
+        assert "?" not in link
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(address, timeout=SECONDS_MAX)
+
+
+def test_a_port_that_is_taken_is_told(source: FixedSource) -> None:
+    with server(source) as running:
+        port = int(running.address.rstrip("/").rpartition(":")[2])
+        with pytest.raises(InvalidError, match=f"port={port}"), server(source, port=port):
+            raise AssertionError("it listens")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "box"])
+def test_off_the_loopback_it_wants_tls_or_a_proxy(source: FixedSource, host: str) -> None:
+    with pytest.raises(InvalidError, match="--behind-proxy"):
+        server(source, host)
+
+
+def test_a_certificate_that_is_none_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "a.pem"
+    file.write_text("no certificate", encoding="utf-8")
+    for chain in (file, tmp_path / "none.pem"):
+        with pytest.raises(InvalidError, match="--console-certificate"):
+            Certificate(chain, file).check()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
+def test_who_sends_no_whole_request_is_cut_off(
+    source: FixedSource, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(module, "HEAD_SECONDS", 0.01)
+    with server(source) as running:
+        port = int(running.address.rstrip("/").rpartition(":")[2])
+        with socket.create_connection((LOOPBACK, port), SECONDS_MAX) as connection:
+            connection.sendall(sent)
+            try:
+                assert b"" == connection.recv(1)
+            except ConnectionError:
+                return
+
+
+def test_too_many_connections_leave_the_others_alone(
+    source: FixedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CONNECTIONS_MAX", 3)
+    with server(source) as running:
+        port = int(running.address.rstrip("/").rpartition(":")[2])
+        idle = [socket.create_connection((LOOPBACK, port), SECONDS_MAX) for _ in range(3)]
+        try:
+            assert 503 == httpx.get(running.address, timeout=SECONDS_MAX).status_code
+        finally:
+            for each in idle:
+                each.close()
+        wait_until(lambda: 200 == httpx.get(running.address, timeout=SECONDS_MAX).status_code)
+
+
+def test_a_look_that_fails_is_told_and_the_last_one_stays() -> None:
+    looks: list[int] = []
+
+    def look() -> Looked:
+        looks.append(1)
+        if len(looks) > 1:
+            raise OSError(5, "no disk", "there")
+        return Looked(now_ms=7)
+
+    files = LocalFiles()
+    watcher = Watcher("here", look, ManualClock(0), files, ReceiptShelf(files, None))
+    watcher.pause_seconds = 0.0
+    with watcher:
+        assert (7, None) == (watcher.view().now_ms, watcher.view().problem)
+        wait_until(lambda: watcher.view().problem is not None)
+        found = watcher.view()
+    assert 7 == found.now_ms
+    assert "no disk" in str(found.problem)
+    assert len(looks) >= 2
+
+
+def test_nobody_looks_while_nobody_asks() -> None:
+    looks: list[int] = []
+    files = LocalFiles()
+
+    def look() -> Looked:
+        looks.append(1)
+        return Looked()
+
+    watcher = Watcher("here", look, ManualClock(0), files, ReceiptShelf(files, None))
+    watcher.pause_seconds = 0.0
+    with watcher:
+        assert 1 == len(looks)
+    assert 1 == len(looks)

@@ -6,7 +6,6 @@ same. Values are encoded by :mod:`keeplast.model.document`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -15,8 +14,6 @@ from keeplast.cleaner.section import LogFigures
 from keeplast.errors import error_text
 from keeplast.inspect.stages import StageCounts, Stages
 from keeplast.inspect.status import LogStatus
-from keeplast.log.object_paths import shown
-from keeplast.model.document import document_of
 from keeplast.model.partition import TopicPartition
 from keeplast.service.set_aside import SetAside
 from keeplast.service.snapshot import PartitionFacts
@@ -24,11 +21,6 @@ from keeplast.service.status import DirectoryStatus, PartitionStatus, State
 from keeplast.store.erasure import TierErasure
 from keeplast.store.status import TierStatus
 from keeplast.survey.wording import sentences
-
-
-def document_text(document: object) -> str:
-    """Return the whole document of a command as text; places in object stores are URLs."""
-    return shown(json.dumps(document_of(document), indent=1)) + "\n"
 
 
 def figures_document(figures: LogFigures | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from keeplast.cli.show.table_fit import fit_table
 from keeplast.cli.show.voice import voice
 from keeplast.log.object_paths import shown
 from keeplast.model.escapes import printable
-from keeplast.service.documents import document_text
+from keeplast.service.document_text import document_text
 
 PLAIN_WIDTH = 120
 """Columns to lay out for when stdout is a file or a pipe and nobody says how wide it is."""

@@ -43,8 +43,8 @@ from keeplast.service.console.gate import BODY_BYTES_MAX, Entrance, Gate, Visito
 from keeplast.service.console.tokens import Sessions, Tokens, VisitorRole
 from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.control import Deed
+from keeplast.service.document_text import document_text
 from keeplast.service.documents import (
-    document_text,
     facts_document,
     status_document,
     store_document,

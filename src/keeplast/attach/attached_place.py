@@ -62,6 +62,8 @@ NOBODY = -1000
 """The mark of no epoch: of outputs that nobody announces."""
 SWAP_SEGMENTS_MAX = 400
 """Sources and outputs of one swap: its batch stays below what the metadata topic takes at once."""
+SWAP_EPOCHS_MAX = 20_000
+"""Leader epochs of a swap's outputs, 13 bytes each: they are announced in one batch too."""
 
 
 class SwapPublisher(Protocol):
@@ -239,13 +241,31 @@ class AttachedPlace:
         if self._receipt is not None:
             self._receipt(receipt_line(round_, clean_to=self.state.cleaned_to))
         staged_now = self._join_hollow(round_, result.staged)
-        swaps = list(_in_swaps(staged_now))
+        swaps = list(self._in_swaps(staged_now))
         is_last = result.carry is None and staged_now and any(staged_now[-1].files)
         for number, staged in enumerate(swaps):
             ends_round = bool(is_last) and number + 1 == len(swaps)
             cleaned_to = result.end_offset if ends_round else self.state.cleaned_to
             self._swap(staged, max(cleaned_to, self.state.cleaned_to))
             round_.committed.extend(staged)
+
+    def _in_swaps(self, staged: Sequence[StagedGroup]) -> Iterator[list[StagedGroup]]:
+        """Yield runs of neighbouring outputs; what was left alone, or fills a swap, ends one."""
+        run: list[StagedGroup] = []
+        size = epochs = 0
+        for each in staged:
+            more = len(each.sources) + 1
+            of_output = len(merged_epochs([self._sources[base] for base in each.sources]))
+            is_full = size + more > SWAP_SEGMENTS_MAX or epochs + of_output > SWAP_EPOCHS_MAX
+            if run and (not each.files or is_full):
+                yield run
+                run, size, epochs = [], 0, 0
+            if each.files:
+                run.append(each)
+                size += more
+                epochs += of_output
+        if run:
+            yield run
 
     def _join_hollow(self, round_: Round, outputs: Sequence[StagedGroup]) -> list[StagedGroup]:
         """Return the outputs as they are published; what was joined is removed."""
@@ -349,19 +369,3 @@ class AttachedPlace:
         except (CompactionError, OSError) as error:
             return error
         return None
-
-
-def _in_swaps(staged: Sequence[StagedGroup]) -> Iterator[list[StagedGroup]]:
-    """Yield runs of neighbouring outputs; what was left alone, or fills a swap, ends one."""
-    run: list[StagedGroup] = []
-    size = 0
-    for each in staged:
-        more = len(each.sources) + 1
-        if run and (not each.files or size + more > SWAP_SEGMENTS_MAX):
-            yield run
-            run, size = [], 0
-        if each.files:
-            run.append(each)
-            size += more
-    if run:
-        yield run

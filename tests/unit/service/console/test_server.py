@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from pathlib import Path
 
@@ -66,17 +67,19 @@ def test_who_sends_no_whole_request_is_cut_off(
     with server(source) as running:
         port = int(running.address.rstrip("/").rpartition(":")[2])
         with socket.create_connection((LOOPBACK, port), SECONDS_MAX) as connection:
-            connection.sendall(sent)
-            try:
-                assert b"" == connection.recv(1)
-            except ConnectionError:
-                return
+            received = b""
+            # It may be cut off before anything was sent: that is an error here, and the same.
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(sent)
+                received = connection.recv(1)
+            assert b"" == received
 
 
 def test_too_many_connections_leave_the_others_alone(
     source: FixedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(module, "HEAD_SECONDS", SECONDS_MAX)
     with server(source) as running:
         port = int(running.address.rstrip("/").rpartition(":")[2])
         idle = [socket.create_connection((LOOPBACK, port), SECONDS_MAX) for _ in range(3)]

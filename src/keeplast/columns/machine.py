@@ -14,6 +14,7 @@ from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
 
 from keeplast.columns.kernel import inline, outline
 
@@ -92,6 +93,31 @@ def copy_bytes(
         return context.get_dummy_value()
 
     return types.void(target, types.int64, source, types.int64, types.int64), codegen
+
+
+@intrinsic
+def table_at(typing_context: Any, address: Any, rows: Any, words: Any) -> Any:
+    """Return the uint64 table of ``rows`` by ``words`` that begins at an address.
+
+    Whoever gave the address keeps the table alive until the kernel has returned.
+    """
+    if not all(isinstance(each, types.Integer) for each in (address, rows, words)):
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(signature.return_type)(context, builder)
+        size = context.get_constant(types.intp, 8)
+        populate_array(
+            array,
+            data=builder.inttoptr(args[0], array.data.type),
+            shape=[args[1], args[2]],
+            strides=[builder.mul(args[2], size), size],
+            itemsize=size,
+            meminfo=None,
+        )
+        return array._getvalue()
+
+    return types.Array(types.uint64, 2, "C")(types.int64, types.int64, types.int64), codegen
 
 
 @intrinsic

@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 
 from keeplast.columns.kernel import inline, kernel
 from keeplast.columns.ledger import NO_LEDGER, ReasonLedger
-from keeplast.columns.winners import LOSES, WINS, KeyMap, find_slot, prefetch_home
+from keeplast.columns.machine import table_at
+from keeplast.columns.winners import (
+    ADDRESS,
+    KEYS,
+    LOSES,
+    SLOTS,
+    WINS,
+    KeyMap,
+    end_of_step,
+    find_slot,
+    prefetch_home,
+)
 
 
 @inline
@@ -22,9 +33,8 @@ def note(standings, at, standing):
         standings[at] = standing
 
 
-@kernel("int64(uint64[:, ::1], uint64[:, ::1], int64, int64, int64, uint8[::1])")
-def insert_noting(table, block, first, last, first_offset, standings):
-    """Do what :func:`keeplast.columns.winners.insert` does, and note who wins and who lost."""
+@inline
+def _insert_rows(table, block, first, last, first_offset, standings):
     new = 0
     for i in range(first, last):
         prefetch_home(table, block, i, last)
@@ -43,6 +53,24 @@ def insert_noting(table, block, first, last, first_offset, standings):
         table[s, 2] = raised
         note(standings, np.int64(block[i, 2]) - first_offset, WINS)
     return new
+
+
+@kernel(
+    "int64(int64[:, ::1], uint64[:, ::1], int64[::1], int64[::1], int64, int64, int64, uint8[::1])"
+)
+def insert_noting(shards, block, at, ends, first, last, first_offset, standings):
+    """Do what :func:`keeplast.columns.winners.insert` does, and note who wins and who lost."""
+    for shard in range(first, last):
+        table = table_at(shards[shard, ADDRESS], shards[shard, SLOTS], block.shape[1])
+        while at[shard] < ends[shard]:
+            end = end_of_step(shards, shard, at[shard], ends[shard])
+            if end == at[shard]:
+                return shard
+            shards[shard, KEYS] += _insert_rows(
+                table, block, at[shard], end, first_offset, standings
+            )
+            at[shard] = end
+    return last
 
 
 class NotingKeyMap(KeyMap):
@@ -64,8 +92,15 @@ class NotingKeyMap(KeyMap):
         self._ledger = NO_LEDGER
 
     def _insert(
-        self, table: NDArray[np.uint64], block: NDArray[np.uint64], first: int, last: int
+        self,
+        block: NDArray[np.uint64],
+        at: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        first: int,
+        last: int,
     ) -> int:
         ledger = self._ledger
-        new: int = insert_noting(table, block, first, last, ledger.first_offset, ledger.standings)
-        return new
+        stopped: int = insert_noting(
+            self._shards, block, at, ends, first, last, ledger.first_offset, ledger.standings
+        )
+        return stopped

@@ -15,17 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keeplast.columns.kernel import inline, kernel
+from keeplast.columns.machine import table_at
 from keeplast.columns.noting import NotingKeyMap, note
 from keeplast.columns.versions import HAS_VERSION
 from keeplast.columns.winners import (
+    ADDRESS,
+    KEYS,
     LOSES,
     SHARD_BITS,
     SHARDS,
+    SLOTS,
     UNKNOWN,
     WINS,
+    end_of_step,
     find_row,
     find_slot,
     prefetch_home,
+    starts_of,
 )
 
 RANK_WORDS = 4
@@ -79,13 +85,8 @@ def _note(standings, first_offset, mark, standing):
     note(standings, np.int64(mark >> np.uint64(1)) - first_offset, standing)
 
 
-@kernel("int64(uint64[:, ::1], uint64[:, ::1], int64, int64, int64, uint8[::1])")
-def insert_greater(table, block, first, last, first_offset, standings):
-    """Store the ranks of block rows ``[first, last)`` whose key is new or has a lower one.
-
-    The table must have room for all of them. Notes who wins and who lost in the ledger that begins
-    at ``first_offset``. Returns how many keys were new.
-    """
+@inline
+def _insert_rows(table, block, first, last, first_offset, standings):
     new = 0
     for i in range(first, last):
         prefetch_home(table, block, i, last)
@@ -107,19 +108,46 @@ def insert_greater(table, block, first, last, first_offset, standings):
     return new
 
 
-@kernel("void(uint64[:, ::1], uint64[:, ::1], int64, int64, int64, uint8[::1])")
-def raise_stored(table, block, first, last, first_offset, standings):
-    """Raise stored keys to the ranks of block rows that are greater; makes no key known."""
-    for i in range(first, last):
-        prefetch_home(table, block, i, last)
-        s = find_slot(table, block[i, 0], block[i, 1])
-        mark = table[s, 2]
-        if mark >= np.uint64(2) and _outranks(
-            block[i, 2], block[i, 3], mark - np.uint64(2), table[s, 3]
-        ):
-            _note(standings, first_offset, mark - np.uint64(2), LOSES)
-            table[s, 2] = block[i, 2] + np.uint64(2)
-            table[s, 3] = block[i, 3]
+@kernel(
+    "int64(int64[:, ::1], uint64[:, ::1], int64[::1], int64[::1], int64, int64, int64, uint8[::1])"
+)
+def insert_greater(shards, block, at, ends, first, last, first_offset, standings):
+    """Store the ranks of block rows whose key is new or has a lower one.
+
+    Rows and result as in :func:`keeplast.columns.winners.insert`. Notes who wins and who lost in
+    the ledger that begins at ``first_offset``.
+    """
+    for shard in range(first, last):
+        table = table_at(shards[shard, ADDRESS], shards[shard, SLOTS], block.shape[1])
+        while at[shard] < ends[shard]:
+            end = end_of_step(shards, shard, at[shard], ends[shard])
+            if end == at[shard]:
+                return shard
+            shards[shard, KEYS] += _insert_rows(
+                table, block, at[shard], end, first_offset, standings
+            )
+            at[shard] = end
+    return last
+
+
+@kernel("void(int64[:, ::1], uint64[:, ::1], int64[::1], int64, int64, int64, uint8[::1])")
+def raise_stored(shards, block, starts, first, last, first_offset, standings):
+    """Raise stored keys of shards ``[first, last)`` to the ranks of block rows that are greater.
+
+    Makes no key known.
+    """
+    for shard in range(first, last):
+        table = table_at(shards[shard, ADDRESS], shards[shard, SLOTS], block.shape[1])
+        for i in range(starts[shard], starts[shard + 1]):
+            prefetch_home(table, block, i, starts[shard + 1])
+            s = find_slot(table, block[i, 0], block[i, 1])
+            mark = table[s, 2]
+            if mark >= np.uint64(2) and _outranks(
+                block[i, 2], block[i, 3], mark - np.uint64(2), table[s, 3]
+            ):
+                _note(standings, first_offset, mark - np.uint64(2), LOSES)
+                table[s, 2] = block[i, 2] + np.uint64(2)
+                table[s, 3] = block[i, 3]
 
 
 @kernel("void(uint64[:, ::1], int32[::1], uint8[::1])")
@@ -142,18 +170,20 @@ def mark_best_ranks(block, slots, best):
             best[i] = not _outranks(block[other, 2], block[other, 3], block[i, 2], block[i, 3])
 
 
-@kernel("void(uint64[:, ::1], uint64[:, ::1], int64, int64, int32[::1], uint8[::1])")
-def look_up_ranks(table, block, first, last, rows, standings):
+@kernel("void(int64[:, ::1], uint64[:, ::1], int64[::1], int32[::1], uint8[::1])")
+def look_up_ranks(shards, block, starts, rows, standings):
     """Write to ``standings[row]`` how each block row's record stands: UNKNOWN, WINS or LOSES."""
-    for i in range(first, last):
-        prefetch_home(table, block, i, last)
-        s = find_slot(table, block[i, 0], block[i, 1])
-        mark = table[s, 2]
-        standing = UNKNOWN
-        if mark >= np.uint64(2):
-            loses = _outranks(mark - np.uint64(2), table[s, 3], block[i, 2], block[i, 3])
-            standing = LOSES if loses else WINS
-        standings[rows[i]] = standing
+    for shard in range(SHARDS):
+        table = table_at(shards[shard, ADDRESS], shards[shard, SLOTS], block.shape[1])
+        for i in range(starts[shard], starts[shard + 1]):
+            prefetch_home(table, block, i, starts[shard + 1])
+            s = find_slot(table, block[i, 0], block[i, 1])
+            mark = table[s, 2]
+            standing = UNKNOWN
+            if mark >= np.uint64(2):
+                loses = _outranks(mark - np.uint64(2), table[s, 3], block[i, 2], block[i, 3])
+                standing = LOSES if loses else WINS
+            standings[rows[i]] = standing
 
 
 class RankedKeyMap(NotingKeyMap):
@@ -169,29 +199,42 @@ class RankedKeyMap(NotingKeyMap):
     WORDS = RANK_WORDS
 
     def _insert(
-        self, table: NDArray[np.uint64], block: NDArray[np.uint64], first: int, last: int
-    ) -> int:
-        ledger = self._ledger
-        new: int = insert_greater(table, block, first, last, ledger.first_offset, ledger.standings)
-        return new
-
-    def _look_up(
         self,
-        table: NDArray[np.uint64],
         block: NDArray[np.uint64],
+        at: NDArray[np.int64],
+        ends: NDArray[np.int64],
         first: int,
         last: int,
+    ) -> int:
+        ledger = self._ledger
+        stopped: int = insert_greater(
+            self._shards, block, at, ends, first, last, ledger.first_offset, ledger.standings
+        )
+        return stopped
+
+    def find(
+        self,
+        block: NDArray[np.uint64],
+        starts: NDArray[np.int64],
         rows: NDArray[np.int32],
         standings: NDArray[np.uint8],
     ) -> None:
-        look_up_ranks(table, block, first, last, rows, standings)
+        """Write the standing of every block row's record to ``standings[row]``."""
+        look_up_ranks(self._shards, block, starts, rows, standings)
 
     def raise_known(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
         """Take the rows of ``block`` whose key has been put and whose rank is greater."""
-        for shard in range(SHARDS):
-            self.raise_shard(shard, block, int(starts[shard]), int(starts[shard + 1]))
+        self.raise_shards(0, SHARDS, block, starts)
 
     def raise_shard(self, shard: int, block: NDArray[np.uint64], first: int, last: int) -> None:
         """Do so for rows ``[first, last)``, which are of this shard."""
+        self.raise_shards(shard, shard + 1, block, starts_of(shard, first, last))
+
+    def raise_shards(
+        self, first: int, last: int, block: NDArray[np.uint64], starts: NDArray[np.int64]
+    ) -> None:
+        """Do so for those rows of ``block`` that are of the shards ``[first, last)``."""
         ledger = self._ledger
-        raise_stored(self._tables[shard], block, first, last, ledger.first_offset, ledger.standings)
+        raise_stored(
+            self._shards, block, starts, first, last, ledger.first_offset, ledger.standings
+        )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from keeplast.columns.kernel import kernel
 from keeplast.columns.noting import NotingKeyMap
-from keeplast.columns.winners import SHARDS, KeyMap, find_slot, prefetch_home
+from keeplast.columns.winners import KEYS, SHARDS, KeyMap, find_slot, prefetch_home
 
 
 @kernel("int64(uint64[:, ::1], uint64[:, ::1], int64)")
@@ -53,7 +53,7 @@ class PartKeyMap(NotingKeyMap):
     def to_block(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """Return every key with its offset as one block and its shards' starts."""
         starts = np.zeros(SHARDS + 1, np.int64)
-        np.cumsum(self._counts, out=starts[1:])
+        np.cumsum(self._shards[:, KEYS], out=starts[1:])
         rows = np.empty((len(self), self.WORDS), np.uint64)
         for shard, table in enumerate(self._tables):
             gather_rows(table, rows, int(starts[shard]))

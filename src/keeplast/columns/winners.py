@@ -5,6 +5,9 @@ word marks an empty slot, 1 a key that is known without an offset (it counts as 
 shard of a key is the top ``SHARD_BITS`` of the first half, its home slot follows from the next
 32 bits, and probing is linear. A table is never more than ``LOAD_MAX`` full.
 
+The tables of a map are handed to kernels as *shards*, an int64 row each: the address of its table,
+its slots, and how many keys are in it. So one call does what a block asks of all of them.
+
 Keys arrive as *blocks*: rows sorted by shard, (rows, 3) of two halves and the offset, with
 ``starts`` giving each shard's range. The same blocks are what a shuffle carries.
 
@@ -20,7 +23,7 @@ from numpy.typing import NDArray
 
 from keeplast.columns.kernel import inline, kernel
 from keeplast.columns.ledger import NO_LEDGER, ReasonLedger
-from keeplast.columns.machine import prefetch_row
+from keeplast.columns.machine import prefetch_row, table_at
 
 SHARD_BITS = 6
 SHARDS = 1 << SHARD_BITS
@@ -29,11 +32,16 @@ GROWTH = 1.4
 """Of a table that is full: less is moved too often, and more takes more than 40 bytes a key."""
 SLOTS_MIN = 64
 STEP_ROWS_MIN = 1152
-"""A step of an insertion reserves a slot for each of its rows; small ones would cost calls.
+"""A step of an insertion reserves a slot for each of its rows, known keys included.
 
 A full block has 1,024 rows a shard, seldom more than four deviations of 32 beyond that.
 """
 PREFETCH_ROWS = 12
+
+ADDRESS = 0
+SLOTS = 1
+KEYS = 2
+"""The words of a shard."""
 
 UNKNOWN = 0
 WINS = 1
@@ -106,13 +114,16 @@ def find_slot(table, a, b):
     return s
 
 
-@kernel("int64(uint64[:, ::1], uint64[:, ::1], int64, int64)")
-def insert(table, block, first, last):
-    """Raise keys to the offsets of block rows ``[first, last)``; the greatest offset of a key wins.
+@inline
+def end_of_step(shards, shard, at, end):
+    """Return where a step of an insertion from row ``at`` on ends, ``at`` when there is no room."""
+    slots = shards[shard, SLOTS]
+    step = min(end - at, max(STEP_ROWS_MIN, slots // 64))
+    return at + step if shards[shard, KEYS] + step <= LOAD_MAX * slots else at
 
-    So the order in which rows arrive makes no difference. The table must have room for all of
-    them. Returns how many keys were new.
-    """
+
+@inline
+def _insert_rows(table, block, first, last):
     new = 0
     for i in range(first, last):
         prefetch_home(table, block, i, last)
@@ -125,6 +136,25 @@ def insert(table, block, first, last):
         if raised > table[s, 2]:
             table[s, 2] = raised
     return new
+
+
+@kernel("int64(int64[:, ::1], uint64[:, ::1], int64[::1], int64[::1], int64, int64)")
+def insert(shards, block, at, ends, first, last):
+    """Raise keys to the offsets of block rows; the greatest offset of a key wins.
+
+    So the order in which rows arrive makes no difference. These are the rows from ``at[shard]`` to
+    ``ends[shard]`` of each shard in ``[first, last)``, and ``at`` moves on with them. Returns the
+    shard that has no room for its next step, or ``last``.
+    """
+    for shard in range(first, last):
+        table = table_at(shards[shard, ADDRESS], shards[shard, SLOTS], block.shape[1])
+        while at[shard] < ends[shard]:
+            end = end_of_step(shards, shard, at[shard], ends[shard])
+            if end == at[shard]:
+                return shard
+            shards[shard, KEYS] += _insert_rows(table, block, at[shard], end)
+            at[shard] = end
+    return last
 
 
 @kernel("int64(uint64[:, ::1], uint64[:, ::1], int64, int64, int32[::1], uint8[::1])")
@@ -147,17 +177,19 @@ def announce(table, block, first, last, rows, is_new):
     return new
 
 
-@kernel("void(uint64[:, ::1], uint64[:, ::1], int64, int64, int32[::1], uint8[::1])")
-def look_up(table, block, first, last, rows, standings):
+@kernel("void(int64[:, ::1], uint64[:, ::1], int64[::1], int32[::1], uint8[::1])")
+def look_up(shards, block, starts, rows, standings):
     """Write to ``standings[row]`` how each block row's record stands: UNKNOWN, WINS or LOSES."""
-    for i in range(first, last):
-        prefetch_home(table, block, i, last)
-        mark = table[find_slot(table, block[i, 0], block[i, 1]), 2]
-        standing = UNKNOWN
-        # An announced key has no offset, and counts as absent.
-        if mark >= np.uint64(2):
-            standing = LOSES if block[i, 2] + np.uint64(2) < mark else WINS
-        standings[rows[i]] = standing
+    for shard in range(SHARDS):
+        table = table_at(shards[shard, ADDRESS], shards[shard, SLOTS], block.shape[1])
+        for i in range(starts[shard], starts[shard + 1]):
+            prefetch_home(table, block, i, starts[shard + 1])
+            mark = table[find_slot(table, block[i, 0], block[i, 1]), 2]
+            standing = UNKNOWN
+            # An announced key has no offset, and counts as absent.
+            if mark >= np.uint64(2):
+                standing = LOSES if block[i, 2] + np.uint64(2) < mark else WINS
+            standings[rows[i]] = standing
 
 
 @kernel("void(uint64[:, ::1], uint64[:, ::1])")
@@ -224,6 +256,13 @@ def mark_best(block, slots, best):
             best[i] = block[i, 2] == block[other, 2]
 
 
+def starts_of(shard: int, first: int, last: int) -> NDArray[np.int64]:
+    """Return the starts of a block whose rows ``[first, last)`` are of one shard, and no others."""
+    starts = np.full(SHARDS + 1, first, np.int64)
+    starts[shard + 1 :] = last
+    return starts
+
+
 class KeyMap:
     """Winners of the dirty keys of one partition and round.
 
@@ -231,17 +270,26 @@ class KeyMap:
     not work on one shard at once; readers need no lock once nothing is put any more.
     """
 
-    __slots__ = ("_counts", "_tables")
+    __slots__ = ("_shards", "_tables")
 
     WORDS = 3
     """Words of a slot, and of a row of a block."""
 
     def __init__(self) -> None:
-        self._tables = [np.zeros((SLOTS_MIN, self.WORDS), np.uint64) for _ in range(SHARDS)]
-        self._counts = [0] * SHARDS
+        tables = np.zeros((SHARDS, SLOTS_MIN, self.WORDS), np.uint64)
+        self._tables = list(tables)
+        self._shards = np.zeros((SHARDS, 3), np.int64)
+        self._shards[:, ADDRESS] = tables.ctypes.data + np.arange(SHARDS) * tables[0].nbytes
+        self._shards[:, SLOTS] = SLOTS_MIN
+
+    def __setstate__(self, state: tuple[None, dict[str, object]]) -> None:
+        """Take what another process sent: its tables lie elsewhere here."""
+        for name, value in state[1].items():
+            setattr(self, name, value)
+        self._shards[:, ADDRESS] = [table.ctypes.data for table in self._tables]
 
     def __len__(self) -> int:
-        return sum(self._counts)
+        return int(self._shards[:, KEYS].sum())
 
     @property
     def size_bytes(self) -> int:
@@ -257,25 +305,30 @@ class KeyMap:
         """Do nothing: there are none."""
 
     def _insert(
-        self, table: NDArray[np.uint64], block: NDArray[np.uint64], first: int, last: int
-    ) -> int:
-        new: int = insert(table, block, first, last)
-        return new
-
-    def _look_up(
         self,
-        table: NDArray[np.uint64],
         block: NDArray[np.uint64],
+        at: NDArray[np.int64],
+        ends: NDArray[np.int64],
         first: int,
         last: int,
+    ) -> int:
+        """Do as :func:`insert` says."""
+        stopped: int = insert(self._shards, block, at, ends, first, last)
+        return stopped
+
+    def find(
+        self,
+        block: NDArray[np.uint64],
+        starts: NDArray[np.int64],
         rows: NDArray[np.int32],
         standings: NDArray[np.uint8],
     ) -> None:
-        look_up(table, block, first, last, rows, standings)
+        """Write the standing of every block row's record to ``standings[row]``."""
+        look_up(self._shards, block, starts, rows, standings)
 
     def _make_room(self, shard: int, more: int) -> NDArray[np.uint64]:
         table = self._tables[shard]
-        need = self._counts[shard] + more
+        need = int(self._shards[shard, KEYS]) + more
         if need <= LOAD_MAX * table.shape[0]:
             return table
         # The first guess takes every row for a new key and is generous while small; later
@@ -285,14 +338,13 @@ class KeyMap:
             slots = int(slots * GROWTH) + 1
         grown = np.zeros((slots, self.WORDS), np.uint64)
         move(table, grown)
+        self._shards[shard, ADDRESS], self._shards[shard, SLOTS] = grown.ctypes.data, slots
         self._tables[shard] = grown
         return grown
 
     def put(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
         """Raise keys to every row of ``block``, in any order; the greatest rank wins."""
-        bounds = starts.tolist()
-        for shard in range(SHARDS):
-            self.put_shard(shard, block, bounds[shard], bounds[shard + 1])
+        self.put_shards(0, SHARDS, block, starts)
 
     def merge(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
         """Raise keys to every row of what :meth:`to_block` of another map gave.
@@ -301,19 +353,26 @@ class KeyMap:
         close together, and every search would be long.
         """
         for shard in range(SHARDS):
-            more = int(starts[shard + 1] - starts[shard]) - self._counts[shard]
+            more = int(starts[shard + 1] - starts[shard] - self._shards[shard, KEYS])
             if more > 0:
                 self._make_room(shard, more)
         self.put(block, starts)
 
     def put_shard(self, shard: int, block: NDArray[np.uint64], first: int, last: int) -> None:
         """Raise keys to the rows ``[first, last)`` of ``block``, which are of this shard."""
-        # In small steps: a step reserves a slot for each of its rows, known keys included.
-        while first < last:
-            step = min(last, first + max(STEP_ROWS_MIN, self._tables[shard].shape[0] // 64))
-            table = self._make_room(shard, step - first)
-            self._counts[shard] += self._insert(table, block, first, step)
-            first = step
+        self.put_shards(shard, shard + 1, block, starts_of(shard, first, last))
+
+    def put_shards(
+        self, first: int, last: int, block: NDArray[np.uint64], starts: NDArray[np.int64]
+    ) -> None:
+        """Raise keys to those rows of ``block`` that are of the shards ``[first, last)``."""
+        at, ends = starts[:SHARDS].copy(), starts[1:]
+        while True:
+            first = self._insert(block, at, ends, first, last)
+            if first == last:
+                return
+            step = max(STEP_ROWS_MIN, len(self._tables[first]) // 64)
+            self._make_room(first, min(step, int(ends[first] - at[first])))
 
     def to_block(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """Return every key with its rank as one block and its shards' starts, for a shuffle."""
@@ -341,24 +400,12 @@ class KeyMap:
             first, last = int(starts[shard]), int(starts[shard + 1])
             if first < last:
                 table = self._make_room(shard, last - first)
-                self._counts[shard] += announce(table, block, first, last, rows, is_new)
-
-    def find(
-        self,
-        block: NDArray[np.uint64],
-        starts: NDArray[np.int64],
-        rows: NDArray[np.int32],
-        standings: NDArray[np.uint8],
-    ) -> None:
-        """Write the standing of every block row's record to ``standings[row]``."""
-        for shard in range(SHARDS):
-            first, last = int(starts[shard]), int(starts[shard + 1])
-            if first < last:
-                self._look_up(self._tables[shard], block, first, last, rows, standings)
+                new = announce(table, block, first, last, rows, is_new)
+                self._shards[shard, KEYS] += new
 
     def find_shard(self, shard: int, block: NDArray[np.uint64]) -> NDArray[np.uint8]:
         """Return the standing of each row of ``block``, all of which are of this shard."""
         standings = np.empty(len(block), np.uint8)
         rows = np.arange(len(block), dtype=np.int32)
-        self._look_up(self._tables[shard], block, 0, len(block), rows, standings)
+        self.find(block, starts_of(shard, 0, len(block)), rows, standings)
         return standings

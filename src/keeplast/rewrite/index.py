@@ -182,10 +182,10 @@ class Indexing:
         self._disordered = disordered
         self._ask_markers = ask_markers
         self.versions = VersionCounts()
-        self._holds = plan.key_capacity is None and not ranking.has_versions
+        self._holds = plan.key_capacity is None
         self._filters: FilterSpec | None = task.filters
-        # The stream has no windows, in which filters find the keys that they note.
-        self._streams = self._holds and task.filters is None
+        # The stream has no windows, in which versions lie, and filters find the keys they note.
+        self._streams = self._holds and not ranking.has_versions and task.filters is None
         self.dirty_keys = KeyHashes(hashes_max(task.memory_bytes))
         self.latest = -1
         self.messages = 0
@@ -296,8 +296,13 @@ class Indexing:
                 self._disordered()
 
     def _hold(self, window: Window, part: Slice) -> None:
-        """Leave the rows where they are until there are enough of them for the map."""
+        """Leave the rows where they are until there are enough of them for the map.
+
+        Their versions are read while the window is there.
+        """
         w = self._workspace
+        if self._ranking.has_versions and self._mark(part.first_row, part.rows):
+            self.versions += self._ranking.read_versions(window, part, w)
         w.rows_held = part.rows
         self.messages += verdicts.count_messages(window.table, part.first, part.last)
         if part.last < window.batches or w.rows_held >= w.rows_wanted:
@@ -307,20 +312,22 @@ class Indexing:
         """Give the rows that are held to the map."""
         w = self._workspace
         held, w.rows_held = w.rows_held, 0
-        if self._mark(held):
+        if self._mark(0, held):
             self._sink.put(self._ranking.block_of(held, w), w.starts)
 
-    def _mark(self, rows: int) -> int:
+    def _mark(self, first: int, last: int) -> int:
+        """Mark which of the rows ``[first, last)`` have a key for the map; returns how many."""
         w = self._workspace
         marked: int = verdicts.mark_indexed(
-            rows, self._first_dirty, INT64_MAX, w.offsets, w.flags, w.marks
-        )
+            last - first, self._first_dirty, INT64_MAX,
+            w.offsets[first:], w.flags[first:], w.marks[first:],
+        )  # fmt: skip
         return marked
 
     def _index(self, window: Window, part: Slice) -> None:
-        """Index a slice at once: its window is needed for versions, or the map may fill."""
+        """Index a slice at once: the map may fill."""
         w = self._workspace
-        count = self._mark(part.rows)
+        count = self._mark(0, part.rows)
         stop = part.rows
         if self._capacity is not None and len(self._key_map) + count > self._capacity:
             stop = self._find_room(part, self._capacity)

@@ -118,38 +118,37 @@ class Tools:
 
 
 class SharedKeyMap:
-    """A key map that several threads put into: one lock a shard."""
+    """A key map that several threads put into: one lock a run of shards.
+
+    A run is one call of a kernel: each time that it ends, a thread waits for the interpreter.
+    """
+
+    RUN = 8
 
     def __init__(self, key_map: KeyMap) -> None:
         self.key_map = key_map
-        self._locks = [threading.Lock() for _ in range(SHARDS)]
+        self._locks = [(first, threading.Lock()) for first in range(0, SHARDS, self.RUN)]
 
     def put(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
         """Raise keys to every row of ``block``."""
-        self._each(self.key_map.put_shard, block, starts)
+        self._each(partial(self.key_map.put_shards, block=block, starts=starts))
 
     def raise_known(self, block: NDArray[np.uint64], starts: NDArray[np.int64]) -> None:
         """Raise keys that are known to the rows of ``block``."""
         if isinstance(self.key_map, RankedKeyMap):
-            self._each(self.key_map.raise_shard, block, starts)
+            self._each(partial(self.key_map.raise_shards, block=block, starts=starts))
 
-    def _each(
-        self,
-        act: Callable[[int, NDArray[np.uint64], int, int], None],
-        block: NDArray[np.uint64],
-        starts: NDArray[np.int64],
-    ) -> None:
-        """Call ``act`` for every shard with rows; busy shards are left for last."""
-        waiting = [s for s in range(SHARDS) if starts[s] < starts[s + 1]]
+    def _each(self, act: Callable[[int, int], None]) -> None:
+        """Call ``act`` for every run of shards; busy ones are left for last."""
+        waiting = self._locks
         for is_patient in (False, True):
-            busy: list[int] = []
-            for shard in waiting:
-                lock = self._locks[shard]
+            busy = []
+            for first, lock in waiting:
                 if not lock.acquire(blocking=is_patient):
-                    busy.append(shard)
+                    busy.append((first, lock))
                     continue
                 try:
-                    act(shard, block, int(starts[shard]), int(starts[shard + 1]))
+                    act(first, first + self.RUN)
                 finally:
                     lock.release()
             waiting = busy

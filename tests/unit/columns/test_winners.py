@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -186,6 +188,32 @@ def test_keys_with_one_home_do_not_disturb_each_other() -> None:
     block[:, 2] -= np.uint64(1)
     key_map.find(block, starts, np.arange(500, dtype=np.int32), found)
     assert {LOSES} == set(found.tolist())
+
+
+@pytest.mark.parametrize("count", [10, 10_000])
+def test_a_map_that_was_sent_answers_and_grows_after_the_sender_is_gone(count: int) -> None:
+    numbered, keys = Numbered(), np.arange(count)
+    numbered.put(keys, keys)
+    sender = numbered.map
+    numbered.map = pickle.loads(pickle.dumps(sender))
+    for table in sender._tables:
+        table[:] = 0
+    assert {WINS} == set(numbered.standings(keys.tolist(), keys).tolist())
+    more = np.arange(20 * count)
+    numbered.put(more, more + 1)
+    assert 20 * count == len(numbered.map)
+    assert {LOSES} == set(numbered.standings(more.tolist(), more).tolist())
+
+
+def test_rows_of_other_shards_are_left_to_whoever_puts_those() -> None:
+    numbered, keys = Numbered(), np.arange(10_000)
+    block, starts, _ = numbered._block(keys, keys)
+    numbered.map.put_shards(8, 16, block, starts)
+    found = np.empty(len(keys), np.uint8)
+    numbered.map.find(block, starts, np.arange(len(keys), dtype=np.int32), found)
+    assert {WINS} == set(found[starts[8] : starts[16]].tolist())
+    assert {UNKNOWN} == set(found[: starts[8]].tolist()) | set(found[starts[16] :].tolist())
+    assert starts[16] - starts[8] == len(numbered.map)
 
 
 def test_a_million_keys_take_40_bytes_each_at_most() -> None:

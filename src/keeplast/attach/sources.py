@@ -132,13 +132,17 @@ def _own_ranges(segment: RemoteLogSegment) -> set[tuple[int, int, int]]:
 
 
 def _first_start(whole: dict[int, RemoteLogSegment], log_start: int) -> int:
-    """Return where the segment begins that holds ``log_start``, or that is where none does."""
-    holding = (
-        each.start_offset
+    """Return where the first segment begins of which nothing lies below ``log_start``.
+
+    One that begins below it stays as it is: DeleteRecords has cut the log's epochs at the log
+    start, so that brokers, and newer epoch files, count it out of the lineage.
+    """
+    cut = (
+        each.end_offset + 1
         for each in whole.values()
-        if each.start_offset <= log_start <= each.end_offset
+        if each.start_offset < log_start <= each.end_offset
     )
-    return next(holding, log_start)
+    return next(cut, log_start)
 
 
 def _serves(cache: PartitionCache, offset: int) -> bool:

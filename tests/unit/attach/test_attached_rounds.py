@@ -348,6 +348,18 @@ def test_sources_end_before_the_margin_a_hole_and_another_lineage(tmp_path: Path
     assert SourcesLimit(10**6, SourcesEnd.HOLE) == hole.limit
 
 
+def test_a_segment_that_delete_records_cut_stays_and_ends_no_round(tmp_path: Path) -> None:
+    """Newer epoch files begin at the log start; they know nothing of where the segment began."""
+    world = World(tmp_path)
+    cut, following, *_ = world.tier.served()
+    assert cut.end_offset < LINEAGE[1].start_offset
+    start = cut.start_offset + 1
+    lineage = (LeaderEpoch(0, start), *LINEAGE[1:])
+    found = choose_sources(world.tier.cache, log_start=start, margin_bytes=8000, lineage=lineage)
+    assert following.id == found.segments[0].id
+    assert SourcesEnd.MARGIN == found.limit.why
+
+
 def test_segments_of_which_nothing_stays_become_one(tmp_path: Path) -> None:
     """A reader would give up on more than ten answers without a record in a row."""
     log = LogBuilder(tmp_path / "logs" / "t-0", TOPIC)

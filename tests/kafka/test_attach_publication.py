@@ -24,6 +24,7 @@ from keeplast.attach.repair import repair
 from keeplast.attach.swap import Swap, merged_epochs
 from keeplast.cli.main import app
 from keeplast.clock import SystemClock
+from keeplast.cluster import client as client_module
 from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.facts import METADATA_TOPIC
 from keeplast.cluster.layouts.layout import AuxiliaryFile, RemoteLayout
@@ -32,8 +33,10 @@ from keeplast.cluster.metadata_log import fold_metadata
 from keeplast.cluster.status import name_of, partition_status
 from keeplast.errors import (
     CommitUnknownError,
+    ConflictError,
     FencedError,
     RefusedError,
+    UnavailableError,
 )
 from keeplast.format import offset_index, time_index
 from keeplast.format.batch import decode_header
@@ -197,6 +200,21 @@ def read(broker: Broker, topic: str, *, is_starting: bool = False) -> list[Read]
     finally:
         consumer.close()
     return found
+
+
+def end_of(publisher: Publisher, partition: int) -> int:
+    """Return where a metadata partition ends, once it has a leader again."""
+    found: list[int] = []
+
+    def has_leader() -> bool:
+        try:
+            found.append(publisher.cluster.read_end(partition).offset)
+        except UnavailableError:
+            return False
+        return True
+
+    wait_until(has_leader, told=lambda: "no leader")
+    return found[-1]
 
 
 def command(broker: Broker, name: str, *arguments: str, expected: int = 0) -> dict[str, Any]:
@@ -364,3 +382,27 @@ def test_a_pause_holds_until_it_is_taken_back_and_a_partition_is_detached(
     assert not list((broker.root / "remote" / ".keeplast").glob(f"owner-*{name}*"))
     assert expected == read(broker, "settings")
     command(broker, "detach", *options, expected=2)
+
+
+def test_a_batch_to_a_cluster_that_is_away_is_unknown_and_not_there_later(
+    broker: Broker, log: DecisionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AT-31: an announcement without an answer is not repeated; its id is abandoned."""
+    publisher = claimed(broker, log, "rivals", takes_over=True)
+    facts = publisher.cluster.read_facts(["rivals"])
+    assert facts.metadata_topic is not None
+    decision = publisher.log.decisions(publisher.held)[-1]
+    before = publisher.cluster.read_end(decision.metadata_partition).offset
+    monkeypatch.setitem(client_module._PRODUCER, "message.timeout.ms", 1500)
+    broker.stop()
+    with pytest.raises(CommitUnknownError):
+        publisher.cluster.append(
+            facts.metadata_topic, decision.metadata_partition, batch_of(decision).events
+        )
+    broker.start()
+    assert before == end_of(publisher, decision.metadata_partition)
+    with pytest.raises(ConflictError):
+        publisher.decide_and_publish(
+            Swap(publisher.name.partition, decision.sources, decision.outputs, decision.cleaned_to)
+        )
+    publisher.close()

@@ -136,21 +136,13 @@ class ClusterClient:
 
     def read_ranges(self, topic: TopicFacts) -> list[OffsetRange]:
         """Return what each partition of ``topic`` holds, in order; errors as before."""
-        from confluent_kafka import TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
-        ends: list[list[int]] = []
         specs: Any = OffsetSpec
+        ends: list[list[int]] = []
         for spec in (specs.earliest(), specs.latest()):
-            asked = {
-                TopicPartition(topic.name, each): spec for each in range(topic.partition_count)
-            }
-            answers = self._admin.list_offsets(asked, request_timeout=TIMEOUT_SECONDS)
-            by_partition = {
-                each.partition: self._future(f"offsets of {topic.name}", answer).offset
-                for each, answer in answers.items()
-            }
-            ends.append([by_partition[each] for each in range(topic.partition_count)])
+            found = self._list_offsets(topic.name, range(topic.partition_count), spec)
+            ends.append([found[each].offset for each in range(topic.partition_count)])
         return [OffsetRange(start, end) for start, end in zip(*ends, strict=True)]
 
     def read_metadata(self, partition: int, held: OffsetRange) -> Iterator[MetadataValue | int]:
@@ -207,20 +199,35 @@ class ClusterClient:
 
     def read_end(self, partition: int) -> MetadataEnd:
         """Return where a partition of the metadata topic ends, and by which leader."""
-        from confluent_kafka import TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
-        # A client that saw no leader, as in a restart, goes on seeing none until it asks anew.
-        self._asked(
-            f"the leaders of {METADATA_TOPIC}",
-            lambda: self._admin.list_topics(METADATA_TOPIC, timeout=TIMEOUT_SECONDS),
-        )
-        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        answers = self._admin.list_offsets(
-            {TopicPartition(METADATA_TOPIC, partition): latest}, request_timeout=TIMEOUT_SECONDS
-        )
-        (found,) = [self._future(f"the end of {METADATA_TOPIC}", each) for each in answers.values()]
+        specs: Any = OffsetSpec
+        found = self._list_offsets(METADATA_TOPIC, [partition], specs.latest())[partition]
         return MetadataEnd(found.offset, -1 if found.leader_epoch is None else found.leader_epoch)
+
+    def _list_offsets(self, topic: str, partitions: Iterable[int], spec: Any) -> dict[int, Any]:
+        """Ask the leaders of ``partitions``, once more when they are not known.
+
+        A client that saw a topic without a leader, as in a restart, goes on seeing none until it
+        asks for all topics anew; by its name a topic that was deleted could be made again.
+        """
+        from confluent_kafka import TopicPartition
+
+        asked = {TopicPartition(topic, each): spec for each in partitions}
+        for is_last in (False, True):
+            answers = self._admin.list_offsets(asked, request_timeout=TIMEOUT_SECONDS)
+            try:
+                return {
+                    each.partition: self._future(f"offsets of {topic}", answer)
+                    for each, answer in answers.items()
+                }
+            except UnavailableError:
+                if is_last:
+                    raise
+                self._asked(
+                    "the list of topics", lambda: self._admin.list_topics(timeout=TIMEOUT_SECONDS)
+                )
+        raise AssertionError("unreachable")
 
     def append(
         self, metadata_topic: TopicFacts, partition: int, events: Sequence[RemoteLogEvent]

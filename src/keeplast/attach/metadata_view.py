@@ -164,6 +164,14 @@ def _begin(
             f"address is another cluster's. partition={name} cluster_id={facts.cluster_id} "
             f"topic_id={encode_id(topic.topic_id)}"
         )
+    is_same = seen is not None and seen.topic_id == metadata.topic_id
+    if seen is not None and is_same and seen.partition_count != metadata.partition_count:
+        raise RefusedError(
+            f"partitions were added to {METADATA_TOPIC}: brokers go on by the count that they were "
+            "configured with, and it is not known here which of them they read. "
+            "--accept-metadata does not help: restore the topic. "
+            f"partition_count={metadata.partition_count} before={seen.partition_count}"
+        )
     at = metadata_partition(topic.topic_id, name.partition.partition, metadata.partition_count)
     view = MetadataView(
         topic, metadata, at, cluster.read_ranges(topic)[name.partition.partition],

@@ -458,6 +458,17 @@ def test_a_swap_that_the_cluster_lost_is_published_again(world: AttachedWorld, l
     world.require_readable()
 
 
+def test_a_metadata_topic_that_got_more_partitions_is_never_accepted(world: AttachedWorld) -> None:
+    """Brokers go on by the number that they know, and would hear nothing of what is published."""
+    publisher = world.claim()
+    seen = publisher.held.seen
+    other = replace(seen, partition_count=seen.partition_count + 1)
+    publisher.log.accept_seen(publisher.held, other)
+    publisher.close()
+    with pytest.raises(RefusedError, match="partitions were added"):
+        world.claim(accepts_metadata=True)
+
+
 def test_a_swap_whose_sources_are_gone_is_published_again_too(world: AttachedWorld) -> None:
     publisher = story(world)
     _, published, _ = world.cluster.batches

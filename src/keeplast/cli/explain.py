@@ -38,7 +38,8 @@ Header = Annotated[
     typer.Option(
         "--header",
         metavar="NAME",
-        help="Say too what would win by the versions in this header. Default: the topic's.",
+        help="Also say which record would win if its version were taken from this header. "
+        "Default: the topic's compaction.strategy.header.",
     ),
 ]
 Receipts = Annotated[
@@ -76,9 +77,9 @@ class ExplainOptions:
 def explain(options: ExplainOptions, as_json: Json = False) -> Result:
     """Show every record of one key: what becomes of it and when, and by when the last is gone.
 
-    All partitions of the chosen topics are searched, the active segments too. Times are the
-    earliest at which a round may do it. Reads each log once, without the directory's lock, and
-    writes nothing.
+    All partitions of the chosen topics are searched, the active segments too. A record goes at
+    the earliest at the time shown; a round must then be due. Reads each log once, without the
+    directory's lock, and writes nothing.
     """
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.frame.guard import error_document

@@ -53,7 +53,8 @@ class AskedKey:
         """Raise InvalidError for none of both, and for both."""
         if (self.key is None) == (self.offset is None):
             raise InvalidError(
-                f"give a key or the offset of a record, one of them. offset={self.offset}"
+                "give a key or the offset of a record, one of them. "
+                f"key={'given' if self.key is not None else None} offset={self.offset}"
             )
 
 

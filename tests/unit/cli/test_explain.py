@@ -202,6 +202,18 @@ def test_inspect_shows_the_records_of_a_key(keeplast: Command, data_dir: Path) -
     assert (2, True) == (refused.code, "--key is about records" in refused.err)
 
 
+def test_a_round_is_foretold_only_where_it_has_something_to_clean(
+    keeplast: Command, data_dir: Path
+) -> None:
+    compact = ("--config", "cleanup.policy=compact", "--topic", "t", "--partition", 0)
+    before = keeplast("explain", data_dir, "hex:31", *compact, "--now-ms", START_MS)
+    assert "the next round cleans [0, 3); now: " in before.out
+    assert 0 == keeplast("clean", data_dir, *compact, "--now-ms", START_MS, "--force").code
+    after = keeplast("explain", data_dir, "hex:31", *compact, "--now-ms", START_MS)
+    assert "t-0: nothing to clean: " in after.out
+    assert "the next round cleans" not in after.out
+
+
 def test_a_store_has_live_records_and_those_of_replaced_segments(
     keeplast: Command, tmp_path: Path
 ) -> None:

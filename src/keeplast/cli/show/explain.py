@@ -109,8 +109,7 @@ def _lines(each: ExplainedPartition) -> list[str]:
     by_ms = each.trace.by_ms
     when = "" if by_ms is None else f"{time_text(by_ms)}: "
     lines = [
-        f"{each.name}: the next round cleans [{found.first_dirty}, {found.bound}): "
-        f"{decision_words(found.decision)}",
+        f"{each.name}: {_next_round(found)}",
         f"{each.name}: would win by {', '.join(tried)}; in force is {found.topic.strategy}",
         f"{each.name}: last trace: {when}{trace_words(each.trace)}",
         f"{each.name}: what is overwritten now is erased by: {each.erased_by}",
@@ -121,6 +120,14 @@ def _lines(each: ExplainedPartition) -> list[str]:
         for copy in each.copies
     ]
     return [printable(line) for line in (*lines, *_receipt_lines(each))]
+
+
+def _next_round(found: KeyExplanation) -> str:
+    """Return what a round would clean and whether one is due; the latter alone for no bytes."""
+    now = decision_words(found.decision)
+    if found.bound <= found.first_dirty:
+        return now
+    return f"the next round cleans [{found.first_dirty}, {found.bound}); now: {now}"
 
 
 def _receipt_lines(each: ExplainedPartition) -> list[str]:

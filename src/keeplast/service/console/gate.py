@@ -204,7 +204,11 @@ class Gate:
             is_ours = headers.get("sec-fetch-site") == "same-origin" or "authorization" in headers
         else:
             is_ours = given.casefold() == origin.casefold()
-        return None if is_ours else _text("sent from a page of another origin", 403)
+        return (
+            None
+            if is_ours
+            else _text("not sent from a page of this console: wrong or no Origin", 403)
+        )
 
     def _unwelcome(self, scope: Scope, role: VisitorRole) -> Response | None:
         """Return the answer to somebody who must show a token first."""

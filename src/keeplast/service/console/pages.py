@@ -77,6 +77,11 @@ class Row:
         """Return where the log's page is."""
         return log_url(self.partition)
 
+    @property
+    def remedy(self) -> str:
+        """Return what helps; empty where nothing is wrong."""
+        return REMEDIES.get(self.state, "")
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
@@ -392,8 +397,8 @@ class Trouble:
 
 
 REMEDIES = {
-    "set aside": "restore the file, or clear it with run --retry; it is tried again when its "
-    "files change",
+    "set aside": "restore the file from a replica or a backup: it is tried again when its files "
+    "change, or at the next start with run --retry",
     "unreadable": "look at the reason; nothing is known of the log",
     "failing": "nothing, unless it goes on: it is tried again by itself",
     "retrying": "nothing, unless it goes on: it is tried again by itself",
@@ -413,7 +418,12 @@ def troubles(view: ConsoleView) -> list[Trouble]:
             where = "" if mark is None or mark.path is None else mark.path
             if mark is not None and mark.position is not None:
                 where += f" at {mark.position}"
-            since = ShownTime("") if mark is None else moment(mark.since_ms, view.now_ms)
+            # It may have been set aside by the turn that this look began.
+            since = (
+                ShownTime("")
+                if mark is None
+                else moment(mark.since_ms, max(view.now_ms, mark.since_ms))
+            )
             state = each.state.value
             found.append(Trouble(each.partition, state, each.reason, where, since, REMEDIES[state]))
     elif view.snapshot is not None:

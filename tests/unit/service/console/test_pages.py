@@ -10,6 +10,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+from keeplast.cleaner.erasure import BasisKind, ErasureBasis
 from keeplast.cli.main import app
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
@@ -17,7 +18,9 @@ from keeplast.service.console import pages
 from keeplast.service.console.strip import Zone, log_parts
 from keeplast.service.receipt_shelf import ReceiptShelf
 from keeplast.service.receipts import FILE_NAME
-from keeplast.service.status import PartitionStatus, State
+from keeplast.service.set_aside import SetAside
+from keeplast.service.status import ErasedBy, PartitionStatus, State
+from keeplast.survey.wording import basis_words
 from tests.support.console_site import NOW_MS, FixedSource, Site, directory_view
 
 
@@ -173,8 +176,60 @@ def test_a_page_works_without_script(site: Site) -> None:
         labels = len(re.findall(r"<label>", text))
         fields = len(re.findall(r"<(?:input (?!type=\"hidden\")|select )", text))
         assert labels == fields
-        for table in re.findall(r"<table>.*?</table>", text, re.DOTALL):
+        for table in re.findall(r"<table[ >].*?</table>", text, re.DOTALL):
             assert 'scope="col"' in table
+
+
+def test_the_overview_claims_an_order_only_where_it_has_it(site: Site) -> None:
+    assert "those first that need somebody" in site.get("/").text
+    assert "those first that need somebody" not in site.get("/?sort=name").text
+
+
+def test_what_helps_stands_beside_what_is_wrong(site: Site) -> None:
+    for path in ("/", "/log/broken/0"):
+        assert f"What helps: {pages.REMEDIES['unreadable']}" in site.get(path).text
+    assert "What helps" not in site.get("/log/orders/0").text
+
+
+def test_a_time_without_bound_is_told_once(source: FixedSource) -> None:
+    status = source.found.status
+    assert status is not None
+    basis = ErasureBasis(BasisKind.NO_MAX_LAG)
+    unbounded = tuple(
+        replace(each, erased_by=ErasedBy(None, None, basis)) for each in status.partitions
+    )
+    source.found = replace(source.found, status=replace(status, partitions=unbounded))
+    text = Site(source).get("/?q=orders-0").text
+    assert 1 == text.count("no bound")
+    assert basis_words(basis) in text
+
+
+def test_labels_of_offsets_keep_their_size_on_a_narrow_screen(site: Site) -> None:
+    marks = re.search(r'<svg class="marks".*?</svg>', site.get("/log/orders/0").text, re.DOTALL)
+    assert marks is not None
+    assert "viewBox" not in marks[0]
+    found = re.findall(r'<text x="([0-9.]+)%"', marks[0])
+    assert 4 == len(found)
+    assert all(0 <= float(each) <= 100 for each in found)
+
+
+def test_a_figure_says_what_it_is_where_a_row_becomes_a_card(site: Site) -> None:
+    for path in ("/", "/log/orders/0", "/work"):
+        tables = re.findall(r'<table class="cards">.*?</table>', site.get(path).text, re.DOTALL)
+        assert tables
+        for cell in re.findall(r'<td class="n"[^>]*>', "".join(tables)):
+            assert "data-label=" in cell
+
+
+def test_what_is_set_aside_was_so_in_no_future(root: Path) -> None:
+    view = directory_view(root)
+    assert view.status is not None
+    first = view.status.partitions[0]
+    mark = SetAside(first.partition, "crc mismatch", "CorruptError", NOW_MS + 511, "")
+    first = replace(first, state=State.SET_ASIDE, set_aside=mark)
+    status = replace(view.status, partitions=(first,))
+    (found,) = pages.troubles(replace(view, status=status))
+    assert "now" == found.since.text
 
 
 def test_health_says_why_not(source: FixedSource) -> None:

@@ -25,6 +25,7 @@ from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.status import is_compactors
 from keeplast.errors import (
     CommitUnknownError,
+    CompactionError,
     ConflictError,
     CorruptError,
     InvariantError,
@@ -325,10 +326,16 @@ def claim(
     owner.probe()
     held_by = owner.read()
     if held_by is not None and held_by.epoch > (0 if known is None else known.epoch):
+        newer = log.find(name)
+        if newer is not None and newer.epoch >= held_by.epoch:
+            raise ConflictError(
+                f"somebody else took the partition over first. partition={name} epoch={newer.epoch}"
+            )
         raise RefusedError(
             "the owner object says a later epoch than the decision log: the log is an older one, "
             f"restored or of a clone. Use the newest. partition={name} epoch={held_by.epoch}"
         )
+    is_new = known is None
     if known is None:
         known = log.attach(name, view.point, cleaned_to=view.log.start)
     elif not takes_over:
@@ -337,7 +344,14 @@ def claim(
         known.epoch, 0 if held_by is None else held_by.epoch, *_marks_of(view.cache),
     )  # fmt: skip
     held = log.claim(known, epoch=epoch)
-    owner.take(epoch)
+    try:
+        owner.take(epoch)
+    except CompactionError:
+        if is_new:
+            log.forget(held)  # Another decision log was first, and this one has nothing here.
+        else:
+            log.give_back(held)
+        raise
     return Publisher(cluster, log, layout, held, terms)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -133,6 +133,23 @@ class ClusterClient:
             tuple(found[name] for name in sorted(wanted)),
             found.get(METADATA_TOPIC),
         )
+
+    def read_cluster_id(self) -> str:
+        """Return which cluster it is; errors as before."""
+        found: str = self._future("the cluster", self._admin.describe_cluster()).cluster_id
+        return found
+
+    def read_topic_ids(self, topics: Collection[str]) -> dict[str, bytes]:
+        """Return the ids of those of ``topics`` that there are; errors as before."""
+        listing = self._asked(
+            "the list of topics",
+            lambda: self._admin.list_topics(timeout=TIMEOUT_SECONDS),
+        )
+        there = sorted(set(topics) & set(listing.topics))
+        if not there:
+            return {}
+        found = self._topics(there, {name: {} for name in there})
+        return {each.name: each.topic_id for each in found}
 
     def read_ranges(self, topic: TopicFacts) -> list[OffsetRange]:
         """Return what each partition of ``topic`` holds, in order; errors as before."""

@@ -29,13 +29,14 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentUpdate,
     decode,
 )
-from keeplast.tier.state.attached import DecisionState, mark_of
+from keeplast.tier.state.attached import Attached, AttachedName, DecisionState, mark_of
 from tests.support.attached_world import (
     CLUSTER_ID,
     PARTITION,
     TERMS,
     AttachedWorld,
     CrashError,
+    MemoryTier,
     Steps,
     moved,
 )
@@ -310,6 +311,45 @@ def test_a_second_decision_log_is_refused(world: AttachedWorld) -> None:
     world.claim().close()
     with pytest.raises(RefusedError, match="another decision log owns the partition"):
         world.claim(world.log("others.db"))
+
+
+def test_who_is_second_to_attach_has_nothing_attached(
+    world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both saw no owner; the object says who was first."""
+    others = world.log("others.db")
+
+    def first_takes_it(tier: MemoryTier, name: str, data: bytes) -> bool:
+        if name.startswith("owner-"):
+            monkeypatch.undo()
+            world.claim().close()
+        return put_new(tier, name, data)
+
+    put_new = MemoryTier.put_new
+    monkeypatch.setattr(MemoryTier, "put_new", first_takes_it)
+    with pytest.raises(ConflictError, match="took the owner object"):
+        world.claim(others)
+    (row,) = others.partitions(CLUSTER_ID)
+    assert row.detached_ms is not None
+
+
+def test_who_is_second_of_one_decision_log_is_told_so(
+    world: AttachedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log was read before the winner claimed, the owner object after it."""
+    world.claim().close()
+    log = world.log()
+    find = log.find
+
+    def winner_is_faster(name: AttachedName) -> Attached | None:
+        known = find(name)
+        monkeypatch.undo()
+        world.claim().close()
+        return known
+
+    monkeypatch.setattr(log, "find", winner_is_faster)
+    with pytest.raises(ConflictError, match="took the partition over first"):
+        world.claim(log)
 
 
 def test_marks_that_the_decision_log_does_not_know_are_refused(world: AttachedWorld) -> None:

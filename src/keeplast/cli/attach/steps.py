@@ -13,7 +13,7 @@ from keeplast.cli.frame.command import Result
 from keeplast.cli.frame.exit_codes import DONE, error_exit_code
 from keeplast.cli.show.attach import attached_parts
 from keeplast.cli.show.output import print_result
-from keeplast.errors import CompactionError, InvalidError
+from keeplast.errors import CompactionError, InvalidError, error_text
 from keeplast.format.identifier import encode_id
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Attached
@@ -64,21 +64,39 @@ def detach_step(grace_ms: int) -> Step:
 
 
 def each_attached(
-    call: AttachedCall, step: Step, *, as_json: bool, accepts_metadata: bool = False
+    call: AttachedCall,
+    step: Step,
+    *,
+    as_json: bool,
+    accepts_metadata: bool = False,
+    forgets_gone: bool = False,
 ) -> Result:
-    """Claim each chosen partition, do ``step`` and give it back; the greatest exit code counts."""
+    """Claim each chosen partition, do ``step`` and give it back; the greatest exit code counts.
+
+    Of a topic that was deleted there is nothing to do: its brokers remove what they knew of.
+    ``forgets_gone`` ends it in the decision log.
+    """
     client = call.cluster.connect()
     layout = call.tier.open_layout()
     code, rows = DONE, []
     with call.tier.open_log() as log:
-        facts = client.read_facts(call.cluster.topics)
-        settings = call.wanted.settings_of(facts.topics)
-        for each in _chosen(log, facts.cluster_id, call.cluster.topics):
+        cluster_id = client.read_cluster_id()
+        chosen = _chosen(log, cluster_id, call.cluster.topics)
+        ids = client.read_topic_ids({each.name.partition.topic for each in chosen})
+        there = [each for each in chosen if not _is_gone(each, ids)]
+        names = sorted({each.name.partition.topic for each in there})
+        settings = call.wanted.settings_of(client.read_facts(names).topics if names else ())
+        for each in chosen:
             row = _row(each)
+            if each not in there:
+                if forgets_gone:
+                    log.forget(each)
+                rows.append(row | {"is_gone": True, "is_detached": forgets_gone})
+                continue
             policy = settings.topic_config(each.name.partition.topic).cleanup_policy
             try:
                 publisher = claim(
-                    client, log, layout, each.name.partition, facts.cluster_id,
+                    client, log, layout, each.name.partition, cluster_id,
                     AttachTerms(policy, call.cluster.bootstrap_server),
                     takes_over=call.take_over, accepts_metadata=accepts_metadata,
                 )  # fmt: skip
@@ -86,9 +104,9 @@ def each_attached(
                     row |= {"epoch": publisher.epoch, **step(publisher)}
                 finally:
                     publisher.close()
-            except CompactionError as error:
+            except (CompactionError, OSError) as error:
                 code = max(code, error_exit_code(error))
-                row["error"] = str(error)
+                row["error"] = error_text(error)
             rows.append(row)
     return _told(code, rows, as_json)
 
@@ -99,7 +117,7 @@ def set_paused(
     """Pause or resume the chosen partitions; nobody is fenced by it."""
     client = cluster.connect()
     with decisions.open_log() as log:
-        cluster_id = client.read_facts(cluster.topics).cluster_id
+        cluster_id = client.read_cluster_id()
         rows = []
         for each in _chosen(log, cluster_id, cluster.topics):
             log.set_paused(each, is_paused=is_paused)
@@ -116,6 +134,11 @@ def _chosen(log: DecisionLog, cluster_id: str, topics: tuple[str, ...]) -> list[
             f"topics={missing or 'all'} cluster_id={cluster_id}"
         )
     return [each for each in attached if not topics or each.name.partition.topic in topics]
+
+
+def _is_gone(each: Attached, ids: Mapping[str, bytes]) -> bool:
+    """Say whether the topic that was attached is no more, or another one has its name."""
+    return ids.get(each.name.partition.topic) != each.name.partition.topic_id
 
 
 def _row(each: Attached) -> Row:

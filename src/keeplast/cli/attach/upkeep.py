@@ -81,7 +81,7 @@ def detach(call: AttachedCall, grace_ms: GraceMs = None, as_json: Json = False) 
     """Give partitions up: end what is decided, collect, and leave the topic to Kafka alone.
 
     What is compacted stays so. A partition whose replaced segments still wait for their grace is
-    left attached.
+    left attached; one whose topic was deleted is only forgotten.
     """
     from keeplast.attach.collection import GRACE_MS_DEFAULT, check_grace
     from keeplast.cli.attach.steps import detach_step, each_attached
@@ -90,7 +90,7 @@ def detach(call: AttachedCall, grace_ms: GraceMs = None, as_json: Json = False) 
         GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
         is_object_store=call.tier.is_object_store,
     )
-    return each_attached(call, detach_step(grace), as_json=as_json)
+    return each_attached(call, detach_step(grace), as_json=as_json, forgets_gone=True)
 
 
 @command(

@@ -201,6 +201,16 @@ class DecisionLog:
             now_ms = self._transactions.time.now_ms(connection)
             self._set(connection, held, detached_ms=now_ms, held_since_ms=None)
 
+    def forget(self, known: Attached) -> None:
+        """End a partition of which nothing is left to do: its topic is gone, or it never was ours.
+
+        What is written down of it stays; whoever still holds it may do nothing more.
+        """
+        with self._transactions.writing() as connection:
+            _lock(connection, known)
+            now_ms = self._transactions.time.now_ms(connection)
+            self._set(connection, known, detached_ms=now_ms, held_since_ms=None)
+
     def note_seen(self, held: Attached, seen: MetadataPoint) -> None:
         """Remember how far the metadata topic was seen; never back."""
         with self._owned(held) as (connection, row):

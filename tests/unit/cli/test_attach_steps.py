@@ -1,0 +1,90 @@
+"""Commands on attached partitions: one that fails, or whose topic is gone, leaves the others be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from keeplast.attach.publication import Publisher
+from keeplast.cli.attach.steps import each_attached
+from keeplast.cli.frame.exit_codes import DONE
+from keeplast.config.mapping import topic_config
+from keeplast.tier.metadata.decisions import DecisionLog
+from tests.support.attached_world import CLUSTER_ID, PARTITION, AttachedWorld
+
+
+class Client:
+    """The cluster of a world, with what commands ask besides."""
+
+    def __init__(self, world: AttachedWorld) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world.cluster, name)
+
+    def read_cluster_id(self) -> str:
+        return CLUSTER_ID
+
+    def read_topic_ids(self, topics: set[str]) -> dict[str, bytes]:
+        topic = self._world.cluster.topic
+        return {topic.name: topic.topic_id} if topic.name in topics else {}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[AttachedWorld]:
+    made = AttachedWorld(tmp_path)
+    made.claim().close()
+    yield made
+    made.close()
+
+
+def call_of(world: AttachedWorld) -> Any:
+    @contextmanager
+    def open_log() -> Iterator[DecisionLog]:
+        yield world.log()
+
+    settings = SimpleNamespace(
+        topic_config=lambda topic: topic_config({"cleanup.policy": "compact"})
+    )
+    return SimpleNamespace(
+        cluster=SimpleNamespace(
+            connect=lambda: Client(world), topics=(), bootstrap_server="localhost:9092"
+        ),
+        tier=SimpleNamespace(open_layout=lambda: world.tier, open_log=open_log),
+        wanted=SimpleNamespace(settings_of=lambda topics: settings),
+        take_over=True,
+    )
+
+
+def rows_of(found: tuple[int, Any]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = found[1]["partitions"]
+    return rows
+
+
+def test_a_topic_that_was_created_again_ends_no_command(world: AttachedWorld) -> None:
+    def never(publisher: Publisher) -> Mapping[str, object]:
+        raise AssertionError("nothing is done to a topic that is gone")
+
+    world.cluster.topic_id = bytes(range(1, 17))
+    code, _ = found = each_attached(call_of(world), never, as_json=True)
+    assert (DONE, [True]) == (code, [row["is_gone"] for row in rows_of(found)])
+    assert [None] == [each.detached_ms for each in world.log().partitions(CLUSTER_ID)]
+    assert DONE == each_attached(call_of(world), never, as_json=True, forgets_gone=True)[0]
+    (row,) = world.log().partitions(CLUSTER_ID)
+    assert row.detached_ms is not None
+
+
+def test_a_disk_that_fails_is_told_of_its_partition(world: AttachedWorld) -> None:
+    def fails(publisher: Publisher) -> Mapping[str, object]:
+        raise OSError(28, "No space left on device", "/mnt/tier/x")
+
+    code, _ = found = each_attached(call_of(world), fails, as_json=True)
+    assert code != DONE
+    (row,) = rows_of(found)
+    assert (PARTITION.topic, PARTITION.partition) == (row["topic"], row["partition"])
+    assert "no space left" in row["error"]

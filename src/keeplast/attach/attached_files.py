@@ -39,7 +39,6 @@ from keeplast.errors import (
     InvalidError,
     InvariantError,
     RefusedError,
-    UnavailableError,
 )
 from keeplast.format import txn_index
 from keeplast.format.filename import (
@@ -59,7 +58,8 @@ from keeplast.format.remote_log_metadata import (
 )
 from keeplast.log.files import Buffer, FileStat, ReadHandle, WriteHandle
 from keeplast.rewrite.task import StagedGroup
-from keeplast.tier.objects.handles import COPY_BYTES, FREE_BYTES, write_at_once
+from keeplast.tier.objects.handles import copy_part, write_at_once
+from keeplast.tier.objects.write_once import WriteOnceFiles
 
 ROOT = Path("/attached")
 _AUXILIARY = {
@@ -94,7 +94,7 @@ class AttachedRecipe:
         return False
 
 
-class AttachedFiles:
+class AttachedFiles(WriteOnceFiles):
     """The :class:`~keeplast.log.files.FileSystem` of one partition's round.
 
     It completes outputs, as :class:`~keeplast.rewrite.completion.CompletesOutputs` asks.
@@ -343,33 +343,6 @@ class AttachedFiles:
         """Write a staged file at once."""
         write_at_once(self.open_write(path), data)
 
-    def append_durable(self, path: Path, data: Buffer) -> None:
-        """InvariantError: segments are not appended to."""
-        raise InvariantError(f"segments are not appended to. path={path}")
-
-    def rename(self, source: Path, target: Path) -> None:
-        """InvariantError: segments keep their id."""
-        raise InvariantError(f"segments are not renamed. source={source} target={target}")
-
-    def fsync(self, path: Path) -> None:
-        """Do nothing: what was closed is durable."""
-
-    def fsync_directory(self, path: Path) -> None:
-        """Do nothing: what was closed is durable."""
-
-    def set_mtime(self, path: Path, mtime_ns: int) -> None:
-        """Do nothing: announcements keep the times."""
-
-    def copy_owner_and_mode(self, source: Path, target: Path) -> None:
-        """Do nothing: segments have neither."""
-
-    def make_directory(self, path: Path) -> None:
-        """Do nothing: a layout makes what it needs."""
-
-    def free_bytes(self, path: Path) -> int:
-        """Return a size that no round needs: a bucket does not fill up."""
-        return FREE_BYTES
-
 
 def remove_output(
     layout: RemoteLayout, name: RemoteLogSegmentId, start_offset: int, like: RemoteLogSegment
@@ -438,7 +411,7 @@ class _SmallWriteHandle:
         self._data += data
 
     def copy_from(self, source: ReadHandle, position: int, length: int) -> None:
-        _copy(self, source, position, length)
+        copy_part(self, source, position, length, self._name)
 
     def fsync(self) -> None:
         self._kept[self._name] = bytes(self._data)
@@ -469,7 +442,7 @@ class _LogWriteHandle:
         self._facts.add(data)
 
     def copy_from(self, source: ReadHandle, position: int, length: int) -> None:
-        _copy(self, source, position, length)
+        copy_part(self, source, position, length, self._name)
 
     def fsync(self) -> None:
         if self._is_open:
@@ -482,16 +455,3 @@ class _LogWriteHandle:
             self._is_open = False
             self._writer.abort()
             self._given_up()
-
-
-def _copy(target: WriteHandle, source: ReadHandle, position: int, length: int) -> None:
-    """Append ``length`` bytes of ``source``; UnavailableError when it has fewer."""
-    buffer = memoryview(bytearray(min(length, COPY_BYTES)))
-    while length > 0:
-        part = buffer[: min(length, COPY_BYTES)]
-        count = source.pread_into(part, position)
-        if count != len(part):
-            raise UnavailableError(f"what is copied ended early. position={position}")
-        target.write(part)
-        position += count
-        length -= count

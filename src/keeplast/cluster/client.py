@@ -36,7 +36,7 @@ from keeplast.format.remote_log_metadata import RemoteLogEvent
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 TIMEOUT_SECONDS = 15.0
 APPEND_SECONDS = 60.0
@@ -112,10 +112,7 @@ class ClusterClient:
         InvalidError when a named topic does not exist, RefusedError when a permission is missing,
         UnavailableError when the cluster does not answer.
         """
-        listing = self._asked(
-            "the list of topics",
-            lambda: self._admin.list_topics(timeout=TIMEOUT_SECONDS),
-        )
+        listing = self._listing()
         missing = sorted(set(topics) - set(listing.topics))
         if missing:
             raise InvalidError(f"no such topic in the cluster. topics={missing}")
@@ -141,10 +138,7 @@ class ClusterClient:
 
     def read_topic_ids(self, topics: Collection[str]) -> dict[str, bytes]:
         """Return the ids of those of ``topics`` that there are; errors as before."""
-        listing = self._asked(
-            "the list of topics",
-            lambda: self._admin.list_topics(timeout=TIMEOUT_SECONDS),
-        )
+        listing = self._listing()
         there = sorted(set(topics) & set(listing.topics))
         if not there:
             return {}
@@ -241,9 +235,7 @@ class ClusterClient:
             except UnavailableError:
                 if is_last:
                     raise
-                self._asked(
-                    "the list of topics", lambda: self._admin.list_topics(timeout=TIMEOUT_SECONDS)
-                )
+                self._listing()
         raise AssertionError("unreachable")
 
     def append(
@@ -304,6 +296,11 @@ class ClusterClient:
                 f"errors={sorted(names)}"
             )
         return OffsetRange(min(offsets), max(offsets) + 1)
+
+    def _listing(self) -> ClusterMetadata:
+        return self._asked(
+            "the list of topics", lambda: self._admin.list_topics(timeout=TIMEOUT_SECONDS)
+        )
 
     def _topics(
         self, names: Sequence[str], settings: Mapping[str, Settings]

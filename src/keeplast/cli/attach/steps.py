@@ -83,12 +83,11 @@ def each_attached(
         cluster_id = client.read_cluster_id()
         chosen = _chosen(log, cluster_id, call.cluster.topics)
         ids = client.read_topic_ids({each.name.partition.topic for each in chosen})
-        there = [each for each in chosen if not _is_gone(each, ids)]
-        names = sorted({each.name.partition.topic for each in there})
+        names = sorted({each.name.partition.topic for each in chosen if not _is_gone(each, ids)})
         settings = call.wanted.settings_of(client.read_facts(names).topics if names else ())
         for each in chosen:
             row = _row(each)
-            if each not in there:
+            if _is_gone(each, ids):
                 if forgets_gone:
                     log.forget(each)
                 rows.append(row | {"is_gone": True, "is_detached": forgets_gone})

@@ -68,17 +68,7 @@ class ObjectWriteHandle:
 
     def copy_from(self, source: ReadHandle, position: int, length: int) -> None:
         """Append ``length`` bytes of ``source``."""
-        buffer = memoryview(bytearray(min(length, COPY_BYTES)))
-        while length > 0:
-            part = buffer[: min(length, COPY_BYTES)]
-            count = source.pread_into(part, position)
-            if count != len(part):
-                raise UnavailableError(
-                    f"what is copied ended early. key={self._key} position={position}"
-                )
-            self.write(part)
-            position += count
-            length -= count
+        copy_part(self, source, position, length, self._key)
 
     def fsync(self) -> None:
         """Complete the object; UnavailableError when the store has not kept all of it."""
@@ -98,6 +88,21 @@ class ObjectWriteHandle:
         if self._is_open:
             self._is_open = False
             self._writer.abort()
+
+
+def copy_part(
+    target: WriteHandle, source: ReadHandle, position: int, length: int, key: str
+) -> None:
+    """Append ``length`` bytes of ``source`` to ``key``; UnavailableError when it has fewer."""
+    buffer = memoryview(bytearray(min(length, COPY_BYTES)))
+    while length > 0:
+        part = buffer[: min(length, COPY_BYTES)]
+        count = source.pread_into(part, position)
+        if count != len(part):
+            raise UnavailableError(f"what is copied ended early. key={key} position={position}")
+        target.write(part)
+        position += count
+        length -= count
 
 
 def write_at_once(handle: WriteHandle, data: Buffer) -> None:

@@ -28,13 +28,13 @@ from keeplast.log.files import (
 )
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.objects.handles import (
-    FREE_BYTES,
     ObjectReadHandle,
     ObjectWriteHandle,
     write_at_once,
 )
 from keeplast.tier.objects.object_store import FILTER, ID_CHARS, ObjectStore, object_key
 from keeplast.tier.objects.transfer import file_crc
+from keeplast.tier.objects.write_once import WriteOnceFiles
 from keeplast.tier.state.segment import RemoteSegment, SegmentKind
 
 ROOT = Path("/remote")
@@ -95,7 +95,7 @@ class RoundRecipe:
         return False
 
 
-class RoundFiles:
+class RoundFiles(WriteOnceFiles):
     """The :class:`~keeplast.log.files.FileSystem` of one partition's round."""
 
     def __init__(
@@ -274,30 +274,3 @@ class RoundFiles:
     def write_durable(self, path: Path, data: Buffer) -> None:
         """Write a staged file, or the filter of a segment, at once."""
         write_at_once(self.open_write(path), data)
-
-    def append_durable(self, path: Path, data: Buffer) -> None:
-        """InvariantError: objects are not appended to."""
-        raise InvariantError(f"objects are not appended to. path={path}")
-
-    def rename(self, source: Path, target: Path) -> None:
-        """InvariantError: objects keep their key."""
-        raise InvariantError(f"objects are not renamed. source={source} target={target}")
-
-    def fsync(self, path: Path) -> None:
-        """Do nothing: an object that was closed is durable."""
-
-    def fsync_directory(self, path: Path) -> None:
-        """Do nothing: an object that was closed is durable."""
-
-    def set_mtime(self, path: Path, mtime_ns: int) -> None:
-        """Do nothing: the metadata store keeps the times."""
-
-    def copy_owner_and_mode(self, source: Path, target: Path) -> None:
-        """Do nothing: objects have neither."""
-
-    def make_directory(self, path: Path) -> None:
-        """Do nothing: a key needs no directory."""
-
-    def free_bytes(self, path: Path) -> int:
-        """Return a size that no round needs: a bucket does not fill up."""
-        return FREE_BYTES

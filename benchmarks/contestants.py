@@ -1,4 +1,6 @@
-"""The two cleaners under measurement; each cleans a fresh copy of the same log.
+"""The cleaners under measurement: Kafka's, and keeplast three ways.
+
+Each cleans a fresh copy of the same log.
 
 The copy is written back to disk before the clock starts, so that neither side pays for the other's
 dirty pages, and lies in the page cache for both. Kafka's time is the call of its ``Cleaner.clean``
@@ -108,13 +110,14 @@ class KafkaCleaner:
         )
 
 
-class OneCore:
-    """LocalRunner with one core, in a fresh process for every log."""
+class Keeplast:
+    """keeplast in a fresh process for every log."""
 
-    def __init__(self, name: str, memory_bytes: int) -> None:
-        """Give the process ``memory_bytes`` beside its key map."""
+    def __init__(self, name: str, memory_bytes: int, *, runner: str, cores: int) -> None:
+        """Give ``cores`` of a ``local`` or ``spark`` runner ``memory_bytes`` beside its key map."""
         self.name = name
-        self._memory_bytes = memory_bytes
+        self._options = ["--memory-bytes", str(memory_bytes)]
+        self._options += ["--runner", runner, "--cores", str(cores)]
 
     def clean(self, partition: Path, workload: Workload, log: WrittenLog) -> Measure:
         """Clean the log at ``partition`` where it lies."""
@@ -128,13 +131,13 @@ class OneCore:
                 *("--value-bytes", str(workload.value_bytes)),
                 *("--records-per-batch", str(workload.records_per_batch)),
                 *("--codec", str(int(workload.codec))),
-                *("--memory-bytes", str(self._memory_bytes)),
+                *self._options,
             ],
             check=True,
             stdout=subprocess.PIPE,
             text=True,
         )
-        document = json.loads(done.stdout)
+        document = json.loads(done.stdout.splitlines()[-1])
         return Measure(
             seconds=document["seconds"],
             index_seconds=document["index_seconds"],

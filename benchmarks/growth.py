@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.contestants import MIB, OneCore, measure
+from benchmarks.contestants import MIB, Keeplast, measure
 from benchmarks.machine import describe, is_same, machine
 from benchmarks.options import positive
 from benchmarks.pairs import PAIRS_MIN, Comparison, Pairs
@@ -109,7 +109,7 @@ class Planned:
     def count(self, logs: list[WrittenLog], place: Path) -> Count:
         """Clean a copy of the logs once."""
         if self.partitions is None:
-            contestant = OneCore("keeplast", MEMORY_BYTES_DEFAULT)
+            contestant = Keeplast("keeplast", MEMORY_BYTES_DEFAULT, runner="local", cores=1)
             one = measure(contestant, logs[0], self.workload, place)
             worked = one.cpu_seconds or one.seconds
             return Count(one.seconds, worked, one.held_bytes, one.bytes_written)

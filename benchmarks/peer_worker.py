@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.later_removals import LaterRemovals
 from benchmarks.process_figures import family_seconds
 from benchmarks.workload import FIRST_TIMESTAMP_MS, TOPIC, Workload, write_log
 from keeplast.clock import SystemClock
 from keeplast.columns import kernel
 from keeplast.format.compression import Codec
-from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.shape import Shape
 from keeplast.model.topic_config import TopicConfig
@@ -34,32 +34,7 @@ from keeplast.survey.request import CleanRequest, PartitionRequest
 NOW_MS = FIRST_TIMESTAMP_MS + 10**12
 WARM_UP_BYTES = 1 << 20
 PARQUET = "records.parquet"
-RETIRED = ".deleted"
 SPARK_MEMORY = "4g"
-
-
-class LaterRemovals(LocalFiles):
-    """The file system, but replaced files stay until :meth:`remove`.
-
-    Kafka leaves them to a timer, outside of what it measures and of what is measured here.
-    """
-
-    def __init__(self) -> None:
-        """Start with nothing to remove."""
-        self._waiting: dict[Path, None] = {}
-
-    def unlink(self, path: Path) -> None:
-        """Remove a name, later when it is that of a replaced file."""
-        if path.name.endswith(RETIRED) and self.exists(path):
-            self._waiting[path] = None
-        else:
-            super().unlink(path)
-
-    def remove(self) -> None:
-        """Remove what waits."""
-        for path in self._waiting:
-            path.unlink(missing_ok=True)
-        self._waiting.clear()
 
 
 def main() -> None:

@@ -17,7 +17,8 @@ from benchmarks.workload import Workload
 from keeplast.format.compression import Codec
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 
-VERSION = 2
+VERSION = 3
+SIDES = ("kafka", "keeplast", "all_cores", "spark")
 BYTES_PER_KEY_MAX = 40
 """What a distinct dirty key may cost us in memory."""
 LARGEST_BATCHES_MAX = 3
@@ -25,31 +26,44 @@ LARGEST_BATCHES_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One log to measure. ``goal`` is the ratio to reach; None where there is no mark."""
+    """One log to measure. A goal is the ratio to reach, with one core or with all of them."""
 
     workload: Workload
     goal: float | None = None
+    goal_of_all_cores: float | None = None
     memory_bytes: int = MEMORY_BYTES_DEFAULT
     is_memory_row: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A row and what was measured, turn by turn; a tuple is empty when its side did not run."""
+    """A row and what was measured, turn by turn; a tuple is empty when its side did not run.
+
+    ``keeplast`` has one core, ``all_cores`` threads on all of them, ``spark`` a warm session there.
+    """
 
     row: Row
     kafka: tuple[Measure, ...]
     keeplast: tuple[Measure, ...]
+    all_cores: tuple[Measure, ...]
+    spark: tuple[Measure, ...]
     keys: int
     records: int
     largest_batch_bytes: int
 
     @property
     def comparison(self) -> Comparison | None:
-        """Both sides beside each other; None when one of them did not run."""
+        """One core beside Kafka's thread; None when one of them did not run."""
         if not self.kafka or not self.keeplast:
             return None
         return compare(ours=_times(self.keeplast), theirs=_times(self.kafka))
+
+    def by_clock(self, ours: Sequence[Measure]) -> Comparison | None:
+        """Several cores beside Kafka's thread, by the clock alone."""
+        if not self.kafka or not ours:
+            return None
+        mine, theirs = ([(one.seconds, None) for one in side] for side in (ours, self.kafka))
+        return compare(ours=mine, theirs=theirs)
 
     @property
     def memory_limit_bytes(self) -> int:
@@ -75,14 +89,20 @@ def results_of(document: Mapping[str, Any]) -> list[Result]:
     return [
         Result(
             _row(each["row"]),
-            tuple(Measure(**one) for one in each["kafka"]),
-            tuple(Measure(**one) for one in each["keeplast"]),
-            each["keys"],
-            each["records"],
-            each["largest_batch_bytes"],
+            kafka=_measures(each["kafka"]),
+            keeplast=_measures(each["keeplast"]),
+            all_cores=_measures(each["all_cores"]),
+            spark=_measures(each["spark"]),
+            keys=each["keys"],
+            records=each["records"],
+            largest_batch_bytes=each["largest_batch_bytes"],
         )
         for each in document["results"]
     ]
+
+
+def _measures(side: Sequence[Mapping[str, Any]]) -> tuple[Measure, ...]:
+    return tuple(Measure(**one) for one in side)
 
 
 def _row(stored_row: Mapping[str, Any]) -> Row:
@@ -96,11 +116,12 @@ def table(document: Mapping[str, Any]) -> str:
     results = results_of(document)
     lines = [
         describe(document["machine"], kafka=document["kafka"]["version"]),
-        f"{_sizes(results)} Each side's best, taken in turn. In brackets: processor time.",
+        f"{_sizes(results)} Each side's best, taken in turn; a session of Spark is warm. "
+        "In brackets: processor time.",
         "",
-        "| log | Kafka MB/s | seconds | keeplast MB/s | seconds | times as fast | pairs differ by "
-        "| goal |",
-        "|---|--:|--:|--:|--:|--:|--:|---|",
+        "| log | Kafka, one thread | keeplast, one core | all cores | Spark on all cores "
+        "| pairs differ by | goal |",
+        "|---|--:|--:|--:|--:|--:|---|",
     ]
     lines += [line(result) for result in results]
     for result in results:
@@ -116,29 +137,47 @@ def table(document: Mapping[str, Any]) -> str:
 
 def _sizes(results: Sequence[Result]) -> str:
     sizes = sorted({result.row.workload.log_bytes // MIB for result in results})
-    pairs = sorted({max(len(result.kafka), len(result.keeplast)) for result in results})
+    pairs = sorted({max(len(getattr(result, side)) for side in SIDES) for result in results})
     listed = (" or ".join(str(each) for each in some) for some in (sizes, pairs))
     return "Logs of {} MiB; {} pairs a row.".format(*listed)
 
 
 def line(result: Result) -> str:
     """Return the line of one result."""
-    both = result.comparison
-    ratios, spreads = ("-", "-") if both is None else (both.ratios, both.spreads)
-    return (
-        f"| {result.row.workload.name} | {_side(result.kafka)} | {_side(result.keeplast)} "
-        f"| {ratios} | {spreads} | {_goal(result.row.goal, both)} |"
-    )
+    one_core = result.comparison
+    others = [(side, result.by_clock(side)) for side in (result.all_cores, result.spark)]
+    cells = [
+        result.row.workload.name,
+        _side(result.kafka),
+        _side(result.keeplast, one_core),
+        *(_side(side, found) for side, found in others),
+        " · ".join(
+            each.spreads for each in (one_core, *(found for _, found in others)) if each is not None
+        )
+        or "-",
+        _goals(result, one_core, others[0][1]),
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
-def _side(measures: Sequence[Measure]) -> str:
-    """Return two cells: speed and seconds of the best count."""
+def _side(measures: Sequence[Measure], beside_kafka: Comparison | None = None) -> str:
+    """Return a cell: how many times as fast as Kafka, speed and seconds of the best count."""
     if not measures:
-        return "- | -"
-    return f"{max(m.mib_per_second for m in measures):.0f} | {least(_times(measures))}"
+        return "-"
+    ratio = "" if beside_kafka is None else f"{beside_kafka.ratios}: "
+    speed = max(m.mib_per_second for m in measures)
+    return f"{ratio}{speed:.0f} MB/s, {least(_times(measures))} s"
 
 
-def _goal(goal: float | None, both: Comparison | None) -> str:
+def _goals(result: Result, one_core: Comparison | None, all_cores: Comparison | None) -> str:
+    """Return what is to be reached on one core and, where that is asked for, on all."""
+    row = result.row
+    several = _goal(row.goal_of_all_cores, all_cores)
+    goals = (_goal(row.goal, one_core), several and f"all cores: {several}")
+    return "; ".join(each for each in goals if each)
+
+
+def _goal(goal: float | None, found: Comparison | None) -> str:
     if goal is None:
         return ""
-    return f"{goal:.1f}x" + ("" if both is None else f", {both.verdict(goal).value}")
+    return f"{goal:.1f}x" + ("" if found is None else f", {found.verdict(goal).value}")

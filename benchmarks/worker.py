@@ -1,7 +1,8 @@
-"""Cleans one log with LocalRunner in a process of its own and prints what it took, as JSON.
+"""Cleans one log in a process of its own and prints what it took, as JSON.
 
-The kernels are loaded and a small log is cleaned before the clock starts, as Kafka's side gets
-rounds to warm up too. Memory is counted from there: the peak of the measured round minus what the
+The kernels are loaded and small logs are cleaned before the clock starts, as Kafka's side gets
+rounds to warm up too: on Spark one in a task and one by tasks that meet.
+Memory is counted from there: the peak of the measured round minus what the
 process held when it began, which is the interpreter, the libraries and the kernels.
 """
 
@@ -9,18 +10,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.later_removals import LaterRemovals
+from benchmarks.process_figures import family_seconds
 from benchmarks.workload import FIRST_TIMESTAMP_MS, TOPIC, Workload, write_log
 from keeplast.clock import SystemClock
 from keeplast.columns import kernel
 from keeplast.format.compression import Codec
-from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
+from keeplast.model.shape import Shape
 from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.runner import Runner
 from keeplast.rewrite.stats import Stats
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
@@ -29,26 +36,9 @@ from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
 
 NOW_MS = FIRST_TIMESTAMP_MS + 10**12
-WARM_UP_BYTES = 1 << 20
+WARM_UP_BYTES, WARM_UP_BYTES_OF_SPARK = 1 << 20, 32 << 20
 PROCESS_STATUS = Path("/proc/self/status")
 RESET_PEAK = Path("/proc/self/clear_refs")
-
-
-class TimedRemovals(LocalFiles):
-    """The file system, with the processor time that removing files took set apart.
-
-    Kafka leaves the removal of what it has replaced to a timer, outside of what it measures.
-    """
-
-    def __init__(self) -> None:
-        """Start with nothing removed."""
-        self.removal_seconds = 0.0
-
-    def unlink(self, path: Path) -> None:
-        """Remove a name."""
-        started = time.thread_time()
-        super().unlink(path)
-        self.removal_seconds += time.thread_time() - started
 
 
 def main() -> None:
@@ -60,42 +50,63 @@ def main() -> None:
     parser.add_argument("--records-per-batch", type=int, required=True)
     parser.add_argument("--codec", type=int, required=True)
     parser.add_argument("--memory-bytes", type=int, required=True)
+    parser.add_argument("--runner", choices=("local", "spark"), required=True)
+    parser.add_argument("--cores", type=int, required=True)
     arguments = parser.parse_args()
     kernel.load()
+    warm_up_bytes = WARM_UP_BYTES if arguments.runner == "local" else WARM_UP_BYTES_OF_SPARK
     small = Workload(
         "warm-up",
         arguments.value_bytes,
         arguments.records_per_batch,
         Codec(arguments.codec),
-        WARM_UP_BYTES,
-        segment_bytes=WARM_UP_BYTES // 2,
+        warm_up_bytes,
+        segment_bytes=warm_up_bytes // 2,
     )
-    files = TimedRemovals()
-    with LocalRunner(cores=1, files=files) as runner:
+    files = LaterRemovals()
+    with _runner(arguments.runner, arguments.cores, files) as runner:
         coordinator = Coordinator(runner, SystemClock(), files, NoEvents())
-        with tempfile.TemporaryDirectory() as scratch:
-            write_log(small, Path(scratch))
-            _clean(coordinator, Path(scratch), WARM_UP_BYTES // 2, arguments.memory_bytes)
+        for shape in (None,) if arguments.runner == "local" else (Shape.PARTITION, Shape.BUCKET):
+            with tempfile.TemporaryDirectory() as scratch:
+                write_log(small, Path(scratch))
+                memory_bytes = arguments.memory_bytes
+                _clean(coordinator, Path(scratch), small.segment_bytes, memory_bytes, shape)
+                files.remove()
         before_bytes = _start_peak()
+        worked = family_seconds(os.getpid())
         started = time.perf_counter()
-        worked, removed = time.process_time(), files.removal_seconds
+        own = time.process_time()
         done = _clean(
             coordinator, arguments.data_directory, arguments.segment_bytes, arguments.memory_bytes
         )
         seconds = time.perf_counter() - started
-        cpu_seconds = time.process_time() - worked - (files.removal_seconds - removed)
+        own = time.process_time() - own
+        # Ticks are coarse, so the processes of a family are counted only where there are several.
+        cpu_seconds = own if arguments.runner == "local" else family_seconds(os.getpid()) - worked
         peak_bytes = _peak()
+        files.remove()
     stats = done.stats
     assert stats is not None, done.error
     print(json.dumps(_measured(stats, seconds, cpu_seconds, before_bytes, peak_bytes)))
+
+
+@contextmanager
+def _runner(name: str, cores: int, files: LaterRemovals) -> Iterator[Runner]:
+    if name == "local":
+        with LocalRunner(cores=cores, files=files) as local:
+            yield local
+        return
+    from keeplast.pipeline.runner import SparkRunner
+
+    with SparkRunner(None, cores) as spark:
+        yield spark
 
 
 def _measured(
     stats: Stats, seconds: float, cpu_seconds: float, before_bytes: int, peak_bytes: int
 ) -> dict[str, object]:
     return {
-        "seconds": stats.total_seconds,
-        "wall_seconds": seconds,
+        "seconds": seconds,
         "cpu_seconds": cpu_seconds,
         "index_seconds": stats.index_seconds,
         "clean_seconds": stats.clean_seconds,
@@ -110,7 +121,11 @@ def _measured(
 
 
 def _clean(
-    coordinator: Coordinator, data_directory: Path, segment_bytes: int, memory_bytes: int
+    coordinator: Coordinator,
+    data_directory: Path,
+    segment_bytes: int,
+    memory_bytes: int,
+    shape: Shape | None = None,
 ) -> RoundReport:
     partition = TopicPartition(TOPIC, 0)
     config = TopicConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=segment_bytes)
@@ -121,6 +136,7 @@ def _clean(
             is_unsafe=True,
             memory_bytes=memory_bytes,
             force=True,
+            shape=shape,
         )
     )
     return report.partitions[0].rounds[-1]

@@ -30,6 +30,7 @@ from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline import export_plan
 from keeplast.pipeline.export import Workers, export_state
+from keeplast.pipeline.joint_job import slots_at_once
 from keeplast.pipeline.runner import SparkRunner
 from keeplast.pipeline.source_options import read_options
 from keeplast.rewrite.runner import Runner
@@ -169,6 +170,9 @@ def test_tasks_that_meet_begin_anew_when_one_is_lost(
     scratch.mkdir()
     fault = Fault(Stage.JOINT, moment, act, scratch)
     cleaned(LocalRunner(cores=1), expected)
+    # An executor that an earlier test has killed may not be back, and one task meets nobody.
+    context = SparkSession.active().sparkContext
+    wait_until(lambda: slots_at_once(context) >= int(SETTINGS["spark.cores.max"]))
     inject(monkeypatch, fault)
     cleaned(Reshaped(runner, BUCKET), directory)
     assert fault.has_struck

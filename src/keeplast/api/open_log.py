@@ -44,7 +44,11 @@ from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.read.log_ranges import segments_below
 from keeplast.read.log_reader import read_segment
 from keeplast.read.log_state import find_winners
-from keeplast.read.state_end import require_in_front_of_cleaner, was_cleaned_past
+from keeplast.read.state_end import (
+    end_of_state,
+    require_in_front_of_cleaner,
+    was_cleaned_past,
+)
 from keeplast.rewrite.runner import Runner
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.delete_records import DeleteRecordsReport, delete_records
@@ -163,7 +167,13 @@ class OpenLog:
             except CorruptError as error:
                 raise _locate_error(error, segment, batch) from error
 
-    def state(self, topic: TopicConfig | None = None) -> dict[bytes, Record]:
+    def state(
+        self,
+        topic: TopicConfig | None = None,
+        *,
+        end_offset: int | None = None,
+        as_of_ms: int | None = None,
+    ) -> dict[bytes, Record]:
         """Return the final record of every key that is not deleted, in offset order.
 
         A read-committed view: nothing aborted, nothing from the first open transaction on. Which
@@ -171,17 +181,23 @@ class OpenLog:
         directory's settings give it (``keeplast.toml``, environment, metadata log): so it is the
         same before and after cleaning; a broker's own topic ranks by offset. Nothing below the log
         start offset counts. Holds one record a key in memory, and reads the log twice.
-        Raises CorruptError as :meth:`records` does, RefusedError when an open transaction ends it
-        below what was cleaned, UnavailableError when the log is cleaned faster than it is read.
+
+        ``end_offset``, exclusive, asks for the state of an earlier point, with transactions as they
+        were decided there; ``as_of_ms`` for that of a time in milliseconds since 1970, which is
+        where the first record with a later timestamp lies: as exact as producers' clocks.
+        Raises CorruptError as :meth:`records` does, InvalidError for an offset that the log does
+        not have, RefusedError when an open transaction ends it below what was cleaned, or when that
+        point's state cannot be told (any more), UnavailableError when the log is cleaned faster
+        than it is read.
         """
         topic = pinned(self.partition.topic, self._ranks() if topic is None else topic)
         clock = SystemClock()
         for _ in range(STATE_TRIES_MAX):
             log_start = self.log_start_offset()
-            view, winners = find_winners(
-                self.partition, self.path, log_start, topic, self._files, clock
-            )
-            end = view.last_stable
+            view, end, winners = find_winners(
+                self.partition, self.path, log_start, topic, self._files, clock,
+                lambda view: end_of_state(view, end_offset, as_of_ms, self._files, clock),
+            )  # fmt: skip
             if end < self.log_start_offset():
                 # A transaction counts as open whose marker went with its data while it was read.
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,7 +22,9 @@ from keeplast.cli.frame.parameters import (
     TaskMemory,
 )
 from keeplast.cli.frame.places import object_option, place
+from keeplast.cli.frame.times import time_ms
 from keeplast.cli.frame.wiring import check_runner, open_runner, say_start
+from keeplast.clock import time_text
 from keeplast.errors import InvalidError, installing
 from keeplast.log.object_paths import shown
 from keeplast.model.escapes import printable
@@ -55,6 +58,25 @@ EndingOffsets = Annotated[
         "latest.",
     ),
 ]
+AsOf = Annotated[
+    int | None,
+    typer.Option(
+        "--as-of",
+        metavar="TIME",
+        help="The state as of a time, such as 2026-05-31T22:00:00Z: each partition up to its first "
+        "record with a later timestamp. Approximate, as producers' clocks made those.",
+        parser=time_ms,
+    ),
+]
+CheckpointTopic = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="TOPIC[@OFFSET]",
+        help="The state as of the offsets that the last committed record of a topic has as its "
+        'value, or the one at OFFSET: {"orders":{"0":120}}. Only what it names is exported.',
+    ),
+]
 OFFSETS_BYTES_MAX = 16 << 20
 
 
@@ -67,6 +89,8 @@ class ExportOptions:
     scope: ScopeOptions
     overwrite: Overwrite = False
     ending_offsets: EndingOffsets = None
+    as_of: AsOf = None
+    checkpoint: CheckpointTopic = None
     workers: RunnerOptions
     settings: SettingOptions
     memory: Memory = MEMORY_DEFAULT
@@ -79,7 +103,8 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
     """Write the state of topics as Parquet: each key's last value, without deleted keys.
 
     The last is the one that the topic's compaction.strategy chooses. Committed records only.
-    With --ending-offsets the state is that of an earlier point, if it can still be told.
+    With --ending-offsets, --as-of or --checkpoint the state is that of an earlier point, if it can
+    still be told; transactions count as they were decided there.
     Nothing is locked or changed; a broker may be running. `_offsets.json` says where to go on, as
     Spark's startingOffsets takes it. An export that fails leaves nothing behind.
     """
@@ -96,7 +121,7 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
     check_runner(workers.chosen_runner, master=workers.master)
     from keeplast.pipeline.export import check_target, export_state
 
-    source = _source(options)
+    source, point = _source(options)
     task_memory_bytes = parse_size(options.task_memory, "--task-memory")
     there = source.recipe().open()
     root = open_data_directory(options.data_dir, there).root
@@ -117,20 +142,45 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
             partitions=options.scope.partitions,
             overwrite=options.overwrite,
             task_memory_bytes=task_memory_bytes,
+            names_all=options.checkpoint is not None,
         )
     if not as_json:
-        print_result(printable(f"exported to {done.target}"), "", _table(done))
+        about = "" if point.words is None else f", {point.words}"
+        print_result(
+            printable(f"exported to {done.target}{about}"),
+            "",
+            _table(done, has_end=source.has_end),
+        )
         say(f"go on reading with startingOffsets as in {done.target / '_offsets.json'}")
     return DONE, {
         "target": done.target,
         "partitions": done.partitions,
         "offsets": done.offsets(),
+        "ending_offsets": done.ending_offsets(),
+        "as_of": point.document,
     }
 
 
-def _source(options: ExportOptions) -> SourceOptions:
-    """Return what is read, in the words of the data source."""
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """The point that a state is of, in words and for the document; the latest has neither."""
+
+    words: str | None = None
+    document: dict[str, object] | None = None
+
+
+def _source(options: ExportOptions) -> tuple[SourceOptions, _Point]:
+    """Return what is read, in the words of the data source, and as of which point."""
     from keeplast.pipeline.source_options import OBJECT_PREFIX, read_options
+
+    ends = {
+        "--ending-offsets": options.ending_offsets,
+        "--as-of": options.as_of,
+        "--checkpoint": options.checkpoint,
+    }
+    asked = [name for name, value in ends.items() if value is not None]
+    if len(asked) > 1:
+        raise InvalidError(f"one point at a time; leave out {' and '.join(asked[1:])}")
 
     memory_bytes = memory_size(options.memory)
     given = {
@@ -139,9 +189,44 @@ def _source(options: ExportOptions) -> SourceOptions:
     given |= {"path": shown(str(options.data_dir)), "memoryBytes": str(memory_bytes)}
     if options.scope.topics:
         given["subscribe"] = ",".join(options.scope.topics)
+    point = _Point()
     if options.ending_offsets is not None:
         given["endingOffsets"] = _offsets_text(options.ending_offsets)
-    return read_options(given, is_streaming=False)
+    elif options.as_of is not None:
+        # Up to the first record that is later: of this very time is still in it.
+        given["endingTimestamp"] = str(options.as_of + 1)
+        point = _Point(
+            f"as of {time_text(options.as_of)}, approximately: by the timestamps of the records",
+            {"time_ms": options.as_of, "is_approximate": True},
+        )
+    elif options.checkpoint is not None:
+        point = _take_checkpoint(options, options.checkpoint, given)
+    return read_options(given, is_streaming=False), point
+
+
+def _take_checkpoint(options: ExportOptions, checkpoint: str, given: dict[str, str]) -> _Point:
+    """Add to ``given`` what a checkpoint names, as far as it was chosen."""
+    from keeplast.pipeline.checkpoint_topic import read_checkpoint, split_checkpoint
+    from keeplast.pipeline.source_options import read_options
+
+    topic, offset = split_checkpoint(checkpoint)
+    found = read_checkpoint(read_options({**given, "subscribe": topic}, is_streaming=False), offset)
+    topics, numbers = options.scope.topics, options.scope.partitions
+    document: dict[str, dict[str, int]] = {}
+    for partition, end in sorted(found.offsets.items()):
+        is_chosen = not numbers or partition.partition in numbers
+        if is_chosen and (not topics or partition.topic in topics):
+            document.setdefault(partition.topic, {})[str(partition.partition)] = end
+    if not document:
+        named = ", ".join(sorted({each.topic for each in found.offsets}))
+        raise InvalidError(
+            f"the checkpoint names nothing that was chosen; it names {named}. "
+            f"--checkpoint={checkpoint}"
+        )
+    given.setdefault("subscribe", ",".join(document))
+    given["endingOffsets"] = json.dumps(document)
+    at = f"{found.partition}@{found.offset}"
+    return _Point(f"as of the checkpoint {at}", {"checkpoint": at})
 
 
 def _offsets_text(text: str) -> str:
@@ -170,17 +255,19 @@ def _require_pyarrow() -> None:
         )
 
 
-def _table(done: Export) -> Table:
+def _table(done: Export, *, has_end: bool) -> Table:
     from keeplast.cli.show.rows import new_table
     from keeplast.model.size import format_bytes
 
-    table = new_table("partition", ">keys", ">Parquet", ">tasks", ">go on at offset")
+    ends = (">as of offset",) if has_end else ()
+    table = new_table("partition", ">keys", ">Parquet", ">tasks", *ends, ">go on at offset")
     for each in done.partitions:
         table.add_row(
             printable(str(each.partition)),
             f"{each.records:,}",
             format_bytes(each.size_bytes),
             f"{each.tasks:,}",
-            f"{each.end_offset:,}",
+            *([f"{each.end_offset:,}"] if has_end else []),
+            f"{each.resume_offset:,}",
         )
     return table

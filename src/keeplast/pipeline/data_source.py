@@ -248,6 +248,7 @@ class LogReader(DataSourceReader):
                 segments,
                 options.is_committed,
                 view.topic_id,
+                logs.decided_before(view, end),
             )
             topic = ranked(topic_config(view.partition.topic), options)
             check_internal(view.partition.topic, topic)

@@ -6,6 +6,7 @@
     DIR/orders/partition=1/part-00000.parquet
     DIR/orders/partition=1/part-00001.parquet  where the partition was cut
     DIR/_offsets.json                          {"orders": {"0": 339, "1": 17}}
+    DIR/_ending_offsets.json                   the same, where an end was asked for
 
 The rules:
 
@@ -13,9 +14,11 @@ The rules:
    whole and on disk; a run that fails or is stopped leaves neither, and what a killed one has left
    goes with the next run (:mod:`keeplast.pipeline.export_place`).
 2. What is in the way is replaced only on request, and only when it is an export itself.
-3. The offsets are those at which each partition's state was taken: who reads the Parquet files and
-   then the log from there on misses nothing. What retention or a cleaner takes meanwhile is no
-   matter for that; a log that was cut off below its offset, or is another topic's by now, is.
+3. The offsets are those from which to read on: who reads the Parquet files and then the log from
+   there on misses nothing. What retention or a cleaner takes meanwhile is no matter for that; a log
+   that was cut off below its offset, or is another topic's by now, is. They are those at which the
+   state was taken, which ``_ending_offsets.json`` has, unless a transaction was in flight there: it
+   is not in the state, so that reading goes on where it begins.
 
 The files are written by tasks, and hold the same rows whatever runs them; a partition that was cut
 has one for each part with rows (:mod:`keeplast.pipeline.export_plan`).
@@ -55,17 +58,19 @@ from keeplast.rewrite.runner import Progressed
 from keeplast.survey.request import TASK_MEMORY_BYTES_DEFAULT
 
 OFFSETS_FILE = "_offsets.json"
+ENDS_FILE = "_ending_offsets.json"
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedPartition:
     """A partition that was written by ``tasks`` tasks; ``end_offset`` is exclusive.
 
-    ``choice`` says how it was cut, and why.
+    ``resume_offset`` is from where on to read behind it. ``choice`` says how it was cut, and why.
     """
 
     partition: TopicPartition
     end_offset: int
+    resume_offset: int
     records: int
     size_bytes: int
     choice: ShapeChoice
@@ -77,6 +82,7 @@ class ExportedPartition:
             "topic": self.partition.topic,
             "partition": self.partition.partition,
             "end_offset": self.end_offset,
+            "resume_offset": self.resume_offset,
             "records": self.records,
             "size_bytes": self.size_bytes,
             "shape": self.choice.shape,
@@ -145,12 +151,18 @@ class Export:
 
     def offsets(self) -> dict[str, dict[str, int]]:
         """Return where to go on, as ``startingOffsets`` takes it."""
-        found: dict[str, dict[str, int]] = {}
-        for each in self.partitions:
-            found.setdefault(each.partition.topic, {})[str(each.partition.partition)] = (
-                each.end_offset
-            )
-        return found
+        return _by_topic((each.partition, each.resume_offset) for each in self.partitions)
+
+    def ending_offsets(self) -> dict[str, dict[str, int]]:
+        """Return the offsets of which this is the state, as ``endingOffsets`` takes them."""
+        return _by_topic((each.partition, each.end_offset) for each in self.partitions)
+
+
+def _by_topic(offsets: Iterable[tuple[TopicPartition, int]]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for partition, offset in offsets:
+        found.setdefault(partition.topic, {})[str(partition.partition)] = offset
+    return found
 
 
 def export_state(
@@ -163,10 +175,12 @@ def export_state(
     partitions: Sequence[int] = (),
     overwrite: bool = False,
     task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT,
+    names_all: bool = False,
 ) -> Export:
     """Write the state of what ``options`` choose to the directory ``target``.
 
-    ``partitions`` empty means all numbers. ``topic_config`` says how a topic's records rank.
+    ``partitions`` empty means all numbers. With ``names_all`` each must have an end of its own.
+    ``topic_config`` says how a topic's records rank.
     ``task_memory_bytes`` is what the keys of a task that shares its memory with no other may take.
     Raises InvalidError for what names nothing, RefusedError when ``target`` is in the way, and the
     error of the first partition that cannot be read; ``target`` is then as it was.
@@ -179,7 +193,7 @@ def export_state(
     place = ExportPlace(target)
     staging = place.staging
     ground = Ground(workers.slots, None if workers.shares_memory else task_memory_bytes)
-    jobs = _jobs(options, staging, topic_config, partitions, ground)
+    jobs = _jobs(options, staging, topic_config, partitions, ground, names_all=names_all)
     for sentence in _sentences(jobs):
         events.noted(sentence)
     events.planned(2 * sum(job.state.view.size_bytes for job in jobs))
@@ -189,8 +203,12 @@ def export_state(
         written = _write(jobs, workers, events.progressed, staging)
         _require_same_logs(jobs, options.recipe().open())
         export = Export(target, tuple(job.exported(written) for job in jobs))
-        document = json.dumps(export.offsets(), indent=1) + "\n"
-        files.write_durable(staging / OFFSETS_FILE, document.encode())
+        written_down = {OFFSETS_FILE: export.offsets()}
+        if options.has_end:
+            written_down[ENDS_FILE] = export.ending_offsets()
+        for name, offsets in written_down.items():
+            document = json.dumps(offsets, indent=1) + "\n"
+            files.write_durable(staging / name, document.encode())
         # What has come to lie there meanwhile is not ours to replace either.
         check_target(target, files, options, overwrite=overwrite)
         _settle(staging, files)
@@ -249,6 +267,7 @@ class _Job:
         return ExportedPartition(
             self.partition,
             self.state.wanted.end_offset,
+            self.state.resume_offset,
             sum(each.records for each in its),
             sum(each.size_bytes for each in its),
             self.choice,
@@ -262,6 +281,8 @@ def _jobs(
     topic_config: Callable[[str], TopicConfig],
     partitions: Sequence[int],
     ground: Ground,
+    *,
+    names_all: bool,
 ) -> list[_Job]:
     logs = Logs(options)
     chosen = [e for e in logs.entries if not partitions or e.partition.partition in partitions]
@@ -272,24 +293,32 @@ def _jobs(
                 f"partition={number} path={options.path}"
             )
     options.ending.require_chosen("endingOffsets", chosen, options.path)
+    if names_all:
+        options.ending.require_named(chosen, options.path)
     states, ended = [], []
     for entry in sorted(chosen, key=lambda each: each.partition):
         topic = entry.partition.topic
-        if topic == OFFSETS_FILE:
+        if topic in (OFFSETS_FILE, ENDS_FILE):
             raise RefusedError(f"a topic's name is that of the offsets' file. topic={topic}")
         view = logs.look(entry)
         first, end = logs.range_of(view)
         is_earlier = end < logs.latest_of(view)
-        if is_earlier:
-            logs.require_state_at(view, end)
-        states.append(ExportedState(view, Wanted(first, end), topic_config(topic)))
+        asks = is_earlier or options.ending_ms is not None
+        resume = logs.require_state_at(view, end) if asks else end
+        decided_before = logs.decided_before(view, end)
+        states.append(
+            ExportedState(view, Wanted(first, end), topic_config(topic), resume, decided_before)
+        )
         # No cleaner passes the latest offset; it may pass an earlier one while that is read.
         ended.append(segments_below(view, end) if is_earlier else None)
     jobs = []
     for number, (state, choice) in enumerate(zip(states, choose_cuts(states, ground), strict=True)):
         view, wanted = state.view, state.wanted
         place = staging / view.partition.topic / f"partition={view.partition.partition}"
-        split = Split(view.partition, view.path, wanted, view.size_bytes, segments=ended[number])
+        split = Split(
+            view.partition, view.path, wanted, view.size_bytes, segments=ended[number],
+            decided_before=state.decided_before,
+        )  # fmt: skip
         task = ExportTask(split, state.topic, place, options.memory_bytes, logs.recipe)
         parts: tuple[StatePart, ...] = ()
         if choice.shape is not Shape.PARTITION:

@@ -38,11 +38,17 @@ OFFSET_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class ExportedState:
-    """What is known of a partition before its state is read: the offsets ``wanted`` of ``view``."""
+    """What is known of a partition before its state is read: the offsets ``wanted`` of ``view``.
+
+    ``resume_offset`` is where to read on behind it. With ``decided_before`` transactions count as
+    they were decided at that offset.
+    """
 
     view: LogView
     wanted: Wanted
     topic: TopicConfig
+    resume_offset: int
+    decided_before: int | None = None
 
     @property
     def key_bytes_max(self) -> int:
@@ -90,7 +96,12 @@ def parts_of_state(
     """Return the parts of a partition that is cut, in log order; none when it has no records."""
     wished = state.view.size_bytes // (slots * PARTS_PER_SLOT)
     part_bytes = min(max(wished, PART_BYTES_MIN), PART_BYTES_MAX)
-    splits = list(plan_splits(state.view, state.wanted, files.open(), split_bytes=part_bytes))
+    splits = list(
+        plan_splits(
+            state.view, state.wanted, files.open(), split_bytes=part_bytes,
+            decided_before=state.decided_before,
+        )
+    )  # fmt: skip
     cut = CutState(
         number,
         state.topic,

@@ -50,8 +50,8 @@ _INSTEAD = {
     "startingtimestamp": _BY_TIME.format("minTimestamp"),
     "startingoffsetsbytimestamp": _BY_TIME.format("minTimestamp"),
     "startingoffsetsbytimestampstrategy": _BY_TIME.format("minTimestamp"),
-    "endingtimestamp": _BY_TIME.format("maxTimestamp"),
-    "endingoffsetsbytimestamp": _BY_TIME.format("maxTimestamp"),
+    "endingoffsetsbytimestamp": "use maxTimestamp, which compares the timestamp of each "
+    "record, or endingTimestamp, which is about all partitions",
     "minoffsetspertrigger": "a stream does not wait for more; let its trigger run less often",
     "maxtriggerdelay": "a stream does not wait for more; let its trigger run less often",
     "maxrecordsperpartition": "use maxPartitionBytes, or minPartitions",

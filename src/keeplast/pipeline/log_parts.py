@@ -22,8 +22,9 @@ from keeplast.pipeline.source_options import SourceOptions
 from keeplast.read.log_ranges import ALL, Split, Wanted, plan_splits
 from keeplast.read.log_state import read_state
 from keeplast.read.log_view import LogView, load_reader_checkpoints, look_at_log
+from keeplast.read.offset_of_time import first_offset_from
 from keeplast.read.record_source import read_records
-from keeplast.read.state_end import require_state_at
+from keeplast.read.state_end import require_state_at, require_time_told
 from keeplast.rewrite.workspace import Workspace
 
 TOGETHER_BYTES_MAX = 16 << 20
@@ -70,11 +71,22 @@ class Logs:
         options = self._options
         return view.end_for(committed=options.is_committed, replicated=options.is_replicated)
 
-    def require_state_at(self, view: LogView, end_offset: int) -> None:
-        """Raise RefusedError when the state as of ``end_offset`` cannot be told (any more)."""
-        require_state_at(
-            view, end_offset, latest=self.latest_of(view), files=self.files, clock=self._clock
-        )
+    def require_state_at(self, view: LogView, end_offset: int) -> int:
+        """Return from which offset on to read behind the state as of ``end_offset``.
+
+        RefusedError when that state cannot be told (any more).
+        """
+        if self._options.ending_ms is not None:
+            require_time_told(view, end_offset, self.files, self._clock)
+        return require_state_at(
+            view, end_offset, latest=self.latest_of(view), files=self.files, clock=self._clock,
+            committed=self._options.is_committed,
+        )  # fmt: skip
+
+    def decided_before(self, view: LogView, end_offset: int) -> int | None:
+        """Return the offset at which transactions count as they were decided; None is now."""
+        is_earlier = self._options.is_committed and end_offset < self.latest_of(view)
+        return end_offset if is_earlier else None
 
     def record_parts(self, ranges: Sequence[tuple[LogView, Wanted]]) -> Iterator[LogPart]:
         """Yield what tasks read of records: as large as allowed, and as many as asked for."""
@@ -102,11 +114,19 @@ class Logs:
         options = self._options
         latest = self.latest_of(view)
         first = options.starting.of(view.partition, earliest=view.log_start, latest=latest)
-        end = options.ending.of(view.partition, earliest=view.log_start, latest=latest)
+        end = self._end_of(view, latest)
         if options.fails_on_loss:
             check_within(view, "startingOffsets", first)
             check_within(view, "endingOffsets", end)
         return max(first, view.log_start), min(end, latest)
+
+    def _end_of(self, view: LogView, latest: int) -> int:
+        ending_ms = self._options.ending_ms
+        if ending_ms is None:
+            ending = self._options.ending
+            return ending.of(view.partition, earliest=view.log_start, latest=latest)
+        found = first_offset_from(view, ending_ms, self.files, self._clock)
+        return latest if found is None else found
 
 
 def check_within(view: LogView, what: str, offset: int) -> None:

@@ -56,6 +56,16 @@ class Offsets:
                     f"or choose the partition. {name}={partition} path={path}"
                 )
 
+    def require_named(self, chosen: Sequence[PartitionEntry], path: Path) -> None:
+        """Raise InvalidError when a partition that is read has no offset of its own."""
+        for entry in chosen:
+            if entry.partition not in self.named:
+                raise InvalidError(
+                    "the checkpoint names no offset of this partition, so that its state would be "
+                    "of another point; choose others with --topic and --partition. "
+                    f"partition={entry.partition} path={path}"
+                )
+
 
 def read_offsets(name: str, text: str, *, allowed: str | None) -> Offsets:
     """Read ``earliest``, ``latest`` or a document; ``allowed`` is the only word there may be."""

@@ -42,6 +42,7 @@ NAMES = (
     "isolation.level",
     "startingOffsets",
     "endingOffsets",
+    "endingTimestamp",
     "minTimestamp",
     "maxTimestamp",
     "endOfLog",
@@ -87,13 +88,14 @@ class SourceContent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one query."""
+    """The options of one query; ``ending_ms`` takes the place of ``ending`` where it is there."""
 
     path: Path
     choice: ReadPartitions
     isolation: Isolation
     starting: Offsets
     ending: Offsets
+    ending_ms: int | None
     first_ms: int
     last_ms: int
     end_of_log: EndOfLog
@@ -112,6 +114,11 @@ class SourceOptions:
     def recipe(self) -> FilesRecipe:
         """Return how the driver and tasks open what is read."""
         return recipe_of((self.path,), self.object_options)
+
+    @property
+    def has_end(self) -> bool:
+        """Say whether anything but the latest offsets was asked for."""
+        return self.ending_ms is not None or bool(self.ending.named)
 
     @property
     def wanted(self) -> Wanted:
@@ -163,6 +170,7 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
         isolation=options.choice("isolation.level", Isolation, Isolation.COMMITTED),
         starting=starting,
         ending=ending,
+        ending_ms=options.integer("endingTimestamp", None),
         first_ms=options.integer("minTimestamp", EVERY_TIME[0], least=EVERY_TIME[0]),
         last_ms=options.integer("maxTimestamp", EVERY_TIME[1], least=EVERY_TIME[0]),
         pushes_filters=options.boolean("filterPushdown", otherwise=False),
@@ -191,10 +199,10 @@ def _refuse_in_streams(options: OptionTexts, content: SourceContent) -> None:
         options.refuse(
             "state", "a stream has no state; read it with spark.read, or leave the option out"
         )
-    options.refuse(
-        "endingOffsets",
-        "a stream has no end; leave the option out, or use a trigger of availableNow",
-    )
+    for name in ("endingOffsets", "endingTimestamp"):
+        options.refuse(
+            name, "a stream has no end; leave the option out, or use a trigger of availableNow"
+        )
 
 
 def _refuse_in_batches(options: OptionTexts, content: SourceContent) -> None:
@@ -202,6 +210,8 @@ def _refuse_in_batches(options: OptionTexts, content: SourceContent) -> None:
         "maxOffsetsPerTrigger",
         "only a stream has triggers; use endingOffsets, or leave the option out",
     )
+    if len(options.given(("endingOffsets", "endingTimestamp"))) > 1:
+        options.refuse("endingTimestamp", "there is one end; leave out endingOffsets, or this")
     if content is not SourceContent.LATEST:
         for name in STATE_NAMES:
             options.refuse(name, "this is for a state; add state=latest, or leave the option out")

@@ -6,6 +6,9 @@ a window has to be known, and a reader may begin anywhere; what lies behind it i
 last marker that its data waits for, headers only, and each byte at most once. A log without
 transactions is not read ahead at all.
 
+Who asks for a state as of an offset gets transactions as they were decided there: a marker at or
+behind it counts as not written, and data that no marker in front of it ends is hidden too.
+
 Answers to ``CompletedFetch``, which is told by the index.
 """
 
@@ -44,13 +47,15 @@ class _Markers:
             del self.offsets[:passed]
             del self.aborts[:passed]
 
-    def judge(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Say of data at some offsets whether the next marker is an ABORT."""
+    def judge(self, offsets: NDArray[np.int64], *, hides_undecided: bool) -> NDArray[np.bool_]:
+        """Say of data at some offsets whether it is hidden: the next marker is an ABORT.
+
+        What no marker ends is not aborted, and goes by ``hides_undecided``.
+        """
         first = bisect_right(self.offsets, int(offsets.min()))
         last = bisect_right(self.offsets, int(offsets.max())) + 1
         ends = np.array(self.offsets[first:last], np.int64)
-        # What no marker ends is not aborted.
-        aborts = np.array([*self.aborts[first:last], False], np.bool_)
+        aborts = np.array([*self.aborts[first:last], hides_undecided], np.bool_)
         judged: NDArray[np.bool_] = aborts[np.searchsorted(ends, offsets, "right")]
         return judged
 
@@ -59,19 +64,24 @@ class AbortedData:
     """Judges the windows of one reader, which come in log order.
 
     ``ahead(offset)`` yields windows of the log from the batch on that holds ``offset``, in order,
-    in buffers of its own.
+    in buffers of its own. With ``decided_before`` no marker at or behind that offset counts, and
+    what is undecided without it is hidden.
     """
 
-    __slots__ = ("_ahead", "_markers", "_reached", "_windows")
+    __slots__ = ("_ahead", "_decided_before", "_markers", "_reached", "_windows")
 
-    def __init__(self, ahead: Callable[[int], Iterator[Window]]) -> None:
+    def __init__(
+        self, ahead: Callable[[int], Iterator[Window]], decided_before: int | None = None
+    ) -> None:
         self._ahead = ahead
+        self._decided_before = decided_before
         self._windows: Iterator[Window] = iter(())
         self._reached = -1
         self._markers: dict[int, _Markers] = {}
 
     def among(self, window: Window) -> NDArray[np.bool_] | None:
-        """Say of each batch of a window whether it is data of an aborted transaction.
+        """Say of each batch of a window whether it is data of an aborted transaction, or hidden
+        as undecided.
 
         None when there is no transactional data in it. Errors as ``ahead`` raises them, and
         CorruptError for a marker that cannot be read.
@@ -86,12 +96,12 @@ class AbortedData:
         mine = dict(_by_producer(producers))
         waiting = {each: int(offsets[its].max()) for each, its in mine.items()}
         self._read_ahead(int(offsets.min()), waiting)
+        hides_undecided = self._decided_before is not None
         found = np.zeros(window.batches, np.bool_)
         for producer_id, its in mine.items():
-            markers = self._markers.get(producer_id)
-            if markers is not None:
-                markers.forget_below(int(offsets[its].min()))
-                found[data[its]] = markers.judge(offsets[its])
+            markers = self._markers.setdefault(producer_id, _Markers())
+            markers.forget_below(int(offsets[its].min()))
+            found[data[its]] = markers.judge(offsets[its], hides_undecided=hides_undecided)
         return found
 
     def _read_ahead(self, first: int, waiting: dict[int, int]) -> None:
@@ -110,6 +120,8 @@ class AbortedData:
             lasts = window.table[: window.batches, t.LAST_OFFSET]
             self._reached = max(self._reached, int(lasts.max()))
             found = markers_of(window)
+            if self._decided_before is not None:
+                found = found[found[:, 1] < self._decided_before]
             for producer_id, rows in _by_producer(found[:, 0]):
                 its = self._markers.setdefault(producer_id, _Markers())
                 # A segment that was replaced meanwhile is read again.

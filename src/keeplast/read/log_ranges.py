@@ -81,7 +81,9 @@ class Split:
     truncation took meanwhile is an error and not a shorter result. With ``segments`` it is of a
     state, and an error as well when a cleaner has gone past its end
     (:mod:`keeplast.read.state_end`). ``hides_aborted`` leaves out the data of aborted
-    transactions. A log that must be whole must also still be of the topic ``topic_id``.
+    transactions; with ``decided_before`` no marker at or behind that offset counts, and data that
+    is undecided then is left out too. A log that must be whole must also still be of the topic
+    ``topic_id``.
     """
 
     partition: TopicPartition
@@ -92,6 +94,7 @@ class Split:
     segments: SegmentsSeen | None = None
     hides_aborted: bool = True
     topic_id: bytes | None = None
+    decided_before: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,7 @@ def plan_splits(
     split_bytes: int,
     must_be_whole: bool = False,
     hides_aborted: bool = True,
+    decided_before: int | None = None,
 ) -> Iterator[Split]:
     """Yield splits of about ``split_bytes`` that hold everything that is wanted, in log order."""
     pieces = [piece for s in view.segments for piece in _pieces(s, wanted, files, split_bytes)]
@@ -125,7 +129,7 @@ def plan_splits(
         part = wanted.between(pieces[first].first_offset, pieces[at - 1].end_offset)
         yield Split(
             view.partition, view.path, part, size, must_be_whole,
-            hides_aborted=hides_aborted, topic_id=view.topic_id,
+            hides_aborted=hides_aborted, topic_id=view.topic_id, decided_before=decided_before,
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ split names its segments, and reading ends with an error when that may have happ
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -91,19 +91,23 @@ def find_winners(
     topic: TopicConfig,
     files: FileSystem,
     clock: Clock,
-) -> tuple[LogView, set[int]]:
-    """Look at a log from ``log_start`` on; return it and the offsets of the winners in it.
+    end_of: Callable[[LogView], int],
+) -> tuple[LogView, int, set[int]]:
+    """Look at a log from ``log_start`` on; return it, the end of its state, and the winners in it.
 
-    Those that delete their key are among them. All is taken in that is decided, below the first
-    open transaction; the high watermark has no say. Errors as for :func:`read_state`.
+    Those that delete their key are among them; winners are offsets. ``end_of`` says where the state
+    ends, exclusive: at most where the first open transaction begins. The high watermark has no say.
+    Errors as for :func:`read_state`, and as ``end_of`` raises them.
     """
     view = look_at_log(partition, path, ReaderCheckpoints({partition: log_start}, {}), files, clock)
-    split = Split(partition, path, Wanted(view.log_start, view.last_stable), 0)
+    end = end_of(view)
+    decided_before = end if end < view.last_stable else None
+    split = Split(partition, path, Wanted(view.log_start, end), 0, decided_before=decided_before)
     reader = StateReader(
         split, ranking_of(topic), new_hash_key(), files, clock, Workspace(MEMORY_BYTES_DEFAULT)
     )
-    winners, _ = reader.winners_from(view.log_start, view.last_stable, None)
-    return view, set(winners.tolist())
+    winners, _ = reader.winners_from(view.log_start, end, None)
+    return view, end, set(winners.tolist())
 
 
 @dataclass(frozen=True, slots=True)

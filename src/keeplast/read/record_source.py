@@ -47,7 +47,7 @@ from keeplast.read.record_columns import ColumnCollector, RecordColumns
 from keeplast.rewrite.workspace import Workspace
 
 Hidden = NDArray[np.bool_] | None
-"""Which batches of a window are data of aborted transactions; None: none of them is."""
+"""Which batches of a window no reader is to see, as data of aborted transactions; None: none."""
 
 
 def read_records(
@@ -75,14 +75,16 @@ def aborted_data(split: Split, files: FileSystem, clock: Clock) -> AbortedData |
     if not split.hides_aborted:
         return None
 
+    end = INT64_MAX if split.decided_before is None else split.decided_before
+
     def ahead(offset: int) -> Iterator[Window]:
         # What is missing is for the reader itself to say, by the range that it was given.
-        rest = replace(split, wanted=Wanted(offset), must_be_whole=False, segments=None)
+        rest = replace(split, wanted=Wanted(offset, end), must_be_whole=False, segments=None)
         buffers = WindowBuffers()
         for _, window, _, _ in read_wanted(rest, files, clock, buffers, checks_crc=False):
             yield window
 
-    return AbortedData(ahead)
+    return AbortedData(ahead, split.decided_before)
 
 
 def select_batches(window: Window, wanted: Wanted, hidden: Hidden) -> int:

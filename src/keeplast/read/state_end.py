@@ -9,17 +9,21 @@ A crash, a copy without the file or a round that is under way leave a log that w
 than it says. Then offsets are missing behind the checkpoint: brokers assign every one, and nobody
 but a cleaner takes one away. The rule: unless the end is where a reader may read to, which no
 cleaner passes, nothing may be missing from the checkpoint on and no round may be half done.
+
+Transactions count as they were decided at the offset. A cleaner goes by how they ended, so one that
+was in flight there may have cost what was final without it: :mod:`keeplast.read.in_flight`.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from keeplast.clock import Clock
 from keeplast.columns import batch_table as t
-from keeplast.errors import ConflictError, RefusedError
+from keeplast.errors import ConflictError, InvalidError, RefusedError
 from keeplast.format.filename import CLEANED, CLEANER_CHECKPOINT, parse_segment_file
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
@@ -28,24 +32,65 @@ from keeplast.log.partition_log import PartitionFiles
 from keeplast.log.settled import settled_partition
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.partition import TopicPartition
+from keeplast.read.in_flight import find_in_flight
 from keeplast.read.log_ranges import SegmentsSeen, Split, Wanted
 from keeplast.read.log_view import LogView
+from keeplast.read.offset_of_time import first_offset_from, first_record
 from keeplast.read.record_source import read_wanted
 
 
-def require_state_at(
-    view: LogView, end_offset: int, *, latest: int, files: FileSystem, clock: Clock
-) -> None:
-    """Raise RefusedError when the state of [log start, ``end_offset``) cannot be told (any more).
+def end_of_state(
+    view: LogView, end_offset: int | None, as_of_ms: int | None, files: FileSystem, clock: Clock
+) -> int:
+    """Return where the state of committed records ends that is asked for; None and None is latest.
 
-    ``latest`` is the end of what the reader may read. The headers of all batches behind the
-    cleaner's checkpoint are read where ``end_offset`` lies below ``latest``.
+    ``as_of_ms`` is milliseconds since 1970. InvalidError for an offset that the log does not have,
+    and for two points; otherwise as :func:`require_state_at` and :func:`require_time_told`.
+    """
+    latest = view.last_stable
+    if end_offset is None and as_of_ms is None:
+        return latest
+    if end_offset is not None and as_of_ms is not None:
+        raise InvalidError(
+            f"one point at a time; leave end_offset or as_of_ms out. end_offset={end_offset} "
+            f"as_of_ms={as_of_ms}"
+        )
+    if as_of_ms is not None:
+        found = first_offset_from(view, as_of_ms + 1, files, clock)
+        end_offset = latest if found is None else min(found, latest)
+        require_time_told(view, end_offset, files, clock)
+    if end_offset is None or not view.log_start <= end_offset <= view.log_end:
+        raise InvalidError(
+            "the log does not have this offset; it was deleted or never written. Choose one that "
+            f"it has. end_offset={end_offset} log_start={view.log_start} log_end={view.log_end} "
+            f"path={view.path}"
+        )
+    end = min(end_offset, latest)
+    require_state_at(view, end, latest=latest, files=files, clock=clock)
+    return end
+
+
+def require_state_at(
+    view: LogView,
+    end_offset: int,
+    *,
+    latest: int,
+    files: FileSystem,
+    clock: Clock,
+    committed: bool = True,
+) -> int:
+    """Return from which offset on to read behind the state of [log start, ``end_offset``).
+
+    That is ``end_offset``, or where the first transaction begins that is undecided there.
+    RefusedError when that state cannot be told (any more). ``latest`` is the end of what the reader
+    may read, which sees all records unless only the ``committed``. The headers of all batches
+    behind the cleaner's checkpoint are read where ``end_offset`` lies below ``latest``.
     """
     listing = settled_partition(view.path, files, clock, if_empty=view.log_start)
     cleaned_to = require_in_front_of_cleaner(view.partition, listing, end_offset, files)
     where = f"end_offset={end_offset} partition={view.partition} path={view.path}"
     if end_offset >= latest:
-        return
+        return end_offset
     if any(_is_half_done(name) for name in listing.leftovers):
         raise RefusedError(
             "the state as of an earlier offset cannot be told while the log is cleaned, or after "
@@ -59,6 +104,46 @@ def require_state_at(
             "the state as of this offset cannot be told: offsets are missing, so the log was "
             "cleaned, and no checkpoint says that it was not cleaned behind this one. Read it to "
             f"the latest offset. missing_offset={missing} {where}"
+        )
+    if not committed:
+        return end_offset
+    found = find_in_flight(view, end_offset, cleaned_to, files, clock)
+    if found.believed_to is not None:
+        raise RefusedError(
+            "the state as of this offset is gone: a transaction may be in flight there that has "
+            "data in what was cleaned, where what it replaced was removed because it is committed "
+            "by now. Read it to the latest offset, or to one from its end on. "
+            f"earliest_offset={found.believed_to} {where}"
+        )
+    return end_offset if found.first_offset is None else min(end_offset, found.first_offset)
+
+
+def require_time_told(view: LogView, end_offset: int, files: FileSystem, clock: Clock) -> None:
+    """Raise RefusedError when nobody knows whether ``end_offset`` is the offset of its time.
+
+    It is that of the first later record that is still there. Where nothing lies between the end of
+    what was cleaned and it, one that is gone may have been the first. The last one in front of that
+    end stays, as the newest of its key: unless it was a tombstone, or of an aborted transaction.
+    """
+    listing = settled_partition(view.path, files, clock, if_empty=view.log_start)
+    cleaned_to = require_in_front_of_cleaner(view.partition, listing, end_offset, files)
+    if cleaned_to is None or cleaned_to <= view.log_start:
+        return
+    last = cleaned_to - 1
+    split = Split(view.partition, view.path, Wanted(last, end_offset), 0)
+    for _, window, _, _ in read_wanted(split, files, clock, WindowBuffers(), checks_crc=False):
+        rows = window.table[: window.batches]
+        lasts = rows[:, t.LAST_OFFSET]
+        is_marker = (rows[:, t.ATTRIBUTES] & t.CONTROL != 0) & (rows[:, t.MAGIC] == 2)
+        is_behind = (lasts >= cleaned_to) & (rows[:, t.BASE_OFFSET] < end_offset)
+        if (is_behind | (is_marker & (lasts == last))).any():
+            return
+    if first_record(replace(split, wanted=Wanted(last, cleaned_to)), files, clock) is None:
+        raise RefusedError(
+            "the state as of this time is gone: it lies in front of the first record behind what "
+            "was cleaned, or in what was cleaned, where records of that time were removed. Give a "
+            f"later time, or an offset. earliest_offset={cleaned_to} partition={view.partition} "
+            f"path={view.path}"
         )
 
 

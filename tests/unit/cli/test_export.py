@@ -22,7 +22,7 @@ from tests.support.log_builder import LogBuilder
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import NOW_MS
 from tests.support.reader import read_partition
-from tests.support.small_log import write_log
+from tests.support.small_log import EPOCH_MS, write_log
 
 SAMPLE = Path(__file__).parents[3] / "src/keeplast/samples/broker-4.3.0"
 
@@ -321,3 +321,138 @@ def test_offsets_that_name_no_point_are_usage_errors(
 ) -> None:
     done = run(data, tmp_path / "out", "--topic", "u", "--ending-offsets", ending)
     assert (2, True) == (done.exit_code, said in done.output), done.output
+
+
+def write_shared(root: Path, *checkpoints: bytes | None) -> Path:
+    """Topics ``a`` of two partitions and ``b``, and ``points`` with these values as its records."""
+    write_log(root, "a-0", {0: [(b"k", b"1"), (b"k", b"2"), (b"l", b"3")]})
+    write_log(root, "a-1", {0: [(b"m", b"1"), (b"m", None)]})
+    write_log(root, "b-0", {0: [(b"n", b"1"), (b"n", b"2")]})
+    write_log(root, "points-0", {0: [(b"p", value) for value in checkpoints]})
+    return root
+
+
+EARLIER = b'{"a":{"0":1,"1":1},"b":{"0":1}}'
+LATER = b'{"a":{"0":2,"1":2},"b":{"0":2}}'
+
+
+def test_a_checkpoint_says_what_is_exported_and_as_of_which_offsets(tmp_path: Path) -> None:
+    root = write_shared(tmp_path / "data", EARLIER, LATER, None)
+    done = run(root, tmp_path / "last", "--checkpoint", "points", "--json")
+    assert 0 == done.exit_code, done.output
+    assert {b"k": b"2"} == state(tmp_path / "last/a/partition=0")
+    assert {} == state(tmp_path / "last/a/partition=1")
+    assert {b"n": b"2"} == state(tmp_path / "last/b/partition=0")
+    document = json.loads(done.stdout)
+    assert json.loads(LATER) == document["ending_offsets"] == document["offsets"]
+    assert {"checkpoint": "points-0@1"} == document["as_of"]
+    assert document["offsets"] == json.loads((tmp_path / "last/_ending_offsets.json").read_text())
+    first = run(root, tmp_path / "first", "--checkpoint", "points@0", "--topic", "a")
+    assert (0, True) == (first.exit_code, "as of the checkpoint points-0@0" in first.output)
+    assert {b"m": b"1"} == state(tmp_path / "first/a/partition=1")
+    assert not (tmp_path / "first/b").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "arguments", "code", "said"),
+    [
+        ([], ["points"], 2, "no committed record with a value"),
+        ([None], ["points"], 2, "no committed record with a value"),
+        ([EARLIER], ["points@1"], 2, "no committed record with a value there"),
+        ([EARLIER], ["points@x"], 2, "give TOPIC, or TOPIC@OFFSET"),
+        ([EARLIER], ["pionts"], 2, "did you mean points"),
+        ([b"no json"], ["points"], 2, "not understood"),
+        ([b"[" * 100_000], ["points"], 2, "not understood"),
+        ([b"\xff{}"], ["points"], 2, "not understood"),
+        ([b"{}"], ["points"], 2, "names no point"),
+        ([b'{"a":{"0":-1}}'], ["points"], 2, "names no point"),
+        ([b'{"a":{"0":1},"zz":{"0":1}}'], ["points"], 2, "no such topic"),
+        ([b'{"a":{"0":1,"7":1}}'], ["points"], 2, "does not read"),
+        ([b'{"a":{"0":1}}'], ["points"], 2, "names no offset of this partition"),
+        ([b'{"a":{"0":1}}'], ["points", "--topic", "b"], 2, "nothing that was chosen"),
+        ([b'{"a":{"0":1}}'], ["points", "--as-of", "7"], 2, "one point at a time"),
+        ([b'{"a":{"0":99}}'], ["points", "--partition", "0"], 2, "does not have this offset"),
+    ],
+)
+def test_what_is_no_checkpoint_is_said(
+    tmp_path: Path, values: list[bytes | None], arguments: list[str], code: int, said: str
+) -> None:
+    root = write_shared(tmp_path / "data", *values)
+    done = run(root, tmp_path / "out", "--checkpoint", *arguments)
+    assert (code, True) == (done.exit_code, said in " ".join(done.output.split())), done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_checkpoints_of_several_partitions_have_no_order(tmp_path: Path) -> None:
+    root = write_shared(tmp_path / "data", LATER)
+    write_log(root, "points-1", {0: []})
+    assert 0 == run(root, tmp_path / "one", "--checkpoint", "points").exit_code
+    write_log(root, "points-2", {0: [(b"p", EARLIER)]})
+    done = run(root, tmp_path / "two", "--checkpoint", "points")
+    assert (4, True) == (done.exit_code, "partitions=points-0,points-2" in done.output)
+
+
+def test_a_checkpoint_of_an_aborted_transaction_does_not_count(tmp_path: Path) -> None:
+    root = write_shared(tmp_path / "data")
+    shutil.rmtree(root / "points-0")
+    log = LogBuilder(root / "points-0", TopicConfig())
+    for number, (value, commits) in enumerate([(EARLIER, True), (LATER, False), (LATER, None)]):
+        producer = log.producer(number)
+        producer.send_records(NewRecord(b"p", value, NOW_MS))
+        if commits is not None:
+            _ = producer.commit() if commits else producer.abort()
+    log.close()
+    done = run(root, tmp_path / "out", "--checkpoint", "points", "--json")
+    assert json.loads(EARLIER) == json.loads(done.stdout)["ending_offsets"], done.output
+
+
+def test_the_state_as_of_a_time_ends_in_front_of_the_first_later_record(
+    data: Path, tmp_path: Path
+) -> None:
+    at = EPOCH_MS + 1
+    done = run(data, tmp_path / "then", "--topic", "u", "--as-of", str(at), "--json")
+    assert 0 == done.exit_code, done.output
+    document = json.loads(done.stdout)
+    assert {"u": {"0": 2, "1": 2}} == document["ending_offsets"]
+    assert {"time_ms": at, "is_approximate": True} == document["as_of"]
+    assert {b"a": b"1", b"b": b"2"} == state(tmp_path / "then/u/partition=0")
+    said = run(data, tmp_path / "iso", "--topic", "u", "--as-of", "2023-11-14T22:13:20.001Z")
+    assert (0, True) == (said.exit_code, "approximately" in said.output), said.output
+    assert state(tmp_path / "then/u/partition=0") == state(tmp_path / "iso/u/partition=0")
+
+
+@pytest.mark.parametrize(
+    ("time", "said"),
+    [
+        ("yesterday", "not a time"),
+        ("2023-11-14T22:13:20", "without a zone"),
+        ("1923-11-14T22:13:20Z", "before 1970"),
+        ("-1", "not a time"),
+    ],
+)
+def test_what_is_no_time_is_a_usage_error(data: Path, tmp_path: Path, time: str, said: str) -> None:
+    done = run(data, tmp_path / "out", f"--as-of={time}")
+    assert (2, True) == (done.exit_code, said in " ".join(done.output.split())), done.output
+
+
+@pytest.mark.parametrize("part_bytes", [None, 1])
+def test_a_transaction_that_is_in_flight_at_the_end_is_what_is_read_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_bytes: int | None
+) -> None:
+    log = LogBuilder(tmp_path / "data/t-0", TopicConfig())
+    log.record(1, 10)
+    producer = log.producer(7)
+    producer.send(2)
+    log.record(3, 30)
+    producer.commit()
+    log.close()
+    if part_bytes is not None:
+        monkeypatch.setattr(export_plan, "SMALLEST_CUT_BYTES", part_bytes)
+    ending = '{"t":{"0":3}}'
+    more = ["--cores", "2"] if part_bytes else []
+    done = run(tmp_path / "data", tmp_path / "out", "--ending-offsets", ending, "--json", *more)
+    assert 0 == done.exit_code, done.output
+    document = json.loads(done.stdout)
+    assert {b"1": b"10", b"3": b"30"} == state(tmp_path / "out/t/partition=0")
+    assert ({"t": {"0": 3}}, {"t": {"0": 1}}) == (document["ending_offsets"], document["offsets"])
+    assert document["offsets"] == json.loads((tmp_path / "out/_offsets.json").read_text())

@@ -14,7 +14,8 @@ from keeplast.cli.main import app
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "limits.md"
 NARROW = {
-    "--all", "--behind-proxy", "--bootstrap-server", "--command-config", "--compare",
+    "--all", "--as-of", "--behind-proxy", "--bootstrap-server", "--checkpoint",
+    "--command-config", "--compare",
     "--console", "--console-certificate", "--console-key",
     "--console-name", "--console-token-file", "--cores", "--data-dir", "--details", "--dry-run",
     "--ending-offsets",

@@ -36,7 +36,7 @@ def state(segments: int, strategy: Strategy = Strategy.OFFSET) -> ExportedState:
     )
     end = segments * RECORDS
     view = LogView(TopicPartition("t", 0), path, 0, end, None, end, seen)
-    return ExportedState(view, Wanted(0, end), TopicConfig(strategy=strategy))
+    return ExportedState(view, Wanted(0, end), TopicConfig(strategy=strategy), end)
 
 
 def shapes(states: list[ExportedState], ground: Ground) -> list[Shape]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,12 @@ from keeplast.log.files import LocalFiles, ReadHandle
 from keeplast.model.partition import TopicPartition
 from keeplast.pipeline.data_source import SCHEMA
 from keeplast.read.state_end import first_missing
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_runner import LocalRunner
+from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.log_builder import LogBuilder
+from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import COMPACT, NOW_MS
 
 RECORDS = 30
@@ -134,7 +140,8 @@ def test_a_round_that_is_half_done_is_waited_for(log: LogBuilder) -> None:
     assert list(range(105, 120)) == planned(log)()
 
 
-def test_a_transaction_counts_as_it_ended_also_behind_the_end(tmp_path: Path) -> None:
+def in_flight(tmp_path: Path) -> LogBuilder:
+    """Offsets 0 and 1 are of transactions that end at 3, committed, and 4, aborted."""
     log = LogBuilder(tmp_path / "data/t-0", COMPACT)
     committed, aborted = log.producer(1), log.producer(2)
     committed.send(1)
@@ -142,8 +149,139 @@ def test_a_transaction_counts_as_it_ended_also_behind_the_end(tmp_path: Path) ->
     log.record(3, 30)
     committed.commit()
     aborted.abort()
+    log.record(4, 40)
     log.close()
-    assert [0, 2] == planned(log, 3)()
+    return log
+
+
+@pytest.mark.parametrize("options", [{}, {"minPartitions": "3"}])
+@pytest.mark.parametrize(("end", "told"), [(1, []), (3, [2]), (4, [0, 2]), (5, [0, 2])])
+def test_a_transaction_counts_as_it_was_decided_at_the_end(
+    tmp_path: Path, end: int, told: list[int], options: dict[str, str]
+) -> None:
+    log = in_flight(tmp_path)
+    assert told == planned(log, end, **options)()
+    opened = keeplast.open_log(log.directory)
+    assert told == [record.offset for record in opened.state(end_offset=end).values()]
+
+
+def test_uncommitted_records_are_in_a_state_that_asks_for_them(tmp_path: Path) -> None:
+    log = in_flight(tmp_path)
+    assert [0, 1, 2] == planned(log, 3, **{"isolation.level": "read_uncommitted"})()
+
+
+def spanning(tmp_path: Path, *, commits: bool) -> LogBuilder:
+    """A log that is clean up to 3; the transaction of the record at 1 ends at 4."""
+    log = LogBuilder(tmp_path / "data/t-0", COMPACT)
+    log.record(1, 10)
+    producer = log.producer(7)
+    producer.send(1)
+    log.record(2, 20)
+    log.roll()
+    log.record(3, 30)
+    _ = producer.commit() if commits else producer.abort()
+    log.record(4, 40)
+    log.roll()
+    log.close()
+    clean(log.directory, end=3)
+    return log
+
+
+def test_what_a_transaction_replaced_that_ended_behind_the_cleaner_is_refused(
+    tmp_path: Path,
+) -> None:
+    log = spanning(tmp_path, commits=True)
+    with pytest.raises(RefusedError, match="earliest_offset=5 end_offset=4 partition=t-0"):
+        planned(log, 4)
+    assert [1, 2, 3] == planned(log, 5)()
+    # Without the snapshot nobody knows of the transaction, and it may have begun anywhere.
+    (log.directory / f"{3:020d}.snapshot").unlink()
+    with pytest.raises(RefusedError, match="earliest_offset=5 end_offset=4 partition=t-0"):
+        planned(log, 4)
+
+
+def test_an_aborted_transaction_replaced_nothing(tmp_path: Path) -> None:
+    log = spanning(tmp_path, commits=False)
+    assert [0, 2, 3] == planned(log, 4)()
+    (log.directory / f"{3:020d}.snapshot").unlink()
+    assert [0, 2, 3] == planned(log, 4)()
+
+
+def test_a_producer_whose_sequence_begins_behind_the_cleaner_had_nothing_in_front_of_it(
+    tmp_path: Path,
+) -> None:
+    log = LogBuilder(tmp_path / "data/t-0", COMPACT)
+    log.record(1, 10)
+    log.record(1, 11)
+    log.roll()
+    producer = log.producer(7)
+    producer.send(2)
+    log.record(3, 30)
+    producer.commit()
+    log.record(4, 40)
+    log.close()
+    clean(log.directory)
+    for path in log.directory.glob("*.snapshot"):
+        path.unlink()
+    assert [1, 3] == planned(log, 4)()
+
+
+def test_the_time_of_a_state_is_that_of_its_first_later_record(log: LogBuilder) -> None:
+    log = write(log.directory.parent / "u-0", segments=1)
+    for number in range(5):
+        log.append(NewRecord(b"x", b"%d" % number, NOW_MS + 10 * (number + 1)))
+        log.roll()
+    log.close()
+
+    def told(ending_ms: int) -> list[int]:
+        reader = KafkaLogSource(
+            {
+                "path": str(log.directory.parent), "subscribe": "u", "state": "latest",
+                "endingTimestamp": str(ending_ms),
+            }
+        ).reader(SCHEMA)  # fmt: skip
+        return [
+            offset
+            for part in reader.partitions()
+            for batch in reader.read(part)
+            for offset in batch.column("offset").to_pylist()
+        ]
+
+    base = list(range(15, 30))
+    assert [] == told(NOW_MS)
+    assert base == told(NOW_MS + 1) == told(NOW_MS + 10)
+    assert [*base, 30] == told(NOW_MS + 11)
+    assert [*base, 33] == told(NOW_MS + 50)
+    assert [*base, 34] == told(NOW_MS + 51)
+    opened = keeplast.open_log(log.directory)
+    assert [*base, 31] == [r.offset for r in opened.state(as_of_ms=NOW_MS + 20).values()]
+
+
+def test_a_time_in_front_of_all_that_is_behind_the_cleaner_is_told_if_the_last_record_is_there(
+    tmp_path: Path,
+) -> None:
+    log = LogBuilder(tmp_path / "data/t-0", COMPACT)
+    log.append(NewRecord(b"k", b"1", NOW_MS))
+    log.append(NewRecord(b"l", b"2", NOW_MS + 10))
+    log.append(NewRecord(b"l", None, NOW_MS + 20))
+    log.roll()
+    log.append(NewRecord(b"m", b"3", NOW_MS + 30))
+    log.close()
+    opened = keeplast.open_log(log.directory)
+    topic = replace(COMPACT, delete_retention_ms=50)
+    partitions = (PartitionRequest(opened.partition, log.directory, topic),)
+    request = CleanRequest(partitions, force=True, expired=True)
+    clock = ManualClock(NOW_MS + 100)
+    with LocalRunner(1) as runner:
+        coordinator = Coordinator(runner, clock, LocalFiles(), NoEvents())
+        assert None is coordinator.clean(request).partitions[0].rounds[-1].failure
+        assert [0] == [record.offset for record in opened.state(as_of_ms=NOW_MS + 25).values()]
+        clock.advance(100)
+        assert None is coordinator.clean(request).partitions[0].rounds[-1].failure
+    assert [0, 3] == [record.offset for record in opened.records()]
+    with pytest.raises(RefusedError, match="earliest_offset=3 partition=t-0"):
+        opened.state(as_of_ms=NOW_MS + 15)
+    assert [0, 3] == [record.offset for record in opened.state(as_of_ms=NOW_MS + 30).values()]
 
 
 @pytest.mark.parametrize("options", [{}, {"minPartitions": "3"}])

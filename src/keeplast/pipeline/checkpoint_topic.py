@@ -1,0 +1,125 @@
+"""Consistent checkpoints (KIP-58): the offsets that a record of another topic names.
+
+An application that writes to several topics writes down, from time to time, up to where all of them
+belong together: a record whose value is ``{"orders":{"0":120,"1":77},"stock":{"0":301}}``, offsets
+exclusive, as everywhere. What is read is committed, so that a producer can write the record in the
+transaction that it is about. The last one counts that has a value, or the one at a given offset.
+
+The topic has records in one partition only: those of several have no order.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from keeplast.clock import SystemClock
+from keeplast.errors import InvalidError, RefusedError
+from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import TopicPartition
+from keeplast.pipeline.arrow_batches import record_batch
+from keeplast.pipeline.log_parts import Logs
+from keeplast.pipeline.offset_options import parse_offsets
+from keeplast.pipeline.source_options import SourceOptions
+from keeplast.read.log_ranges import Split, Wanted
+from keeplast.read.log_view import LogView
+from keeplast.read.record_source import read_records
+from keeplast.rewrite.workspace import Workspace
+
+NAME = "--checkpoint"
+VALUE_SHOWN_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The offsets, exclusive, that the record at ``offset`` of ``partition`` names."""
+
+    partition: TopicPartition
+    offset: int
+    offsets: dict[TopicPartition, int]
+
+
+def split_checkpoint(text: str) -> tuple[str, int | None]:
+    """Return the topic, and the offset if one is given, of ``TOPIC`` or ``TOPIC@OFFSET``."""
+    found = re.fullmatch(r"([a-zA-Z0-9._-]{1,249})(?:@([0-9]{1,19}))?", text)
+    if found is None or int(found[2] or 0) > INT64_MAX:
+        raise InvalidError(
+            f"not a topic; give TOPIC, or TOPIC@OFFSET for another record than the last. "
+            f"{NAME}={text!r}"
+        )
+    return found[1], None if found[2] is None else int(found[2])
+
+
+def read_checkpoint(options: SourceOptions, offset: int | None) -> Checkpoint:
+    """Return the last checkpoint in the one topic that ``options`` choose, or that at ``offset``.
+
+    InvalidError when there is none there, or its value is no document of offsets; RefusedError when
+    several partitions have records.
+    """
+    logs = Logs(options)
+    found: list[tuple[TopicPartition, int, bytes]] = []
+    for entry in logs.entries:
+        view = logs.look(entry)
+        last = _find_record(view, logs, options, offset)
+        if last is not None:
+            found.append((view.partition, *last))
+    if not found:
+        where = "" if offset is None else f" offset={offset}"
+        raise InvalidError(
+            f"the topic has no committed record with a value there, so no checkpoint. "
+            f"topic={logs.entries[0].partition.topic}{where} path={options.path}"
+        )
+    if len(found) > 1:
+        raise RefusedError(
+            "several partitions of the topic have checkpoints, and nobody knows which is the last; "
+            "give such a topic one partition. partitions="
+            f"{','.join(str(partition) for partition, _, _ in found)} path={options.path}"
+        )
+    ((partition, at, value),) = found
+    return Checkpoint(partition, at, _offsets(partition, at, value))
+
+
+def _find_record(
+    view: LogView, logs: Logs, options: SourceOptions, offset: int | None
+) -> tuple[int, bytes] | None:
+    """Return offset and value of the last committed record that has one; the newest first."""
+    end = logs.latest_of(view)
+    if offset is not None:
+        ranges = [Wanted(max(offset, view.log_start), min(offset + 1, end))]
+    else:
+        bases = [max(segment.base_offset, view.log_start) for segment in view.segments]
+        ends = [*bases[1:], end]
+        ranges = [Wanted(a, min(b, end)) for a, b in zip(bases, ends, strict=True)]
+    for wanted in reversed(ranges):
+        if wanted.first_offset >= wanted.end_offset:
+            continue
+        split = Split(view.partition, view.path, wanted, 0)
+        last = None
+        for columns in read_records(
+            split, logs.files, SystemClock(), Workspace(options.memory_bytes)
+        ):
+            batch = record_batch(columns, view.partition, ("offset", "value"))
+            for row in reversed(range(batch.num_rows)):
+                if batch.column("value")[row].is_valid:
+                    last = batch.column("offset")[row].as_py(), batch.column("value")[row].as_py()
+                    break
+        if last is not None:
+            return last
+    return None
+
+
+def _offsets(partition: TopicPartition, at: int, value: bytes) -> dict[TopicPartition, int]:
+    where = f"{NAME} {partition} offset={at} value"
+    text = value[:VALUE_SHOWN_MAX].decode("utf-8", "replace")
+    remedy = 'a checkpoint is {"topic":{"0":23}}, offsets from 0 on'
+    try:
+        document = json.loads(value)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise InvalidError(f"not understood; {remedy}. {where}={text!r}")
+    found = parse_offsets(document, where, text, remedy)
+    if not found or min(found.values()) < 0:
+        raise InvalidError(f"names no point; {remedy}. {where}={text!r}")
+    return found

@@ -1,0 +1,259 @@
+"""A state as of an offset or a time is that of a plain replay, or it is refused where it must be.
+
+Random histories with transactions, tombstones, rounds that expire them, and DeleteRecords. The
+model keeps every record that was ever written, and knows which rounds there were.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keeplast
+from keeplast.errors import InvalidError, RefusedError
+from keeplast.log.append import NewRecord
+from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.coordinator import Coordinator
+from keeplast.run.events import NoEvents
+from keeplast.run.local_runner import LocalRunner
+from keeplast.survey.request import CleanRequest, PartitionRequest
+from tests.support.log_builder import LogBuilder, Producer
+from tests.support.manual_clock import ManualClock
+from tests.support.observed_files import UnsyncedFiles
+from tests.support.partition_maker import PARTITION
+
+SECOND = 1000
+TOPIC = TopicConfig(
+    cleanup_policy=frozenset({"compact", "delete"}),
+    delete_retention_ms=3 * SECOND,
+    segment_bytes=1 << 20,
+)
+KEYS = 4
+DELETES = st.booleans()
+STEPS = st.one_of(
+    st.tuples(st.just("put"), st.integers(0, KEYS - 1), DELETES),
+    st.tuples(st.just("put"), st.integers(0, KEYS - 1), DELETES),
+    st.tuples(st.just("send"), st.integers(1, 2), st.integers(0, KEYS - 1), DELETES),
+    st.tuples(st.just("send"), st.integers(1, 2), st.integers(0, KEYS - 1), DELETES),
+    st.tuples(st.just("end"), st.integers(1, 2), st.booleans()),
+    st.tuples(st.just("roll")),
+    st.tuples(st.just("round")),
+    st.tuples(st.just("wait"), st.sampled_from([1, 2 * SECOND, 10 * SECOND])),
+    st.tuples(st.just("delete"), st.integers(0, 100)),
+)
+
+
+@dataclass
+class Transaction:
+    """One of the model: where it begins, and its marker, which is -1 before it is written."""
+
+    first: int
+    marker: int = -1
+    commits: bool = False
+
+
+@dataclass
+class Written:
+    """A record of the model; a marker has no key."""
+
+    offset: int
+    at_ms: int
+    key: bytes | None = None
+    value: bytes | None = None
+    transaction: Transaction | None = None
+
+
+@dataclass
+class World:
+    """A log on disk, and everything that was ever written to it."""
+
+    log: LogBuilder
+    producers: dict[int, Producer]
+    written: list[Written] = field(default_factory=list)
+    transactions: list[Transaction] = field(default_factory=list)
+    running: dict[int, Transaction] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, root: Path) -> World:
+        log = LogBuilder(root / str(PARTITION), TOPIC)
+        return cls(log, {number: log.producer(number) for number in (1, 2)})
+
+    def put(self, key: int, deletes: bool, producer: int | None = None) -> None:
+        name, value = b"k%d" % key, None if deletes else b"%d" % self.log.log_end
+        new = NewRecord(name, value, self.log.now_ms)
+        transaction = None
+        if producer is None:
+            offset = self.log.append(new)
+        else:
+            offset = self.producers[producer].send_records(new)
+            transaction = self.running.setdefault(producer, Transaction(offset))
+        self.written.append(Written(offset, self.log.now_ms, name, value, transaction))
+
+    def end(self, producer: int, commits: bool) -> None:
+        transaction = self.running.pop(producer, None)
+        if transaction is None:
+            return
+        sender = self.producers[producer]
+        transaction.marker = sender.commit() if commits else sender.abort()
+        transaction.commits = commits
+        self.transactions.append(transaction)
+        self.written.append(Written(transaction.marker, self.log.now_ms))
+
+    def round(self) -> None:
+        cleaner = CleanerConfig(producer_id_expiration_ms=10**9)
+        request = PartitionRequest(PARTITION, self.log.directory, TOPIC, cleaner)
+        clock = ManualClock(self.log.now_ms)
+        with LocalRunner(1) as runner:
+            report = Coordinator(runner, clock, UnsyncedFiles(), NoEvents()).clean(
+                CleanRequest((request,), force=True, expired=True, memory_bytes=MEMORY_BYTES_MIN)
+            )
+        assert report.partitions[0].rounds[-1].failure is None
+
+    def delete(self, percent: int) -> None:
+        opened = keeplast.open_log(self.log.directory)
+        before = self.log_start + (self.last_stable - self.log_start) * percent // 100
+        opened.delete_records(TOPIC, before_offset=before)
+
+    @property
+    def log_start(self) -> int:
+        return keeplast.open_log(self.log.directory).log_start_offset()
+
+    @property
+    def last_stable(self) -> int:
+        return min((each.first for each in self.running.values()), default=self.log.log_end)
+
+    @property
+    def cleaned_to(self) -> int:
+        path = self.log.directory.parent / "cleaner-offset-checkpoint"
+        lines = path.read_text().splitlines()[2:] if path.exists() else []
+        return max([self.log_start, *(int(line.split()[2]) for line in lines)])
+
+    def replay(self, end: int) -> dict[bytes, bytes]:
+        """Return the plain fold of what lies in front of ``end``.
+
+        The latest end has transactions as they are decided now.
+        """
+        decided = end if end < self.last_stable else self.log.log_end
+        found: dict[bytes, bytes] = {}
+        for each in self.written:
+            if each.key is None or not self.log_start <= each.offset < end:
+                continue
+            transaction = each.transaction
+            if transaction is not None and not (
+                transaction.commits and 0 <= transaction.marker < decided
+            ):
+                continue
+            found.pop(each.key, None)
+            if each.value is not None:
+                found[each.key] = each.value
+        return found
+
+    def must_refuse(self, end: int) -> bool:
+        """Say whether a cleaner has seen what an observer at ``end`` has not."""
+        cleaned_to = self.cleaned_to
+        if end >= self.last_stable or cleaned_to == self.log_start:
+            return end < cleaned_to
+        return end < cleaned_to or any(
+            each.commits and each.first < cleaned_to and each.marker >= end
+            for each in self.transactions
+        )
+
+
+def play(root: Path, steps: Sequence[tuple[object, ...]]) -> World:
+    world = World.make(root)
+    for name, *arguments in steps:
+        world.log.now_ms += 1
+        match name, arguments:
+            case "put", [int(key), bool(deletes)]:
+                world.put(key, deletes)
+            case "send", [int(producer), int(key), bool(deletes)]:
+                world.put(key, deletes, producer)
+            case "end", [int(producer), bool(commits)]:
+                world.end(producer, commits)
+            case "roll", []:
+                world.log.roll()
+            case "round", []:
+                world.round()
+            case "wait", [int(span)]:
+                world.log.now_ms += span
+            case "delete", [int(percent)]:
+                world.delete(percent)
+    return world
+
+
+def state_of(world: World, **point: int) -> dict[bytes, bytes] | None:
+    """Return the state as it is told, None when it is refused."""
+    opened = keeplast.open_log(world.log.directory)
+    try:
+        found = opened.state(TOPIC, **point)
+    except RefusedError:
+        return None
+    return {key: record.value for key, record in found.items() if record.value is not None}
+
+
+@settings(max_examples=60)
+@given(st.lists(STEPS, min_size=8, max_size=40))
+def test_a_state_as_of_an_offset_is_the_replay_or_refused(
+    steps: list[tuple[object, ...]],
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        world = play(Path(root) / "data", steps)
+        for end in range(world.log_start, world.log.log_end + 1):
+            told = state_of(world, end_offset=end)
+            if world.must_refuse(min(end, world.last_stable)):
+                assert told is None, f"end={end} told={told}"
+            else:
+                assert world.replay(min(end, world.last_stable)) == told, f"end={end}"
+        world.log.close()
+
+
+@settings(max_examples=40)
+@given(st.lists(STEPS, min_size=8, max_size=40))
+def test_a_state_as_of_a_time_is_that_of_its_first_later_record_or_refused(
+    steps: list[tuple[object, ...]],
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        world = play(Path(root) / "data", steps)
+        cleaned_to, log_start = world.cleaned_to, world.log_start
+        for at_ms in sorted({each.at_ms for each in world.written}):
+            later = [e.offset for e in world.written if e.at_ms > at_ms and e.offset >= log_start]
+            end = min([*later, world.last_stable])
+            told = state_of(world, as_of_ms=at_ms)
+            if told is None:
+                # Nothing but a record behind what was cleaned says that the time lies there.
+                assert end <= cleaned_to or world.must_refuse(end), f"at={at_ms} end={end}"
+            else:
+                assert world.replay(end) == told, f"at={at_ms} end={end}"
+        world.log.close()
+
+
+@settings(max_examples=40)
+@given(st.lists(STEPS, min_size=8, max_size=40))
+def test_without_snapshots_no_state_is_told_wrong(steps: list[tuple[object, ...]]) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        world = play(Path(root) / "data", steps)
+        for path in world.log.directory.glob("*.snapshot"):
+            path.unlink()
+        for end in range(world.log_start, world.log.log_end + 1):
+            told = state_of(world, end_offset=end)
+            if world.must_refuse(min(end, world.last_stable)):
+                assert told is None, f"end={end}"
+            elif told is not None:
+                assert world.replay(min(end, world.last_stable)) == told, f"end={end}"
+        world.log.close()
+
+
+def test_an_offset_that_the_log_does_not_have_is_a_mistake(tmp_path: Path) -> None:
+    world = play(tmp_path / "data", [("put", 1, False), ("put", 1, False)])
+    world.log.close()
+    opened = keeplast.open_log(world.log.directory)
+    for wrong in ({"end_offset": 3}, {"end_offset": -1}, {"end_offset": 1, "as_of_ms": 1}):
+        with pytest.raises(InvalidError, match=f"end_offset={wrong['end_offset']}"):
+            opened.state(TOPIC, **wrong)

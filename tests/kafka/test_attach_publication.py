@@ -107,7 +107,7 @@ def wait_until_remote(broker: Broker, topic: str) -> None:
     wait_until(is_remote, told=lambda: "\n".join(broker.lines("ERROR", "WARN")))
 
 
-def claimed(broker: Broker, log: DecisionLog, topic: str, **options: bool) -> Publisher:
+def claimed(broker: Broker, log: DecisionLog, topic: str, **options: Any) -> Publisher:
     client = ClusterClient(broker.address)
     facts = client.read_facts([topic])
     return claim(

@@ -307,7 +307,7 @@ class AttachedWorld:
         self._engines.clear()
 
     def claim(
-        self, log: DecisionLog | None = None, steps: Steps | None = None, **options: bool
+        self, log: DecisionLog | None = None, steps: Steps | None = None, **options: Any
     ) -> Publisher:
         """Claim the partition, taking it over."""
         chosen = self.log() if log is None else log

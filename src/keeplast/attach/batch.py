@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from keeplast.cluster.facts import OffsetRange
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
     RemoteLogSegmentState,
@@ -21,10 +22,16 @@ from keeplast.tier.state.attached import Decision, mark_of
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Updates of a decision in their order, and the values that they are."""
+    """Updates of a decision in their order, and the values that they are.
+
+    In the metadata topic that the decision was made for they lie at or behind ``floor_offset``, and
+    at ``place`` when they were found there before.
+    """
 
     events: tuple[RemoteLogSegmentUpdate, ...]
     values: tuple[bytes, ...]
+    floor_offset: int = 0
+    place: OffsetRange | None = None
 
 
 def batch_of(decision: Decision) -> Batch:
@@ -40,7 +47,10 @@ def batch_of(decision: Decision) -> Batch:
             decision.decided_ms,
         ),
     )  # fmt: skip
-    return Batch(events, tuple(encode(each) for each in events))
+    place = None
+    if decision.first_offset is not None and decision.last_offset is not None:
+        place = OffsetRange(decision.first_offset, decision.last_offset + 1)
+    return Batch(events, tuple(encode(each) for each in events), decision.floor_offset, place)
 
 
 def updates(

@@ -2,29 +2,35 @@
 
 The rule: **a view is read to the partition's end under one leader epoch**, and of a metadata topic
 that goes on from what was seen before. One that is shorter, was created again, or has another
-record where one was seen, is another topic: restored, cloned, or cut by an unclean leader.
+record where one was seen, is another topic: restored, cloned, or cut by an unclean leader. Where an
+earlier fold was kept and fits, only what is new is read, and what is asked for besides.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from keeplast.attach.batch import Batch
+from keeplast.attach.kept_folds import KeptFolds
 from keeplast.cluster.check import Severity, check_cluster, check_topic
 from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange, TopicFacts
+from keeplast.cluster.fold_checkpoint import FoldCheckpoint, FoldPoint, digest_of
 from keeplast.cluster.live_cluster import LiveCluster, MetadataEnd, MetadataValue
 from keeplast.cluster.metadata_cache import PartitionCache
-from keeplast.cluster.metadata_log import FoldedMetadata, fold_values
+from keeplast.cluster.metadata_log import FoldedMetadata, fold_values, require_beginning
 from keeplast.cluster.status import is_compactors
 from keeplast.errors import ConflictError, RefusedError, UnavailableError
 from keeplast.format.identifier import encode_id
 from keeplast.format.murmur2 import metadata_partition
+from keeplast.format.remote_log_metadata import RemoteLogSegmentState
 from keeplast.tier.state.attached import AttachedName, MetadataPoint, epoch_of_mark
 
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 LOOKS_MAX = 3
 """How often a view is read again because the leader changed meanwhile."""
+GAP_MAX = 5_000
+"""So many records between two that are asked for are read with them: that is faster than to ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,7 @@ class MetadataView:
     folded: FoldedMetadata
     name: AttachedName
     digest: str = ""
+    record_epoch: int = -1
     is_continued: bool = True
     """Whether what was seen before is still there."""
     places: dict[bytes, list[int]] = field(default_factory=dict)
@@ -65,6 +72,19 @@ class MetadataView:
             partition_count=self.metadata_topic.partition_count, offset=self.end.offset,
             leader_epoch=self.end.leader_epoch, digest=self.digest,
         )  # fmt: skip
+
+    def checkpoint(self) -> FoldCheckpoint | None:
+        """Return the fold for a later look to go on from, None while there is no record."""
+        if self.folded.faults or not self.digest:
+            return None
+        point = FoldPoint(
+            cluster_id=self.name.cluster_id, topic_id=self.metadata_topic.topic_id,
+            partition_count=self.metadata_topic.partition_count,
+            partition=self.metadata_partition, offset=self.end.offset,
+            leader_epoch=self.end.leader_epoch, record_epoch=self.record_epoch,
+            digest=self.digest,
+        )  # fmt: skip
+        return FoldCheckpoint(point, self.folded.cache.copy(), self.folded.record_count)
 
     def find(self, batch: Batch) -> OffsetRange | None:
         """Return where ``batch``, which was looked for, lies in one piece; None when nowhere."""
@@ -86,20 +106,25 @@ class MetadataView:
                 f"partition={self.metadata_partition} end={self.end.offset}"
             )
 
-    def require_own(self, known: Iterable[bytes], epoch: int) -> None:
+    def require_own(
+        self, known: Iterable[bytes], epoch: int, undecided: Collection[bytes] = ()
+    ) -> None:
         """Raise RefusedError for a segment with a compactor's mark that is not among ``known``.
 
-        ``epoch`` is the newest of the decision log.
+        ``epoch`` is the newest of the decision log; of ``undecided`` ids it knows that they were
+        given out and no decision that has them, so that none may be live.
         """
         ids = set(known)
         marked = [each for each in self.cache.segments if is_compactors(each)]
         for each in marked:
-            if each.id.segment_id not in ids or epoch_of_mark(each.broker_id) > epoch:
+            is_lost = each.state is _FINISHED and each.id.segment_id in undecided
+            is_later = epoch_of_mark(each.broker_id) > epoch
+            if each.id.segment_id not in ids or is_lost or is_later:
                 raise RefusedError(
                     "a compactor announced a segment that this decision log does not know: "
                     "another one works here, or this log is an older one. Use the --store that "
-                    "has it, or its backup; docs/operations/attach.md says how to go on without. "
-                    f"partition={self.name} segment={encode_id(each.id.segment_id)} "
+                    "has it, or its newest backup; docs/operations/attach.md says how to go "
+                    f"on without. partition={self.name} segment={encode_id(each.id.segment_id)} "
                     f"mark={each.broker_id}"
                 )
 
@@ -110,16 +135,28 @@ def look(
     terms: AttachTerms,
     seen: MetadataPoint | None = None,
     batches: Sequence[Batch] = (),
+    kept: KeptFolds | None = None,
 ) -> MetadataView:
-    """Read everything anew; ``batches`` are looked for.
+    """Look anew; ``batches`` are looked for, and ``kept`` folds are gone on from where they fit.
 
     RefusedError when a rule of :mod:`keeplast.cluster.check` refuses, the cluster or the topic is
-    another one, or the metadata topic cannot be followed.
+    another one, or the metadata topic cannot be followed. A kept fold from which the metadata topic
+    does not go on tells, as ``seen`` does, that it is another one; who has seen none yet is told
+    nothing by it.
     """
     for left in reversed(range(LOOKS_MAX)):
         view = _begin(cluster, name, terms, seen)
+        base = None if kept is None else kept.find(name.cluster_id, view.metadata_partition)
         try:
-            _read(cluster, view, 0, seen, batches)
+            if base is not None and not _go_on(cluster, view, base, seen, batches):
+                assert kept is not None
+                kept.refute(name.cluster_id, view.metadata_partition)
+                view = _begin(cluster, name, terms, seen)
+                view.is_continued &= seen is None
+                base = None
+            if base is None:
+                _read(cluster, view, [OffsetRange(0, view.end.offset)], seen, batches)
+            _require_leader(cluster, view)
         except ConflictError:
             if not left:
                 raise
@@ -139,7 +176,8 @@ def look_further(cluster: LiveCluster, view: MetadataView, batches: Sequence[Bat
             f"partition={view.metadata_partition} end={found.offset} before={start}"
         )
     view.end = found
-    _read(cluster, view, start, None, batches)
+    _read(cluster, view, [OffsetRange(start, found.offset)], None, batches)
+    _require_leader(cluster, view)
     view.folded.require_sound()
 
 
@@ -183,30 +221,87 @@ def _begin(
             and view.end.offset >= seen.offset
             and view.end.leader_epoch >= seen.leader_epoch
         )
+    require_beginning(view.folded, at, cluster.read_ranges(metadata)[at].start)
+    view.folded.require_sound()
     return view
 
 
-def _read(
-    cluster: LiveCluster, view: MetadataView, start: int, seen: MetadataPoint | None,
+def _go_on(
+    cluster: LiveCluster, view: MetadataView, base: FoldCheckpoint, seen: MetadataPoint | None,
     batches: Sequence[Batch],
-) -> None:  # fmt: skip
-    """Fold ``[start, end)``; ConflictError when another leader came meanwhile."""
-    held = OffsetRange(start, view.end.offset)
+) -> bool:  # fmt: skip
+    """Fold on from ``base``; False when the metadata topic does not go on from there.
+
+    Behind a topic that goes on, a batch lies where it was found, or at its floor or later.
+    """
+    point = base.point
+    if not point.may_lead_to(view.name.cluster_id, view.metadata_topic, view.end):
+        return False
+    view.folded.cache = base.cache.copy()
+    view.folded.record_count = base.record_count
+    start = point.offset
+    asked = [OffsetRange(start - 1, view.end.offset)]
+    if seen is not None and 0 < seen.offset < start:
+        asked.append(OffsetRange(seen.offset - 1, seen.offset))
+    asked += [each.place or OffsetRange(each.floor_offset, start) for each in batches]
+    if not _read(cluster, view, _merged(asked, view.end.offset), seen, batches, base):
+        return False
+    floors = [each.floor_offset for each in batches if view.find(each) is None]
+    if min(floors, default=start) < start:
+        # Not where it was found before: published once more, by somebody who told nobody.
+        left = [OffsetRange(min(floors), start)]
+        return _read(cluster, view, left, None, batches, base)
+    return True
+
+
+def _merged(asked: Iterable[OffsetRange], end: int) -> list[OffsetRange]:
+    """Return ranges below ``end`` that cover ``asked``, ascending, far enough from each other."""
+    found: list[OffsetRange] = []
+    for each in sorted(asked, key=lambda each: each.start):
+        start, stop = max(each.start, 0), min(each.end, end)
+        if start >= stop:
+            continue
+        if found and start <= found[-1].end + GAP_MAX:
+            found[-1] = OffsetRange(found[-1].start, max(found[-1].end, stop))
+        else:
+            found.append(OffsetRange(start, stop))
+    return found
+
+
+def _read(
+    cluster: LiveCluster, view: MetadataView, ranges: Sequence[OffsetRange],
+    seen: MetadataPoint | None, batches: Sequence[Batch], base: FoldCheckpoint | None = None,
+) -> bool:  # fmt: skip
+    """Note what lies in ``ranges``, and fold what ``base`` has not; False when it does not fit."""
     view.folded.ranges[view.metadata_partition] = OffsetRange(0, view.end.offset)
     wanted = {value for batch in batches for value in batch.values}
+    fits = True
 
-    def noted() -> Iterator[MetadataValue | int]:
+    def noted(held: OffsetRange) -> Iterator[MetadataValue | int]:
+        nonlocal fits
         for each in cluster.read_metadata(view.metadata_partition, held):
+            at = each if isinstance(each, int) else each.offset
+            if base is not None and at + 1 == base.point.offset and not base.point.is_at(each):
+                fits = False
+                return
             if isinstance(each, MetadataValue) and each.value is not None:
                 if each.value in wanted:
-                    view.places.setdefault(each.value, []).append(each.offset)
-                if each.offset + 1 == view.end.offset:
-                    view.digest = _digest(each.value)
-                if seen is not None and each.offset + 1 == seen.offset:
-                    view.is_continued &= _digest(each.value) == seen.digest
-            yield each
+                    view.places.setdefault(each.value, []).append(at)
+                if at + 1 == view.end.offset:
+                    view.digest, view.record_epoch = digest_of(each.value), each.leader_epoch
+                if seen is not None and at + 1 == seen.offset:
+                    view.is_continued &= digest_of(each.value) == seen.digest
+            if base is None or at >= base.point.offset:
+                yield each
 
-    fold_values(view.folded, view.metadata_partition, noted())
+    for held in ranges:
+        if fits:
+            fold_values(view.folded, view.metadata_partition, noted(held))
+    return fits
+
+
+def _require_leader(cluster: LiveCluster, view: MetadataView) -> None:
+    """Raise ConflictError when another leader came while ``view`` was read."""
     after = cluster.read_end(view.metadata_partition)
     if after.leader_epoch != view.end.leader_epoch or after.offset < view.end.offset:
         raise ConflictError(
@@ -214,7 +309,3 @@ def _read(
             f"partition={view.metadata_partition} epoch={view.end.leader_epoch} "
             f"now={after.leader_epoch}"
         )
-
-
-def _digest(value: bytes) -> str:
-    return hashlib.sha256(value).hexdigest()

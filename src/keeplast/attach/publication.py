@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from keeplast.attach.batch import Batch, announcement, batch_of, updates
+from keeplast.attach.kept_folds import KeptFolds
 from keeplast.attach.metadata_view import AttachTerms, MetadataView, look, look_further
 from keeplast.attach.ownership import OwnerObject
 from keeplast.attach.swap import Swap
@@ -64,14 +65,15 @@ class Publisher:
 
     def __init__(
         self, cluster: LiveCluster, log: DecisionLog, layout: RemoteLayout, held: Attached,
-        terms: AttachTerms,
+        terms: AttachTerms, folds: KeptFolds,
     ) -> None:  # fmt: skip
-        """Take what was claimed."""
+        """Take what was claimed, and what is kept of the metadata topic."""
         self.cluster = cluster
         self.log = log
         self.layout = layout
         self.held = held
         self.terms = terms
+        self.folds = folds
         self.owner = OwnerObject(layout, held.name, log.store_id())
 
     @property
@@ -110,11 +112,20 @@ class Publisher:
         ``accepts_metadata`` goes on with a metadata topic that is not the one that was seen.
         """
         known = self._reread()
-        view = look(self.cluster, self.name, self.terms, known.seen, batches)
+        # Of a topic that was put back nothing is believed that was concluded from the other.
+        kept = None if accepts_metadata else self.folds
+        view = look(self.cluster, self.name, self.terms, known.seen, batches, kept)
         if not accepts_metadata:
             view.require_continued()
-        view.require_own(self._known_ids(), known.epoch)
+            keep(self.folds, view)
+        require_own(view, self.log, known)
         return view
+
+    def accept(self, view: MetadataView) -> None:
+        """Take the metadata topic of ``view`` for the right one, because somebody has said so."""
+        self.log.accept_seen(self.held, view.point)
+        self.folds.refute(self.name.cluster_id, view.metadata_partition)
+        keep(self.folds, view)
 
     def register(self, ids: Sequence[tuple[bytes, int]]) -> None:
         """Write down fresh segment ids, each with its start offset.
@@ -147,7 +158,7 @@ class Publisher:
         try:
             self.cluster.append(metadata, at, announced)
         except CommitUnknownError as unknown:
-            seen = look(self.cluster, self.name, self.terms).cache
+            seen = look(self.cluster, self.name, self.terms, kept=self.folds).cache
             if any(seen.find(each.id) is None for each in announced):
                 raise ConflictError(
                     "it is not known whether segments were announced; they are abandoned, and "
@@ -296,9 +307,6 @@ class Publisher:
             )
         return found
 
-    def _known_ids(self) -> set[bytes]:
-        return known_ids(self.log, self.held)
-
     def _place_of(self, own: OwnSegment) -> RemoteLogSegment:
         return own.announced or _named(self.name.partition, own.segment_id, own.start_offset)
 
@@ -306,9 +314,11 @@ class Publisher:
 def claim(
     cluster: LiveCluster, log: DecisionLog, layout: RemoteLayout, partition: TopicIdPartition,
     cluster_id: str, terms: AttachTerms, *, takes_over: bool = False,
-    accepts_metadata: bool = False,
+    accepts_metadata: bool = False, folds: KeptFolds | None = None,
 ) -> Publisher:  # fmt: skip
     """Hold a partition at an epoch that was never used; the first claim attaches it.
+
+    ``folds`` are those of ``log``, for several partitions; without them they are read anew.
 
     RefusedError when it may not be attached, another decision log owns it, another process that
     may still run holds it (unless ``takes_over``), or the decision log is an older one.
@@ -317,12 +327,13 @@ def claim(
     name = AttachedName(cluster_id, partition)
     owner = OwnerObject(layout, name, log.store_id())
     known = log.find(name)
-    view = look(cluster, name, terms, None if known is None else known.seen)
+    folds = KeptFolds(log.folds) if folds is None else folds
+    seen = None if known is None else known.seen
+    view = look(cluster, name, terms, seen, kept=None if accepts_metadata else folds)
     if not accepts_metadata:
         view.require_continued()
-    view.require_own(
-        () if known is None else known_ids(log, known), 0 if known is None else known.epoch
-    )
+        keep(folds, view)
+    require_own(view, log, known)
     owner.probe()
     held_by = owner.read()
     if held_by is not None and held_by.epoch > (0 if known is None else known.epoch):
@@ -339,7 +350,7 @@ def claim(
     if known is None:
         known = log.attach(name, view.point, cleaned_to=view.log.start)
     elif not takes_over:
-        _require_free(log, known)
+        require_free(log, known)
     epoch = 1 + max(
         known.epoch, 0 if held_by is None else held_by.epoch, *_marks_of(view.cache),
     )  # fmt: skip
@@ -352,7 +363,14 @@ def claim(
         else:
             log.give_back(held)
         raise
-    return Publisher(cluster, log, layout, held, terms)
+    return Publisher(cluster, log, layout, held, terms, folds)
+
+
+def keep(folds: KeptFolds, view: MetadataView) -> None:
+    """Keep the fold of ``view``, whose metadata topic was accepted, for the next look."""
+    checkpoint = view.checkpoint()
+    if checkpoint is not None:
+        folds.keep(checkpoint)
 
 
 def known_ids(log: DecisionLog, known: Attached) -> set[bytes]:
@@ -365,11 +383,24 @@ def known_ids(log: DecisionLog, known: Attached) -> set[bytes]:
     return ids
 
 
+def require_own(view: MetadataView, log: DecisionLog, known: Attached | None) -> None:
+    """Raise RefusedError when ``view`` shows what a decision log should know, and does not.
+
+    Its rows are read behind the view: who publishes has written down before.
+    """
+    if known is None:
+        view.require_own((), 0)
+        return
+    undecided = {each.segment_id for each in log.own_segments(known) if each.decision_id is None}
+    view.require_own(known_ids(log, known), known.epoch, undecided)
+
+
 def _marks_of(cache: PartitionCache) -> list[int]:
     return [0, *(epoch_of_mark(each.broker_id) for each in cache.segments if is_compactors(each))]
 
 
-def _require_free(log: DecisionLog, known: Attached) -> None:
+def require_free(log: DecisionLog, known: Attached) -> None:
+    """Raise RefusedError when another process, which may still run, holds a partition."""
     holder = known.holder
     if holder is None or known.held_since_ms is None or log.holder.knows_over(holder):
         return

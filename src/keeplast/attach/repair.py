@@ -54,8 +54,7 @@ def repair(publisher: Publisher, *, accepts_metadata: bool = False) -> Repaired:
         published += decision.state is DecisionState.DECIDED
         published_again += decision.state is not DecisionState.DECIDED
     if accepts_metadata:
-        view = publisher.look(accepts_metadata=True)
-        log.accept_seen(held, view.point)
+        publisher.accept(publisher.look(accepts_metadata=True))
     left = _leftovers(publisher)
     publisher.discard(left)
     return Repaired(published, published_again, len(left))

@@ -203,7 +203,8 @@ class ClusterClient:
                     yield from range(expected, min(offset, held.end))
                     if error is None and offset < held.end:
                         raw: Any = message.value()
-                        yield MetadataValue(offset, raw)
+                        epoch = message.leader_epoch()
+                        yield MetadataValue(offset, raw, -1 if epoch is None else epoch)
                     expected = max(expected, offset + (error is None))
         finally:
             consumer.close()

@@ -31,10 +31,14 @@ _RECORD_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class MetadataValue:
-    """A record of the metadata topic; ``value`` is None where a producer sent none."""
+    """A record of the metadata topic; ``value`` is None where a producer sent none.
+
+    ``leader_epoch`` is the one in which a leader took it, -1 where that is not told.
+    """
 
     offset: int
     value: bytes | None
+    leader_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,9 @@ from keeplast.format.remote_log_metadata import (
     TopicIdPartition,
 )
 
+RULES = 1
+"""Raised with every change of what a record does here: what an older fold concluded is not gone on
+with then."""
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -82,6 +85,18 @@ class _EpochMap:
         return self.segments[self.starts[place - 1]] if place else None
 
 
+@dataclass(frozen=True, slots=True)
+class CacheState:
+    """All that is known of one partition, as plain values.
+
+    ``segments`` stand in the order in which they were announced. Of each of ``epochs``: its number,
+    the highest offset that ever served in it, start offsets that ascend, what serves from each on.
+    """
+
+    segments: list[RemoteLogSegment]
+    epochs: list[tuple[int, int, list[int], list[RemoteLogSegmentId]]]
+
+
 class PartitionCache:
     """What a broker knows of one partition's remote log."""
 
@@ -99,9 +114,35 @@ class PartitionCache:
         }
         return made
 
+    def state(self) -> CacheState:
+        """Return all that is known; :meth:`of_state` goes on from it as this does."""
+        return CacheState(
+            list(self._segments.values()),
+            [
+                (epoch, each.highest, each.starts, [each.segments[at] for at in each.starts])
+                for epoch, each in self._epochs.items()
+            ],
+        )
+
+    @classmethod
+    def of_state(cls, state: CacheState) -> PartitionCache:
+        """Return a cache that knows ``state`` and nothing else."""
+        made = cls()
+        made._segments = {each.id: each for each in state.segments}
+        made._epochs = {
+            epoch: _EpochMap(list(starts), dict(zip(starts, names, strict=True)), highest)
+            for epoch, highest, starts, names in state.epochs
+        }
+        return made
+
     def find(self, name: RemoteLogSegmentId) -> RemoteLogSegment | None:
         """Return a segment whose deletion has not ended, as it stands."""
         return self._segments.get(name)
+
+    @property
+    def segment_count(self) -> int:
+        """Return how many segments there are whose deletion has not ended."""
+        return len(self._segments)
 
     @property
     def segments(self) -> list[RemoteLogSegment]:
@@ -195,6 +236,12 @@ class ClusterCache:
 
     def __init__(self) -> None:
         self.partitions: dict[TopicIdPartition, PartitionCache] = {}
+
+    def copy(self) -> ClusterCache:
+        """Return one that is told further events by itself."""
+        made = ClusterCache()
+        made.partitions = {name: each.copy() for name, each in self.partitions.items()}
+        return made
 
     def apply(self, event: RemoteLogEvent) -> str | None:
         """Take ``event`` in; return why a broker drops it, None when it does not.

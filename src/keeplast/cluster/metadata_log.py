@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from keeplast.cluster.facts import METADATA_TOPIC, MetadataFault, OffsetRange, TopicFacts
+from keeplast.cluster.fold_checkpoint import FoldCheckpoint
 from keeplast.cluster.live_cluster import MetadataReader, MetadataValue
 from keeplast.cluster.metadata_cache import ClusterCache
 from keeplast.errors import CorruptError, InvalidError, RefusedError
@@ -58,11 +59,13 @@ def fold_metadata(
     metadata_topic: TopicFacts,
     partitions: Sequence[int],
     progressed: Callable[[int], object] = lambda count: None,
+    kept: Callable[[int], FoldCheckpoint | None] = lambda partition: None,
 ) -> FoldedMetadata:
     """Read ``partitions`` of the metadata topic to their present ends and fold them.
 
-    ``progressed`` is told how many offsets were passed. A fault ends its partition. Errors are the
-    client's.
+    ``progressed`` is told how many offsets were passed. ``kept`` may know an earlier fold of a
+    partition, of this cluster; where the topic does not go on from it, it is read from its
+    beginning. A fault ends its partition. Errors are the client's.
     """
     folded = FoldedMetadata()
     ranges = client.read_ranges(metadata_topic)
@@ -70,12 +73,41 @@ def fold_metadata(
         if partition >= len(ranges):
             raise InvalidError(f"no such partition of {METADATA_TOPIC}. partition={partition}")
         held = folded.ranges[partition] = ranges[partition]
-        if held.start > 0:
-            folded.faults.append(
-                MetadataFault(partition, held.start, "it no longer begins at offset 0")
-            )
-        fold_values(folded, partition, client.read_metadata(partition, held), progressed)
+        require_beginning(folded, partition, held.start)
+        base = None if folded.faults else kept(partition)
+        if base is None or not _go_on(folded, client, metadata_topic, base, held, progressed):
+            fold_values(folded, partition, client.read_metadata(partition, held), progressed)
     return folded
+
+
+def require_beginning(folded: FoldedMetadata, partition: int, start: int) -> None:
+    """Note a fault unless the partition begins at offset 0: brokers that start know no more."""
+    if start > 0:
+        folded.faults.append(MetadataFault(partition, start, "it no longer begins at offset 0"))
+
+
+def _go_on(
+    folded: FoldedMetadata,
+    client: MetadataReader,
+    metadata_topic: TopicFacts,
+    base: FoldCheckpoint,
+    held: OffsetRange,
+    progressed: Callable[[int], object],
+) -> bool:
+    """Fold what came behind ``base``; False, and nothing is folded, when it does not fit."""
+    point = base.point
+    is_same = (point.topic_id, point.partition_count) == (
+        metadata_topic.topic_id, metadata_topic.partition_count,
+    )  # fmt: skip
+    if not is_same or not 0 < point.offset <= held.end:
+        return False
+    values = client.read_metadata(point.partition, OffsetRange(point.offset - 1, held.end))
+    if not point.is_at(next(values, None)):
+        return False
+    folded.cache.partitions |= base.cache.copy().partitions
+    folded.record_count += base.record_count
+    fold_values(folded, point.partition, values, progressed)
+    return True
 
 
 def fold_values(

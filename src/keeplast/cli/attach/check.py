@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from keeplast.cluster.check import AttachFinding
     from keeplast.cluster.client import ClusterClient
     from keeplast.cluster.facts import ClusterFacts, TopicFacts
+    from keeplast.tier.metadata.decisions import DecisionLog
 
 
 @command(
@@ -71,22 +73,33 @@ def _metadata_findings(
 
     if facts.metadata_topic is None:
         return []
-    folded = fold(client, facts, facts.metadata_topic)
+    with _decision_log(store) as log:
+        folded = fold(client, facts, facts.metadata_topic, log)
+        own = set() if log is None else _own_ids(log, facts.cluster_id)
     names = {each.name for each in facts.topics}
-    own = set() if store is None else _own_ids(store, facts.cluster_id)
     return [*check_faults(folded.faults), *check_marks(folded.cache, names, own)]
 
 
-def _own_ids(store: str, cluster_id: str) -> set[bytes]:
-    """Return the segment ids that a decision log, which is there, knows of a cluster."""
-    from keeplast.attach.publication import known_ids
+@contextlib.contextmanager
+def _decision_log(store: str | None) -> Iterator[DecisionLog | None]:
+    """Open a decision log that is there, where one is named."""
     from keeplast.model.redaction import shown_url
     from keeplast.tier.metadata.database import is_missing
 
+    if store is None:
+        yield None
+        return
     if is_missing(store):
         raise InvalidError(f"there is no such decision log. --store={shown_url(store)}")
     with DecisionOptions(store=store).open_log() as log:
-        return {name for each in log.partitions(cluster_id) for name in known_ids(log, each)}
+        yield log
+
+
+def _own_ids(log: DecisionLog, cluster_id: str) -> set[bytes]:
+    """Return the segment ids that a decision log knows of a cluster."""
+    from keeplast.attach.publication import known_ids
+
+    return {name for each in log.partitions(cluster_id) for name in known_ids(log, each)}
 
 
 def _policies(options: PolicyOptions, topics: Sequence[TopicFacts]) -> dict[str, frozenset[str]]:

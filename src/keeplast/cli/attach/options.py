@@ -23,6 +23,7 @@ from keeplast.model.keyless import Keyless
 if TYPE_CHECKING:
     from keeplast.cluster.client import ClusterClient
     from keeplast.cluster.facts import ClusterFacts, TopicFacts
+    from keeplast.cluster.fold_checkpoint import FoldCheckpoint
     from keeplast.cluster.layouts.layout import RemoteLayout
     from keeplast.cluster.metadata_log import FoldedMetadata
     from keeplast.config.layers import Layer
@@ -272,11 +273,21 @@ def wanted_settings(layers: Sequence[Layer], topics: Sequence[TopicFacts]) -> Se
     return Settings([*layers, Layer("the cluster", topics=tables)])
 
 
-def fold(client: ClusterClient, facts: ClusterFacts, metadata_topic: TopicFacts) -> FoldedMetadata:
-    """Return what brokers know of the topics of ``facts``; progress is shown on a terminal."""
+def fold(
+    client: ClusterClient, facts: ClusterFacts, metadata_topic: TopicFacts,
+    log: DecisionLog | None = None,
+) -> FoldedMetadata:  # fmt: skip
+    """Return what brokers know of the topics of ``facts``; progress is shown on a terminal.
+
+    What ``log`` keeps of the metadata topic is not read again.
+    """
+    from keeplast.attach.kept_folds import KeptFolds
     from keeplast.cli.show.attach import folding
     from keeplast.cluster.metadata_log import fold_metadata, partitions_of
 
+    def kept(partition: int) -> FoldCheckpoint | None:
+        return None if log is None else KeptFolds(log.folds).find(facts.cluster_id, partition)
+
     chosen = partitions_of(facts.topics, metadata_topic)
     with folding() as progressed:
-        return fold_metadata(client, metadata_topic, chosen, progressed)
+        return fold_metadata(client, metadata_topic, chosen, progressed, kept)

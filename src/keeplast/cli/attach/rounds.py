@@ -213,7 +213,7 @@ def plan_topics(
         chosen = call.chosen(choice)
         if call.facts.metadata_topic is None:
             raise RefusedError("nothing was ever copied to a remote tier here")
-        folded = fold(call.client, call.facts, call.facts.metadata_topic)
+        folded = fold(call.client, call.facts, call.facts.metadata_topic, call.log)
         folded.require_sound()
         planned = [
             (topic, number, *_plan(call, topic, number, choice, folded.cache.partitions.get(

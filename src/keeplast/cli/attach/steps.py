@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from keeplast.attach.collection import collect
+from keeplast.attach.kept_folds import KeptFolds
 from keeplast.attach.metadata_view import AttachTerms
 from keeplast.attach.publication import Publisher, claim
 from keeplast.attach.repair import repair
@@ -82,6 +83,7 @@ def each_attached(
     with call.tier.open_log() as log:
         cluster_id = client.read_cluster_id()
         chosen = _chosen(log, cluster_id, call.cluster.topics)
+        folds = KeptFolds(log.folds)
         ids = client.read_topic_ids({each.name.partition.topic for each in chosen})
         names = sorted({each.name.partition.topic for each in chosen if not _is_gone(each, ids)})
         settings = call.wanted.settings_of(client.read_facts(names).topics if names else ())
@@ -98,6 +100,7 @@ def each_attached(
                     client, log, layout, each.name.partition, cluster_id,
                     AttachTerms(policy, call.cluster.bootstrap_server),
                     takes_over=call.take_over, accepts_metadata=accepts_metadata,
+                    folds=folds,
                 )  # fmt: skip
                 try:
                     row |= {"epoch": publisher.epoch, **step(publisher)}

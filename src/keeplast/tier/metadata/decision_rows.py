@@ -10,16 +10,17 @@ import base64
 import json
 from collections.abc import Sequence
 
-from sqlalchemy import RowMapping
+from sqlalchemy import Connection, RowMapping, insert, select, update
 
 from keeplast.errors import CompactionError, CorruptError
-from keeplast.format.identifier import decode_id
+from keeplast.format.identifier import decode_id, encode_id
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
     TopicIdPartition,
     decode,
     encode,
 )
+from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.row_values import holder_of
 from keeplast.tier.state.attached import (
     Attached,
@@ -73,6 +74,28 @@ def _broken(key: object, problem: object) -> CorruptError:
     )
 
 
+def find_row(connection: Connection, name: AttachedName) -> RowMapping | None:
+    """Return the row of a partition, None when it never was attached."""
+    found = schema.ATTACHED.c
+    query = select(schema.ATTACHED).where(
+        found.cluster_id == name.cluster_id,
+        found.topic_id == encode_id(name.partition.topic_id),
+        found.partition == name.partition.partition,
+    )
+    return connection.execute(query).mappings().first()
+
+
+def seen_columns(seen: MetadataPoint) -> dict[str, object]:
+    """Return how far the metadata topic was seen as a row keeps it."""
+    return {
+        "metadata_topic_id": encode_id(seen.topic_id),
+        "metadata_partition_count": seen.partition_count,
+        "metadata_offset": seen.offset,
+        "metadata_leader_epoch": seen.leader_epoch,
+        "metadata_digest": seen.digest,
+    }
+
+
 def attached_of(row: RowMapping) -> Attached:
     """Return a partition as its row has it."""
     try:
@@ -122,3 +145,41 @@ def decision_of(row: RowMapping, name: AttachedName) -> Decision:
         published_ms=row["published_ms"], collected_ms=row["collected_ms"],
         first_offset=row["first_offset"], last_offset=row["last_offset"],
     )  # fmt: skip
+
+
+def restore_rows(
+    connection: Connection, held: Attached, decisions: Sequence[Decision],
+    own: Sequence[OwnSegment], now_ms: int,
+) -> None:  # fmt: skip
+    """Insert decisions that were published, and ids; an id that is there gets its decision."""
+    for each in decisions:
+        is_collected = each.state is DecisionState.COLLECTED
+        connection.execute(
+            insert(schema.DECISIONS).values(
+                id=each.id, attached_id=held.row_id, epoch=each.epoch, state=each.state.value,
+                sources=segment_texts(each.sources), outputs=segment_texts(each.outputs),
+                cleaned_to=each.cleaned_to, metadata_partition=each.metadata_partition,
+                floor_offset=each.floor_offset, first_offset=each.first_offset,
+                last_offset=each.last_offset, decided_ms=each.decided_ms,
+                published_ms=each.decided_ms if is_collected else now_ms,
+                collected_ms=now_ms if is_collected else None,
+            )
+        )  # fmt: skip
+    ids = schema.OWN_SEGMENTS.c
+    for segment in own:
+        name = encode_id(segment.segment_id)
+        changed = connection.execute(
+            update(schema.OWN_SEGMENTS)
+            .where(ids.attached_id == held.row_id, ids.segment_id == name)
+            .values(decision_id=segment.decision_id, is_discarded=0)
+        )
+        if changed.rowcount:
+            continue
+        connection.execute(
+            insert(schema.OWN_SEGMENTS).values(
+                attached_id=held.row_id, segment_id=name, start_offset=segment.start_offset,
+                epoch=segment.epoch, at_ms=segment.at_ms, decision_id=segment.decision_id,
+                announced=None if segment.announced is None else segment_text(segment.announced),
+                is_discarded=0,
+            )
+        )  # fmt: skip

@@ -44,11 +44,15 @@ from keeplast.tier.metadata.decision_rows import (
     SEGMENTS_MAX,
     attached_of,
     decision_of,
+    find_row,
     own_of,
+    restore_rows,
+    seen_columns,
     segment_text,
     segment_texts,
     segments_of,
 )
+from keeplast.tier.metadata.folds import FoldRows
 from keeplast.tier.metadata.store_time import StoreClock, StoreTime
 from keeplast.tier.metadata.transactions import Transactions
 from keeplast.tier.state.attached import (
@@ -93,6 +97,11 @@ class DecisionLog:
         transactions = self._transactions
         return StoreClock(transactions.time, self._host_clock, transactions.reading)
 
+    @property
+    def folds(self) -> FoldRows:
+        """Return what is kept of metadata topics beside the decisions: a cache."""
+        return FoldRows(self._transactions)
+
     def close(self) -> None:
         """Close every connection."""
         self._transactions.close()
@@ -126,21 +135,21 @@ class DecisionLog:
     def find(self, name: AttachedName) -> Attached | None:
         """Return a partition as it stands, None when it never was attached."""
         with self._transactions.reading() as connection:
-            row = _find(connection, name)
+            row = find_row(connection, name)
             return None if row is None else attached_of(row)
 
     def attach(self, name: AttachedName, seen: MetadataPoint, *, cleaned_to: int) -> Attached:
         """Write the partition down, at epoch 0, unless it is there; return it."""
         try:
             with self._transactions.writing() as connection:
-                if _find(connection, name) is None:
+                if find_row(connection, name) is None:
                     connection.execute(
                         insert(schema.ATTACHED).values(
                             cluster_id=name.cluster_id, topic=name.partition.topic,
                             topic_id=encode_id(name.partition.topic_id),
                             partition=name.partition.partition, epoch=0, cleaned_to=cleaned_to,
                             attached_ms=self._transactions.time.now_ms(connection),
-                            **_seen_columns(seen),
+                            **seen_columns(seen),
                         )
                     )  # fmt: skip
         except ConflictError:
@@ -215,12 +224,12 @@ class DecisionLog:
         """Remember how far the metadata topic was seen; never back."""
         with self._owned(held) as (connection, row):
             if seen.offset > int(row["metadata_offset"]):
-                self._set(connection, held, **_seen_columns(seen))
+                self._set(connection, held, **seen_columns(seen))
 
     def accept_seen(self, held: Attached, seen: MetadataPoint) -> None:
         """Take another metadata topic for the right one, because somebody has said so."""
         with self._owned(held) as (connection, _):
-            self._set(connection, held, **_seen_columns(seen))
+            self._set(connection, held, **seen_columns(seen))
 
     def advance(self, held: Attached, cleaned_to: int) -> None:
         """Write down how far the partition is clean, where all of it was so already; never back."""
@@ -378,6 +387,14 @@ class DecisionLog:
             pass
         return replace(decision, state=DecisionState.COLLECTING)
 
+    def restore(
+        self, held: Attached, decisions: Sequence[Decision], own: Sequence[OwnSegment]
+    ) -> None:
+        """Write down again what a lost log had; graces of what waits begin now."""
+        with self._owned(held) as (connection, _):
+            now_ms = self._transactions.time.now_ms(connection)
+            restore_rows(connection, held, decisions, own, now_ms)
+
     @contextmanager
     def _owned(self, held: Attached) -> Iterator[tuple[Connection, RowMapping]]:
         """One transaction of who holds the partition; FencedError for anybody else."""
@@ -454,20 +471,6 @@ class DecisionLog:
         return found
 
 
-def _find(connection: Connection, name: AttachedName) -> RowMapping | None:
-    return (
-        connection.execute(
-            select(schema.ATTACHED).where(
-                _A.cluster_id == name.cluster_id,
-                _A.topic_id == encode_id(name.partition.topic_id),
-                _A.partition == name.partition.partition,
-            )
-        )
-        .mappings()
-        .first()
-    )
-
-
 def _lock(connection: Connection, known: Attached) -> RowMapping:
     query = select(schema.ATTACHED).where(_A.id == known.row_id).with_for_update()
     row = connection.execute(query).mappings().first()
@@ -504,13 +507,3 @@ def _leftovers(known: Attached) -> Any:
 
 def _of_segment(held: Attached, segment_id: bytes) -> tuple[Any, Any]:
     return _S.attached_id == held.row_id, _S.segment_id == encode_id(segment_id)
-
-
-def _seen_columns(seen: MetadataPoint) -> dict[str, Any]:
-    return {
-        "metadata_topic_id": encode_id(seen.topic_id),
-        "metadata_partition_count": seen.partition_count,
-        "metadata_offset": seen.offset,
-        "metadata_leader_epoch": seen.leader_epoch,
-        "metadata_digest": seen.digest,
-    }

@@ -12,6 +12,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -206,3 +207,12 @@ OWN_SEGMENTS = Table(
     Index(None, "attached_id", "is_discarded", "decision_id"),
 )
 """Every segment id that was given out here, before anything was written under it."""
+
+FOLDS = Table(
+    "folds",
+    METADATA,
+    Column("cluster_id", String(64), primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("data", LargeBinary, nullable=False),
+)
+"""What was concluded of a partition of a cluster's metadata topic: a cache with a checksum."""

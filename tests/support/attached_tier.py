@@ -6,17 +6,26 @@ to a fold of the metadata topic; ``Publisher`` here decides and publishes at onc
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
 
 from keeplast.attach.swap import Swap
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.cluster.layouts.local_storage import SEGMENTS, LocalStorage
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.errors import UnavailableError
-from keeplast.format import leader_epoch, producer_snapshot, time_index, txn_index
+from keeplast.format import (
+    leader_epoch,
+    offset_index,
+    producer_snapshot,
+    time_index,
+    txn_index,
+)
 from keeplast.format.filename import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, segment_file
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.message_set import Batch, read_batches
@@ -28,6 +37,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentUpdate,
     TopicIdPartition,
 )
+from keeplast.log.index_builder import IndexBuilder
 from tests.support.reader import Readable
 
 PARTITION = TopicIdPartition("t", bytes(range(16)), 0)
@@ -53,14 +63,49 @@ class AttachedTier:
         """Upload the closed segments of ``directory`` as its leader would."""
         bases = sorted(int(path.name[:20]) for path in directory.glob(f"*{LOG}"))
         for base, following in pairwise(bases):
-            self._copy(directory, base, following - 1)
+            self.copy_one(directory, base, following - 1)
 
-    def _copy(self, directory: Path, base: int, last: int) -> None:
+    def copy_over(self, directory: Path, first: int, last: int) -> RemoteLogSegment:
+        """Upload ``[first, last]`` as a leader would that had rolled at ``first``; return it.
+
+        ``first`` begins a batch, ``last`` ends a segment of ``directory``.
+        """
+        builder, rows, kept = IndexBuilder(first, 256), [], []
+        aborted: list[txn_index.AbortedTransaction] = []
+        for path in sorted(directory.glob(f"*{LOG}")):
+            kept += [
+                each
+                for each in read_batches(path.read_bytes())
+                if first <= each.base_offset <= last
+            ]
+            entries = path.with_suffix(TXN_INDEX)
+            if entries.exists():
+                aborted += txn_index.decode(entries.read_bytes())
+        for each in kept:
+            rows.append((each.size_bytes, each.last_offset, each.max_timestamp))
+        builder.add(np.array(rows, np.int64))
+        offsets, times = builder.finish()
+        here = [each for each in aborted if first <= each.last_offset <= last]
+        with tempfile.TemporaryDirectory() as made:
+            for kind, content in (
+                (LOG, b"".join(bytes(each.data) for each in kept)),
+                (INDEX, offset_index.encode(offsets)),
+                (TIME_INDEX, time_index.encode(times)),
+                *(((TXN_INDEX, txn_index.encode(here)),) if here else ()),
+            ):
+                (Path(made) / segment_file(first, kind)).write_bytes(content)
+            snapshot = directory / segment_file(last + 1, SNAPSHOT)
+            return self.copy_one(Path(made), first, last, snapshot)
+
+    def copy_one(
+        self, directory: Path, base: int, last: int, snapshot: Path | None = None
+    ) -> RemoteLogSegment:
+        """Upload one segment of ``directory``; ``snapshot`` is the one behind it."""
         self.copied += 1
         data = (directory / segment_file(base, LOG)).read_bytes()
         times = time_index.decode((directory / segment_file(base, TIME_INDEX)).read_bytes())
         stamp = directory / segment_file(base, LOG)
-        snapshot = directory / segment_file(last + 1, SNAPSHOT)
+        snapshot = snapshot or directory / segment_file(last + 1, SNAPSHOT)
         segment = RemoteLogSegment(
             id=RemoteLogSegmentId(PARTITION, self.copied.to_bytes(16, "big")),
             start_offset=base, end_offset=last, broker_id=1,
@@ -86,6 +131,7 @@ class AttachedTier:
         writer.write(data)
         self.layout.complete(segment, writer.close(), files, segment)
         self.upload(segment)
+        return segment
 
     def _epochs(self, base: int, last: int) -> tuple[EpochStart, ...]:
         before = [each for each in self.lineage if each.start_offset <= base]
@@ -113,14 +159,19 @@ class AttachedTier:
         return bytes(self.layout.open(segment).read_log(0, segment.size_bytes))
 
     def read(self) -> Readable:
-        """Return what brokers read from the remote tier."""
+        """Return what brokers read: of a segment what no later one lies over."""
+        ends: dict[RemoteLogSegmentId, int] = {}
+        for served in self.cache.served():
+            name = served.segment.id
+            ends[name] = max(ends.get(name, -1), served.end_offset)
         batches: list[Batch] = []
         aborted: list[txn_index.AbortedTransaction] = []
         for each in self.served():
-            batches += read_batches(self.log_of(each))
+            found = read_batches(self.log_of(each))
+            batches += [batch for batch in found if batch.base_offset <= ends[each.id]]
             entries = self.layout.open(each).read_auxiliary(AuxiliaryFile.TXN_INDEX)
             aborted += txn_index.decode(entries or b"")
-        return Readable(tuple(batches), tuple(aborted))
+        return Readable(tuple(batches), tuple(dict.fromkeys(aborted)))
 
     def ids(self) -> set[bytes]:
         """Return the ids under which anything lies in the partition's place."""

@@ -26,6 +26,7 @@ from keeplast.attach.outputs import (
     staged_id,
     work_name,
 )
+from keeplast.attach.sources import Source, parts_of, source_of
 from keeplast.cluster.layouts.layout import (
     AuxiliaryFile,
     LogWriter,
@@ -81,7 +82,7 @@ class AttachedRecipe:
     """How a worker opens :class:`AttachedFiles`; ``like`` is what :attr:`AttachedFiles.like` is."""
 
     layout: RemoteLayout
-    sources: tuple[RemoteLogSegment, ...]
+    sources: tuple[Source, ...]
     mark: OutputMark
     like: RemoteLogSegment | None = None
 
@@ -101,20 +102,20 @@ class AttachedFiles(WriteOnceFiles):
     """
 
     def __init__(
-        self, layout: RemoteLayout, sources: tuple[RemoteLogSegment, ...], mark: OutputMark,
+        self, layout: RemoteLayout, sources: tuple[Source, ...], mark: OutputMark,
         like: RemoteLogSegment | None = None,
     ) -> None:  # fmt: skip
-        """Show ``sources``: one at least, ascending and without a hole."""
+        """Show ``sources``: one at least, measured, ascending and without a hole."""
         self._layout = layout
         self._like = like
         self._sources = {each.start_offset: each for each in sources}
-        self._newest = sources[-1]
+        self._newest = sources[-1].newest
         self._mark = mark
         self.partition = self._newest.id.partition
         self.path = attached_path(self.partition)
         self.end = self._newest.end_offset + 1
         self._active = segment_file(self.end, LOG)
-        self._names = {segment_file(self.end, SNAPSHOT): self._newest}
+        self._names = {segment_file(self.end, SNAPSHOT): sources[-1]}
         for each in sources:
             for kind in (LOG, INDEX, TIME_INDEX):
                 self._names[segment_file(each.start_offset, kind)] = each
@@ -133,7 +134,7 @@ class AttachedFiles(WriteOnceFiles):
         An encrypted one, if any is: no output is weaker than what it takes the place of.
         """
         if self._like is None:
-            self._like = self._layout.pattern(tuple(self._sources.values()))
+            self._like = self._layout.pattern(parts_of(self._sources.values()))
         return self._like
 
     def end_of(self, bases: Sequence[int]) -> int:
@@ -164,7 +165,7 @@ class AttachedFiles(WriteOnceFiles):
         sources = [self._sources[base] for base in output.sources]
         written, facts = self._written[names[LOG]]
         name = staged_id(self.partition, output)
-        segment = describe_output(name, sources, facts, self._mark)
+        segment = describe_output(name, parts_of(sources), facts, self._mark)
         auxiliary = {
             AuxiliaryFile.OFFSET_INDEX: self._small[names[INDEX]],
             AuxiliaryFile.TIME_INDEX: self._small[names[TIME_INDEX]],
@@ -191,28 +192,32 @@ class AttachedFiles(WriteOnceFiles):
                     expected=f"{kind} as it was written", found="something else",
                 )  # fmt: skip
 
-    def _carried(self, sources: Sequence[RemoteLogSegment]) -> dict[AuxiliaryFile, bytes]:
+    def _carried(self, sources: Sequence[Source]) -> dict[AuxiliaryFile, bytes]:
         """Return what belongs to the end of the sources, and all of their aborted transactions.
 
-        Markers stay, and an entry stays as long as its marker does (I-11).
+        Markers stay, and an entry stays as long as its marker does (I-11); where a part is served
+        no more, the next one has marker and entry.
         """
-        last = self._reader(sources[-1])
+        newest = sources[-1].newest
+        last = self._reader(newest)
         found: dict[AuxiliaryFile, bytes] = {}
         for kind in (AuxiliaryFile.SNAPSHOT, AuxiliaryFile.LEADER_EPOCHS):
             data = last.read_auxiliary(kind)
             if data is None:
                 raise CorruptError(
-                    "a segment of the remote tier lacks a file", path=str(sources[-1].id),
+                    "a segment of the remote tier lacks a file", path=str(newest.id),
                     expected=kind.value, found="none",
                 )  # fmt: skip
             found[kind] = data
         entries = [
             entry
             for source in sources
-            if not source.is_txn_index_empty
+            for number, part in enumerate(source.parts)
+            if not part.is_txn_index_empty
             for entry in txn_index.decode(
-                self._reader(source).read_auxiliary(AuxiliaryFile.TXN_INDEX) or b""
+                self._reader(part).read_auxiliary(AuxiliaryFile.TXN_INDEX) or b""
             )
+            if entry.last_offset <= source.last_of(number)
         ]
         if entries:
             found[AuxiliaryFile.TXN_INDEX] = txn_index.encode(entries)
@@ -231,8 +236,8 @@ class AttachedFiles(WriteOnceFiles):
                 self._readers[segment.id] = reader
         return reader
 
-    def _segment(self, path: Path) -> RemoteLogSegment | None:
-        """Return the source that a name is a file of, or the complete output."""
+    def _source(self, path: Path) -> Source | None:
+        """Return the source that a name is a file of, or the complete output as one."""
         if path.parent != self.path:
             return None
         found = self._names.get(path.name)
@@ -241,16 +246,19 @@ class AttachedFiles(WriteOnceFiles):
         parsed = parse_segment_file(path.name)
         if parsed is None or parsed.attempt is None:
             return None
-        return self._complete.get(SegmentFile(parsed.base_offset, LOG, parsed.stage,
-                                              parsed.attempt).name)  # fmt: skip
+        log = SegmentFile(parsed.base_offset, LOG, parsed.stage, parsed.attempt).name
+        output = self._complete.get(log)
+        return None if output is None else source_of(output)
 
     def _read_small(self, path: Path) -> bytes:
-        segment, parsed = self._segment(path), parse_segment_file(path.name)
-        if segment is None or parsed is None or parsed.kind not in _AUXILIARY:
+        source, parsed = self._source(path), parse_segment_file(path.name)
+        if source is None or parsed is None or parsed.kind not in _AUXILIARY:
             if path.name in self._small:
                 return self._small[path.name]
             raise FileNotFoundError(2, "No such file or directory", str(path))
-        return self._reader(segment).read_auxiliary(_AUXILIARY[parsed.kind]) or b""
+        if len(source.parts) > 1 and parsed.kind != SNAPSHOT:
+            return b""  # No index spans the parts; without entries a log is read from its start.
+        return self._reader(source.newest).read_auxiliary(_AUXILIARY[parsed.kind]) or b""
 
     def _staged(self, path: Path) -> SegmentFile:
         parsed = parse_segment_file(path.name)
@@ -264,9 +272,9 @@ class AttachedFiles(WriteOnceFiles):
         """Open a segment's file; an empty one for the active segment."""
         if path == self.path / self._active:
             return _Bytes(b"")
-        segment, parsed = self._segment(path), parse_segment_file(path.name)
-        if segment is not None and parsed is not None and parsed.kind == LOG:
-            return _LogReadHandle(self._reader(segment), segment)
+        source, parsed = self._source(path), parse_segment_file(path.name)
+        if source is not None and parsed is not None and parsed.kind == LOG:
+            return _LogReadHandle(source, self._reader)
         return _Bytes(self._read_small(path))
 
     def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
@@ -312,9 +320,9 @@ class AttachedFiles(WriteOnceFiles):
         """Return size and time; of a log as its announcement has them."""
         if path == self.path / self._active:
             return FileStat(0, 0)
-        segment, parsed = self._segment(path), parse_segment_file(path.name)
-        if segment is not None and parsed is not None and parsed.kind == LOG:
-            return FileStat(segment.size_bytes, segment.event_timestamp_ms * 1_000_000)
+        source, parsed = self._source(path), parse_segment_file(path.name)
+        if source is not None and parsed is not None and parsed.kind == LOG:
+            return FileStat(source.size_bytes, source.newest.event_timestamp_ms * 1_000_000)
         return FileStat(len(self._read_small(path)), 0)
 
     def read_bytes(self, path: Path, limit: int) -> bytes:
@@ -372,28 +380,37 @@ class _Bytes:
 
 
 class _LogReadHandle:
-    """A log of the remote tier, read by position."""
+    """A log of the remote tier, read by position: its parts, one behind the other."""
 
-    def __init__(self, reader: SegmentReader, segment: RemoteLogSegment) -> None:
-        self._reader = reader
-        self._segment = segment
+    def __init__(
+        self, source: Source, reader_of: Callable[[RemoteLogSegment], SegmentReader]
+    ) -> None:
+        self._source = source
+        self._reader_of = reader_of
 
     @property
     def size_bytes(self) -> int:
-        return self._segment.size_bytes
+        return self._source.size_bytes
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
-        end = min(position + len(buffer), self.size_bytes)
-        if end <= position:
-            return 0
-        data = self._reader.read_log(position, end)
-        if len(data) != end - position:
+        filled = start = 0
+        for part, size in zip(self._source.parts, self._source.sizes, strict=True):
+            at = position + filled - start
+            count = min(len(buffer) - filled, size - at)
+            if count > 0 and at >= 0:
+                self._fill(part, buffer[filled : filled + count], at)
+                filled += count
+            start += size
+        return filled
+
+    def _fill(self, part: RemoteLogSegment, buffer: memoryview, position: int) -> None:
+        data = self._reader_of(part).read_log(position, position + len(buffer))
+        if len(data) != len(buffer):
             raise CorruptError(
-                "a remote log is shorter than it was announced", path=str(self._segment.id),
-                position=position, expected=end - position, found=len(data),
+                "a remote log is shorter than it was announced", path=str(part.id),
+                position=position, expected=len(buffer), found=len(data),
             )  # fmt: skip
-        buffer[: len(data)] = data
-        return len(data)
+        buffer[:] = data
 
     def close(self) -> None:
         """Do nothing: nothing is held open."""

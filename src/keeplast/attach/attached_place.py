@@ -24,8 +24,8 @@ from typing import Protocol, cast
 from keeplast.attach.attached_files import AttachedRecipe, remove_output
 from keeplast.attach.hollow import is_hollow, join_hollow
 from keeplast.attach.outputs import BEGUN, OutputMark, staged_id, work_name
-from keeplast.attach.sources import Sources
-from keeplast.attach.swap import Swap, merged_epochs
+from keeplast.attach.sources import Sources, parts_of
+from keeplast.attach.swap import Swap, covered, merged_epochs
 from keeplast.cleaner.reasons import (
     ActiveLimit,
     BoundNote,
@@ -112,9 +112,16 @@ class AttachedState:
 
     @property
     def first_dirty(self) -> int:
-        """Return from where on the sources are dirty."""
+        """Return from where on the sources are dirty.
+
+        What lies over a source made it dirty: of such a one all is taken again.
+        """
         start = max(self.sources.segments[0].start_offset, self.log_start)
-        return min(max(self.cleaned_to, start), self.sources.end)
+        found = min(max(self.cleaned_to, start), self.sources.end)
+        for each in self.sources.segments:
+            if len(each.parts) > 1 and each.start_offset < found <= each.end_offset:
+                return max(each.start_offset, self.log_start)
+        return found
 
 
 class AttachedPlace:
@@ -182,8 +189,8 @@ class AttachedPlace:
             base: SegmentSummary(
                 base_offset=base,
                 size_bytes=each.size_bytes,
-                mtime_ms=each.event_timestamp_ms,
-                largest_timestamp_ms=each.max_timestamp_ms,
+                mtime_ms=each.newest.event_timestamp_ms,
+                largest_timestamp_ms=max(part.max_timestamp_ms for part in each.parts),
                 offset_index_bytes=each.size_bytes // interval * offset_index.ENTRY_BYTES,
                 time_index_bytes=(each.size_bytes // interval + 1) * time_index.ENTRY_BYTES,
             )
@@ -254,8 +261,9 @@ class AttachedPlace:
         run: list[StagedGroup] = []
         size = epochs = 0
         for each in staged:
-            more = len(each.sources) + 1
-            of_output = len(merged_epochs([self._sources[base] for base in each.sources]))
+            parts = self._parts(each)
+            more = len(parts) + 1
+            of_output = len(merged_epochs(parts))
             is_full = size + more > SWAP_SEGMENTS_MAX or epochs + of_output > SWAP_EPOCHS_MAX
             if run and (not each.files or is_full):
                 yield run
@@ -282,9 +290,25 @@ class AttachedPlace:
         for each in outputs:
             if id(each) not in kept and each.files:
                 name = staged_id(self._files.partition, each)
-                like = self.state.sources.segments[-1]
-                remove_output(self._layout, name, each.base_offset, like)
+                remove_output(self._layout, name, each.base_offset, self._newest)
         return joined
+
+    @property
+    def _newest(self) -> RemoteLogSegment:
+        return self.state.sources.segments[-1].newest
+
+    def _parts(self, staged: StagedGroup) -> list[RemoteLogSegment]:
+        return parts_of(self._sources[base] for base in staged.sources)
+
+    def _hidden_within(self, parts: Sequence[RemoteLogSegment]) -> list[RemoteLogSegment]:
+        """Return what lies there and nobody reads, as far as it fits the swap."""
+        first, last = covered(parts)
+        found = [
+            each
+            for each in self.state.sources.hidden
+            if each.start_offset >= first and each.end_offset <= last
+        ]
+        return found[: max(SWAP_SEGMENTS_MAX - len(parts), 0)]
 
     def _check_keyless(self, result: TaskResult) -> None:
         """RefusedError when records without a key would go, and nobody has said that they may."""
@@ -297,7 +321,10 @@ class AttachedPlace:
             )
 
     def _swap(self, staged: Sequence[StagedGroup], cleaned_to: int) -> None:
-        sources = [self._sources[base] for each in staged for base in each.sources]
+        parts = [part for each in staged for part in self._parts(each)]
+        sources = sorted(
+            (*parts, *self._hidden_within(parts)), key=lambda each: each.start_offset
+        )  # fmt: skip
         outputs = [self._output(each) for each in staged]
         swap = Swap(self._files.partition, tuple(sources), tuple(outputs), cleaned_to)
         ids = [(each.id.segment_id, each.start_offset) for each in outputs]
@@ -320,7 +347,7 @@ class AttachedPlace:
                 f"what was staged has been removed; do the round again. object={work_name(name)}"
             )
         found = decode(data)
-        sources = [self._sources[base] for base in staged.sources]
+        sources = self._parts(staged)
         expected = (
             name, sources[0].start_offset, sources[-1].end_offset, merged_epochs(sources),
             staged.size_bytes, self._publisher.mark,
@@ -353,8 +380,7 @@ class AttachedPlace:
         for name, start_offset in left:
             if name.segment_id not in self._registered:
                 with contextlib.suppress(CompactionError, OSError):
-                    like = self.state.sources.segments[-1]
-                    remove_output(self._layout, name, start_offset, like)
+                    remove_output(self._layout, name, start_offset, self._newest)
 
     def checkpoint(self, rounds: Sequence[Round]) -> list[Exception | None]:
         """Write down how far the partition is clean, where its last swap has not."""

@@ -16,6 +16,7 @@ from keeplast.attach.batch import batch_of
 from keeplast.attach.metadata_view import MetadataView
 from keeplast.attach.publication import Publisher
 from keeplast.attach.stored_segment import check_stored
+from keeplast.attach.swap import covered
 from keeplast.attach.swap_rules import standing_of
 from keeplast.errors import ConflictError, CorruptError, InvalidError
 from keeplast.format.identifier import encode_id
@@ -124,7 +125,7 @@ def _require_collectable(view: MetadataView, decision: Decision) -> list[RemoteL
             "the cluster has no record of a swap that it acknowledged; nothing is deleted. See "
             f"keeplast attach repair. id={decision.id} offset={decision.first_offset}"
         )
-    start, end = decision.sources[0].start_offset, decision.sources[-1].end_offset
+    start, end = covered(decision.sources)
     standing = standing_of(view.cache, decision.sources, decision.outputs, view.log.start)
     if standing.live_sources:
         raise ConflictError(

@@ -19,6 +19,7 @@ from keeplast.attach.attached_place import AttachedPlace, AttachedState
 from keeplast.attach.metadata_view import MetadataView
 from keeplast.attach.outputs import work_name
 from keeplast.attach.publication import Publisher
+from keeplast.attach.seams import measure_sources
 from keeplast.attach.sources import Sources, choose_sources, newest_whole, overlaid_from
 from keeplast.cleaner.plan import plan_groups
 from keeplast.cleaner.reasons import NothingBelow, SourcesEnd, SourcesLimit
@@ -72,7 +73,7 @@ class RoundWish:
 
     def request_for(self, partition: TopicPartition, state: AttachedState) -> CleanRequest:
         """Return the request of one partition's round."""
-        path = attached_path(state.sources.segments[-1].id.partition)
+        path = attached_path(state.sources.segments[-1].newest.id.partition)
         return CleanRequest(
             (PartitionRequest(partition, path, self.topic, self.cleaner),), force=self.force,
             memory_bytes=self.memory_bytes, task_memory_bytes=self.task_memory_bytes,
@@ -178,10 +179,11 @@ def sources_of(
             "a segment of the remote tier lacks a file", path=str(newest.id),
             expected=AuxiliaryFile.LEADER_EPOCHS.value, found="none",
         )  # fmt: skip
-    return choose_sources(
+    found = choose_sources(
         cache, log_start=log_start, margin_bytes=margin_bytes,
         lineage=leader_epoch.decode(data),
     )  # fmt: skip
+    return measure_sources(layout, found)
 
 
 def nothing_to_clean(sources: Sources) -> RoundReport:

@@ -1,9 +1,10 @@
 """Which segments of a live partition a round may compact, and why no more of them.
 
-Pure. The rule: **a round takes from the log start on what brokers serve whole, without a hole, and
-never the end**. A leader that has just been elected uploads the local segment that holds the first
-offset that is not remote, and that segment may begin earlier: what it shadows must still be raw, or
-deleted keys come back. tiering.md 0.4, 8.2 step 3 and I-16; attach.md section 8.
+Pure. The rule: **a round takes from the log start on what brokers serve, without a hole, and never
+the end**. A leader that has just been elected uploads the local segment that holds the first offset
+that is not remote, and that segment may begin earlier. What it lies over is taken together with it,
+up to where it begins: two outputs could not take their places without a hole between them.
+tiering.md 0.4, 8.2 step 3, I-16 and R-4; attach.md section 8.
 """
 
 from __future__ import annotations
@@ -16,41 +17,85 @@ from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.metadata_cache import PartitionCache, epoch_ranges
 from keeplast.cluster.status import is_compactors
 from keeplast.format.leader_epoch import LeaderEpoch
-from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentId
+from keeplast.format.remote_log_metadata import (
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    RemoteLogSegmentState,
+)
+from keeplast.model.offsets import INT32_MAX
 
 MARGIN_SEGMENTS = 2
 """The raw bytes at the end that stay, in ``segment.bytes``."""
+PARTS_MAX = 50
+"""Segments that become one because each lies over the end of the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Segments that a round takes as one; all but the last are served in part.
+
+    A leader that was just elected uploads from where its own local segment begins, over the end of
+    what was copied before (R-4). Of each part brokers serve what lies before the next one begins,
+    of the last everything. ``sizes`` are the bytes of each part's log that are served.
+    """
+
+    parts: tuple[RemoteLogSegment, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def start_offset(self) -> int:
+        """Return the first offset."""
+        return self.parts[0].start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Return the last offset, inclusive."""
+        return self.parts[-1].end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of log that are served."""
+        return sum(self.sizes)
+
+    @property
+    def newest(self) -> RemoteLogSegment:
+        """Return the part that ends it."""
+        return self.parts[-1]
+
+    def last_of(self, number: int) -> int:
+        """Return the last offset, inclusive, that is served from a part."""
+        is_last = number + 1 == len(self.parts)
+        return self.end_offset if is_last else self.parts[number + 1].start_offset - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Segments that may be compacted, ascending, without a hole; ``limit`` is what ends them.
+    """What may be compacted, ascending, without a hole; ``limit`` is what ends it.
 
-    ``end`` is exclusive, and where they begin when there are none.
+    ``end`` is exclusive, and where they begin when there are none. ``hidden`` are segments of which
+    brokers serve nothing: what takes the place of all around them ends them too.
     """
 
-    segments: tuple[RemoteLogSegment, ...]
+    segments: tuple[Source, ...]
     end: int
     limit: SourcesLimit
+    hidden: tuple[RemoteLogSegment, ...] = ()
 
 
-def whole_segments(cache: PartitionCache) -> list[RemoteLogSegment]:
-    """Return the segments that are served in all of their epochs and offsets, ascending."""
-    ranges: dict[RemoteLogSegmentId, set[tuple[int, int, int]]] = {}
-    segments: dict[RemoteLogSegmentId, RemoteLogSegment] = {}
-    for each in cache.served():
-        segments[each.segment.id] = each.segment
-        ranges.setdefault(each.segment.id, set()).add(
-            (each.epoch, each.start_offset, each.end_offset)
-        )
-    whole = [segment for name, segment in segments.items() if _own_ranges(segment) == ranges[name]]
-    return sorted(whole, key=lambda each: each.start_offset)
+def source_of(segment: RemoteLogSegment) -> Source:
+    """Return a segment that is served whole, as a source."""
+    return Source((segment,), (segment.size_bytes,))
+
+
+def parts_of(sources: Iterable[Source]) -> list[RemoteLogSegment]:
+    """Return the segments of ``sources``, ascending."""
+    return [part for each in sources for part in each.parts]
 
 
 def newest_whole(cache: PartitionCache) -> RemoteLogSegment | None:
     """Return the last segment that is served whole: its files tell the lineage of the log."""
-    whole = whole_segments(cache)
-    return whole[-1] if whole else None
+    whole = [each for each, last in _served_from_start(cache) if last == each.end_offset]
+    return max(whole, key=lambda each: each.start_offset, default=None)
 
 
 def choose_sources(
@@ -63,26 +108,82 @@ def choose_sources(
     """Return what may be compacted of a log that begins at ``log_start``.
 
     ``lineage`` is the leader epoch file of the newest segment, ``margin_bytes`` what stays raw.
+    Sizes are those of whole logs: whoever reads a part measures it first.
     """
-    whole = {each.start_offset: each for each in whole_segments(cache)}
-    found: list[RemoteLogSegment] = []
+    served = {each.start_offset: (each, last) for each, last in _served_from_start(cache)}
+    found: list[Source] = []
     limit: SourcesLimit | None = None
-    at = _first_start(whole, log_start)
+    at = _first_start(served, log_start)
     while limit is None:
-        segment = whole.get(at)
-        if segment is None:
-            is_served = _serves(cache, at)
-            limit = SourcesLimit(at, SourcesEnd.SHADOWED if is_served else SourcesEnd.HOLE)
-        elif not is_in_lineage(segment, lineage):
-            limit = SourcesLimit(at, SourcesEnd.OTHER_LINEAGE)
+        source = _chain(cache, served, at, lineage)
+        if isinstance(source, SourcesEnd):
+            limit = SourcesLimit(at, source)
         else:
-            found.append(segment)
-            at = segment.end_offset + 1
+            found.append(source)
+            at = source.end_offset + 1
     kept = _before_margin(found, margin_bytes)
-    end = kept[-1].end_offset + 1 if kept else _first_start(whole, log_start)
+    end = kept[-1].end_offset + 1 if kept else _first_start(served, log_start)
     if len(kept) < len(found):
         limit = SourcesLimit(found[len(kept)].start_offset, SourcesEnd.MARGIN)
-    return Sources(tuple(kept), end, limit)
+    return Sources(tuple(kept), end, limit, _hidden(cache))
+
+
+def _served_from_start(cache: PartitionCache) -> list[tuple[RemoteLogSegment, int]]:
+    """Return what is served from its first offset on without a gap, and its last such offset."""
+    ranges: dict[RemoteLogSegmentId, set[tuple[int, int, int]]] = {}
+    segments: dict[RemoteLogSegmentId, RemoteLogSegment] = {}
+    for each in cache.served():
+        segments[each.segment.id] = each.segment
+        ranges.setdefault(each.segment.id, set()).add(
+            (each.epoch, each.start_offset, each.end_offset)
+        )
+    found = []
+    for name, segment in segments.items():
+        last = max(end for _, _, end in ranges[name])
+        if ranges[name] == set(ranges_up_to(segment, last)):
+            found.append((segment, last))
+    return found
+
+
+def ranges_up_to(segment: RemoteLogSegment, last: int) -> list[tuple[int, int, int]]:
+    """Return epoch, first and last offset of what ``segment`` has up to ``last``, inclusive."""
+    cut = ((epoch, start, min(end, last)) for epoch, start, end in epoch_ranges(segment))
+    return [each for each in cut if each[1] <= each[2]]
+
+
+def _chain(
+    cache: PartitionCache,
+    served: dict[int, tuple[RemoteLogSegment, int]],
+    start: int,
+    lineage: Sequence[LeaderEpoch],
+) -> Source | SourcesEnd:
+    """Return what begins at ``start`` with all that lies over its end, or why there is nothing."""
+    parts: list[RemoteLogSegment] = []
+    at = reach = start
+    while at < reach or not parts:
+        segment, last = served.get(at, (None, 0))
+        if segment is None:
+            is_served = bool(parts) or _serves(cache, at)
+            return SourcesEnd.SHADOWED if is_served else SourcesEnd.HOLE
+        if not is_in_lineage(segment, lineage):
+            return SourcesEnd.OTHER_LINEAGE
+        parts.append(segment)
+        at, reach = last + 1, max(reach, segment.end_offset + 1)
+    size = sum(each.size_bytes for each in parts)
+    if len(parts) > 1 and (
+        len(parts) > PARTS_MAX or max(size, parts[-1].end_offset - start) > INT32_MAX
+    ):
+        return SourcesEnd.SHADOWED
+    return Source(tuple(parts), tuple(each.size_bytes for each in parts))
+
+
+def _hidden(cache: PartitionCache) -> tuple[RemoteLogSegment, ...]:
+    served = {each.segment.id for each in cache.served()}
+    return tuple(
+        each
+        for each in cache.segments
+        if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED and each.id not in served
+    )
 
 
 def overlaid_from(cache: PartitionCache, outputs: Iterable[RemoteLogSegment]) -> int | None:
@@ -127,21 +228,13 @@ def is_in_lineage(segment: RemoteLogSegment, lineage: Sequence[LeaderEpoch]) -> 
     return True
 
 
-def _own_ranges(segment: RemoteLogSegment) -> set[tuple[int, int, int]]:
-    return {each for each in epoch_ranges(segment) if each[2] >= each[1]}
-
-
-def _first_start(whole: dict[int, RemoteLogSegment], log_start: int) -> int:
+def _first_start(served: dict[int, tuple[RemoteLogSegment, int]], log_start: int) -> int:
     """Return where the first segment begins of which nothing lies below ``log_start``.
 
     One that begins below it stays as it is: DeleteRecords has cut the log's epochs at the log
     start, so that brokers, and newer epoch files, count it out of the lineage.
     """
-    cut = (
-        each.end_offset + 1
-        for each in whole.values()
-        if each.start_offset < log_start <= each.end_offset
-    )
+    cut = (last + 1 for start, (_, last) in served.items() if start < log_start <= last)
     return next(cut, log_start)
 
 
@@ -149,14 +242,12 @@ def _serves(cache: PartitionCache, offset: int) -> bool:
     return any(each.start_offset <= offset <= each.end_offset for each in cache.served())
 
 
-def _before_margin(
-    segments: Sequence[RemoteLogSegment], margin_bytes: int
-) -> Sequence[RemoteLogSegment]:
-    """Return ``segments`` without the last one, and without the raw bytes that have to stay."""
+def _before_margin(sources: Sequence[Source], margin_bytes: int) -> Sequence[Source]:
+    """Return ``sources`` without the last one, and without the raw bytes that have to stay."""
     left = 0
-    for count in range(len(segments), 0, -1):
-        if left >= margin_bytes and count < len(segments):
-            return segments[:count]
-        segment = segments[count - 1]
-        left += 0 if is_compactors(segment) else segment.size_bytes
+    for count in range(len(sources), 0, -1):
+        if left >= margin_bytes and count < len(sources):
+            return sources[:count]
+        parts = sources[count - 1].parts
+        left += sum(each.size_bytes for each in parts if not is_compactors(each))
     return ()

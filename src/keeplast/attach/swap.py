@@ -18,8 +18,9 @@ from keeplast.format.remote_log_metadata import EpochStart, RemoteLogSegment, To
 class Swap:
     """Outputs that take the place of ``sources``; both ascend by offset, without a hole.
 
-    Outputs are announced, complete and were read back; ``cleaned_to`` is the first offset that is
-    not clean when this and everything before it is live.
+    Sources may lie over one another, outputs may not. Outputs are announced, complete and were read
+    back; ``cleaned_to`` is the first offset that is not clean when this and everything before it is
+    live.
     """
 
     partition: TopicIdPartition
@@ -29,17 +30,22 @@ class Swap:
 
     def __post_init__(self) -> None:
         """Raise InvariantError unless the outputs cover what the sources covered."""
-        for segments in (self.sources, self.outputs):
-            if not segments:
+        if not self.sources or not self.outputs:
+            raise InvariantError(f"a swap needs sources and outputs. partition={self.partition}")
+        for before, after in pairwise(self.outputs):
+            if after.start_offset != before.end_offset + 1:
                 raise InvariantError(
-                    f"a swap needs sources and outputs. partition={self.partition}"
+                    "outputs of a swap have a hole or overlap. "
+                    f"end_offset={before.end_offset} next_start={after.start_offset}"
                 )
-            for before, after in pairwise(segments):
-                if after.start_offset != before.end_offset + 1:
-                    raise InvariantError(
-                        "segments of a swap have a hole or overlap. "
-                        f"end_offset={before.end_offset} next_start={after.start_offset}"
-                    )
+        reach = self.sources[0].end_offset
+        for before, after in pairwise(self.sources):
+            if not before.start_offset <= after.start_offset <= reach + 1:
+                raise InvariantError(
+                    "sources of a swap have a hole or do not ascend. "
+                    f"end_offset={reach} next_start={after.start_offset}"
+                )
+            reach = max(reach, after.end_offset)
         had, has = (_cover(each) for each in (self.sources, self.outputs))
         if had != has:
             raise InvariantError(f"a swap changes what is covered. sources={had} outputs={has}")
@@ -54,5 +60,10 @@ def merged_epochs(sources: Sequence[RemoteLogSegment]) -> tuple[EpochStart, ...]
     return tuple(EpochStart(epoch, starts[epoch]) for epoch in sorted(starts))
 
 
+def covered(segments: Sequence[RemoteLogSegment]) -> tuple[int, int]:
+    """Return the first and the last offset, both inclusive, of ascending segments."""
+    return segments[0].start_offset, max(each.end_offset for each in segments)
+
+
 def _cover(segments: Sequence[RemoteLogSegment]) -> tuple[int, int, tuple[EpochStart, ...]]:
-    return segments[0].start_offset, segments[-1].end_offset, merged_epochs(segments)
+    return *covered(segments), merged_epochs(segments)

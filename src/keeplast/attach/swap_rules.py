@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from keeplast.attach.swap import Swap
-from keeplast.cluster.metadata_cache import PartitionCache, epoch_ranges
+from keeplast.attach.sources import ranges_up_to
+from keeplast.attach.swap import Swap, covered
+from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.errors import ConflictError, CorruptError, InvariantError
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import (
@@ -52,12 +53,16 @@ def require_decidable(
                 f"segment={encode_id(source.id.segment_id)} "
                 f"state={'gone' if found is None else found.state.name}"
             )
-        if served.get(source.id) != _ranges(source):
-            raise ConflictError(
-                "a source is not served from its beginning to its end: another segment lies over "
-                f"it. segment={encode_id(source.id.segment_id)} start={source.start_offset}"
-            )
     _require_one_lineage(cache, swap)
+    serving = [each for each in swap.sources if each.id in served]
+    for number, source in enumerate(serving):
+        is_last = number + 1 == len(serving)
+        last = source.end_offset if is_last else serving[number + 1].start_offset - 1
+        if served[source.id] != ranges_up_to(source, min(last, source.end_offset)):
+            raise ConflictError(
+                "a source is not served from its beginning to where the next one begins. "
+                f"segment={encode_id(source.id.segment_id)} start={source.start_offset}"
+            )
     for output in swap.outputs:
         found = cache.find(output.id)
         if found is None or found.state is not _STARTED:
@@ -82,7 +87,7 @@ def require_decidable(
         raise ConflictError(f"the swap would leave a hole. offsets={sorted(after - before)}")
     served = _served_ranges(tried)
     for output in swap.outputs:
-        if served.get(output.id) != _ranges(output):
+        if served.get(output.id) != ranges_up_to(output, output.end_offset):
             raise ConflictError(
                 "brokers would not serve all of an output. "
                 f"segment={encode_id(output.id.segment_id)} start={output.start_offset}"
@@ -95,7 +100,7 @@ def _require_one_lineage(cache: PartitionCache, swap: Swap) -> None:
     A leader that was cut off wrote the same offsets; which of them counts is not merged away.
     """
     ids = {each.id for each in swap.sources}
-    first, last = swap.sources[0].start_offset, swap.sources[-1].end_offset
+    first, last = covered(swap.sources)
     for each in cache.served():
         if each.segment.id not in ids and each.start_offset <= last and each.end_offset >= first:
             raise ConflictError(
@@ -113,7 +118,7 @@ def standing_of(
 
     What lies below ``log_start`` went with the log's start and is asked for no more.
     """
-    start, end = sources[0].start_offset, sources[-1].end_offset
+    start, end = covered(sources)
     holes = [
         (first, last)
         for first, last in cache.holes(max(start, log_start))
@@ -156,7 +161,3 @@ def _served_ranges(cache: PartitionCache) -> dict[RemoteLogSegmentId, list[_Rang
             (each.epoch, each.start_offset, each.end_offset)
         )
     return found
-
-
-def _ranges(segment: RemoteLogSegment) -> list[_Range]:
-    return [each for each in epoch_ranges(segment) if each[1] <= each[2]]

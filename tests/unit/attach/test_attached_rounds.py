@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from keeplast.attach.attached_files import attached_path
 from keeplast.attach.attached_place import AttachedPlace, AttachedState
 from keeplast.attach.round import do_round
+from keeplast.attach.seams import measure_sources
 from keeplast.attach.sources import Sources, choose_sources, overlaid_from
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.layouts.layout import AuxiliaryFile
@@ -95,7 +97,8 @@ class World:
 
     def sources(self, margin: int = 8000, lineage: tuple[LeaderEpoch, ...] = LINEAGE) -> Sources:
         """Return what may be compacted."""
-        return choose_sources(self.tier.cache, log_start=0, margin_bytes=margin, lineage=lineage)
+        found = choose_sources(self.tier.cache, log_start=0, margin_bytes=margin, lineage=lineage)
+        return measure_sources(self.tier.layout, found)
 
     def clean(
         self,
@@ -356,7 +359,7 @@ def test_a_segment_that_delete_records_cut_stays_and_ends_no_round(tmp_path: Pat
     start = cut.start_offset + 1
     lineage = (LeaderEpoch(0, start), *LINEAGE[1:])
     found = choose_sources(world.tier.cache, log_start=start, margin_bytes=8000, lineage=lineage)
-    assert following.id == found.segments[0].id
+    assert following.id == found.segments[0].newest.id
     assert SourcesEnd.MARGIN == found.limit.why
 
 
@@ -401,6 +404,90 @@ def test_what_a_broker_uploads_over_an_output_is_not_clean(tmp_path: Path) -> No
     world.tier.upload(again)
     assert over.start_offset == overlaid_from(world.tier.cache, outputs)
     assert overlaid_from(world.tier.cache, outputs[:1]) is None
+
+
+class Elected:
+    """A log of which all but the end was copied and compacted, and then another leader came."""
+
+    def __init__(self, root: Path, seed: int = 1) -> None:
+        """Leave four closed segments to the new leader."""
+        self.world = World(root, seed=seed)
+        self.directory = self.world.directory
+        bases = sorted(int(path.name[:20]) for path in self.directory.glob("*.log"))
+        self.raw = self.world.tier.read().records()
+        self.world.tier = AttachedTier(root / "elected", LINEAGE)
+        self.world.publisher = AtOnce(self.world.tier)
+        for base, following in pairwise(bases[:-4]):
+            self.world.tier.copy_one(self.directory, base, following - 1)
+        self.world.clean(margin=4000)
+        self.outputs = [each for swap in self.world.publisher.swaps for each in swap.outputs]
+        self.bases = bases
+
+    def upload(self, first: int) -> None:
+        """Let the new leader copy from ``first`` on, over what was there, and then the rest."""
+        self.world.tier.copy_over(self.directory, first, self.bases[-3] - 1)
+        for base, following in pairwise(self.bases[-3:]):
+            self.world.tier.copy_one(self.directory, base, following - 1)
+
+    def batch_in(self, segment: RemoteLogSegment, place: float) -> int:
+        """Return where one of the raw batches of a segment begins."""
+        found = [
+            batch.base_offset
+            for path in sorted(self.directory.glob("*.log"))
+            for batch in read_batches(path.read_bytes())
+            if segment.start_offset < batch.base_offset <= segment.end_offset
+        ]
+        return found[int(place * (len(found) - 1))]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("place", [-1, 0.0, 0.5, 1.0, 2])
+def test_what_a_new_leader_uploads_over_a_round_is_taken_by_the_next(
+    tmp_path: Path, seed: int, place: float
+) -> None:
+    """R-4, AT-12: it begins inside an output, where one begins, or before one that is hidden."""
+    elected = Elected(tmp_path, seed)
+    world, last = elected.world, elected.outputs[-1]
+    if place < 0:
+        first = elected.batch_in(elected.outputs[-2], 0.5)
+    elif place > 1:
+        first = last.start_offset
+    else:
+        first = elected.batch_in(last, place)
+    elected.upload(first)
+    before, segments = world.tier.read().records(), world.tier.served()
+    assert [] == world.tier.cache.holes(0)
+    assert before[-1].offset > elected.bases[-2]
+    done = world.clean(margin=0).end_offset or 0
+    assert elected.bases[-3] <= done
+    assert by_key_law(elected.raw, done) == world.tier.read().records()
+    check_servable(world, segments, done)
+    assert [] == [each for each in world.tier.served() if each.broker_id > 0][:-2]
+    world.publisher.collect()
+    assert {each.id.segment_id for each in world.tier.served()} == world.tier.ids()
+    assert by_key_law(elected.raw, done) == world.tier.read().records()
+
+
+def test_a_part_is_measured_by_its_batches_alone(tmp_path: Path) -> None:
+    """R-4: where a segment begins inside a batch of another, nothing is concluded."""
+    elected = Elected(tmp_path)
+    tier, last = elected.world.tier, elected.outputs[-1]
+    (batch, *_) = [
+        each
+        for each in read_batches(tier.log_of(last))
+        if each.last_offset > each.base_offset > last.start_offset
+    ]
+    elected.upload(batch.base_offset)
+    over = max(tier.served(), key=lambda each: each.start_offset == batch.base_offset)
+    found = choose_sources(tier.cache, log_start=0, margin_bytes=0, lineage=LINEAGE)
+    (glued,) = [each for each in found.segments if len(each.parts) > 1]
+    assert [last.id, over.id] == [each.id for each in glued.parts]
+    shifted = replace(glued, parts=(last, replace(over, start_offset=batch.base_offset + 1)))
+    strange = replace(found, segments=(*found.segments[: found.segments.index(glued)], shifted))
+    measured = measure_sources(tier.layout, strange)
+    assert SourcesLimit(glued.start_offset, SourcesEnd.SHADOWED) == measured.limit
+    assert glued.start_offset == measured.end
+    assert glued not in measured.segments
 
 
 def test_a_log_of_one_margin_says_so(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from keeplast.attach.batch import batch_of
 from keeplast.attach.collection import GRACE_MS_MIN, check_grace, collect
 from keeplast.attach.publication import Publisher, claim
 from keeplast.attach.repair import repair
+from keeplast.attach.swap import Swap
 from keeplast.cluster.facts import OffsetRange
 from keeplast.errors import (
     CompactionError,
@@ -253,6 +254,41 @@ def test_what_a_broker_copies_over_a_swap_is_served_and_not_clean(world: Attache
     assert found is not None
     world.require_readable()
     assert 20 <= found.cleaned_to <= 30
+
+
+def test_segments_that_lie_over_one_another_become_one(world: AttachedWorld) -> None:
+    """R-4: two are served in part, one not at all; all of them are gone afterwards."""
+    world.upload(15, 34)
+    (hidden,) = [each for each in world.cluster.cache().segments if each.start_offset == 20]
+    assert [0, 10, 15] == [each.start_offset for each in world.served()]
+    publisher = world.claim()
+    first, clipped, over = world.served()
+    made = [world.write_output(publisher, [first]), world.write_output(publisher, [clipped, over])]
+    short = Swap(PARTITION, (first, clipped), tuple(world.swap(publisher, 0, 2).outputs), 20)
+    with pytest.raises(ConflictError, match="served by another segment"):
+        publisher.decide_and_publish(short)
+    swap = Swap(PARTITION, (first, clipped, over, hidden), tuple(made), 35)
+    publisher.decide_and_publish(swap)
+    assert [(0, 9), (10, 34)] == ranges(world)
+    publisher.close()
+    world.settle()
+
+
+def test_a_segment_that_comes_over_a_source_meanwhile_is_not_merged_away(
+    world: AttachedWorld,
+) -> None:
+    """AT-13: what the round has not read covers a part of what it did."""
+    world.upload(15, 34)
+    publisher = world.claim()
+    swap = world.swap(publisher, 0, 3)
+    world.upload(33, 40)
+    with pytest.raises(ConflictError, match="served by another segment"):
+        publisher.decide_and_publish(swap)
+    publisher.close()
+    again = world.claim()
+    assert 1 == repair(again).discarded
+    again.close()
+    world.require_readable()
 
 
 def test_an_output_that_a_broker_expired_is_given_up(world: AttachedWorld) -> None:

@@ -70,10 +70,13 @@ def console(
 
     check_packages()
     address = console_address(listen)
-    if (data_dir is None) == (store is None):
+    if data_dir is None and store is None:
         raise InvalidError(
-            "what to look at is not said, or twice; give DATA_DIR or --store. "
-            f"DATA_DIR={data_dir} --store={store}"
+            "what to look at is not said; give a data directory, or a tiered store with --store URL"
+        )
+    if data_dir is not None and store is not None:
+        raise InvalidError(
+            f"what to look at is said twice; give one of them. DATA_DIR={data_dir} --store={store}"
         )
     clock = SystemClock()
     if data_dir is not None:

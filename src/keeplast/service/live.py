@@ -33,11 +33,13 @@ class TierTeller(TierNarrator, Events, Protocol):
 class Progress:
     """The rounds under way, begun at ``since_ms``: bytes read by them of those planned.
 
+    ``taken`` are the partitions of this turn, those whose round has ended included.
     ``idle_until_ms`` is when the next look is, None while there is work. ``serial`` grows whenever
     something ends or begins.
     """
 
     running: tuple[Choice, ...] = ()
+    taken: tuple[TopicPartition, ...] = ()
     since_ms: int = 0
     planned_bytes: int = 0
     read_bytes: int = 0
@@ -59,8 +61,8 @@ class LiveProgress:
     def _begin(self, running: tuple[Choice, ...], idle_until_ms: int | None) -> None:
         with self._lock:
             self.progress = Progress(
-                running, self._clock.now_ms(), idle_until_ms=idle_until_ms,
-                serial=self.progress.serial + 1,
+                running, tuple(each.partition for each in running), self._clock.now_ms(),
+                idle_until_ms=idle_until_ms, serial=self.progress.serial + 1,
             )  # fmt: skip
 
     # What a run tells.

@@ -29,7 +29,7 @@ from starlette.responses import (
     StreamingResponse,
 )
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from keeplast.clock import Clock
 from keeplast.config.setting_rows import settings_document
@@ -162,7 +162,7 @@ class ConsoleApp:
 
         def make() -> str:
             view = self._source.view()
-            queue = () if view.snapshot is None else view.snapshot.queue
+            queue = pages.upcoming(view, self._source.live)
             return self._page(
                 "work.html", request, view, query=query, queue=queue[: pages.QUEUE_MAX],
                 queue_left=max(len(queue) - pages.QUEUE_MAX, 0), troubles=pages.troubles(view),
@@ -235,7 +235,7 @@ class ConsoleApp:
                     "turns": snapshot.turn,
                     "slots": snapshot.slots,
                     "tier": snapshot.tier,
-                    "queue": list(snapshot.queue),
+                    "queue": list(pages.upcoming(view, self._source.live)),
                     "partitions": [facts_document(each) for each in snapshot.partitions],
                 }
             return document_text(document)
@@ -305,28 +305,33 @@ class ConsoleApp:
 
     async def _events(self, request: Request) -> Response:
         if self._open_streams >= self._streams.count:
-            raise HTTPException(503, "too many event streams are open; the page reloads instead")
-        return StreamingResponse(self._stream(), media_type="text/event-stream")
+            # Closed, too: who opens hundreds of them shall not hold all connections.
+            raise HTTPException(
+                503, "too many event streams are open; the page reloads instead",
+                {"connection": "close"},
+            )  # fmt: skip
+        # Counted before anything is awaited, or many that come at once would all be let in.
+        self._open_streams += 1
+        return _Stream(self._stream(), self._stream_ended)
+
+    def _stream_ended(self) -> None:
+        self._open_streams -= 1
 
     async def _stream(self) -> AsyncIterator[str]:
         """Yield an event whenever something has changed, until the stream has lasted long enough.
 
         One whose browser takes nothing is cut off at the same time.
         """
-        self._open_streams += 1
-        try:
-            left, last = self._streams.seconds, ""
-            while True:
-                view = await anyio.to_thread.run_sync(self._source.view)
-                text = json.dumps({"serial": view.serial, "live": self._progress()})
-                yield f"data: {text}\n\n" if text != last else ": \n\n"
-                last = text
-                left -= self._streams.step_seconds
-                if left <= 0:
-                    return
-                await anyio.sleep(self._streams.step_seconds)
-        finally:
-            self._open_streams -= 1
+        left, last = self._streams.seconds, ""
+        while True:
+            view = await anyio.to_thread.run_sync(self._source.view)
+            text = json.dumps({"serial": view.serial, "live": self._progress()})
+            yield f"data: {text}\n\n" if text != last else ": \n\n"
+            last = text
+            left -= self._streams.step_seconds
+            if left <= 0:
+                return
+            await anyio.sleep(self._streams.step_seconds)
 
     async def _metrics(self, request: Request) -> Response:
         def make() -> bytes:
@@ -416,6 +421,20 @@ class ConsoleApp:
 
     async def _json(self, make: Callable[[], str]) -> Response:
         return Response(await self._in_turn(make), media_type="application/json")
+
+
+class _Stream(StreamingResponse):
+    """An event stream that says when it is over, also when it never began."""
+
+    def __init__(self, events: AsyncIterator[str], ended: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
 
 
 def _templates() -> Environment:

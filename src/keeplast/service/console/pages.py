@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 from urllib.parse import quote, urlencode
 
+from keeplast.cleaner.selection import Choice
 from keeplast.clock import time_text
 from keeplast.config.definitions import DEFINITIONS
 from keeplast.config.setting_rows import origin_text, shown_value
@@ -31,6 +32,7 @@ from keeplast.service.console.strip import (
     zone_bytes,
 )
 from keeplast.service.console.view import ConsoleView
+from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine
 from keeplast.service.snapshot import PartitionCondition, PartitionFacts
 from keeplast.service.status import PartitionStatus
@@ -436,6 +438,16 @@ def troubles(view: ConsoleView) -> list[Trouble]:
             if each.state.value in REMEDIES
         ]  # fmt: skip
     return found
+
+
+def upcoming(view: ConsoleView, live: LiveProgress | None) -> tuple[Choice, ...]:
+    """Return what is due for a round and not of this turn, in the order it would be taken in.
+
+    The loop's snapshot is older than its turn: what runs, or has just ended, is due in it still.
+    """
+    queue = () if view.snapshot is None else view.snapshot.queue
+    taken = set() if live is None else set(live.progress.taken)
+    return tuple(each for each in queue if each.partition not in taken)
 
 
 def receipts_found(view: ConsoleView, query: Query) -> list[ReceiptLine]:

@@ -11,17 +11,24 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from keeplast.cleaner.erasure import BasisKind, ErasureBasis
+from keeplast.cleaner.selection import Choice
 from keeplast.cli.main import app
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.service.console import pages
 from keeplast.service.console.strip import Zone, log_parts
+from keeplast.service.control import Control
+from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptShelf
 from keeplast.service.receipts import FILE_NAME
 from keeplast.service.set_aside import SetAside
+from keeplast.service.snapshot import Snapshot
 from keeplast.service.status import ErasedBy, PartitionStatus, State
+from keeplast.survey.report import RoundReport
 from keeplast.survey.wording import basis_words
 from tests.support.console_site import NOW_MS, FixedSource, Site, directory_view
+from tests.support.daemon_world import Told
+from tests.support.manual_clock import ManualClock
 
 
 def printed(*arguments: object) -> object:
@@ -219,6 +226,22 @@ def test_a_figure_says_what_it_is_where_a_row_becomes_a_card(site: Site) -> None
         assert tables
         for cell in re.findall(r'<td class="n"[^>]*>', "".join(tables)):
             assert "data-label=" in cell
+
+
+def test_what_runs_or_has_just_ended_is_not_next(source: FixedSource) -> None:
+    clock = ManualClock(NOW_MS)
+    choices = [Choice(TopicPartition("orders", n), "dirty") for n in range(4)]
+    snapshot = Snapshot("here", 0, NOW_MS, 1, 2, (), queue=tuple(choices))
+    source.found = replace(source.found, snapshot=snapshot)
+    source.live = live = LiveProgress(Told(), clock, Control(clock))
+    live.chosen(choices[:2])
+    live.finished(choices[0].partition, RoundReport())
+    site = Site(source)
+    _, _, following = site.get("/work").text.partition('id="h-next"')
+    text, _, _ = following.partition("</section>")
+    assert ["orders-2", "orders-3"] == re.findall(r">(orders-\d)<", text)
+    queue = site.document("/work.json")["queue"]
+    assert [2, 3] == [each["partition"]["partition"] for each in queue]
 
 
 def test_what_is_set_aside_was_so_in_no_future(root: Path) -> None:

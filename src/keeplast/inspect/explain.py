@@ -43,11 +43,13 @@ class AskedKey:
     """The key that is asked about, or the offset of a record that has it; one of them is given.
 
     ``header`` is the one by which the strategy ``header`` is tried out, where the topic has none.
+    ``values_bytes_max`` bounds what the values of a log's records may take, None for no bound.
     """
 
     key: bytes | None = None
     offset: int | None = None
     header: str | None = None
+    values_bytes_max: int | None = None
 
     def __post_init__(self) -> None:
         """Raise InvalidError for none of both, and for both."""
@@ -55,6 +57,14 @@ class AskedKey:
             raise InvalidError(
                 "give a key or the offset of a record, one of them. "
                 f"key={'given' if self.key is not None else None} offset={self.offset}"
+            )
+
+    def require_one(self, partitions: int) -> None:
+        """Raise InvalidError for an offset of more partitions than one, or of none."""
+        if self.offset is not None and partitions != 1:
+            raise InvalidError(
+                "an offset is one partition's; give --topic and --partition too. "
+                f"--offset={self.offset} partitions={partitions}"
             )
 
 
@@ -140,7 +150,9 @@ def _explain(
     segments = searched_segments(survey)
     key = asked.key if asked.offset is None else _key_at(segments, asked.offset, files, partition)
     rankings = rankings_of(topic, asked.header)
-    records = find_key_records(segments, key or b"", rankings, files, workspace, progressed)
+    records = find_key_records(
+        segments, key or b"", rankings, files, workspace, progressed, asked.values_bytes_max
+    )
     log = _found_log(partition, survey, checkpoints, files, now_ms)
 
     def rounds(strategy: Strategy) -> KeyRounds:

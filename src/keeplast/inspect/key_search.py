@@ -98,14 +98,18 @@ def find_key_records(
     files: FileSystem,
     workspace: Workspace,
     progressed: Progressed,
+    values_bytes_max: int | None = None,
 ) -> tuple[KeyRecord, ...]:
     """Return the records of ``key`` in ``segments``, which are those of one log, in log order.
 
     ``rankings`` say by what versions are read. CorruptError where a batch cannot be read or has a
-    wrong CRC; InvalidError when there are more than :data:`RECORDS_MAX`.
+    wrong CRC; InvalidError when there are more than :data:`RECORDS_MAX`, or when their values take
+    more than ``values_bytes_max``. What ``progressed`` raises ends the search; it hears of each
+    window, also of those that are read again for transactions.
     """
     search = _Search(key, rankings, workspace)
     found: list[_Candidate] = []
+    values_bytes = 0
     for segment in segments:
         for each in search.records_of(segment, files, progressed):
             if len(found) >= RECORDS_MAX:
@@ -114,7 +118,13 @@ def find_key_records(
                     f"it first. path={segment.files.log_path}"
                 )
             found.append(each)
-    outcomes = _outcomes(found, segments, files)
+            values_bytes += len(each.record.value or b"")
+            if values_bytes_max is not None and values_bytes > values_bytes_max:
+                raise InvalidError(
+                    "the values of this key's records take more than is kept here; ask keeplast "
+                    f"explain. limit={values_bytes_max} path={segment.files.log_path}"
+                )
+    outcomes = _outcomes(found, segments, files, progressed)
     return tuple(
         KeyRecord(
             each.record, each.segment.base_offset, each.position,
@@ -227,7 +237,10 @@ def batch_at(window: Window, number: int) -> Batch:
 
 
 def _outcomes(
-    found: Sequence[_Candidate], segments: Sequence[SearchedSegment], files: FileSystem
+    found: Sequence[_Candidate],
+    segments: Sequence[SearchedSegment],
+    files: FileSystem,
+    progressed: Progressed,
 ) -> list[TransactionOutcome]:
     """Return how the transaction of each record ended; COMMITTED outside of any.
 
@@ -253,6 +266,7 @@ def _outcomes(
             for window in read_windows(
                 handle, path, buffers, end=segment.valid_bytes, checks_crc=False
             ):
+                progressed(0)
                 for producer_id, offset, kind in markers_of(window).tolist():
                     its = waiting.get(producer_id, [])
                     for number in [n for n in its if found[n].record.offset < offset]:

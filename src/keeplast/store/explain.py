@@ -61,6 +61,7 @@ def explain_stored(
             records = find_key_records(
                 [SearchedSegment(listed, listed.size_bytes)], found.key,
                 rankings_of(look.topic, asked.header), files, workspace, progressed,
+                asked.values_bytes_max,
             )  # fmt: skip
         except FileNotFoundError:
             continue

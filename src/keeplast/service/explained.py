@@ -1,0 +1,232 @@
+"""What was found of one key in several partitions: in words, and as the document of ``explain``.
+
+Whoever tells of a key, the command line or the console, takes words and document from here, so that
+all of them say the same. Texts are as they are; who shows them escapes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from keeplast.clock import time_text
+from keeplast.errors import error_text
+from keeplast.format.record import Record
+from keeplast.inspect.explain import FoundRecord, KeyExplanation
+from keeplast.inspect.key_search import KeyRecord
+from keeplast.inspect.log_rows import bytes_row
+from keeplast.inspect.traces import LastTrace, reason_words, timeline, trace_words
+from keeplast.model.document import encode
+from keeplast.model.escapes import printable, shown_bytes
+from keeplast.model.partition import TopicPartition
+from keeplast.model.redaction import without_secrets
+from keeplast.read.transaction_outcomes import TransactionOutcome
+from keeplast.store.explain import ReplacedCopy
+from keeplast.survey.receipt_book import RoundReceipt
+from keeplast.survey.report import describe_error
+from keeplast.survey.wording import decision_words
+
+RECEIPTS_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedPartition:
+    """A partition, by when the last trace is gone, and what cleaned it before.
+
+    ``erased_by`` says when what is overwritten now is gone, in words. ``receipts`` are the rounds
+    of the partition that are known; ``copies`` the replaced segments of a store.
+    """
+
+    found: KeyExplanation
+    trace: LastTrace
+    erased_by: str
+    receipts: Sequence[RoundReceipt] = ()
+    copies: Sequence[ReplacedCopy] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the partition as it is printed."""
+        return printable(str(self.found.partition))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAnswer:
+    """What is known of a key; ``key`` is None where an offset asked about it.
+
+    ``faults`` are partitions that could not be read, ``left_out`` those that are not searched, each
+    with why; ``warnings`` are about their settings.
+    """
+
+    key: bytes | None
+    parts: tuple[ExplainedPartition, ...]
+    faults: tuple[tuple[TopicPartition, Exception], ...] = ()
+    left_out: tuple[tuple[TopicPartition, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def document(
+        self, *, values: bool, fault_text: Callable[[Exception], str] = error_text
+    ) -> dict[str, Any]:
+        """Return the document; with ``values``, those of the records too."""
+        key = self.parts[0].found.key if self.key is None and self.parts else self.key
+        return {
+            "key": bytes_row(key),
+            "partitions": [_partition_document(each, values=values) for each in self.parts],
+            "errors": [
+                {
+                    "topic": partition.topic,
+                    "partition": partition.partition,
+                    "error": replace(
+                        describe_error(error), message=without_secrets(fault_text(error))
+                    ),
+                }
+                for partition, error in self.faults
+            ],
+        }
+
+
+def summary_line(parts: Sequence[ExplainedPartition]) -> str:
+    """Return one sentence about all partitions; the key in it is made visible and shortened."""
+    holding = sum(bool(each.found.records or each.copies) for each in parts)
+    count = sum(len(each.found.records) for each in parts)
+    copies = sum(len(each.copies) for each in parts)
+    key = shown_bytes(parts[0].found.key) if parts else ""
+    more = f", {copies} more in replaced segments" if copies else ""
+    return (
+        f"key {key}: {count} record{'' if count == 1 else 's'} in {holding} of {len(parts)} "
+        f"partition{'' if len(parts) == 1 else 's'}{more}"
+    )
+
+
+def kind_words(record: KeyRecord) -> str:
+    """Say what a record is: a tombstone or a value, and whether its transaction was committed."""
+    value = record.record.value
+    kind = "tombstone" if value is None else f"value, {len(value)} B"
+    if record.outcome is TransactionOutcome.COMMITTED:
+        return kind
+    return f"{kind}, {record.outcome.name.lower()}"
+
+
+def fate_words(found: KeyExplanation, each: FoundRecord) -> str:
+    """Say what becomes of a record, when and why."""
+    moments = timeline(found, each.fate)
+    if len(moments) == 1:
+        return f"{moments[0].what}: {moments[0].why}"
+    stays, goes = moments
+    when = "" if goes.at_ms is None else f" until {time_text(goes.at_ms)} at least"
+    return f"stays{when}: {stays.why}; then goes with the next round: {goes.why}"
+
+
+def answer_lines(each: ExplainedPartition) -> list[str]:
+    """Return what else is known of a partition: its next round, who wins, the last trace."""
+    found = each.found
+    tried = [
+        f"{strategy} {'nothing' if offset is None else offset}"
+        for strategy, offset in found.winners.items()
+    ]
+    by_ms = each.trace.by_ms
+    when = "" if by_ms is None else f"{time_text(by_ms)}: "
+    lines = [
+        f"{each.name}: {_next_round(found)}",
+        f"{each.name}: would win by {', '.join(tried)}; in force is {found.topic.strategy}",
+        f"{each.name}: last trace: {when}{trace_words(each.trace)}",
+        f"{each.name}: what is overwritten now is erased by: {each.erased_by}",
+    ]
+    lines += [
+        f"{each.name}: offset {copy.record.offset} also in replaced segment {copy.segment_id}, "
+        f"collected from {time_text(copy.collected_ms)} on"
+        for copy in each.copies
+    ]
+    return [printable(line) for line in (*lines, *receipt_lines(each))]
+
+
+def _next_round(found: KeyExplanation) -> str:
+    """Return what a round would clean and whether one is due; the latter alone for no bytes."""
+    now = decision_words(found.decision)
+    if found.bound <= found.first_dirty:
+        return now
+    return f"the next round cleans [{found.first_dirty}, {found.bound}); now: {now}"
+
+
+def receipt_lines(each: ExplainedPartition) -> list[str]:
+    """Say which rounds may have taken earlier records of the key."""
+    if not each.receipts:
+        return [f"{each.name}: no receipt tells of earlier rounds"]
+    newest = sorted(each.receipts, key=lambda receipt: receipt.now_ms)[-RECEIPTS_SHOWN:]
+    rounds = [f"{time_text(e.now_ms)} (to offset {e.end_offset})" for e in newest]
+    left = len(each.receipts) - len(newest)
+    more = f", and {left} before" if left > 0 else ""
+    return [
+        f"{each.name}: earlier records below those offsets went in one of these rounds, if there "
+        f"were any: {', '.join(rounds)}{more}"
+    ]
+
+
+def _partition_document(each: ExplainedPartition, *, values: bool) -> dict[str, Any]:
+    found = each.found
+    return {
+        "topic": found.partition.topic,
+        "partition": found.partition.partition,
+        "path": found.path,
+        "now_ms": found.now_ms,
+        "log_start": found.log_start,
+        "log_end": found.log_end,
+        "first_dirty": found.first_dirty,
+        "bound": found.bound,
+        "decision": decision_words(found.decision),
+        "reaches": [{"from_ms": e.at_ms, "bound": e.bound} for e in found.reaches],
+        "winners": {str(strategy): offset for strategy, offset in found.winners.items()},
+        "strategy": found.topic.strategy,
+        "last_trace": {
+            "kind": each.trace.kind,
+            "by_ms": each.trace.by_ms,
+            "values_by_ms": each.trace.values_by_ms,
+            "why": trace_words(each.trace),
+        },
+        "erased_by": each.erased_by,
+        "records": [_record_document(found, e, values=values) for e in found.records],
+        "replaced_copies": [
+            {
+                **_header_document(copy.record, values=values),
+                "segment_id": copy.segment_id,
+                "collected_from_ms": copy.collected_ms,
+            }
+            for copy in each.copies
+        ],
+        "rounds": [
+            {
+                "now_ms": e.now_ms,
+                "first_dirty": e.first_dirty,
+                "end_offset": e.end_offset,
+                "attempt": e.attempt,
+            }
+            for e in each.receipts
+        ],
+    }
+
+
+def _header_document(record: KeyRecord, *, values: bool) -> dict[str, Any]:
+    value: Record = record.record
+    return {
+        "offset": record.offset,
+        "segment": record.segment,
+        "position": record.position,
+        "timestamp": value.timestamp,
+        "is_tombstone": record.is_tombstone,
+        "value_bytes": None if value.value is None else len(value.value),
+        **({"value": bytes_row(value.value)} if values else {}),
+        "outcome": record.outcome.name.lower(),
+        "delete_horizon_ms": record.horizon_ms,
+    }
+
+
+def _record_document(found: KeyExplanation, each: FoundRecord, *, values: bool) -> dict[str, Any]:
+    fate = each.fate
+    return {
+        **_header_document(each.record, values=values),
+        "fate": fate.outlook,
+        "why": reason_words(fate),
+        "superseded_by": fate.by_offset,
+        "goes_from_ms": fate.from_ms,
+        "timeline": [encode(moment) for moment in timeline(found, fate)],
+    }

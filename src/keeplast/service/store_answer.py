@@ -1,0 +1,67 @@
+"""What is known of one key in a store: the answer of ``keeplast tier explain``.
+
+Live segments and replaced ones are read once; nothing is held and nothing changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from keeplast.inspect.explain import AskedKey
+from keeplast.inspect.traces import find_last_trace
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import CleanerConfig
+from keeplast.rewrite.workspace import Workspace
+from keeplast.service.explained import ExplainedPartition, KeyAnswer
+from keeplast.service.status import ErasedBy
+from keeplast.service.status_words import erased_sentence
+from keeplast.service.tier_pace import tier_pace
+from keeplast.store.explain import explain_stored
+from keeplast.store.tiered_store import TieredStore
+from keeplast.survey.receipt_book import RoundReceipt
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT
+
+
+def answer_from_store(
+    opened: TieredStore,
+    partitions: Iterable[TopicPartition],
+    cleaner: CleanerConfig,
+    now_ms: int,
+    asked: AskedKey,
+    *,
+    receipts: Sequence[RoundReceipt] = (),
+    memory_bytes: int = MEMORY_BYTES_DEFAULT,
+    planned: Callable[[int], None] = lambda _: None,
+    progressed: Callable[[int], None] = lambda _: None,
+) -> KeyAnswer:
+    """Explain a key in each of ``partitions`` that is compacted and has segments.
+
+    ``planned`` and ``progressed`` hear of the bytes that are read; what they raise ends the search.
+    The first partition that cannot be read ends it too, with its error.
+    """
+    looks = [opened.look(each) for each in partitions]
+    looks = [each for each in looks if each.topic.is_compacted and each.state.routes]
+    asked.require_one(len(looks))
+    workspace = Workspace(memory_bytes)
+    pace = tier_pace(cleaner, [each.state.effective_bytes() for each in looks])
+    planned(sum(each.state.effective_bytes() + each.orphan_bytes for each in looks))
+    parts = []
+    for look in looks:
+        partition = look.state.partition
+        found, copies = explain_stored(
+            look, opened.parts().objects, asked, now_ms, workspace, progressed
+        )
+        bound = opened.erased_by(partition, pace)
+        trace = find_last_trace(
+            found, erased_by_ms=bound.by_ms,
+            turn_ms=2 * pace.pass_ms + max(pace.grace_ms, pace.garbage_age_ms),
+            has_expired_rounds=cleaner.has_expired_rounds,
+        )  # fmt: skip
+        erased = ErasedBy(bound.by_ms, bound.eligible_by_ms, bound.basis)
+        parts.append(
+            ExplainedPartition(
+                found, trace, erased_sentence(erased, now_ms, loop="keeplast tier run"),
+                [each for each in receipts if each.partition == partition], copies,
+            )
+        )  # fmt: skip
+    return KeyAnswer(asked.key, tuple(parts))

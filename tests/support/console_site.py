@@ -14,8 +14,9 @@ import httpx
 from keeplast.config.choice import USUAL_SOURCES, SettingSources
 from keeplast.config.selection import select_partitions
 from keeplast.log.files import LocalFiles
-from keeplast.service.console.app import ConsoleApp, StreamLimits
+from keeplast.service.console.app import ConsoleApp
 from keeplast.service.console.gate import Entrance
+from keeplast.service.console.streams import StreamLimits
 from keeplast.service.console.tokens import Tokens
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.control import Control

@@ -23,11 +23,14 @@ from keeplast.service.console.tokens import Sessions, VisitorRole
 
 PATH_BYTES_MAX = 1024
 QUERY_BYTES_MAX = 2048
-BODY_BYTES_MAX = 4096
+FORM_BYTES_MAX = 4096
+KEY_FORM_BYTES_MAX = 64 << 10
+"""A key as a form carries it may be three times as long as it is."""
 REQUEST_SECONDS = 60.0
 """A browser that does not take its answer is left after so long."""
 ENTER_PATH = "/enter"
 STATIC_PATH = "/static/"
+KEYS_PATHS = ("/keys", "/keys.json")
 MEASURED_PATHS = ("/metrics", "/healthz")
 STREAM_PATH = "/events"
 HEADERS = {
@@ -100,6 +103,11 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(host)
     except ValueError:
         return None
+
+
+def form_bytes_max(path: str) -> int:
+    """Return how long a form that is sent to ``path`` may be."""
+    return KEY_FORM_BYTES_MAX if path in KEYS_PATHS else FORM_BYTES_MAX
 
 
 def is_loopback(host: str) -> bool:
@@ -193,7 +201,7 @@ class Gate:
         length = headers.get("content-length", "")
         if not (length.isascii() and length.isdigit()):
             return _text("a form has a length", 411)
-        if int(length[:12]) > BODY_BYTES_MAX or len(length) > 12:
+        if int(length[:12]) > form_bytes_max(scope["path"]) or len(length) > 12:
             return _text("the form is too large", 413)
         kind = headers.get("content-type", "").partition(";")[0].strip().casefold()
         if kind != "application/x-www-form-urlencoded":

@@ -24,9 +24,10 @@ from cryptography.x509.oid import NameOID
 
 from keeplast.log.files import LocalFiles
 from keeplast.service.console import gate, server
-from keeplast.service.console.app import STREAMS_MAX, ConsoleApp
+from keeplast.service.console.app import ConsoleApp
 from keeplast.service.console.gate import ENTER_PATH, STATIC_PATH, Entrance
 from keeplast.service.console.server import CONNECTIONS_MAX, Certificate, ConsoleServer
+from keeplast.service.console.streams import STREAMS_MAX
 from tests.support.console_site import OPEN, TOKENS, VIEWER, FixedSource
 from tests.support.manual_clock import ManualClock
 from tests.support.waiting import SECONDS_MAX, wait_until

@@ -1,0 +1,204 @@
+"""The routes that only tell: pages, the documents beside them, receipts, metrics, health.
+
+A page never reads a file by a name from its URL: a partition is looked up in the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from keeplast.clock import Clock
+from keeplast.config.setting_rows import settings_document
+from keeplast.log.files import FileSystem, reading
+from keeplast.model.escapes import printable
+from keeplast.service.console import pages
+from keeplast.service.console.asked import partition_of, query_of, unknown
+from keeplast.service.console.rendering import Rendering
+from keeplast.service.console.streams import progress_document
+from keeplast.service.console.view import ConsoleView, ViewSource
+from keeplast.service.document_text import document_text
+from keeplast.service.documents import facts_document, status_document, store_document
+from keeplast.service.metrics import CleanerCollector, exposition
+from keeplast.service.status import PartitionStatus
+
+CHUNK_BYTES = 1 << 18
+
+
+class Reading:
+    """What one console tells."""
+
+    def __init__(
+        self, source: ViewSource, rendering: Rendering, clock: Clock, files: FileSystem
+    ) -> None:
+        """Take what is told, and how it is shown."""
+        self._source = source
+        self._rendering = rendering
+        self._clock = clock
+        self._files = files
+
+    async def overview(self, request: Request) -> Response:
+        """Show all partitions."""
+        query = query_of(request)
+
+        def make() -> str:
+            view = self._source.view()
+            found = pages.paged(pages.chosen(view, query), query.page)
+            return self._rendering.page(
+                "overview.html", request, view, query=query, found=found,
+                rows=pages.overview_rows(view, found.items), states=pages.state_counts(view),
+            )  # fmt: skip
+
+        return await self._rendering.html(make)
+
+    async def log(self, request: Request) -> Response:
+        """Show one partition."""
+        partition = partition_of(request)
+
+        def make() -> str:
+            view = self._source.view()
+            entry = pages.find_entry(view, partition)
+            if entry is None:
+                raise unknown(partition)
+            lines = [each for each in view.receipts if each.partition == partition]
+            return self._rendering.page(
+                "log.html", request, view, log=pages.log_page(view, entry, lines),
+                partition=partition,
+            )  # fmt: skip
+
+        return await self._rendering.html(make)
+
+    async def work(self, request: Request) -> Response:
+        """Show what runs, what is next, what needs somebody, and the receipts."""
+        query = query_of(request)
+
+        def make() -> str:
+            view = self._source.view()
+            queue = pages.upcoming(view, self._source.live)
+            return self._rendering.page(
+                "work.html", request, view, query=query, queue=queue[: pages.QUEUE_MAX],
+                queue_left=max(len(queue) - pages.QUEUE_MAX, 0), troubles=pages.troubles(view),
+                found=pages.paged(pages.receipts_found(view, query), query.page),
+            )  # fmt: skip
+
+        return await self._rendering.html(make)
+
+    async def overview_json(self, request: Request) -> Response:
+        """Return the document of the overview."""
+        query = query_of(request)
+
+        def make() -> str:
+            view = self._source.view()
+            return document_text(_place_document(view, pages.chosen(view, query)))
+
+        return await self._rendering.json(make)
+
+    async def log_json(self, request: Request) -> Response:
+        """Return the document of one partition."""
+        partition = partition_of(request)
+
+        def make() -> str:
+            view = self._source.view()
+            entry = pages.find_entry(view, partition)
+            if entry is None:
+                raise unknown(partition)
+            return document_text(_place_document(view, [entry]))
+
+        return await self._rendering.json(make)
+
+    async def settings_json(self, request: Request) -> Response:
+        """Return the settings of one partition."""
+        partition = partition_of(request)
+
+        def make() -> str:
+            view = self._source.view()
+            if view.settings is None or pages.find_entry(view, partition) is None:
+                raise unknown(partition)
+            return document_text(settings_document(view.settings, partition.topic))
+
+        return await self._rendering.json(make)
+
+    async def work_json(self, request: Request) -> Response:
+        """Return the document of the work."""
+
+        def make() -> str:
+            view = self._source.view()
+            snapshot = view.snapshot
+            document: dict[str, object] = {
+                "now_ms": view.now_ms,
+                "is_running": snapshot is not None,
+                "problem": view.problem,
+                "progress": progress_document(self._source),
+            }
+            if snapshot is not None:
+                document |= {
+                    "started_ms": snapshot.started_ms,
+                    "turns": snapshot.turn,
+                    "slots": snapshot.slots,
+                    "tier": snapshot.tier,
+                    "queue": list(pages.upcoming(view, self._source.live)),
+                    "partitions": [facts_document(each) for each in snapshot.partitions],
+                }
+            return document_text(document)
+
+        return await self._rendering.json(make)
+
+    async def receipts(self, request: Request) -> Response:
+        """Pass on the receipt files as they are, up to where they end now."""
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for path in self._source.shelf.paths:
+                at = 0
+                while True:
+                    data = await anyio.to_thread.run_sync(self._chunk, path, at)
+                    if not data:
+                        break
+                    at += len(data)
+                    yield data
+
+        return StreamingResponse(
+            chunks(), media_type="application/jsonl",
+            headers={"content-disposition": 'attachment; filename="keeplast-receipts.jsonl"'},
+        )  # fmt: skip
+
+    def _chunk(self, path: Any, at: int) -> bytes:
+        if not self._files.exists(path):
+            return b""
+        with reading(self._files, path) as handle:
+            data = bytearray(max(min(CHUNK_BYTES, handle.size_bytes - at), 0))
+            if data:
+                del data[handle.pread_into(memoryview(data), at) :]
+        return bytes(data)
+
+    async def metrics(self, request: Request) -> Response:
+        """Return what Prometheus reads."""
+
+        def make() -> bytes:
+            place = self._source.view().place
+            return exposition(CleanerCollector(self._source.gauges, self._clock, place))
+
+        text = await self._rendering.in_turn(make)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def health(self, request: Request) -> Response:
+        """Say whether the loop turns."""
+        control = self._source.control
+        fault = self._source.view().problem if control is None else control.fault()
+        words = "ok" if fault is None else printable(fault)
+        return PlainTextResponse(f"{words}\n", 200 if fault is None else 503)
+
+
+def _place_document(view: ConsoleView, found: list[pages.Entry]) -> dict[str, Any]:
+    """Return what the command line prints of these partitions with ``--json``."""
+    if view.status is None:
+        wanted = {each.partition for each in found}
+        tiers = [each for each in view.tiers if each.partition in wanted]
+        return store_document(tiers, view.given_up)
+    chosen = [each for each in found if isinstance(each, PartitionStatus)]
+    return status_document(replace(view.status, partitions=tuple(chosen)))

@@ -1,0 +1,93 @@
+"""How an answer is made: from a template or as a document, in a worker thread, one at a time.
+
+What a reader must not break: every text in a template is escaped and shows no hidden character. A
+browser that asks often makes itself wait and nobody else's round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from keeplast.clock import Clock
+from keeplast.model.escapes import printable
+from keeplast.model.size import format_bytes, format_count
+from keeplast.service.console import pages
+from keeplast.service.console.gate import Entrance, Visitor
+from keeplast.service.console.streams import progress_document
+from keeplast.service.console.tokens import VisitorRole
+from keeplast.service.console.view import ConsoleView, ViewSource
+
+RELOAD_SECONDS = 10
+
+
+class Rendering:
+    """Makes the answers of one console."""
+
+    def __init__(self, source: ViewSource, entrance: Entrance, clock: Clock) -> None:
+        """Take what every page says of the place, and to whom."""
+        self._source = source
+        self._entrance = entrance
+        self._clock = clock
+        self._turn: anyio.CapacityLimiter | None = None
+        self._templates = _templates()
+
+    def bare(self, name: str, **values: Any) -> str:
+        """Return a page that says nothing of the place."""
+        return self._templates.get_template(name).render(**values)
+
+    def page(self, name: str, request: Request, view: ConsoleView, **values: Any) -> str:
+        """Return a page, with what every one says."""
+        visitor: Visitor = request.state.visitor
+        control = self._source.control
+        allows_actions = control is not None and self._entrance.allows_actions
+        return self._templates.get_template(name).render(
+            view=view, live=progress_document(self._source), visitor=visitor, path=request.url.path,
+            can_act=allows_actions and visitor.role >= VisitorRole.ACTOR,
+            allows_actions=allows_actions,
+            form_token=visitor.form_token(), runs=control is not None,
+            is_paused=control is not None and control.is_paused, reload_seconds=RELOAD_SECONDS,
+            trouble=None if control is None else control.fault(),
+            now=pages.moment(view.now_ms, self._clock.now_ms()), **values,
+        )  # fmt: skip
+
+    async def in_turn(self, make: Callable[[], Any]) -> Any:
+        """Return what ``make`` makes, in a worker thread, one at a time."""
+        if self._turn is None:
+            self._turn = anyio.CapacityLimiter(1)
+        return await anyio.to_thread.run_sync(make, limiter=self._turn)
+
+    async def html(self, make: Callable[[], str]) -> Response:
+        """Answer with a page."""
+        return HTMLResponse(await self.in_turn(make))
+
+    async def json(self, make: Callable[[], str]) -> Response:
+        """Answer with a document."""
+        return Response(await self.in_turn(make), media_type="application/json")
+
+
+def _templates() -> Environment:
+    """Return the templates; every text in them is escaped, and shows no hidden character."""
+    found = Environment(
+        loader=PackageLoader("keeplast.service.console"), autoescape=True,
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        finalize=_shown,
+    )  # fmt: skip
+    found.filters |= {"bytes": format_bytes, "count": format_count, "span": pages.span}
+    found.globals |= {
+        "moment": pages.moment, "log_url": pages.log_url, "receipt_words": pages.receipt_words,
+        "throughput": pages.throughput,
+    }  # fmt: skip
+    return found
+
+
+def _shown(value: object) -> object:
+    """Return a value as a template shows it: what is markup already stays as it is."""
+    return value if isinstance(value, Markup) else printable(str(value))

@@ -11,11 +11,13 @@ from typing import Any
 import anyio
 import httpx
 
-from keeplast.config.choice import USUAL_SOURCES, SettingSources
+from keeplast.cli.frame.console import directory_finder
+from keeplast.config.choice import ALL_PARTITIONS, USUAL_SOURCES, SettingSources
 from keeplast.config.selection import select_partitions
 from keeplast.log.files import LocalFiles
 from keeplast.service.console.app import ConsoleApp
 from keeplast.service.console.gate import Entrance
+from keeplast.service.console.searches import KeySearches, SearchLimits
 from keeplast.service.console.streams import StreamLimits
 from keeplast.service.console.tokens import Tokens
 from keeplast.service.console.view import ConsoleView
@@ -66,6 +68,12 @@ def directory_view(root: Path, sources: SettingSources = USUAL_SOURCES) -> Conso
     )  # fmt: skip
 
 
+def searches_in(root: Path, limits: SearchLimits | None = None) -> KeySearches:
+    """Return the key searches of a data directory, as of :data:`NOW_MS`."""
+    find = directory_finder(root, LocalFiles(), ALL_PARTITIONS, USUAL_SOURCES)
+    return KeySearches(find, ManualClock(NOW_MS), limits or SearchLimits())
+
+
 class Site:
     """A console and a browser at ``peer`` that keeps cookies."""
 
@@ -75,6 +83,7 @@ class Site:
         entrance: Entrance = OPEN,
         tokens: Tokens = TOKENS,
         peer: tuple[str, int] = HOME,
+        searches: KeySearches | None = None,
     ) -> None:
         """Build the application."""
         self.clock = ManualClock(NOW_MS)
@@ -82,7 +91,9 @@ class Site:
         self.peer = peer
         self.base = f"{'https' if entrance.is_secure else 'http'}://{entrance.host}:{PORT}"
         self.cookies: dict[str, str] = {}
-        self._app = ConsoleApp(source, entrance, tokens, self.clock, LocalFiles(), SHORT).asgi()
+        self.app = ConsoleApp(
+            source, entrance, tokens, self.clock, LocalFiles(), SHORT, searches
+        ).asgi()
 
     def ask(
         self,
@@ -96,7 +107,7 @@ class Site:
         """Return the answer; redirects are not followed."""
 
         async def send() -> httpx.Response:
-            transport = httpx.ASGITransport(app=self._app, client=self.peer)
+            transport = httpx.ASGITransport(app=self.app, client=self.peer)
             async with httpx.AsyncClient(
                 transport=transport, base_url=self.base, cookies=self.cookies
             ) as client:

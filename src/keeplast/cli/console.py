@@ -11,9 +11,11 @@ from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.console import (
     PORT_DEFAULT,
     EntranceOptions,
+    SearchOptions,
     check_packages,
     console_address,
     console_served,
+    directory_finder,
     say_console,
 )
 from keeplast.cli.frame.options import ScopeOptions, SettingOptions
@@ -23,6 +25,7 @@ from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
     from keeplast.clock import Clock
+    from keeplast.log.files import FileSystem
     from keeplast.service.console.view import Watcher
 
 Where = Annotated[
@@ -53,6 +56,7 @@ def console(
     scope: ScopeOptions,
     settings: SettingOptions,
     entrance: EntranceOptions,
+    search: SearchOptions,
     data_dir: Where = None,
     store: Store = None,
     listen: Listen = f"{LOOPBACK}:{PORT_DEFAULT}",
@@ -80,15 +84,18 @@ def console(
         )
     clock = SystemClock()
     if data_dir is not None:
-        watcher = directory_watcher(data_dir, scope, settings, object_options, clock)
+        files = recipe_for((data_dir,), object_options).open()
+        watcher = directory_watcher(data_dir, files, scope, settings, clock)
+        find = directory_finder(data_dir, files, scope, settings)
     else:
         from keeplast.cli.tier.options import StoreCall
-        from keeplast.cli.tier.watching import store_watcher
+        from keeplast.cli.tier.watching import store_finder, store_watcher
 
         call = StoreCall(store=store or "", object_options=object_options, scope=scope)
         watcher = store_watcher(call, settings.broker_config, clock)
+        find = store_finder(call, settings.broker_config)
     with watcher, console_served(
-        watcher, address, entrance, clock, allows_actions=False
+        watcher, address, entrance, clock, allows_actions=False, search=search, find=find
     ) as server:  # fmt: skip
         say_console(server, entrance)
         try:
@@ -100,9 +107,9 @@ def console(
 
 def directory_watcher(
     data_dir: Path,
+    files: FileSystem,
     scope: ScopeOptions,
     settings: SettingOptions,
-    object_options: tuple[str, ...],
     clock: Clock,
 ) -> Watcher:
     """Return what looks at a data directory again and again."""
@@ -112,7 +119,6 @@ def directory_watcher(
     from keeplast.service.directory_look import look_at_directory
     from keeplast.service.receipt_shelf import ReceiptShelf
 
-    files = recipe_for((data_dir,), object_options).open()
     root = open_data_directory(data_dir, files).root
 
     def look() -> Looked:

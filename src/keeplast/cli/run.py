@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.console import ConsoleOptions, console_served, say_console
+from keeplast.cli.frame.console import (
+    ConsoleOptions,
+    console_served,
+    directory_finder,
+    say_console,
+)
 from keeplast.cli.frame.options import (
     LoopOptions,
     MetricsOptions,
@@ -101,7 +106,8 @@ def run(
             server = stack.enter_context(
                 console_served(
                     feed, console_at, console.entrance, clock,
-                    allows_actions=console.allow_actions,
+                    allows_actions=console.allow_actions, search=console.search,
+                    find=directory_finder(data_dir, LocalFiles(), scope, settings),
                 )
             )  # fmt: skip
             say_console(server, console.entrance)

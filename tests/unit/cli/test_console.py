@@ -36,7 +36,9 @@ def test_what_is_no_address_is_told(text: str) -> None:
 @pytest.mark.parametrize(
     "option",
     [("--allow-actions",), ("--metrics-open",), ("--behind-proxy", "192.0.2.1"),
-     ("--console-name", "box"), ("--console-key", "k.pem"), ("--console-token-file", "f")],
+     ("--console-name", "box"), ("--console-key", "k.pem"), ("--console-token-file", "f"),
+     ("--no-values",), ("--closed-topics", "*"), ("--search-seconds", "5"),
+     ("--search-bytes", "1m")],
 )  # fmt: skip
 def test_options_of_a_console_that_is_not_there_are_refused(
     keeplast: Command, data_dir: Path, option: tuple[str, ...]

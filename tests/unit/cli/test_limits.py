@@ -15,15 +15,16 @@ from keeplast.cli.main import app
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "limits.md"
 NARROW = {
     "--all", "--as-of", "--behind-proxy", "--bootstrap-server", "--checkpoint",
-    "--command-config", "--compare",
+    "--closed-topics", "--command-config", "--compare",
     "--console", "--console-certificate", "--console-key",
     "--console-name", "--console-token-file", "--cores", "--data-dir", "--details", "--dry-run",
     "--ending-offsets",
     "--effective", "--erased-by", "--exact", "--extra", "--first", "--from-offset", "--git",
     "--json", "--limit", "--listen", "--local", "--master", "--memory", "--metrics-host",
-    "--metrics-open", "--metrics-port", "--object-option", "--objects", "--once", "--partition",
+    "--metrics-open", "--metrics-port", "--no-values", "--object-option", "--objects", "--once", "--partition",
     "--plan", "--python", "--receipt", "--records",
-    "--replicas", "--round-seconds", "--runner", "--shape", "--storage",
+    "--replicas", "--round-seconds", "--runner", "--search-bytes", "--search-seconds", "--shape",
+    "--storage",
     "--storage-option", "--store", "--strict",
     "--task-memory", "--tier", "--tombstones", "--topic", "--watch",
 }  # fmt: skip

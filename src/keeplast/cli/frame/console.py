@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,9 +18,13 @@ import typer
 
 from keeplast.cli.frame.parameters import LOOPBACK
 from keeplast.errors import InvalidError, installing
+from keeplast.model.size import parse_size
 
 if TYPE_CHECKING:
     from keeplast.clock import Clock
+    from keeplast.config.choice import PartitionChoice, SettingSources
+    from keeplast.log.files import FileSystem
+    from keeplast.service.console.searches import KeyFinder, SearchLimits
     from keeplast.service.console.server import Certificate, ConsoleServer
     from keeplast.service.console.view import ViewSource
 
@@ -109,6 +113,63 @@ class EntranceOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """What a page may find of keys, and what finding them may take."""
+
+    no_values: Annotated[
+        bool,
+        typer.Option(
+            "--no-values",
+            help="Never show values of records in the console. Default: hidden until asked for.",
+            rich_help_panel=PANEL,
+        ),
+    ] = False
+    closed_topics: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--closed-topics",
+            metavar="PATTERN",
+            help="Topics of which the console finds no key, as a shell pattern; repeatable. '*' "
+            "closes all of them.",
+            rich_help_panel=PANEL,
+        ),
+    ] = ()
+    search_seconds: Annotated[
+        int | None,
+        typer.Option(
+            "--search-seconds",
+            metavar="N",
+            min=1,
+            max=50,
+            help="The longest that the search for a key from a page may take. Default: 20.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    search_bytes: Annotated[
+        str | None,
+        typer.Option(
+            "--search-bytes",
+            metavar="SIZE",
+            help="The most that the search for a key from a page may read, such as 512m. "
+            "Default: 8g.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+
+    def limits(self) -> SearchLimits:
+        """Return them; InvalidError for a size that is none."""
+        from keeplast.service.console.searches import BYTES_DEFAULT, SECONDS_DEFAULT, SearchLimits
+
+        size = self.search_bytes
+        return SearchLimits(
+            SECONDS_DEFAULT if self.search_seconds is None else self.search_seconds,
+            BYTES_DEFAULT if size is None else parse_size(size, "--search-bytes", least=1),
+            not self.no_values,
+            self.closed_topics,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleOptions:
     """Whether a loop shows itself in a browser, to whom, and whether it takes orders."""
 
@@ -123,6 +184,7 @@ class ConsoleOptions:
         ),
     ] = None
     entrance: EntranceOptions
+    search: SearchOptions
     allow_actions: Annotated[
         bool,
         typer.Option(
@@ -146,6 +208,10 @@ class ConsoleOptions:
                 ("--behind-proxy", self.entrance.behind_proxy),
                 ("--console-name", self.entrance.console_names),
                 ("--metrics-open", self.entrance.metrics_open),
+                ("--no-values", self.search.no_values),
+                ("--closed-topics", self.search.closed_topics),
+                ("--search-seconds", self.search.search_seconds),
+                ("--search-bytes", self.search.search_bytes),
                 ("--allow-actions", self.allow_actions),
             )
             if value
@@ -173,10 +239,16 @@ def console_served(
     clock: Clock,
     *,
     allows_actions: bool,
+    search: SearchOptions,
+    find: KeyFinder | None,
 ) -> Iterator[ConsoleServer]:
-    """Serve a console while it lasts; InvalidError when an option cannot be used."""
+    """Serve a console while it lasts; InvalidError when an option cannot be used.
+
+    ``find`` finds keys in the place that is shown, None where none are found.
+    """
     from keeplast.log.files import LocalFiles
     from keeplast.service.console.gate import Entrance
+    from keeplast.service.console.searches import KeySearches
     from keeplast.service.console.server import ConsoleServer
     from keeplast.service.console.tokens import random_tokens, read_tokens
 
@@ -197,8 +269,42 @@ def console_served(
         if file is None
         else read_tokens(file, needs_actor=allows_actions)
     )
-    with ConsoleServer(source, entrance, tokens, clock, LocalFiles(), certificate) as server:
+    searches = None if find is None else KeySearches(find, clock, search.limits())
+    with ConsoleServer(
+        source, entrance, tokens, clock, LocalFiles(), certificate, searches
+    ) as server:
         yield server
+
+
+def directory_finder(
+    data_dir: Path, files: FileSystem, scope: PartitionChoice, settings: SettingSources
+) -> KeyFinder:
+    """Return what finds keys in a data directory, within what the console shows of it."""
+    from keeplast.config.choice import PartitionChoice
+    from keeplast.config.selection import select_partitions
+    from keeplast.inspect.explain import AskedKey
+    from keeplast.service.console.searches import MEMORY_BYTES
+    from keeplast.service.directory_answer import answer_from_directory
+    from keeplast.service.explained import KeyAnswer
+
+    def find(
+        topic: str,
+        partition: int | None,
+        asked: AskedKey,
+        now_ms: int,
+        *,
+        planned: Callable[[int], None],
+        progressed: Callable[[int], None],
+    ) -> KeyAnswer:
+        numbers = scope.partitions if partition is None else (partition,)
+        chosen = PartitionChoice(topics=(topic,), partitions=numbers)
+        selection = select_partitions(data_dir, files, chosen, settings)
+        return answer_from_directory(
+            selection, files, now_ms, asked, memory_bytes=MEMORY_BYTES,
+            planned=planned, progressed=progressed,
+        )  # fmt: skip
+
+    return find
 
 
 def _certificate(options: EntranceOptions) -> Certificate | None:

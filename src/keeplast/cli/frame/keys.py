@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from pathlib import Path
 
 from keeplast.errors import InvalidError
+from keeplast.model.key_text import KeyForm, decode_key
 
 KEY_BYTES_MAX = 1 << 20
 KEY_WORDS = (
     "text, hex:DIGITS, base64:DATA, or @FILE whose bytes are the key; text:TEXT is taken as it "
     "stands"
 )
-FROM_FILE, TEXT, HEX, BASE64 = "@", "text:", "hex:", "base64:"
+FROM_FILE = "@"
+FORMS = {"text:": KeyForm.TEXT, "hex:": KeyForm.HEX, "base64:": KeyForm.BASE64}
 
 
 def parse_key(text: str) -> bytes:
@@ -24,17 +24,10 @@ def parse_key(text: str) -> bytes:
     """
     if text.startswith(FROM_FILE):
         return _read_key(Path(text.removeprefix(FROM_FILE)).expanduser())
-    if text.startswith(HEX):
-        try:
-            return bytes.fromhex(text.removeprefix(HEX))
-        except ValueError:
-            raise InvalidError("a key after hex: is pairs of hexadecimal digits.") from None
-    if text.startswith(BASE64):
-        try:
-            return base64.b64decode(text.removeprefix(BASE64), validate=True)
-        except binascii.Error as error:
-            raise InvalidError(f"a key after base64: cannot be read. error={error}") from None
-    return text.removeprefix(TEXT).encode("utf-8", "surrogateescape")
+    for prefix, form in FORMS.items():
+        if text.startswith(prefix):
+            return decode_key(text.removeprefix(prefix), form)
+    return decode_key(text, KeyForm.TEXT)
 
 
 def _read_key(path: Path) -> bytes:

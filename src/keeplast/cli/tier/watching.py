@@ -1,13 +1,20 @@
-"""What a console is shown of a store: its metadata, read again and again, never its objects."""
+"""What a console is shown of a store: its metadata, read again and again; its objects are read only
+when a key is looked for.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from keeplast.cli.tier.options import StoreCall
+from keeplast.cli.tier.options import StoreCall, broker_settings
 from keeplast.clock import Clock
+from keeplast.config.mapping import cleaner_config
+from keeplast.inspect.explain import AskedKey
 from keeplast.log.files import LocalFiles
+from keeplast.service.console.searches import MEMORY_BYTES, KeyFinder
 from keeplast.service.console.view import Looked, Watcher
+from keeplast.service.explained import KeyAnswer
 from keeplast.service.receipt_shelf import ReceiptShelf
 
 
@@ -29,3 +36,33 @@ def store_watcher(
             )
 
     return Watcher(call.shown, look, clock, files, ReceiptShelf(files, receipt))
+
+
+def store_finder(call: StoreCall, broker_config: Path | None) -> KeyFinder:
+    """Return what finds keys in the chosen partitions of a store; each search opens it."""
+    from keeplast.service.store_answer import answer_from_store
+
+    def find(
+        topic: str,
+        partition: int | None,
+        asked: AskedKey,
+        now_ms: int,
+        *,
+        planned: Callable[[int], None],
+        progressed: Callable[[int], None],
+    ) -> KeyAnswer:
+        cleaner = cleaner_config({}, cluster=broker_settings(broker_config))
+        with call.opened(broker_config=broker_config) as opened:
+            chosen = [
+                each
+                for each in opened.partitions()
+                if each.topic == topic
+                and partition in (None, each.partition)
+                and call.scope.includes(each)
+            ]
+            return answer_from_store(
+                opened, chosen, cleaner, now_ms, asked, memory_bytes=MEMORY_BYTES,
+                planned=planned, progressed=progressed,
+            )  # fmt: skip
+
+    return find

@@ -22,6 +22,8 @@ from keeplast.service.console.acting import Acting
 from keeplast.service.console.gate import Entrance, Gate
 from keeplast.service.console.reading import Reading
 from keeplast.service.console.rendering import Rendering
+from keeplast.service.console.searches import KeySearches
+from keeplast.service.console.searching import Searching
 from keeplast.service.console.streams import EventStreams, StreamLimits
 from keeplast.service.console.tokens import Sessions, Tokens
 from keeplast.service.console.view import ViewSource
@@ -44,18 +46,20 @@ class ConsoleApp:
         clock: Clock,
         files: FileSystem,
         streams: StreamLimits | None = None,
+        searches: KeySearches | None = None,
     ) -> None:
-        """Take where views come from, and for whom they are."""
+        """Take where views come from, and for whom they are; without ``searches`` none is done."""
         self._entrance = entrance
         self._sessions = Sessions(tokens, clock)
-        rendering = Rendering(source, entrance, clock)
+        rendering = Rendering(source, entrance, clock, has_search=searches is not None)
         self._streams = EventStreams(source, StreamLimits() if streams is None else streams)
         self._reading = Reading(source, rendering, clock, files)
         self._acting = Acting(source, entrance, self._sessions, rendering)
+        self._searching = Searching(source, searches, self._sessions, rendering)
 
     def asgi(self) -> ASGIApp:
         """Return the application, behind its gate."""
-        reading, acting = self._reading, self._acting
+        reading, acting, searching = self._reading, self._acting, self._searching
         routes = [
             Route("/", reading.overview),
             Route("/overview.json", reading.overview_json),
@@ -65,6 +69,8 @@ class ConsoleApp:
             Route("/work", reading.work),
             Route("/work.json", reading.work_json),
             Route("/receipts.jsonl", reading.receipts),
+            Route("/keys", searching.page, methods=["GET", "POST"]),
+            Route("/keys.json", searching.document, methods=["POST"]),
             Route("/events", self._streams.begin),
             Route("/metrics", reading.metrics),
             Route("/healthz", reading.health),

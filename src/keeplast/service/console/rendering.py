@@ -31,8 +31,11 @@ RELOAD_SECONDS = 10
 class Rendering:
     """Makes the answers of one console."""
 
-    def __init__(self, source: ViewSource, entrance: Entrance, clock: Clock) -> None:
-        """Take what every page says of the place, and to whom."""
+    def __init__(
+        self, source: ViewSource, entrance: Entrance, clock: Clock, *, has_search: bool
+    ) -> None:
+        """Take what every page says of the place, and to whom; ``has_search``: keys are found."""
+        self._has_search = has_search
         self._source = source
         self._entrance = entrance
         self._clock = clock
@@ -51,7 +54,7 @@ class Rendering:
         return self._templates.get_template(name).render(
             view=view, live=progress_document(self._source), visitor=visitor, path=request.url.path,
             can_act=allows_actions and visitor.role >= VisitorRole.ACTOR,
-            allows_actions=allows_actions,
+            allows_actions=allows_actions, has_search=self._has_search,
             form_token=visitor.form_token(), runs=control is not None,
             is_paused=control is not None and control.is_paused, reload_seconds=RELOAD_SECONDS,
             trouble=None if control is None else control.fault(),

@@ -24,6 +24,7 @@ from keeplast.errors import InvalidError
 from keeplast.log.files import FileSystem
 from keeplast.service.console.app import ConsoleApp
 from keeplast.service.console.gate import Entrance, is_loopback
+from keeplast.service.console.searches import KeySearches
 from keeplast.service.console.tokens import Tokens
 from keeplast.service.console.view import ViewSource
 
@@ -116,11 +117,13 @@ class ConsoleServer:
         clock: Clock,
         files: FileSystem,
         certificate: Certificate | None = None,
+        searches: KeySearches | None = None,
     ) -> None:
         """Take what is shown and to whom; port 0 lets the system choose."""
         check_entrance(entrance)
         self._parts = (source, tokens, clock, files)
         self._tokens = tokens
+        self._searches = searches
         self._entrance = entrance
         self._certificate = certificate
         self._server: uvicorn.Server | None = None
@@ -147,7 +150,9 @@ class ConsoleServer:
         listener = self._listen()
         self._entrance = replace(self._entrance, port=listener.getsockname()[1])
         source, tokens, clock, files = self._parts
-        app = ConsoleApp(source, self._entrance, tokens, clock, files).asgi()
+        app = ConsoleApp(
+            source, self._entrance, tokens, clock, files, searches=self._searches
+        ).asgi()
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         certificate: dict[str, Any] = {}
         if self._certificate is not None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.console_site import ACTOR, ORIGIN, FixedSource, Site
+from tests.support.console_site import ACTOR, ORIGIN, FixedSource, Site, searches_in
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r\n"), max_size=40)
 PIECES = st.sampled_from(
     ["", "log", "orders", "0", "0.json", "settings.json", "work", "work.json", "overview.json",
-     "receipts.jsonl", "metrics", "healthz", "enter", "leave", "do", "clean", "static",
+     "receipts.jsonl", "keys", "keys.json", "metrics", "healthz", "enter", "leave", "do", "clean",
+     "static",
      "console.css", "..", ".", "%2f", "%00", "%", "٣", "9" * 30]
 )  # fmt: skip
 PATHS = st.lists(st.one_of(PIECES, TEXT.map(lambda text: text.replace("\\", "/"))), max_size=5)
 FIELDS = st.dictionaries(
-    st.one_of(st.sampled_from(["q", "state", "sort", "page", "token", "form", "topic"]), TEXT),
-    st.one_of(st.sampled_from(["1", "-1", "name", "overdue"]), TEXT), max_size=5,
+    st.one_of(
+        st.sampled_from(["q", "state", "sort", "page", "token", "form", "topic", "partition",
+                         "key", "as", "values", "header"]),
+        TEXT,
+    ),
+    st.one_of(st.sampled_from(["1", "-1", "name", "overdue", "orders", "hex"]), TEXT), max_size=5,
 )  # fmt: skip
 NAMES = st.sampled_from(
     ["cookie", "authorization", "origin", "host", "x-forwarded-host", "accept", "range",
@@ -37,13 +44,14 @@ LATIN = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=
 )  # fmt: skip
 def test_nothing_makes_a_route_fail(
     source: FixedSource,
+    root: Path,
     method: str,
     pieces: list[str],
     fields: dict[str, str],
     headers: dict[str, str],
     is_actor: bool,
 ) -> None:
-    site = Site(source)
+    site = Site(source, searches=searches_in(root))
     given_headers = {"origin": ORIGIN} | headers
     if is_actor:
         given_headers["authorization"] = f"Bearer {ACTOR}"

@@ -18,7 +18,8 @@ function isBusy() {
 }
 
 async function renew() {
-  if (isBusy()) return;
+  // What came by POST stays: getting its address anew would lose it.
+  if (isBusy() || document.body.hasAttribute("data-still")) return;
   const answer = await fetch(location.pathname + location.search, { credentials: "same-origin" });
   if (!answer.ok || answer.redirected) return location.reload();
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");

@@ -1,0 +1,111 @@
+"""What the page of a key shows: the words of ``keeplast explain``, and as many rows as a page has.
+
+Pure. Texts are as they are; the template escapes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from keeplast.clock import time_text
+from keeplast.errors import error_text
+from keeplast.inspect.fates import Outlook
+from keeplast.model.escapes import shown_bytes
+from keeplast.model.partition import TopicPartition
+from keeplast.model.redaction import without_secrets
+from keeplast.service.console.pages import ShownTime, log_url, moment
+from keeplast.service.explained import (
+    ExplainedPartition,
+    KeyAnswer,
+    answer_lines,
+    fate_words,
+    kind_words,
+    summary_line,
+)
+
+RECORDS_ANSWERED_MAX = 10_000
+ROWS_MAX = 500
+NOTHING_MAX = 200
+VALUE_CHARS = 400
+OUTLOOKS = {
+    Outlook.WINS: "wins", Outlook.GOES_NEXT: "goes next", Outlook.GOES_LATER: "goes later",
+    Outlook.UNDECIDED: "undecided", Outlook.STAYS: "stays",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRow:
+    """A record of the key; ``value`` is empty unless values were asked for."""
+
+    offset: int
+    segment: int
+    time: str
+    kind: str
+    value: str
+    outlook: str
+    fate: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAnswer:
+    """What one partition has of the key; ``rows_left`` are not shown."""
+
+    partition: TopicPartition
+    rows: tuple[RecordRow, ...]
+    rows_left: int
+    lines: tuple[str, ...]
+    last_trace: ShownTime
+
+    @property
+    def url(self) -> str:
+        """Return where the log's page is."""
+        return log_url(self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundKey:
+    """The whole answer: partitions with the key, the names of some without it, what went wrong."""
+
+    summary: str
+    holding: tuple[PartitionAnswer, ...]
+    without: tuple[str, ...]
+    without_left: int
+    problems: tuple[str, ...]
+
+
+def found_key(answer: KeyAnswer, *, values: bool) -> FoundKey:
+    """Return what is shown of an answer, the values of records only with ``values``."""
+    holding = [each for each in answer.parts if each.found.records or each.copies]
+    without = [each.name for each in answer.parts if each not in holding]
+    left = ROWS_MAX
+    shown = []
+    for each in holding:
+        shown.append(_partition_answer(each, left, values=values))
+        left -= len(shown[-1].rows)
+    problems = [
+        f"{partition}: {without_secrets(error_text(error))}" for partition, error in answer.faults
+    ]
+    problems += [f"{partition} is not searched: {reason}" for partition, reason in answer.left_out]
+    return FoundKey(
+        summary_line(answer.parts), tuple(shown), tuple(without[:NOTHING_MAX]),
+        max(len(without) - NOTHING_MAX, 0), tuple(problems[:NOTHING_MAX]),
+    )  # fmt: skip
+
+
+def _partition_answer(each: ExplainedPartition, left: int, *, values: bool) -> PartitionAnswer:
+    found = each.found
+    rows = tuple(
+        RecordRow(
+            record.record.offset, record.record.segment, time_text(record.record.record.timestamp),
+            kind_words(record.record),
+            shown_bytes(record.record.record.value, VALUE_CHARS) if values else "",
+            OUTLOOKS[record.fate.outlook], fate_words(found, record),
+        )
+        for record in found.records[:left]
+    )  # fmt: skip
+    prefix = f"{each.name}: "
+    return PartitionAnswer(
+        found.partition, rows, len(found.records) - len(rows),
+        tuple(line.removeprefix(prefix) for line in answer_lines(each)),
+        moment(each.trace.by_ms, found.now_ms),
+    )  # fmt: skip

@@ -26,6 +26,7 @@ from keeplast.errors import InvalidError
 if TYPE_CHECKING:
     from keeplast.clock import Clock
     from keeplast.log.files import FileSystem
+    from keeplast.service.console.searches import KeyFinder
     from keeplast.service.console.view import Watcher
 
 Where = Annotated[
@@ -39,7 +40,22 @@ Store = Annotated[
     str | None,
     typer.Option(
         "--store", metavar="URL", show_default=False,
-        help="Look at a tiered store instead: its metadata, as for keeplast tier status.",
+        help="Look at a tiered store instead: its metadata, as for keeplast tier status. With "
+        "--bootstrap-server: the decision log of the cluster's attached topics.",
+    ),
+]  # fmt: skip
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server", metavar="HOST:PORT", show_default=False,
+        help="Look at the tiered topics of a live cluster instead, as keeplast attach status does.",
+    ),
+]  # fmt: skip
+ClientConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config", metavar="FILE",
+        help="client.properties as Kafka's own tools take it, for SSL and SASL.",
     ),
 ]  # fmt: skip
 Listen = Annotated[
@@ -59,6 +75,8 @@ def console(
     search: SearchOptions,
     data_dir: Where = None,
     store: Store = None,
+    bootstrap_server: Bootstrap = None,
+    command_config: ClientConfig = None,
     listen: Listen = f"{LOOPBACK}:{PORT_DEFAULT}",
     object_options: ObjectOptions = (),
     as_json: Json = False,
@@ -74,19 +92,21 @@ def console(
 
     check_packages()
     address = console_address(listen)
-    if data_dir is None and store is None:
-        raise InvalidError(
-            "what to look at is not said; give a data directory, or a tiered store with --store URL"
-        )
-    if data_dir is not None and store is not None:
-        raise InvalidError(
-            f"what to look at is said twice; give one of them. DATA_DIR={data_dir} --store={store}"
-        )
+    check_place(data_dir, store, bootstrap_server, command_config)
     clock = SystemClock()
+    find: KeyFinder | None = None
     if data_dir is not None:
         files = recipe_for((data_dir,), object_options).open()
         watcher = directory_watcher(data_dir, files, scope, settings, clock)
         find = directory_finder(data_dir, files, scope, settings)
+    elif bootstrap_server is not None:
+        from keeplast.cli.attach.options import ClusterOptions
+        from keeplast.cli.attach.watching import attached_watcher
+
+        cluster = ClusterOptions(
+            bootstrap_server=bootstrap_server, command_config=command_config, topics=scope.topics
+        )
+        watcher = attached_watcher(cluster, store, clock, partitions=scope.partitions)
     else:
         from keeplast.cli.tier.options import StoreCall
         from keeplast.cli.tier.watching import store_finder, store_watcher
@@ -103,6 +123,31 @@ def console(
         except KeyboardInterrupt:
             return DONE, {"address": server.address}
     return DONE, {}
+
+
+def check_place(
+    data_dir: Path | None,
+    store: str | None,
+    bootstrap_server: str | None,
+    command_config: Path | None,
+) -> None:
+    """Raise InvalidError unless exactly one place is named."""
+    if data_dir is None and store is None and bootstrap_server is None:
+        raise InvalidError(
+            "what to look at is not said; give a data directory, a tiered store with --store URL, "
+            "or a live cluster with --bootstrap-server HOST:PORT"
+        )
+    if data_dir is not None and (store is not None or bootstrap_server is not None):
+        other = "--store" if bootstrap_server is None else "--bootstrap-server"
+        raise InvalidError(
+            f"what to look at is said twice; give one of them. DATA_DIR={data_dir} "
+            f"{other}={store if bootstrap_server is None else bootstrap_server}"
+        )
+    if command_config is not None and bootstrap_server is None:
+        raise InvalidError(
+            "client settings are about a live cluster; give --bootstrap-server too. "
+            f"--command-config={command_config}"
+        )
 
 
 def directory_watcher(

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from keeplast.cleaner.section import LogFigures
+from keeplast.cluster.status import RemotePartitionStatus
 from keeplast.errors import error_text
 from keeplast.inspect.stages import StageCounts, Stages
 from keeplast.inspect.status import LogStatus
@@ -159,7 +160,9 @@ def tier_document(s: TierStatus) -> dict[str, Any]:
         "cleanable_bytes": s.cleanable_bytes, "bytes": s.remote_bytes,
         "local_bytes": s.local_bytes,
         "is_drifted": s.is_drifted, "orphans": s.orphans, "orphan_bytes": s.orphan_bytes,
+        "collected_from_ms": s.collected_from_ms,
         "uncleanable_reason": s.uncleanable_reason, "holder": _holder_document(s),
+        "vector": s.vector, "settings": s.settings,
         "regions": [
             {"name": r.name, "base_offset": r.base_offset, "end_offset": r.end_offset,
              "segments": r.segments, "bytes": r.size_bytes, "remote_only_bytes": r.remote_bytes,
@@ -201,4 +204,15 @@ def store_document(
             for each in found
         ],
         "given_up": [{"topic": each.topic, "partition": each.partition} for each in given_up],
+    }
+
+
+def attached_document(
+    cluster_id: str, metadata_ends: Mapping[int, int], found: Sequence[RemotePartitionStatus]
+) -> dict[str, Any]:
+    """Return what brokers serve of tiered topics, as ``keeplast attach status`` prints it."""
+    return {
+        "cluster_id": cluster_id,
+        "metadata_offsets": {str(number): end for number, end in metadata_ends.items()},
+        "partitions": list(found),
     }

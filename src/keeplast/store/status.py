@@ -13,8 +13,8 @@ cleaned too, is given beside it. KIP-1272, "Dirty ratio calculation"; tiering.md
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import survey_partition
 from keeplast.tier.state.holder import Holder
 from keeplast.tier.state.partition_state import Orphan, PartitionState
+from keeplast.tier.state.vector import find_vector
 
 ACTIVE = "active"
 LOCAL = "local"
@@ -110,6 +111,8 @@ class TierStatus:
 
     ``local_bytes`` None says that no local log was looked at; ``log_end`` is then the remote end.
     ``kip_ratio`` is the KIP's figure. ``held_since_ms`` None says that nobody holds the partition.
+    ``vector`` has the first dirty offset by leader epoch, ``settings`` are those that are kept with
+    the partition. ``collected_from_ms`` is when the first replaced segment may go.
     """
 
     partition: TopicPartition
@@ -134,6 +137,9 @@ class TierStatus:
     segments: tuple[TierSegment, ...]
     holder: Holder | None
     held_since_ms: int | None
+    vector: Mapping[int, int] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    collected_from_ms: int | None = None
 
 
 def local_log(
@@ -207,6 +213,9 @@ def tier_status(
         segments=segments,
         holder=state.holder,
         held_since_ms=state.held_since_ms,
+        vector=find_vector(state.publications, state.lineage, max(state.remote_end, log_end)),
+        settings=state.settings,
+        collected_from_ms=min((each.not_before_ms for each in orphans), default=None),
     )
 
 

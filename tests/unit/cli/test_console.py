@@ -50,11 +50,23 @@ def test_options_of_a_console_that_is_not_there_are_refused(
 
 
 def test_what_to_look_at_is_said_once(keeplast: Command, data_dir: Path) -> None:
-    for arguments in ((), (data_dir, "--store", "sqlite:///x")):
+    for arguments in (
+        (), (data_dir, "--store", "sqlite:///x"), (data_dir, "--bootstrap-server", "b:9092"),
+        (data_dir, "--command-config", "client.properties"),
+    ):  # fmt: skip
         run = keeplast("console", *arguments)
         assert 2 == run.code
-        assert "--store" in run.err
+        assert "--store" in run.err or "--bootstrap-server" in run.err
         assert "None" not in run.err
+
+
+def test_a_search_has_limits_that_make_sense(keeplast: Command, data_dir: Path) -> None:
+    for option, value in (
+        ("--search-seconds", "0"), ("--search-seconds", "51"), ("--search-bytes", "much"),
+        ("--search-bytes", "0"),
+    ):  # fmt: skip
+        run = keeplast("console", data_dir, option, value)
+        assert (2, True) == (run.code, option in run.err), run.err
 
 
 def test_a_directory_that_is_none_is_told_before_anybody_waits(

@@ -22,6 +22,7 @@ def status(cluster: ClusterOptions, as_json: Json = False) -> Result:
     from keeplast.cli.show.output import print_result
     from keeplast.cluster.facts import METADATA_TOPIC
     from keeplast.cluster.status import name_of, partition_status
+    from keeplast.service.documents import attached_document
 
     client = cluster.connect()
     facts = client.read_facts(cluster.topics)
@@ -40,8 +41,5 @@ def status(cluster: ClusterOptions, as_json: Json = False) -> Result:
     ]
     if not as_json:
         print_result(*status_parts(facts, found))
-    return DONE, {
-        "cluster_id": facts.cluster_id,
-        "metadata_offsets": {str(each): held.end for each, held in sorted(folded.ranges.items())},
-        "partitions": found,
-    }
+    ends = {each: held.end for each, held in sorted(folded.ranges.items())}
+    return DONE, attached_document(facts.cluster_id, ends, found)

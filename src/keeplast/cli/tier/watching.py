@@ -31,9 +31,8 @@ def store_watcher(
         with call.opened(broker_config=broker_config) as opened:
             found = [each for each in opened.partitions() if call.scope.includes(each)]
             given_up = [each for each in opened.forgotten() if call.scope.includes(each)]
-            return Looked(
-                None, tuple(opened.status(each) for each in found), tuple(given_up), clock.now_ms()
-            )
+            tiers = tuple(opened.status(each) for each in found)
+            return Looked(tiers=tiers, given_up=tuple(given_up), now_ms=clock.now_ms())
 
     return Watcher(call.shown, look, clock, files, ReceiptShelf(files, receipt))
 

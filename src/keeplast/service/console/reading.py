@@ -18,13 +18,19 @@ from keeplast.clock import Clock
 from keeplast.config.setting_rows import settings_document
 from keeplast.log.files import FileSystem, reading
 from keeplast.model.escapes import printable
-from keeplast.service.console import pages
+from keeplast.service.attached_status import AttachedStatus
+from keeplast.service.console import anatomy, pages, work
 from keeplast.service.console.asked import partition_of, query_of, unknown
 from keeplast.service.console.rendering import Rendering
 from keeplast.service.console.streams import progress_document
 from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.document_text import document_text
-from keeplast.service.documents import facts_document, status_document, store_document
+from keeplast.service.documents import (
+    attached_document,
+    facts_document,
+    status_document,
+    store_document,
+)
 from keeplast.service.metrics import CleanerCollector, exposition
 from keeplast.service.status import PartitionStatus
 
@@ -68,7 +74,7 @@ class Reading:
                 raise unknown(partition)
             lines = [each for each in view.receipts if each.partition == partition]
             return self._rendering.page(
-                "log.html", request, view, log=pages.log_page(view, entry, lines),
+                "log.html", request, view, log=anatomy.log_page(view, entry, lines),
                 partition=partition,
             )  # fmt: skip
 
@@ -80,11 +86,11 @@ class Reading:
 
         def make() -> str:
             view = self._source.view()
-            queue = pages.upcoming(view, self._source.live)
+            queue = work.upcoming(view, self._source.live)
             return self._rendering.page(
-                "work.html", request, view, query=query, queue=queue[: pages.QUEUE_MAX],
-                queue_left=max(len(queue) - pages.QUEUE_MAX, 0), troubles=pages.troubles(view),
-                found=pages.paged(pages.receipts_found(view, query), query.page),
+                "work.html", request, view, query=query, queue=queue[: work.QUEUE_MAX],
+                queue_left=max(len(queue) - work.QUEUE_MAX, 0), troubles=work.troubles(view),
+                found=pages.paged(work.receipts_found(view, query), query.page),
             )  # fmt: skip
 
         return await self._rendering.html(make)
@@ -142,7 +148,7 @@ class Reading:
                     "turns": snapshot.turn,
                     "slots": snapshot.slots,
                     "tier": snapshot.tier,
-                    "queue": list(pages.upcoming(view, self._source.live)),
+                    "queue": list(work.upcoming(view, self._source.live)),
                     "partitions": [facts_document(each) for each in snapshot.partitions],
                 }
             return document_text(document)
@@ -196,6 +202,9 @@ class Reading:
 
 def _place_document(view: ConsoleView, found: list[pages.Entry]) -> dict[str, Any]:
     """Return what the command line prints of these partitions with ``--json``."""
+    if view.attached is not None:
+        remote = [each.remote for each in found if isinstance(each, AttachedStatus)]
+        return attached_document(view.attached.cluster_id, view.attached.metadata_ends, remote)
     if view.status is None:
         wanted = {each.partition for each in found}
         tiers = [each for each in view.tiers if each.partition in wanted]

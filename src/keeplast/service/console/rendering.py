@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, Response
 from keeplast.clock import Clock
 from keeplast.model.escapes import printable
 from keeplast.model.size import format_bytes, format_count
-from keeplast.service.console import pages
+from keeplast.service.console import pages, work
 from keeplast.service.console.gate import Entrance, Visitor
 from keeplast.service.console.streams import progress_document
 from keeplast.service.console.tokens import VisitorRole
@@ -83,10 +83,10 @@ def _templates() -> Environment:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         finalize=_shown,
     )  # fmt: skip
-    found.filters |= {"bytes": format_bytes, "count": format_count, "span": pages.span}
+    found.filters |= {"bytes": format_bytes, "count": format_count, "span": work.span}
     found.globals |= {
-        "moment": pages.moment, "log_url": pages.log_url, "receipt_words": pages.receipt_words,
-        "throughput": pages.throughput,
+        "moment": pages.moment, "log_url": pages.log_url, "receipt_words": work.receipt_words,
+        "throughput": work.throughput,
     }  # fmt: skip
     return found
 

@@ -20,6 +20,7 @@ from keeplast.cleaner.reasons import (
 )
 from keeplast.inspect.status import LogStatus
 from keeplast.model.size import format_bytes
+from keeplast.service.attached_status import AttachedStatus
 from keeplast.store.status import Place, RegionName, TierStatus
 
 WIDTH = 1000
@@ -36,6 +37,7 @@ class Zone(StrEnum):
     HELD = "held back by a lag"
     UNSTABLE = "unstable"
     ACTIVE = "active"
+    HIDDEN = "hidden"
 
 
 _REGIONS = {
@@ -123,6 +125,29 @@ def tier_parts(status: TierStatus) -> tuple[SegmentPart, ...]:
             place=each.place.value,
         )
         for each in status.segments
+    )  # fmt: skip
+
+
+def attached_parts(status: AttachedStatus) -> tuple[SegmentPart, ...]:
+    """Return what brokers serve of an attached partition: clean below what rounds have cleaned."""
+    return tuple(
+        SegmentPart(
+            Zone.CLEAN if each.end <= status.cleaned_to else Zone.DIRTY, each.start, each.end,
+            each.size_bytes, largest_ms=each.largest_ms,
+            place="served, compacted" if each.is_compacted else "served, a broker's",
+        )
+        for each in status.served
+    )  # fmt: skip
+
+
+def hidden_parts(status: AttachedStatus) -> tuple[SegmentPart, ...]:
+    """Return what lies in the remote tier and is not served: replaced, on its way in or out."""
+    return tuple(
+        SegmentPart(
+            Zone.HIDDEN, each.start, each.end, each.size_bytes, largest_ms=each.largest_ms,
+            place=each.use.value,
+        )
+        for each in status.others
     )  # fmt: skip
 
 

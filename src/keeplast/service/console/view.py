@@ -8,7 +8,7 @@ the last one at once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from keeplast.errors import CompactionError, error_text
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.redaction import without_secrets
+from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.control import Control
 from keeplast.service.directory_look import DirectoryLook
 from keeplast.service.gauges import GaugeObserver
@@ -33,11 +34,22 @@ IDLE_SHARE = 50
 
 
 @dataclass(frozen=True, slots=True)
+class AttachedLook:
+    """The tiered topics of a live cluster; ``metadata_ends`` are how far the metadata topic was
+    read, exclusive, by its partitions.
+    """
+
+    cluster_id: str
+    metadata_ends: Mapping[int, int]
+    partitions: tuple[AttachedStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ConsoleView:
     """Everything known of one place at ``now_ms``.
 
     ``status`` is of a data directory, ``tiers`` of a store, where ``given_up`` are partitions of
-    which objects are left. ``snapshot`` is the loop's, None where
+    which objects are left, ``attached`` of a live cluster. ``snapshot`` is the loop's, None where
     nothing runs. ``problem`` is why the last look failed; the rest is then older. ``serial`` tells
     one view from the next.
     """
@@ -47,6 +59,7 @@ class ConsoleView:
     status: DirectoryStatus | None = None
     tiers: tuple[TierStatus, ...] = ()
     given_up: tuple[TopicPartition, ...] = ()
+    attached: AttachedLook | None = None
     settings: Settings | None = None
     snapshot: Snapshot | None = None
     receipts: tuple[ReceiptLine, ...] = ()
@@ -90,11 +103,12 @@ class ViewSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What one look found: of a directory, or of a store."""
+    """What one look found: of a directory, of a store, or of a live cluster."""
 
     directory: DirectoryLook | None = None
     tiers: tuple[TierStatus, ...] = ()
     given_up: tuple[TopicPartition, ...] = ()
+    attached: AttachedLook | None = None
     now_ms: int = 0
 
 
@@ -171,6 +185,7 @@ class Watcher:
             None if found is None else found.joined(self._files, last_rounds),
             looked.tiers,
             looked.given_up,
+            looked.attached,
             None if found is None else found.settings,
             receipts=self.shelf.lines(),
             unreadable_receipts=self.shelf.unreadable,

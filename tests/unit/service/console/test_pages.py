@@ -15,7 +15,7 @@ from keeplast.cleaner.selection import Choice
 from keeplast.cli.main import app
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.service.console import pages
+from keeplast.service.console import pages, work
 from keeplast.service.console.strip import Zone, log_parts
 from keeplast.service.control import Control
 from keeplast.service.live import LiveProgress
@@ -251,7 +251,7 @@ def test_what_is_set_aside_was_so_in_no_future(root: Path) -> None:
     mark = SetAside(first.partition, "crc mismatch", "CorruptError", NOW_MS + 511, "")
     first = replace(first, state=State.SET_ASIDE, set_aside=mark)
     status = replace(view.status, partitions=(first,))
-    (found,) = pages.troubles(replace(view, status=status))
+    (found,) = work.troubles(replace(view, status=status))
     assert "now" == found.since.text
 
 

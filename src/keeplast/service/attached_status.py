@@ -1,0 +1,154 @@
+"""What is known of an attached partition: what brokers serve and hide, and what was decided of it.
+
+Joined from the fold of the metadata topic and, where there is one, the decision log; no object is
+looked at, nothing is claimed and nothing is a reason to delete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from keeplast.cluster.facts import OffsetRange, TopicFacts
+from keeplast.cluster.metadata_cache import PartitionCache
+from keeplast.cluster.status import RemotePartitionStatus, is_compactors, partition_status
+from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState
+from keeplast.model.partition import TopicPartition
+from keeplast.tier.state.attached import Attached, Decision, DecisionState
+
+
+class SegmentUse(StrEnum):
+    """What brokers do with a segment of the remote tier."""
+
+    SERVED = "served"
+    HIDDEN = "hidden"
+    COPYING = "copying"
+    DELETING = "deleting"
+
+
+_USES = {
+    RemoteLogSegmentState.COPY_SEGMENT_STARTED: SegmentUse.COPYING,
+    RemoteLogSegmentState.COPY_SEGMENT_FINISHED: SegmentUse.HIDDEN,
+    RemoteLogSegmentState.DELETE_SEGMENT_STARTED: SegmentUse.DELETING,
+    RemoteLogSegmentState.DELETE_SEGMENT_FINISHED: SegmentUse.DELETING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedSegment:
+    """A segment of the remote tier: offsets ``[start, end)``, of one that is served those of which
+    it is; ``is_compacted`` says that a compactor announced it.
+    """
+
+    use: SegmentUse
+    start: int
+    end: int
+    size_bytes: int
+    largest_ms: int | None
+    is_compacted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingSources:
+    """Segments that were replaced at ``published_ms``; None while brokers were not told of it."""
+
+    decision: str
+    state: DecisionState
+    segments: int
+    size_bytes: int
+    published_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedStatus:
+    """One partition; ``attached`` is None where nobody compacts it, or no decision log was asked.
+
+    ``served`` ascend by offset; ``others`` are whole and not read, or on their way in or out.
+    """
+
+    partition: TopicPartition
+    remote: RemotePartitionStatus
+    served: tuple[AttachedSegment, ...]
+    others: tuple[AttachedSegment, ...]
+    attached: Attached | None = None
+    waiting: tuple[WaitingSources, ...] = ()
+
+    @property
+    def is_attached(self) -> bool:
+        """Say whether rounds are done for it."""
+        return self.attached is not None and self.attached.detached_ms is None
+
+    @property
+    def cleaned_to(self) -> int:
+        """Return the first offset that is not clean: the log's start where nobody cleans."""
+        start = self.remote.log.start
+        return start if self.attached is None else max(self.attached.cleaned_to, start)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes that are served."""
+        return sum(each.size_bytes for each in self.served)
+
+    @property
+    def dirty_bytes(self) -> int:
+        """Return those of segments that reach behind what is clean."""
+        return sum(each.size_bytes for each in self.served if each.end > self.cleaned_to)
+
+    @property
+    def ratio(self) -> float:
+        """Return which part of what is served is dirty; a round may be able to take less."""
+        return self.dirty_bytes / self.size_bytes if self.size_bytes else 0.0
+
+
+def attached_status(
+    topic: TopicFacts,
+    number: int,
+    log: OffsetRange,
+    cache: PartitionCache | None,
+    attached: Attached | None = None,
+    decisions: Sequence[Decision] = (),
+) -> AttachedStatus:
+    """Return what is known of one partition; ``cache`` is None when nothing was announced.
+
+    ``decisions`` are those of it whose sources are not all gone.
+    """
+    known = PartitionCache() if cache is None else cache
+    ranges: dict[bytes, tuple[int, int]] = {}
+    for each in known.served():
+        name = each.segment.id.segment_id
+        start, end = ranges.get(name, (each.start_offset, each.end_offset))
+        ranges[name] = (min(start, each.start_offset), max(end, each.end_offset))
+    served = [
+        _segment(each, SegmentUse.SERVED, *ranges[each.id.segment_id])
+        for each in known.segments
+        if each.id.segment_id in ranges
+    ]
+    others = [
+        _segment(each, _USES[each.state], each.start_offset, each.end_offset)
+        for each in known.segments
+        if each.id.segment_id not in ranges
+    ]
+    return AttachedStatus(
+        TopicPartition(topic.name, number),
+        partition_status(topic, number, log, cache),
+        tuple(sorted(served, key=lambda each: each.start)),
+        tuple(others),
+        attached,
+        tuple(
+            WaitingSources(
+                each.id, each.state, len(each.sources), sum(s.size_bytes for s in each.sources),
+                each.published_ms,
+            )
+            for each in decisions
+            if each.state is not DecisionState.COLLECTED
+        ),
+    )  # fmt: skip
+
+
+def _segment(found: RemoteLogSegment, use: SegmentUse, first: int, last: int) -> AttachedSegment:
+    largest = found.max_timestamp_ms
+    return AttachedSegment(
+        use, first, last + 1, found.size_bytes, None if largest < 0 else largest,
+        is_compactors(found),
+    )  # fmt: skip

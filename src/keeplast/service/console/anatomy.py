@@ -1,0 +1,265 @@
+"""What the page of one log shows, as plain values: every segment, offsets, rounds, settings. Pure.
+
+Texts are as they are; the template escapes them. What would need the log to be read is not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keeplast.clock import time_text
+from keeplast.config.definitions import DEFINITIONS
+from keeplast.config.layers import Layer
+from keeplast.config.setting_rows import origin_text, shown_value
+from keeplast.config.settings import Settings
+from keeplast.model.duration import relative_text
+from keeplast.model.size import format_bytes, format_counted
+from keeplast.service.attached_status import AttachedStatus
+from keeplast.service.console.pages import Entry, Row, row_of, twin_of
+from keeplast.service.console.strip import (
+    SegmentPart,
+    StripMark,
+    StripPart,
+    attached_parts,
+    by_segment,
+    hidden_parts,
+    local_strip,
+    log_parts,
+    marks_of,
+    tier_parts,
+)
+from keeplast.service.console.view import ConsoleView
+from keeplast.service.receipt_shelf import ReceiptLine
+from keeplast.service.snapshot import PartitionFacts
+from keeplast.service.status import PartitionStatus
+from keeplast.service.status_words import detail_lines
+from keeplast.store.status import TierStatus
+
+SEGMENTS_MAX = 500
+ROUNDS_MAX = 30
+KEPT_SOURCE = "kept with the partition"
+
+
+@dataclass(frozen=True, slots=True)
+class LogAnatomy:
+    """All that is shown of one log.
+
+    ``local`` is the second line of a tier's strip, ``hidden`` that of an attached partition's.
+    """
+
+    row: Row
+    lines: tuple[str, ...]
+    segments: tuple[SegmentPart, ...]
+    segments_left: int
+    strip: tuple[StripPart, ...]
+    local: tuple[StripPart, ...]
+    hidden: tuple[StripPart, ...]
+    hidden_twin: str
+    marks: tuple[StripMark, ...]
+    rounds: tuple[ReceiptLine, ...]
+    settings: tuple[SettingRow, ...]
+    problems: tuple[str, ...]
+    facts: PartitionFacts | None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """A setting that counts: its value, who said it, and what it trades."""
+
+    key: str
+    value: str
+    origin: str
+    about: str
+    is_default: bool
+
+
+def log_page(view: ConsoleView, entry: Entry, rounds: Sequence[ReceiptLine]) -> LogAnatomy:
+    """Return the page of one log."""
+    facts = view.facts(entry.partition)
+    row = row_of(view, entry, facts if view.status is None else None)
+    settings, problems = _settings(view, entry)
+    local: tuple[StripPart, ...] = ()
+    hidden: tuple[SegmentPart, ...] = ()
+    if isinstance(entry, PartitionStatus):
+        parts, offsets = _directory_parts(entry)
+        lines = detail_lines(entry, view.now_ms)
+    elif isinstance(entry, AttachedStatus):
+        parts, hidden = attached_parts(entry), hidden_parts(entry)
+        held = entry.remote.log
+        offsets = [("log start", held.start), ("clean to", entry.cleaned_to)]
+        if entry.remote.remote_end is not None:
+            offsets.append(("remote end", entry.remote.remote_end + 1))
+        lines = _attached_lines(entry, view.now_ms)
+    else:
+        parts = tier_parts(entry)
+        offsets = [
+            ("log start", entry.log_start),
+            ("first dirty", entry.first_dirty),
+            ("cleanable to", entry.cleanable_to),
+            ("remote end", entry.remote_end),
+        ]
+        lines = _tier_lines(entry, view.now_ms)
+        local = local_strip(parts, is_local=True)
+    saves = saving_words(entry, facts, rounds)
+    every = (*parts, *hidden)
+    return LogAnatomy(
+        row, (*([saves] if saves else ()), *lines), every[:SEGMENTS_MAX],
+        max(len(every) - SEGMENTS_MAX, 0), by_segment(parts), local, by_segment(hidden),
+        twin_of(hidden) if hidden else "", marks_of(parts, offsets),
+        tuple(reversed(rounds))[:ROUNDS_MAX], settings, problems, facts,
+    )  # fmt: skip
+
+
+def _directory_parts(
+    entry: PartitionStatus,
+) -> tuple[tuple[SegmentPart, ...], list[tuple[str, int]]]:
+    log = entry.log
+    if log is None:
+        return (), []
+    return log_parts(log), [
+        ("log start", log.log_start),
+        ("first dirty", log.figures.first_dirty),
+        ("bound", log.figures.cleanable.bound),
+        ("log end", log.log_end),
+    ]
+
+
+def saving_words(entry: Entry, facts: PartitionFacts | None, rounds: Sequence[ReceiptLine]) -> str:
+    """Say what a round would free: at most what is cleanable, and what the last one's share makes.
+
+    Empty where nothing is cleanable. keeplast plan reads the log for more than that.
+    """
+    cleanable, clean = _cleanable(entry, facts)
+    if not cleanable:
+        return ""
+    words = f"a round would free {format_bytes(cleanable)} at most"
+    last = next((each.round for each in reversed(rounds) if each.round is not None), None)
+    if last is None or last.bytes_read <= 0:
+        return f"{words}; no receipt tells how much rounds of this log do"
+    share = max(last.bytes_read - last.bytes_written, 0) / last.bytes_read
+    about = min(round((cleanable + clean) * share), cleanable)
+    return (
+        f"{words}; about {format_bytes(about)} if it frees the share of the last one "
+        f"({share:.0%} of what it read)"
+    )
+
+
+def _cleanable(entry: Entry, facts: PartitionFacts | None) -> tuple[int, int]:
+    """Return cleanable and clean bytes of what a round would read."""
+    figures = None if facts is None else facts.figures
+    if isinstance(entry, PartitionStatus):
+        figures = None if entry.log is None else entry.log.figures
+    if figures is not None:
+        return figures.cleanable.cleanable_bytes, figures.cleanable.clean_bytes
+    if isinstance(entry, TierStatus):
+        return entry.cleanable_bytes, entry.clean_bytes
+    if isinstance(entry, AttachedStatus):
+        return entry.dirty_bytes, entry.size_bytes - entry.dirty_bytes
+    return 0, 0
+
+
+def _at(at_ms: int, now_ms: int) -> str:
+    return f"{time_text(at_ms)[:19]} ({relative_text(at_ms, now_ms)})"
+
+
+def _attached_lines(entry: AttachedStatus, now_ms: int) -> list[str]:
+    remote, attached = entry.remote, entry.attached
+    lines = [
+        f"topic id {remote.topic_id}; brokers have offsets {remote.log.start} to {remote.log.end}",
+        f"served: {format_counted(remote.served.count, 'segment')}, "
+        f"{format_bytes(remote.served.bytes)}, of them compacted "
+        f"{format_counted(remote.compacted.count, 'segment')}, "
+        f"{format_bytes(remote.compacted.bytes)}",
+    ]
+    if remote.remote_end is not None and remote.remote_end + 1 < remote.log.end:
+        lines.append(
+            f"on brokers alone: offsets {remote.remote_end + 1} to {remote.log.end}, which no "
+            "compactor can reach"
+        )
+    for words, found in (
+        ("hidden: whole, and not served", remote.hidden),
+        ("being copied", remote.copying),
+        ("being deleted", remote.deleting),
+    ):
+        if found.count:
+            lines.append(f"{words}: {format_counted(found.count, 'segment')}, "
+                         f"{format_bytes(found.bytes)}")  # fmt: skip
+    lines += [
+        f"nothing serves offsets {first} to {last}; who reads them is sent elsewhere, or stops"
+        for first, last in remote.holes
+    ]
+    if attached is None:
+        return [*lines, "nobody compacts it, as far as is asked here: name the decision log "
+                        "with --store"]  # fmt: skip
+    held = attached.held_since_ms
+    lines.append(
+        f"epoch {attached.epoch}; held by nobody"
+        if held is None or attached.holder is None
+        else f"epoch {attached.epoch}; held by process {attached.holder.pid} on "
+        f"{attached.holder.host} since {_at(held, now_ms)}"
+    )
+    if attached.paused_ms is not None:
+        lines.append(f"paused since {_at(attached.paused_ms, now_ms)}: keeplast attach resume")
+    if attached.detached_ms is not None:
+        lines.append(f"detached since {_at(attached.detached_ms, now_ms)}")
+    lines += [
+        f"waits to be collected: {format_counted(each.segments, 'segment')}, "
+        f"{format_bytes(each.size_bytes)}, "
+        + (
+            "decided and not published yet"
+            if each.published_ms is None
+            else f"replaced {_at(each.published_ms, now_ms)}; the grace counts from then"
+        )
+        for each in entry.waiting
+    ]
+    return lines
+
+
+def _tier_lines(status: TierStatus, now_ms: int) -> list[str]:
+    lines = [
+        f"owner: {status.owner or 'nobody'}, epoch {status.leader_epoch}",
+        f"in object storage: {format_bytes(status.remote_bytes)}, "
+        f"{len(status.segments)} segments, offsets {status.log_start} to {status.remote_end}",
+    ]
+    if status.orphans:
+        lines.append(
+            f"waits to be collected: {format_counted(status.orphans, 'replaced segment')}, "
+            f"{format_bytes(status.orphan_bytes)}"
+            + (
+                ""
+                if status.collected_from_ms is None
+                else f"; the first goes from {_at(status.collected_from_ms, now_ms)} on"
+            )
+        )
+    if status.vector:
+        ends = ", ".join(f"epoch {epoch} to {offset}" for epoch, offset in status.vector.items())
+        lines.append(f"clean by its leaders: {ends}")
+    if status.is_drifted:
+        lines.append("the cached size has drifted from the sum: run keeplast tier verify")
+    if status.holder is not None:
+        lines.append(f"held by process {status.holder.pid} on {status.holder.host}")
+    return lines
+
+
+def _settings(view: ConsoleView, entry: Entry) -> tuple[tuple[SettingRow, ...], tuple[str, ...]]:
+    """Return the settings that count, a store's as they are kept with the partition."""
+    topic, root = entry.partition.topic, Path()
+    settings: Settings | None = view.settings
+    if isinstance(entry, TierStatus):
+        settings = Settings([Layer(KEPT_SOURCE, topics={topic: entry.settings})])
+    elif view.status is not None:
+        root = view.status.root
+    if settings is None:
+        return (), ()
+    found = [(each, settings.effective(each, topic)) for each in DEFINITIONS if each.has_effect]
+    rows = tuple(
+        SettingRow(
+            definition.key, shown_value(definition, value.value),
+            origin_text(definition, value, root), definition.about.replace("`", ""),
+            value.is_default,
+        )
+        for definition, value in found
+    )  # fmt: skip
+    return rows, tuple(settings.problems(topic))

@@ -1,0 +1,160 @@
+"""Attached topics on the pages: what brokers serve and hide, who compacts, and what waits to go."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from keeplast.cli.attach.options import ClusterOptions
+from keeplast.cli.attach.watching import attached_watcher
+from keeplast.cli.main import app
+from keeplast.errors import InvalidError, RefusedError
+from keeplast.service.console.view import Watcher
+from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
+from tests.support.attached_world import PARTITION, START_MS, AttachedWorld
+from tests.support.console_site import FixedSource, Site
+
+CLUSTER = ClusterOptions(bootstrap_server="broker:9092", topics=(PARTITION.topic,))
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AttachedWorld]:
+    """Three segments of brokers, and a client that reaches them."""
+    made = AttachedWorld(tmp_path)
+    monkeypatch.setattr(ClusterOptions, "connect", lambda self: made.cluster)
+    yield made
+    made.close()
+
+
+def watcher(world: AttachedWorld, *, is_asked: bool = True) -> Watcher:
+    store = f"sqlite:///{world.root / 'decisions.db'}" if is_asked else None
+    return attached_watcher(CLUSTER, store, world.clock)
+
+
+def site(world: AttachedWorld, *, is_asked: bool = True) -> Site:
+    with watcher(world, is_asked=is_asked) as looking:
+        return Site(FixedSource(looking.view()))
+
+
+def compacted(world: AttachedWorld) -> None:
+    """Let one output take the place of the first two segments, and hold the partition."""
+    publisher = world.claim()
+    publisher.decide_and_publish(world.swap(publisher, 0, 2))
+
+
+def text_of(site: Site, path: str) -> str:
+    answer = site.get(path)
+    assert 200 == answer.status_code, answer.text
+    return " ".join(html.unescape(answer.text).split())
+
+
+def printed(world: AttachedWorld) -> Any:
+    arguments = ["attach", "status", "--bootstrap-server", "broker:9092", "--topic", "orders"]
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    assert 0 == done.exit_code, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_document_is_that_of_attach_status(world: AttachedWorld) -> None:
+    compacted(world)
+    for path in ("/overview.json", "/log/orders/0.json"):
+        assert printed(world) == site(world).document(path)
+
+
+def test_what_is_served_and_what_is_hidden_are_two_lines(world: AttachedWorld) -> None:
+    compacted(world)
+    found = site(world)
+    overview = text_of(found, "/")
+    assert 2 == overview.count('<svg class="strip"')
+    for text in (overview, text_of(found, "/log/orders/0")):
+        assert "clean " in text
+        assert "dirty " in text
+        assert "hidden: in the remote tier, and not served" in text
+    log = text_of(found, "/log/orders/0")
+    assert "In the remote tier and not served" in log
+    assert "served, compacted" in log
+    assert "served, a broker's" in log
+    for offset in ("0", "20"):
+        assert f'<tr id="s{offset}">' in log
+    assert "clean to 20" in log
+
+
+def test_who_compacts_and_what_waits_are_told(world: AttachedWorld) -> None:
+    compacted(world)
+    log = text_of(site(world), "/log/orders/0")
+    assert "epoch 1; held by process" in log
+    assert "waits to be collected: 2 segments" in log
+    assert "the grace counts from then" in log
+    assert "clean up to offset 20; 2 replaced segments not collected yet" in log
+
+
+def test_without_a_decision_log_brokers_alone_are_shown(world: AttachedWorld) -> None:
+    compacted(world)
+    found = site(world, is_asked=False)
+    assert "not attached" in text_of(found, "/")
+    assert "--store" in text_of(found, "/log/orders/0")
+    assert printed(world) == found.document("/overview.json")
+
+
+def test_a_partition_that_waits_says_for_whom(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    publisher.log.set_paused(publisher.held, is_paused=True)
+    publisher.close()
+    found = site(world)
+    assert "paused" in text_of(found, "/")
+    assert "keeplast attach resume" in text_of(found, "/log/orders/0")
+
+
+def test_a_hole_comes_before_everything(world: AttachedWorld) -> None:
+    world.expire(world.served()[1])
+    world.cluster.log = replace(world.cluster.log, start=0)
+    text = text_of(site(world, is_asked=False), "/")
+    assert '<span class="state s-holes">holes</span>' in text
+    assert "nothing serves offsets 10 to 19" in text
+
+
+def test_a_loop_says_why_a_partition_waits(world: AttachedWorld) -> None:
+    compacted(world)
+    with watcher(world) as looking:
+        view = looking.view()
+    at = view.attached
+    assert at is not None
+    facts = PartitionFacts(
+        at.partitions[0].partition, Path("orders-0"), PartitionCondition.REFUSED, "retention is set"
+    )
+    snapshot = Snapshot(view.place, START_MS, START_MS, 1, 1, (facts,))
+    found = Site(FixedSource(replace(view, snapshot=snapshot)))
+    for path in ("/", "/log/orders/0"):
+        text = text_of(found, path)
+        assert "refused" in text
+        assert "retention is set" in text
+
+
+def test_looking_changes_nothing(world: AttachedWorld) -> None:
+    compacted(world)
+    before = (list(world.cluster.values), dict(world.tier.own), set(world.tier.segments))
+    rows = world.log().partitions("a-cluster")
+    site(world)
+    after = (list(world.cluster.values), dict(world.tier.own), set(world.tier.segments))
+    assert before == after
+    assert rows == world.log().partitions("a-cluster")
+
+
+def test_a_decision_log_that_is_not_there_is_not_made(world: AttachedWorld) -> None:
+    path = world.root / "nothing.db"
+    with pytest.raises(InvalidError, match="there is no such decision log"):
+        attached_watcher(CLUSTER, f"sqlite:///{path}", world.clock)
+    assert not path.exists()
+
+
+def test_metadata_that_brokers_cannot_follow_is_told(world: AttachedWorld) -> None:
+    world.cluster.values.append(b"\xff")
+    with pytest.raises(RefusedError, match="attach check"), watcher(world, is_asked=False):
+        raise AssertionError("it looks")

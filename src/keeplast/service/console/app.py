@@ -55,7 +55,9 @@ class ConsoleApp:
         self._streams = EventStreams(source, StreamLimits() if streams is None else streams)
         self._reading = Reading(source, rendering, clock, files)
         self._acting = Acting(source, entrance, self._sessions, rendering)
-        self._searching = Searching(source, searches, self._sessions, rendering)
+        self._searching = (
+            None if searches is None else Searching(source, searches, self._sessions, rendering)
+        )
 
     def asgi(self) -> ASGIApp:
         """Return the application, behind its gate."""
@@ -69,8 +71,6 @@ class ConsoleApp:
             Route("/work", reading.work),
             Route("/work.json", reading.work_json),
             Route("/receipts.jsonl", reading.receipts),
-            Route("/keys", searching.page, methods=["GET", "POST"]),
-            Route("/keys.json", searching.document, methods=["POST"]),
             Route("/events", self._streams.begin),
             Route("/metrics", reading.metrics),
             Route("/healthz", reading.health),
@@ -79,6 +79,11 @@ class ConsoleApp:
             Route("/do/{deed}", acting.do, methods=["POST"]),
             Route("/static/{name}", _static),
         ]
+        if searching is not None:
+            routes += [
+                Route("/keys", searching.page, methods=["GET", "POST"]),
+                Route("/keys.json", searching.document, methods=["POST"]),
+            ]
         handlers: dict[Any, Any] = {HTTPException: _refused}
         return Gate(Starlette(routes=routes, exception_handlers=handlers), self._entrance,
                     self._sessions)  # fmt: skip

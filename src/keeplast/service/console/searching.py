@@ -55,12 +55,12 @@ class KeyQuestion:
 
 
 class Searching:
-    """Key search in one console; without ``searches`` there is none."""
+    """Key search in one console."""
 
     def __init__(
         self,
         source: ViewSource,
-        searches: KeySearches | None,
+        searches: KeySearches,
         sessions: Sessions,
         rendering: Rendering,
     ) -> None:
@@ -72,7 +72,6 @@ class Searching:
 
     async def page(self, request: Request) -> Response:
         """Show the form; by POST also what is known of the key in it."""
-        self._required()
         if request.method != "POST":
             question = _prefilled(request)
             return HTMLResponse(await self._rendered(request, question))
@@ -89,7 +88,6 @@ class Searching:
 
     async def document(self, request: Request) -> Response:
         """Return the document of ``keeplast explain --json``."""
-        self._required()
         form = await form_of(request)
         require_own_form(request, form, self._sessions)
         question = _question(form)
@@ -104,11 +102,6 @@ class Searching:
 
         return await self._rendering.json(make)
 
-    def _required(self) -> KeySearches:
-        if self._searches is None:
-            raise HTTPException(404, "there is no key search here")
-        return self._searches
-
     async def _rendered(
         self,
         request: Request,
@@ -116,7 +109,7 @@ class Searching:
         answer: KeyAnswer | None = None,
         problem: str = "",
     ) -> str:
-        limits = self._required().limits
+        limits = self._searches.limits
         visitor: Visitor = request.state.visitor
 
         def make() -> str:
@@ -135,7 +128,7 @@ class Searching:
 
     async def _answer(self, request: Request, question: KeyQuestion) -> KeyAnswer:
         """Return what is known of the key; HTTPException, without the key, for anything else."""
-        searches = self._required()
+        searches = self._searches
         if question.values and not searches.limits.shows_values:
             raise HTTPException(403, "this console shows no values: --no-values")
         if not question.key and question.form is KeyForm.TEXT:

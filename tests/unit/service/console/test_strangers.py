@@ -89,7 +89,7 @@ def _trusting() -> ssl.SSLContext:
 
 
 def sent(port: int, data: bytes) -> int:
-    """Send bytes that a server can answer as they are; returns the status, 0 where there is none."""
+    """Send bytes that can be answered as they are; returns the status, 0 where there is none."""
     with socket.create_connection((LOOPBACK, port), SECONDS_MAX) as connection:
         received = b""
         # It may be closed before all was sent.

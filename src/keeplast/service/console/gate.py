@@ -23,6 +23,8 @@ from keeplast.service.console.tokens import Sessions, VisitorRole
 
 PATH_BYTES_MAX = 1024
 QUERY_BYTES_MAX = 2048
+HEADER_BYTES_MAX = 15 << 10
+"""Names and values together; the server's own limit is for a head that comes in parts."""
 FORM_BYTES_MAX = 4096
 KEY_FORM_BYTES_MAX = 64 << 10
 """A key as a form carries it may be three times as long as it is."""
@@ -162,6 +164,8 @@ class Gate:
         size = len(scope.get("raw_path") or scope["path"].encode("utf-8", "replace"))
         if size > PATH_BYTES_MAX or len(scope["query_string"]) > QUERY_BYTES_MAX:
             return _text("the address is too long", 414)
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADER_BYTES_MAX:
+            return _text("the headers are too long", 431)
         if scope["method"] not in ("GET", "HEAD", "POST"):
             return _text("only GET, HEAD and POST", 405, allow="GET, HEAD, POST")
         peer = (scope.get("client") or ("", 0))[0]

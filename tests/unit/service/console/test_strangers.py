@@ -248,9 +248,10 @@ FORM = (b"Content-Type: application/x-www-form-urlencoded", b"Sec-Fetch-Site: sa
 @pytest.mark.parametrize(
     ("expected", "line", "headers", "body"),
     [
-        ({400, 0}, b"GET /" + b"a" * 100_000 + b" HTTP/1.1", (), b""),
-        ({400, 0}, b"GET / HTTP/1.1", (b"X: " + b"a" * 100_000,), b""),
-        ({400, 0}, b"GET / HTTP/1.1", tuple(b"X%d: a" % n for n in range(20_000)), b""),
+        ({400, 414}, b"GET /" + b"a" * 100_000 + b" HTTP/1.1", (), b""),
+        ({400, 431}, b"GET / HTTP/1.1", (b"X: " + b"a" * 100_000,), b""),
+        ({400, 431}, b"GET / HTTP/1.1", tuple(b"X%d: a" % n for n in range(20_000)), b""),
+        ({431}, b"GET / HTTP/1.1", (b"X: " + b"a" * 12_000, b"Y: " + b"a" * 4_000), b""),
         ({414}, b"GET /log/" + b"a" * 2000 + b"/0 HTTP/1.1", (), b""),
         ({414}, b"GET /?q=" + b"a" * 3000 + b" HTTP/1.1", (), b""),
         ({413}, b"POST /enter HTTP/1.1", (*FORM, b"Content-Length: 1000000"), b"a" * 1_000_000),

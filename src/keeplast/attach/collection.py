@@ -61,6 +61,7 @@ def collect(
 ) -> CollectedSources:
     """Collect every decision of a partition whose grace has passed, the oldest first.
 
+    A decision that keeps its sources for longer than ``grace_ms`` says so itself.
     ``check`` reads what is served from the store, by default all of it. ConflictError when the
     cluster has lost a swap: it is published again first, by repair.
     """
@@ -71,7 +72,7 @@ def collect(
     for decision in log.decisions(
         publisher.held, DecisionState.PUBLISHED, DecisionState.COLLECTING
     ):
-        if (decision.published_ms or now_ms) + grace_ms > now_ms:
+        if (decision.published_ms or now_ms) + max(grace_ms, decision.keep_ms) > now_ms:
             waiting += 1
             continue
         view = publisher.look([batch_of(decision)])

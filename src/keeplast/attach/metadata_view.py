@@ -35,10 +35,14 @@ GAP_MAX = 5_000
 
 @dataclass(frozen=True, slots=True)
 class AttachTerms:
-    """What keeplast is asked to do with a topic, and how the cluster is called in remedies."""
+    """What keeplast is asked to do with a topic, and how the cluster is called in remedies.
+
+    What is decided on these terms keeps its sources for ``keep_sources_ms`` at least.
+    """
 
     policy: frozenset[str] = frozenset({"compact"})
     address: str = "HOST:PORT"
+    keep_sources_ms: int = 0
 
 
 @dataclass(slots=True)

@@ -185,6 +185,7 @@ class Publisher:
             ),
             cleaned_to=swap.cleaned_to, metadata_partition=view.metadata_partition,
             floor_offset=view.end.offset, decided_ms=self.log.clock.now_ms(),
+            keep_ms=self.terms.keep_sources_ms,
         )  # fmt: skip
         require_decidable(view.cache, swap, batch_of(decision).events, view.log.start)
         self.owner.check(self.epoch)

@@ -16,6 +16,7 @@ import typer
 from keeplast.cli.frame.options import RunnerOptions, WorkOptions
 from keeplast.cli.frame.packages import check_packages
 from keeplast.cli.frame.parameters import ROUND, RUN, SCOPE, SETTINGS, Flags, Receipt
+from keeplast.cli.frame.spans import SPAN_WORDS, span_ms
 from keeplast.config.choice import SettingSources
 from keeplast.errors import InvalidError
 from keeplast.model.keyless import Keyless
@@ -209,9 +210,20 @@ class RoundChoice:
     ] = Keyless.FAIL  # fmt: skip
 
 
+KeepSources = Annotated[
+    int | None,
+    typer.Option(
+        "--keep-sources", metavar="TIME", parser=span_ms,
+        help="Keep what is replaced for so long at least, whoever collects it later and with which "
+        f"grace: milliseconds, or {SPAN_WORDS}. It costs its bytes for as long. Never shorter "
+        "than the grace.",
+    ),
+]  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachedCleanOptions:
-    """What ``attach clean`` takes, and all but the last three of it ``attach plan``."""
+    """What ``attach clean`` takes, and the first four of it ``attach plan``."""
 
     cluster: ClusterOptions
     tier: TierOptions
@@ -220,6 +232,7 @@ class AttachedCleanOptions:
     workers: RunnerOptions
     work: WorkOptions
     receipt: Receipt = None
+    keep_sources: KeepSources = None
     take_over: Annotated[
         bool,
         typer.Option(

@@ -63,10 +63,12 @@ class _Call:
     layout: RemoteLayout
     log: DecisionLog
     address: str
+    keep_sources_ms: int = 0
 
     def terms(self, topic: TopicFacts) -> AttachTerms:
         """Return what the check is told of a topic."""
-        return AttachTerms(self.settings.topic_config(topic.name).cleanup_policy, self.address)
+        policy = self.settings.topic_config(topic.name).cleanup_policy
+        return AttachTerms(policy, self.address, self.keep_sources_ms)
 
     def wish(self, topic: TopicFacts, choice: RoundChoice) -> RoundWish:
         """Return what is asked of a topic's rounds."""
@@ -102,7 +104,10 @@ def clean_topics(options: AttachedCleanOptions, *, as_json: bool) -> Result:
     workers = options.workers
     wiring.check_runner(workers.chosen_runner, master=workers.master)
     with options.tier.open_log() as log:
-        call = _open(options.cluster, options.tier, options.wanted, log)
+        call = replace(
+            _open(options.cluster, options.tier, options.wanted, log),
+            keep_sources_ms=options.keep_sources or 0,
+        )
         chosen = call.chosen(options.choice)
         wiring.say_start(workers.chosen_runner)
         done, signal_code = _do_rounds(call, chosen, options, receipt)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from keeplast.cli.attach.options import AttachedCall, ClusterOptions, DecisionOptions
+from keeplast.cli.attach.options import AttachedCall, ClusterOptions, DecisionOptions, KeepSources
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import Json
 from keeplast.cli.frame.spans import SPAN_WORDS, span_ms
@@ -32,7 +32,12 @@ EXAMPLE = (
 @command(
     first=("bootstrap_server", "store", "storage"), example=f"keeplast attach collect {EXAMPLE}"
 )
-def collect(call: AttachedCall, grace_ms: GraceMs = None, as_json: Json = False) -> Result:
+def collect(
+    call: AttachedCall,
+    grace_ms: GraceMs = None,
+    keep_sources: KeepSources = None,
+    as_json: Json = False,
+) -> Result:
     """Delete what was replaced, when its grace is over; nobody goes back after that.
 
     What is served instead is read from the remote tier first, whole. What a crash left is ended
@@ -45,7 +50,8 @@ def collect(call: AttachedCall, grace_ms: GraceMs = None, as_json: Json = False)
         GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
         is_object_store=call.tier.is_object_store,
     )
-    return each_attached(call, collection_step(grace), as_json=as_json)
+    step = collection_step(max(grace, keep_sources or 0))
+    return each_attached(call, step, as_json=as_json)
 
 
 @command(

@@ -328,6 +328,7 @@ class DecisionLog:
                         metadata_partition=decision.metadata_partition,
                         floor_offset=decision.floor_offset,
                         decided_ms=self._transactions.time.now_ms(connection),
+                        keep_ms=decision.keep_ms,
                     )
                 )  # fmt: skip
         except CommitUnknownError as unknown:

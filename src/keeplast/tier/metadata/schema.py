@@ -189,6 +189,7 @@ DECISIONS = Table(
     Column("decided_ms", BigInteger, nullable=False),
     Column("published_ms", BigInteger, nullable=True),
     Column("collected_ms", BigInteger, nullable=True),
+    Column("keep_ms", BigInteger, nullable=True),
     Index(None, "attached_id", "state", "decided_ms"),
 )
 """What was decided about them; segments are base64 of the brokers' own encoding, in a JSON list."""

@@ -91,6 +91,7 @@ class Decision:
     ``sources`` are as they stood in the cluster; ``outputs`` carry the custom metadata of the
     finished copy. ``floor_offset`` is where the metadata partition ended before: what is published
     lies at or behind it. ``first_offset`` and ``last_offset``, inclusive, are where it lies.
+    Whoever collects the sources keeps them for ``keep_ms`` after the publication at least.
     """
 
     id: str
@@ -105,6 +106,7 @@ class Decision:
     decided_ms: int
     published_ms: int | None = None
     collected_ms: int | None = None
+    keep_ms: int = 0
     first_offset: int | None = None
     last_offset: int | None = None
 

@@ -1,0 +1,66 @@
+"""Sources stay as long as their decision says, whoever collects them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keeplast.attach.collection import CollectedSources, collect
+from tests.support.attached_world import AttachedWorld
+
+GRACE_MS, KEEP_MS = 1000, 60_000
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[AttachedWorld]:
+    made = AttachedWorld(tmp_path)
+    yield made
+    made.close()
+
+
+def swap_kept(world: AttachedWorld, keep_ms: int) -> None:
+    """Publish a swap on terms that keep its sources."""
+    publisher = world.claim()
+    publisher.terms = replace(publisher.terms, keep_sources_ms=keep_ms)
+    decision = publisher.decide_and_publish(world.swap(publisher))
+    assert keep_ms == decision.keep_ms
+    publisher.close()
+
+
+def collect_after(world: AttachedWorld, passed_ms: int, grace_ms: int) -> CollectedSources:
+    """Collect as another host would, which knows nothing but the decision log."""
+    world.clock.advance(passed_ms)
+    publisher = world.claim(world.log())
+    found = collect(publisher, grace_ms)
+    publisher.close()
+    return found
+
+
+def test_another_host_with_a_shorter_grace_waits(world: AttachedWorld) -> None:
+    swap_kept(world, KEEP_MS)
+    found = collect_after(world, GRACE_MS, GRACE_MS)
+    assert (0, 1) == (found.decisions, found.waiting)
+    found = collect_after(world, KEEP_MS - GRACE_MS - 1, 0)
+    assert (0, 1) == (found.decisions, found.waiting)
+    found = collect_after(world, 1, GRACE_MS)
+    assert (1, 0) == (found.decisions, found.waiting)
+
+
+def test_keeping_for_less_than_the_grace_shortens_nothing(world: AttachedWorld) -> None:
+    swap_kept(world, GRACE_MS // 2)
+    found = collect_after(world, GRACE_MS - 1, GRACE_MS)
+    assert (0, 1) == (found.decisions, found.waiting)
+    assert 1 == collect_after(world, 1, GRACE_MS).decisions
+
+
+def test_a_partition_is_not_given_up_while_sources_are_kept(world: AttachedWorld) -> None:
+    from keeplast.cli.attach.steps import detach_step
+
+    swap_kept(world, KEEP_MS)
+    world.clock.advance(GRACE_MS)
+    publisher = world.claim()
+    found = detach_step(GRACE_MS)(publisher)
+    assert (1, False) == (found["waiting"], found["is_detached"])

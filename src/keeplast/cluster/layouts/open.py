@@ -36,6 +36,7 @@ KEY_IDS = "encryption.key.pairs"
 AIVEN_SETTINGS = (KEY_PREFIX, SEGMENT_FORMAT, ENCRYPTION, ACTIVE_KEY, KEY_IDS)
 _KEY_FILE = re.compile(re.escape(KEY_IDS) + r"\.(.+)\.(public|private)\.key\.file\Z")
 _PREFIX = re.compile(r"(?:(?!\.{1,2}/)[A-Za-z0-9._=+,@:-]+/)*[A-Za-z0-9._=+,@:-]*\Z")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _URL = re.compile(r"([a-z][a-z0-9]*)://([^/]+)(?:/(.*))?\Z", re.DOTALL)
 
 
@@ -63,15 +64,22 @@ def _open_local(place: str, options: Mapping[str, str]) -> LocalStorage:
     if options:
         raise InvalidError(
             "a directory has no options; leave them out. "
-            f"option={next(iter(options))} storage={LOCAL}:{place}"
+            f"option={next(iter(options))} storage={LOCAL}:{shown_url(place)}"
+        )
+    if _SCHEME.match(place):
+        raise InvalidError(
+            f"{LOCAL} takes the path of a directory and no URL; give {LOCAL}:PATH, or {AIVEN}:URL "
+            f"for objects of Aiven's plugin. storage={LOCAL}:{shown_url(place)}"
         )
     path = Path(place).absolute()
     if path.name == SEGMENTS:
         path = path.parent
     if not (path / SEGMENTS).is_dir():
+        # Not made absolute: what was meant to be an address may carry a password.
+        shown = path if place.startswith(("/", ".", "~")) else shown_url(place)
         raise UnavailableError(
             f"there is no folder {SEGMENTS} in it; name the directory that the plugin's setting "
-            f"dir has, and see that its volume is mounted. path={path}"
+            f"dir has, and see that its volume is mounted. path={shown}"
         )
     return LocalStorage(path)
 

@@ -53,6 +53,7 @@ class AttachedTier:
     lineage: tuple[LeaderEpoch, ...] = (LeaderEpoch(0, 0),)
     cache: PartitionCache = field(default_factory=PartitionCache)
     copied: int = 0
+    partition: TopicIdPartition = PARTITION
 
     def __post_init__(self) -> None:
         """Make the plugin's folder."""
@@ -107,7 +108,7 @@ class AttachedTier:
         stamp = directory / segment_file(base, LOG)
         snapshot = snapshot or directory / segment_file(last + 1, SNAPSHOT)
         segment = RemoteLogSegment(
-            id=RemoteLogSegmentId(PARTITION, self.copied.to_bytes(16, "big")),
+            id=RemoteLogSegmentId(self.partition, self.copied.to_bytes(16, "big")),
             start_offset=base, end_offset=last, broker_id=1,
             max_timestamp_ms=int(times[-1, 0]) if len(times) else -1,
             event_timestamp_ms=stamp.stat().st_mtime_ns // 1_000_000,

@@ -6,6 +6,7 @@ A broker's caches hide an object that is missing, for hours; so brokers are not 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from keeplast.format import leader_epoch, offset_index, producer_snapshot, time_
 from keeplast.format.identifier import encode_id
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.log.index_check import IndexCheck
-from keeplast.log.windows import WindowBuffers, read_windows
+from keeplast.log.windows import Window, WindowBuffers, read_windows
 
 
 def check_stored(layout: RemoteLayout, segment: RemoteLogSegment) -> None:
@@ -25,60 +26,90 @@ def check_stored(layout: RemoteLayout, segment: RemoteLogSegment) -> None:
     Sizes, checksums and offsets of every batch, both indexes against the batches, and that the
     other files can be read.
     """
-    path = Path(f"{segment.start_offset:020d}-{encode_id(segment.id.segment_id)}")
-    try:
-        _check(layout, segment, path)
-    except FileNotFoundError as error:
-        raise CorruptError(
-            "an object of a remote segment is missing", path=str(error.filename or path)
-        ) from error
+    read = StoredSegment(layout, segment)
+    for _ in read.windows(WindowBuffers()):
+        pass
+    for each in read.index_problems():
+        raise each
 
 
-def _check(layout: RemoteLayout, segment: RemoteLogSegment, path: Path) -> None:
-    reader = layout.open(segment)
-    if reader.log_bytes != segment.size_bytes:
-        raise CorruptError(
-            "a remote log has not the size that was announced", path=str(path), position=0,
-            expected=segment.size_bytes, found=reader.log_bytes,
+class StoredSegment:
+    """A segment that is read from its objects once, checked on the way."""
+
+    def __init__(self, layout: RemoteLayout, segment: RemoteLogSegment) -> None:
+        """Look at nothing yet."""
+        self.segment = segment
+        self.aborted: list[txn_index.AbortedTransaction] = []
+        """What its transaction index says, once :meth:`windows` has begun."""
+        self._layout = layout
+        self._path = Path(f"{segment.start_offset:020d}-{encode_id(segment.id.segment_id)}")
+        self._indexes: IndexCheck | None = None
+
+    def windows(self, buffers: WindowBuffers) -> Iterator[Window]:
+        """Yield all batches; CorruptError, at the end at the latest, for what is not as announced.
+
+        Not for an index that lies: see :meth:`index_problems`.
+        """
+        try:
+            yield from self._windows(buffers)
+        except FileNotFoundError as error:
+            raise CorruptError(
+                "an object of a remote segment is missing", path=str(error.filename or self._path)
+            ) from error
+
+    def index_problems(self) -> list[CorruptError]:
+        """Return what the indexes say and the batches do not, when all windows were read."""
+        if self._indexes is None:
+            return []
+        self._indexes.finish()
+        return [
+            CorruptError(
+                f"an index of a remote segment lies: {each.problem}",
+                path=f"{self._path}{each.kind}", expected=each.expected, found=each.found,
+            )
+            for each in self._indexes.problems
+        ]  # fmt: skip
+
+    def _windows(self, buffers: WindowBuffers) -> Iterator[Window]:
+        segment, path = self.segment, self._path
+        reader = self._layout.open(segment)
+        if reader.log_bytes != segment.size_bytes:
+            raise CorruptError(
+                "a remote log has not the size that was announced", path=str(path), position=0,
+                expected=segment.size_bytes, found=reader.log_bytes,
+            )  # fmt: skip
+        files = {kind: reader.read_auxiliary(kind) for kind in AuxiliaryFile}
+        for kind in ALWAYS_THERE:
+            if files[kind] is None:
+                raise CorruptError("a file of a remote segment is missing", path=f"{path}.{kind}")
+        self._indexes = IndexCheck(
+            offset_index.decode(files[AuxiliaryFile.OFFSET_INDEX] or b""),
+            time_index.decode(files[AuxiliaryFile.TIME_INDEX] or b""),
+            base_offset=segment.start_offset, last_offset=segment.end_offset,
+            size_bytes=segment.size_bytes,
         )  # fmt: skip
-    files = {kind: reader.read_auxiliary(kind) for kind in AuxiliaryFile}
-    for kind in ALWAYS_THERE:
-        if files[kind] is None:
-            raise CorruptError("a file of a remote segment is missing", path=f"{path}.{kind}")
-    indexes = IndexCheck(
-        offset_index.decode(files[AuxiliaryFile.OFFSET_INDEX] or b""),
-        time_index.decode(files[AuxiliaryFile.TIME_INDEX] or b""),
-        base_offset=segment.start_offset, last_offset=segment.end_offset,
-        size_bytes=segment.size_bytes,
-    )  # fmt: skip
-    producer_snapshot.decode(files[AuxiliaryFile.SNAPSHOT] or b"")
-    leader_epoch.decode(files[AuxiliaryFile.LEADER_EPOCHS] or b"")
-    transactions = files[AuxiliaryFile.TXN_INDEX]
-    if transactions is not None:
-        txn_index.decode(transactions)
-    expected = segment.start_offset
-    for window in read_windows(_StoredLog(reader), path, WindowBuffers()):
-        indexes.add(window)
-        for row in window.table[: window.batches]:
-            if row[t.BASE_OFFSET] < expected or row[t.LAST_OFFSET] < row[t.BASE_OFFSET]:
-                raise CorruptError(
-                    "offsets of a remote log do not ascend", path=str(path),
-                    position=window.position + int(row[t.POSITION]), expected=expected,
-                    found=int(row[t.BASE_OFFSET]),
-                )  # fmt: skip
-            expected = int(row[t.LAST_OFFSET]) + 1
-    if expected != segment.end_offset + 1:
-        raise CorruptError(
-            "a remote log ends at another offset than was announced: consumers would stop there",
-            path=str(path), position=segment.size_bytes, expected=segment.end_offset,
-            found=expected - 1,
-        )  # fmt: skip
-    indexes.finish()
-    for problem in indexes.problems:
-        raise CorruptError(
-            f"an index of a remote segment lies: {problem.problem}",
-            path=f"{path}{problem.kind}", expected=problem.expected, found=problem.found,
-        )  # fmt: skip
+        producer_snapshot.decode(files[AuxiliaryFile.SNAPSHOT] or b"")
+        leader_epoch.decode(files[AuxiliaryFile.LEADER_EPOCHS] or b"")
+        self.aborted = list(txn_index.decode(files[AuxiliaryFile.TXN_INDEX] or b""))
+        expected = segment.start_offset
+        for window in read_windows(_StoredLog(reader), path, buffers):
+            self._indexes.add(window)
+            for row in window.table[: window.batches]:
+                if row[t.BASE_OFFSET] < expected or row[t.LAST_OFFSET] < row[t.BASE_OFFSET]:
+                    raise CorruptError(
+                        "offsets of a remote log do not ascend", path=str(path),
+                        position=window.position + int(row[t.POSITION]), expected=expected,
+                        found=int(row[t.BASE_OFFSET]),
+                    )  # fmt: skip
+                expected = int(row[t.LAST_OFFSET]) + 1
+            yield window
+        if expected != segment.end_offset + 1:
+            raise CorruptError(
+                "a remote log ends at another offset than was announced: consumers would stop "
+                "there",
+                path=str(path), position=segment.size_bytes, expected=segment.end_offset,
+                found=expected - 1,
+            )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

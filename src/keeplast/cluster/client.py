@@ -1,4 +1,4 @@
-"""The only home of a Kafka client: topics, settings, offsets and the records of the metadata topic.
+"""The home of a Kafka client: topics, settings, offsets and the records of the metadata topic.
 
 The rule: **nothing is written to the cluster but by** :meth:`ClusterClient.append`, one batch to a
 partition of the metadata topic; no group is joined and no offset committed. For all the rest a
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -25,6 +25,7 @@ from keeplast.cluster.facts import (
     is_tiered,
 )
 from keeplast.cluster.live_cluster import MetadataEnd, MetadataValue, encode_batch
+from keeplast.cluster.topic_records import ConsumedRecord, read_records
 from keeplast.errors import (
     CommitUnknownError,
     InvalidError,
@@ -33,6 +34,7 @@ from keeplast.errors import (
     installing,
 )
 from keeplast.format.remote_log_metadata import RemoteLogEvent
+from keeplast.model.redaction import shown_url
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -93,7 +95,7 @@ class ClusterClient:
             raise InvalidError(
                 f"a live cluster needs the package confluent-kafka; {installing('cluster')}"
             ) from error
-        self._address = bootstrap_servers
+        self._address = shown_url(bootstrap_servers)
         self._settings: dict[str, str | int | float | bool] = {
             "log_level": 0, **(settings or {}), "bootstrap.servers": bootstrap_servers,
         }  # fmt: skip
@@ -208,6 +210,15 @@ class ClusterClient:
                     expected = max(expected, offset + (error is None))
         finally:
             consumer.close()
+
+    def read_records(
+        self, topic: str, partition: int, held: OffsetRange, *, is_committed: bool
+    ) -> Generator[ConsumedRecord]:
+        """Yield what a consumer is given; see :class:`.topic_records.RecordReader`."""
+        settings = {**self._settings, "group.id": _GROUP}
+        return read_records(
+            settings, _SILENT, self._raise, topic, partition, held, is_committed=is_committed
+        )
 
     def read_end(self, partition: int) -> MetadataEnd:
         """Return where a partition of the metadata topic ends, and by which leader."""

@@ -127,7 +127,7 @@ class VerifiedLog:
         self, seeds: NDArray[np.uint64], topic: TopicConfig, *, checks_crc: bool = False
     ) -> Iterator[VerifiedPart]:
         """Yield all batches with their records, in order, and the versions ``topic`` ranks by."""
-        reader = _PartReader(seeds, topic)
+        reader = PartReader(seeds, topic)
         for window in self.windows(WindowBuffers(WINDOW_BYTES), checks_crc=checks_crc):
             yield from reader.parts(window)
 
@@ -154,10 +154,11 @@ class VerifiedLog:
         return found
 
 
-class _PartReader:
-    """The arrays that parts are made in."""
+class PartReader:
+    """The arrays that parts are made in; two logs that are read at once need one each."""
 
     def __init__(self, seeds: NDArray[np.uint64], topic: TopicConfig) -> None:
+        """Take the points of the fingerprints, and by what records rank."""
         self._seeds = seeds
         self._strategy = topic.strategy
         self._header = np.frombuffer(bytearray((topic.strategy_header or "").encode()), np.uint8)

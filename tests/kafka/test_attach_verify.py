@@ -1,0 +1,128 @@
+"""``attach verify`` on a real broker: it holds after rounds and collections, and tells faults.
+
+The faults are put into the storage behind the broker's back: an object that is gone, a byte that is
+another, a log that was replaced by a shorter one of whole batches.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keeplast.attach.verification import AttachedVerifier, AttachedVerifySettings
+from keeplast.cluster.metadata_log import fold_metadata
+from keeplast.cluster.status import is_compactors, name_of
+from keeplast.format.identifier import encode_id
+from keeplast.inspect.verdicts import Verdict, VerificationReport
+from tests.kafka.broker import VERSIONS, Broker
+from tests.kafka.test_attach import PARTITIONS, attach, create, tier_settings
+from tests.kafka.test_attach_rounds import (
+    STATES,
+    TOPIC,
+    TRANSACTIONS,
+    WISH,
+    fill_states,
+    fill_transactions,
+    wait_until_remote,
+)
+from tests.support.live_rounds import MEMORY, LiveCompactor
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(scope="module", params=VERSIONS[-1:])
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
+    root = tmp_path_factory.mktemp("verify")
+    with Broker(request.param, root, tier_settings(request.param, root)) as running:
+        for topic in (STATES, TRANSACTIONS):
+            create(running, topic, 1)
+        fill_states(running, seed=1, count=3000)
+        fill_transactions(running, seed=1, rounds=90)
+        yield running
+
+
+def compactor_of(broker: Broker) -> LiveCompactor:
+    return LiveCompactor(broker.address, broker.root / "meta.db", broker.root / "remote")
+
+
+def verify(broker: Broker, topic: str) -> VerificationReport:
+    """Judge partition 0 of a topic."""
+    compactor = compactor_of(broker)
+    verifier = AttachedVerifier(compactor.client, compactor.log, compactor.layout)
+    (found,) = compactor.client.read_facts([topic]).topics
+    settings = AttachedVerifySettings(topic=TOPIC, memory_bytes=MEMORY)
+    return verifier.verify(found, 0, settings)
+
+
+def test_it_holds_after_rounds_and_when_the_sources_are_gone(broker: Broker) -> None:
+    compactor = compactor_of(broker)
+    for topic in (STATES, TRANSACTIONS):
+        wait_until_remote(broker, compactor, topic)
+        report = verify(broker, topic)
+        assert Verdict.HOLDS is report.verdict, report
+        assert not compactor.clean(topic, replace(WISH, margin_bytes=40_000)).skipped
+        report = verify(broker, topic)
+        assert Verdict.HOLDS is report.verdict, report
+        assert "were compared" in report.notes[-1]
+        assert compactor.collect(topic).segments
+        report = verify(broker, topic)
+        assert Verdict.HOLDS is report.verdict, report
+        assert "no replaced segment is left" in report.notes[-1]
+
+
+def compacted_log(broker: Broker) -> Path:
+    """Return the largest log of the states that a round has written and brokers serve."""
+    client = compactor_of(broker).client
+    facts = client.read_facts([STATES])
+    assert facts.metadata_topic is not None
+    folded = fold_metadata(client, facts.metadata_topic, range(PARTITIONS))
+    served = folded.cache.partitions[name_of(facts.topics[0], 0)].served()
+    written = [each.segment for each in served if is_compactors(each.segment)]
+    largest = max(written, key=lambda each: each.size_bytes)
+    root = broker.root / "remote" / "kafka-tiered-storage"
+    name = f"{largest.start_offset:020d}-{encode_id(largest.id.segment_id)}.log"
+    (found,) = root.glob(f"{STATES}-0-*/{name}")
+    return found
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def shorten(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: 12 + int.from_bytes(data[8:12], "big")])
+
+
+@pytest.mark.parametrize("spoil", [remove, flip, shorten])
+def test_a_fault_of_an_object_is_told(broker: Broker, spoil: Callable[[Path], None]) -> None:
+    """Behind the test that compacts them."""
+    path = compacted_log(broker)
+    kept = broker.root / "kept.log"
+    shutil.copy(path, kept)
+    try:
+        spoil(path)
+        report = verify(broker, STATES)
+        assert Verdict.BROKEN is report.check("objects").verdict, report
+        if spoil is remove:
+            places = (
+                "--topic", STATES, "--store", f"sqlite:///{broker.root / 'meta.db'}",
+                "--storage", f"local:{broker.root / 'remote'}",
+            )  # fmt: skip
+            (found,) = attach(broker, "verify", *places, expected=1)["partitions"]
+            assert "broken" == found["verdict"]
+    finally:
+        shutil.move(kept, path)
+    assert Verdict.HOLDS is verify(broker, STATES).verdict

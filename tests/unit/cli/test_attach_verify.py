@@ -1,0 +1,104 @@
+"""``keeplast attach verify``: its table, its document and its exit codes, without a cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from keeplast.cli.attach.options import ClusterOptions, DecisionOptions, TierOptions
+from keeplast.cli.main import app
+from keeplast.tier.metadata.decisions import DecisionLog
+from tests.support.attached_world import PARTITION
+from tests.support.verified_world import VerifiedWorld
+from tests.unit.attach.test_attached_rounds import LINEAGE, MERGING, write_history
+
+NAME = f"{PARTITION.topic}-{PARTITION.partition}"
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerifiedWorld]:
+    made = VerifiedWorld(tmp_path, write_history(tmp_path / "logs", count=150), LINEAGE)
+    made.clean(MERGING, margin=4000)
+
+    @contextmanager
+    def open_log(_: object) -> Iterator[DecisionLog]:
+        yield made.world.log()
+
+    monkeypatch.setattr(ClusterOptions, "connect", lambda _: made.consumers)
+    monkeypatch.setattr(DecisionOptions, "open_log", open_log)
+    monkeypatch.setattr(TierOptions, "open_layout", lambda _: made.tier.layout)
+    yield made
+    made.close()
+
+
+def verify(world: VerifiedWorld, *more: str, expected: int = 0) -> str:
+    found = CliRunner().invoke(
+        app,
+        [
+            "attach", "verify", "--bootstrap-server", "127.0.0.1:1", "--topic", PARTITION.topic,
+            "--store", f"sqlite:///{world.world.root / 'decisions.db'}", "--storage", "local:/x",
+            *more,
+        ],
+    )  # fmt: skip
+    assert expected == found.exit_code, found.output
+    return found.stdout
+
+
+def document(text: str) -> dict[str, Any]:
+    (found,) = json.loads(text)["partitions"]
+    return dict(found)
+
+
+def test_a_table_says_each_verdict(world: VerifiedWorld) -> None:
+    text = verify(world)
+    assert f"{NAME}: holds" in text
+    for name in ("served", "objects", "records", "transactions", "swaps", "keys", "removed"):
+        assert any(line.startswith(name) and "holds" in line for line in text.splitlines()), name
+
+
+def test_what_is_broken_is_exit_code_1_and_in_the_document(world: VerifiedWorld) -> None:
+    world.file_of(world.compacted()[0]).unlink()
+    found = document(verify(world, "--json", expected=1))
+    assert (NAME, "broken") == (found["partition"], found["verdict"])
+    (check,) = (each for each in found["checks"] if each["name"] == "objects")
+    assert 1 == check["count"] == len(check["findings"])
+
+
+def test_what_cannot_be_judged_is_exit_code_1_when_that_was_asked(world: VerifiedWorld) -> None:
+    world.file_of(world.replaced()[0]).unlink()
+    verify(world)
+    assert "cannot be judged" in verify(world, "--strict", expected=1)
+
+
+def test_a_cluster_that_fails_meanwhile_is_told_of_its_partition(
+    world: VerifiedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(5, "Input/output error", "/mnt/tier")
+
+    monkeypatch.setattr(type(world.tier.layout), "open", fails)
+    found = document(verify(world, "--json", expected=5))
+    assert NAME == found["partition"]
+    assert "input/output error" in found["error"].lower()
+
+
+def test_a_decision_log_that_is_not_there_is_not_made(world: VerifiedWorld) -> None:
+    store = world.world.root / "nowhere.db"
+    found = CliRunner().invoke(
+        app,
+        ["attach", "verify", "--bootstrap-server", "127.0.0.1:1", "--store",
+         f"sqlite:///{store}", "--storage", "local:/x", "--json"],
+    )  # fmt: skip
+    assert 2 == found.exit_code
+    assert "no such decision log" in found.stdout + found.stderr
+    assert not store.exists()
+
+
+def test_a_partition_that_there_is_not_is_a_mistake(world: VerifiedWorld) -> None:
+    assert "no such partition" in verify(world, "--partition", "7", "--json", expected=2)

@@ -37,6 +37,8 @@ STEP_ROWS_MIN = 1152
 A full block has 1,024 rows a shard, seldom more than four deviations of 32 beyond that.
 """
 PREFETCH_ROWS = 12
+MERGE_PARTS = 64
+"""Each of so many passes over the rows of a table fills another one by little, everywhere."""
 
 ADDRESS = 0
 SLOTS = 1
@@ -350,13 +352,16 @@ class KeyMap:
         """Raise keys to every row of what :meth:`to_block` of another map gave.
 
         Its rows lie as they lay in a table. Put into one that grows meanwhile they would all fall
-        close together, and every search would be long.
+        close together, and every search would be long: an empty shard gets its room before, and
+        where another may have to grow, rows come from all over it.
         """
         for shard in range(SHARDS):
-            more = int(starts[shard + 1] - starts[shard] - self._shards[shard, KEYS])
-            if more > 0:
-                self._make_room(shard, more)
-        self.put(block, starts)
+            rows = block[int(starts[shard]) : int(starts[shard + 1])]
+            if not self._shards[shard, KEYS]:
+                self._make_room(shard, len(rows))
+            elif self._shards[shard, KEYS] + len(rows) > LOAD_MAX * self._shards[shard, SLOTS]:
+                rows = np.concatenate([rows[part::MERGE_PARTS] for part in range(MERGE_PARTS)])
+            self.put_shard(shard, rows, 0, len(rows))
 
     def put_shard(self, shard: int, block: NDArray[np.uint64], first: int, last: int) -> None:
         """Raise keys to the rows ``[first, last)`` of ``block``, which are of this shard."""

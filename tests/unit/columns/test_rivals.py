@@ -65,3 +65,46 @@ def test_the_rows_of_a_part_are_those_that_any_key_map_gives(keys: list[int]) ->
     expected = np.concatenate(list(part.rows()))
     assert np.array_equal(expected, rows)
     assert np.all(starts[:-1] <= starts[1:])
+
+
+class Watched(RivalKeyMap):
+    """Keeps the rows of one shard as they come."""
+
+    __slots__ = ("came",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came: list[NDArray[np.uint64]] = []
+
+    def put_shard(self, shard: int, block: NDArray[np.uint64], first: int, last: int) -> None:
+        if shard == 0:
+            self.came.append(block[first:last, 0].copy())
+        super().put_shard(shard, block, first, last)
+
+
+def rows_of_a_table(seed: int, keys: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the rows of a map with so many keys, all of shard 0, as they lie there."""
+    part = PartKeyMap(ReasonLedger(0, np.zeros(keys, np.uint8)))
+    random = np.random.default_rng(seed)
+    block = random.integers(0, 1 << 58, (keys, 3), dtype=np.uint64)
+    block[:, 2] = np.arange(keys)
+    starts = np.full(SHARDS + 1, keys, np.int64)
+    starts[0] = 0
+    part.put(block, starts)
+    return part.to_block()
+
+
+def test_rows_of_another_table_come_from_all_over_it_where_this_one_may_grow() -> None:
+    first, second = (rows_of_a_table(seed, 20_000) for seed in (1, 2))
+    rivals = Watched()
+    rivals.merge(*first)
+    rivals.merge(*second)
+    assert len(rivals) == 40_000
+    assert not len(rivals.losers(*first))
+    as_it_lay, spread = rivals.came
+    assert np.array_equal(as_it_lay, first[0][:, 0])
+    assert np.array_equal(np.sort(spread), np.sort(second[0][:, 0]))
+    # A fiftieth of the rows has been over the whole table.
+    soon = spread[: len(spread) // 50]
+    assert soon.min() < 1 << 53
+    assert soon.max() > (1 << 58) - (1 << 53)

@@ -335,10 +335,14 @@ class ClusterClient:
             )
 
     def _settings_of(self, kind: str, names: Iterable[str]) -> dict[str, Settings]:
-        from confluent_kafka.admin import ConfigResource
+        from confluent_kafka.admin import ConfigEntry, ConfigResource
 
         resources = [ConfigResource(ConfigResource.Type[kind], name) for name in names]
-        answers = self._admin.describe_configs(resources, request_timeout=TIMEOUT_SECONDS)
+        # Each broker tells its own, so the client takes one of them a call. All are asked at once.
+        calls = [[each] for each in resources] if kind == "BROKER" else [resources]
+        answers: dict[ConfigResource, Future[dict[str, ConfigEntry]]] = {}
+        for each in calls:
+            answers |= self._admin.describe_configs(each, request_timeout=TIMEOUT_SECONDS)
         return {
             each.name: {
                 name: entry.value

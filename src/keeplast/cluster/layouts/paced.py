@@ -1,0 +1,273 @@
+"""A layout that keeps to a pace: so many requests and bytes a second, fewer when its store says so.
+
+The rule: **whatever a process asks of a remote tier through this goes by one pace**, that of the
+process, however many threads ask. Requests are counted at the port, as the most that a layout makes
+of a call; what object stores cache and join makes fewer of them. A pace travels as its limits: each
+worker process keeps to its own.
+
+A store that answers 503, SlowDown or 429 after all retries of its client lets every call wait; the
+error itself is the caller's, as without this.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from keeplast.clock import Clock, SystemClock
+from keeplast.cluster.layouts.layout import (
+    AuxiliaryFile,
+    FoundSegment,
+    LogWriter,
+    RemoteLayout,
+    SegmentReader,
+    WrittenLog,
+)
+from keeplast.errors import UnavailableError
+from keeplast.format.checksum import Buffer
+from keeplast.format.remote_log_metadata import (
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    TopicIdPartition,
+)
+from keeplast.log.throttle import NAP_SECONDS, Throttle
+
+REQUEST_BYTES = 8 << 20
+"""A request moves so much at most, in both directions."""
+OPEN_REQUESTS, COMPLETE_REQUESTS, DELETE_REQUESTS, REPLACE_REQUESTS = 2, 2, 3, 2
+CONDITION_REQUESTS = 6
+PAGE_SEGMENTS = 333
+"""A page of a listing has 1,000 objects, a segment three."""
+PAUSE_MS_MAX = 60_000
+PACES_KEPT = 8
+Answer = TypeVar("Answer")
+_REFUSED = re.compile(
+    r"slow ?down|too ?many ?requests|server ?busy|service unavailable|reduce your request rate"
+    r"|status(?: code)?:? (?:429|503)\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaceLimits:
+    """What a process may ask for; ``pause_ms`` is the first pause after a store has refused."""
+
+    requests_per_second: float
+    bytes_per_second: float
+    pause_ms: int
+
+    def shared_by(self, processes: int) -> PaceLimits:
+        """Return the limits of each of so many processes that keep to these together."""
+        return replace(
+            self, requests_per_second=self.requests_per_second / processes,
+            bytes_per_second=self.bytes_per_second / processes,
+        )  # fmt: skip
+
+
+class RequestPace:
+    """The pace of one process; safe for threads. Sums are since its start."""
+
+    def __init__(self, limits: PaceLimits, clock: Clock | None = None) -> None:
+        """Owe nothing yet."""
+        self.limits = limits
+        self._clock = SystemClock() if clock is None else clock
+        self._lock = threading.Lock()
+        self._requests = Throttle(self._clock, limits.requests_per_second)
+        self._bytes = Throttle(self._clock, limits.bytes_per_second)
+        self._quiet_until = self._clock.seconds()
+        self._in_a_row = 0
+        self.requests = 0
+        self.bytes = 0
+        self.refusals = 0
+        self.waited_seconds = 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as limits."""
+        return pace_of, (self.limits,)
+
+    def take(self, requests: int, size_bytes: int = 0) -> None:
+        """Account for what is asked for or has moved; return when the limits allow more."""
+        started = self._clock.seconds()
+        while (left := self._quiet_until - self._clock.seconds()) > 0:
+            self._clock.sleep(min(left, NAP_SECONDS))
+        self._requests.take(requests, _go_on)
+        self._bytes.take(size_bytes, _go_on)
+        with self._lock:
+            self.requests += requests
+            self.bytes += size_bytes
+            self.waited_seconds += self._clock.seconds() - started
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look whether what is done inside was refused for its pace: then all make a pause.
+
+        The pause doubles with each refusal in a row, up to :data:`PAUSE_MS_MAX`.
+        """
+        try:
+            yield
+        except UnavailableError as error:
+            if says_slow_down(error):
+                self._refuse()
+            raise
+        with self._lock:
+            self._in_a_row = 0
+
+    def _refuse(self) -> None:
+        with self._lock:
+            pause_ms = min(self.limits.pause_ms << min(self._in_a_row, 32), PAUSE_MS_MAX)
+            self._in_a_row += 1
+            self.refusals += 1
+            self._quiet_until = max(
+                self._quiet_until, self._clock.seconds() + pause_ms / 1000
+            )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=PACES_KEPT)
+def pace_of(limits: PaceLimits) -> RequestPace:
+    """Return this process's pace by these limits, the same for everybody who asks."""
+    return RequestPace(limits)
+
+
+def says_slow_down(error: Exception) -> bool:
+    """Say whether a store asks for fewer requests; what its keys are called says nothing."""
+    return _REFUSED.search(str(error).rpartition(" error=")[2]) is not None
+
+
+def _go_on() -> None:
+    """Wait on: each wait is as long as one call makes it."""
+
+
+def _requests_of(size_bytes: int) -> int:
+    return 1 + size_bytes // REQUEST_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class PacedLayout:
+    """``layout``, at a pace: a :class:`~keeplast.cluster.layouts.layout.RemoteLayout`."""
+
+    layout: RemoteLayout
+    pace: RequestPace
+
+    def open(self, segment: RemoteLogSegment) -> SegmentReader:
+        """Open a segment."""
+        return _PacedReader(
+            self._paced(OPEN_REQUESTS, lambda: self.layout.open(segment)), self.pace
+        )
+
+    def pattern(self, sources: Sequence[RemoteLogSegment]) -> RemoteLogSegment:
+        """Return which of ``sources`` outputs are written like; it reads a description each."""
+        return self._paced(len(sources), lambda: self.layout.pattern(sources))
+
+    def create_log(
+        self, segment_id: RemoteLogSegmentId, start_offset: int, like: RemoteLogSegment
+    ) -> LogWriter:
+        """Start the log of a new segment."""
+        writer = self._paced(
+            OPEN_REQUESTS, lambda: self.layout.create_log(segment_id, start_offset, like)
+        )
+        return _PacedWriter(writer, self.pace)
+
+    def complete(
+        self,
+        segment: RemoteLogSegment,
+        written: WrittenLog,
+        auxiliary: Mapping[AuxiliaryFile, bytes],
+        like: RemoteLogSegment,
+    ) -> bytes | None:
+        """Write what stands beside the log."""
+        size = sum(map(len, auxiliary.values()))
+        return self._paced(
+            COMPLETE_REQUESTS, lambda: self.layout.complete(segment, written, auxiliary, like), size
+        )
+
+    def delete(self, segment: RemoteLogSegment) -> None:
+        """Remove all objects of a segment."""
+        self._paced(DELETE_REQUESTS, lambda: self.layout.delete(segment))
+
+    def delete_found(self, partition: TopicIdPartition, found: FoundSegment) -> None:
+        """Remove what a listing found."""
+        self._paced(DELETE_REQUESTS, lambda: self.layout.delete_found(partition, found))
+
+    def list(self, partition: TopicIdPartition) -> Iterator[FoundSegment]:
+        """Yield what lies in a partition's place; each page is a request."""
+        with self.pace.watching():
+            for number, each in enumerate(self.layout.list(partition)):
+                if number % PAGE_SEGMENTS == 0:
+                    self.pace.take(1)
+                yield each
+
+    def check_conditions(self) -> None:
+        """See that the store heeds conditions."""
+        self._paced(CONDITION_REQUESTS, self.layout.check_conditions)
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """Write a small object of keeplast's own."""
+        return self._paced(1, lambda: self.layout.put_new(name, data), len(data))
+
+    def read_own(self, name: str) -> bytes | None:
+        """Return a small object of keeplast's own."""
+        return self._paced(1, lambda: self.layout.read_own(name))
+
+    def replace_own(self, name: str, data: bytes, expected: bytes) -> bool:
+        """Replace an own object."""
+        return self._paced(
+            REPLACE_REQUESTS, lambda: self.layout.replace_own(name, data, expected), len(data)
+        )
+
+    def delete_own(self, name: str) -> None:
+        """Remove an own object."""
+        self._paced(1, lambda: self.layout.delete_own(name))
+
+    def _paced(self, requests: int, ask: Callable[[], Answer], size_bytes: int = 0) -> Answer:
+        self.pace.take(requests, size_bytes)
+        with self.pace.watching():
+            return ask()
+
+
+class _PacedReader:
+    def __init__(self, reader: SegmentReader, pace: RequestPace) -> None:
+        self._reader = reader
+        self._pace = pace
+
+    @property
+    def log_bytes(self) -> int:
+        return self._reader.log_bytes
+
+    def read_log(self, start: int, end: int) -> memoryview:
+        size = max(min(end, self._reader.log_bytes) - start, 0)
+        self._pace.take(_requests_of(size), size)
+        with self._pace.watching():
+            return self._reader.read_log(start, end)
+
+    def read_auxiliary(self, file: AuxiliaryFile) -> bytes | None:
+        with self._pace.watching():
+            data = self._reader.read_auxiliary(file)
+        self._pace.take(1, 0 if data is None else len(data))
+        return data
+
+
+class _PacedWriter:
+    def __init__(self, writer: LogWriter, pace: RequestPace) -> None:
+        self._writer = writer
+        self._pace = pace
+        self._unpaid = 0
+
+    def write(self, data: Buffer) -> None:
+        size = memoryview(data).nbytes
+        parts, self._unpaid = divmod(self._unpaid + size, REQUEST_BYTES)
+        self._pace.take(parts, size)
+        with self._pace.watching():
+            self._writer.write(data)
+
+    def close(self) -> WrittenLog:
+        self._pace.take(1)
+        with self._pace.watching():
+            return self._writer.close()
+
+    def abort(self) -> None:
+        self._writer.abort()

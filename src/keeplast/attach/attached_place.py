@@ -21,11 +21,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
+from keeplast.attach.allowance import Allowance
 from keeplast.attach.attached_files import AttachedRecipe, remove_output
 from keeplast.attach.hollow import is_hollow, join_hollow
 from keeplast.attach.outputs import BEGUN, OutputMark, staged_id, work_name
-from keeplast.attach.sources import Sources, parts_of
+from keeplast.attach.sources import Sources, parts_of, summary_of
 from keeplast.attach.swap import Swap, covered, merged_epochs
+from keeplast.cleaner.plan import plan_groups
 from keeplast.cleaner.reasons import (
     ActiveLimit,
     BoundNote,
@@ -42,7 +44,6 @@ from keeplast.errors import (
     RefusedError,
     invariant,
 )
-from keeplast.format import offset_index, time_index
 from keeplast.format.filename import LOG
 from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState, decode
 from keeplast.log.files import FileSystem
@@ -137,10 +138,12 @@ class AttachedPlace:
         *,
         keyless: Keyless = Keyless.FAIL,
         receipt: Receipt | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
         """Take the components, and what was just read of the partition.
 
-        Without a ``publisher`` it can be looked at, and nothing else.
+        Without a ``publisher`` it can be looked at, and nothing else. Without an ``allowance`` it
+        decides as many swaps as there are.
         """
         self.request = request
         self.state = state
@@ -149,6 +152,7 @@ class AttachedPlace:
         self._clock = clock
         self._keyless = keyless
         self._receipt = receipt
+        self._allowance = allowance
         self._sources = {each.start_offset: each for each in state.sources.segments}
         mark = OutputMark(NOBODY if publisher is None else publisher.mark, clock.now_ms())
         self._recipe = AttachedRecipe(layout, state.sources.segments, mark)
@@ -183,19 +187,9 @@ class AttachedPlace:
         return self._naming_limit(found)
 
     def _known(self, run: PartitionRun) -> dict[int, SegmentSummary]:
-        """Return what announcements tell; indexes are as large as their segment allows."""
-        interval = run.request.topic.index_interval_bytes + 1
-        return {
-            base: SegmentSummary(
-                base_offset=base,
-                size_bytes=each.size_bytes,
-                mtime_ms=each.newest.event_timestamp_ms,
-                largest_timestamp_ms=max(part.max_timestamp_ms for part in each.parts),
-                offset_index_bytes=each.size_bytes // interval * offset_index.ENTRY_BYTES,
-                time_index_bytes=(each.size_bytes // interval + 1) * time_index.ENTRY_BYTES,
-            )
-            for base, each in self._sources.items()
-        }
+        """Return what announcements tell of the sources."""
+        interval = run.request.topic.index_interval_bytes
+        return {base: summary_of(each, interval) for base, each in self._sources.items()}
 
     def _naming_limit(self, found: Survey) -> Survey:
         """Return a survey that names what ends the sources, not the segment that stands for it."""
@@ -215,13 +209,19 @@ class AttachedPlace:
     # Plan.
 
     def announce(self, run: PartitionRun, survey: Survey) -> Survey:
-        """Keep the ends of outputs, every tombstone and every marker."""
+        """Keep the ends of outputs, every tombstone and every marker.
+
+        StoppedError when the allowance would end in the middle of the round.
+        """
         if survey.plan is None:
             return survey
         plan = replace(
             survey.plan, keeps_group_ends=True, expires_nothing=True,
             keeps_keyless=self._keyless is Keyless.RETAIN,
         )  # fmt: skip
+        if self._allowance is not None:
+            groups = plan_groups(plan, plan.bound)
+            self._allowance.begin(sum(len(each.sources) + 1 for each in groups))
         return replace(survey, plan=plan)
 
     def skip(self, run: PartitionRun, survey: Survey) -> RoundReport | None:
@@ -327,6 +327,8 @@ class AttachedPlace:
         )  # fmt: skip
         outputs = [self._output(each) for each in staged]
         swap = Swap(self._files.partition, tuple(sources), tuple(outputs), cleaned_to)
+        if self._allowance is not None:
+            self._allowance.take(swap)
         ids = [(each.id.segment_id, each.start_offset) for each in outputs]
         self._publisher.register(ids)
         self._registered.update(segment_id for segment_id, _ in ids)

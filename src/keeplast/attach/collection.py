@@ -25,6 +25,8 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentState,
 )
+from keeplast.model.partition import TopicPartition
+from keeplast.run.receipt import Receipt, collection_line
 from keeplast.tier.state.attached import Decision, DecisionState
 
 GRACE_MS_DEFAULT = 60 * 60 * 1000
@@ -58,12 +60,14 @@ def collect(
     grace_ms: int,
     *,
     check: Callable[[RemoteLogSegment], None] | None = None,
+    receipt: Receipt | None = None,
 ) -> CollectedSources:
     """Collect every decision of a partition whose grace has passed, the oldest first.
 
     A decision that keeps its sources for longer than ``grace_ms`` says so itself.
-    ``check`` reads what is served from the store, by default all of it. ConflictError when the
-    cluster has lost a swap: it is published again first, by repair.
+    ``check`` reads what is served from the store, by default all of it. ``receipt`` takes a line of
+    each decision before the first object goes. ConflictError when the cluster has lost a swap: it
+    is published again first, by repair.
     """
     log = publisher.log
     now_ms = log.clock.now_ms()
@@ -83,6 +87,8 @@ def collect(
                 checked.add(each.id)
         log.mark_collecting(publisher.held, decision)
         publisher.owner.check(publisher.epoch)
+        if receipt is not None:
+            receipt(_line_of(decision, now_ms))
         for source in decision.sources:
             publisher.layout.delete(source)
         publisher.send(
@@ -96,6 +102,22 @@ def collect(
         segments += len(decision.sources)
         size += sum(each.size_bytes for each in decision.sources)
     return CollectedSources(decisions, segments, size, waiting)
+
+
+def _line_of(decision: Decision, now_ms: int) -> bytes:
+    at = decision.name.partition
+    start, end = covered(decision.sources)
+    return collection_line(
+        TopicPartition(at.topic, at.partition), now_ms,
+        {
+            "decision": decision.id, "decided_ms": decision.decided_ms,
+            "start": start, "end": end + 1,
+            "segments": len(decision.sources),
+            "bytes": sum(each.size_bytes for each in decision.sources),
+            "outputs": len(decision.outputs),
+            "output_bytes": sum(each.size_bytes for each in decision.outputs),
+        },
+    )  # fmt: skip
 
 
 def _check_served(

@@ -402,15 +402,19 @@ def _marks_of(cache: PartitionCache) -> list[int]:
 
 def require_free(log: DecisionLog, known: Attached) -> None:
     """Raise RefusedError when another process, which may still run, holds a partition."""
+    if not is_free(log, known):
+        raise RefusedError(
+            "another process works on the partition, or did not give it back; stop it, or take "
+            f"over (--take-over). partition={known.name} {known.holder}"
+        )
+
+
+def is_free(log: DecisionLog, known: Attached) -> bool:
+    """Say whether nobody who may still run, but this process, holds a partition."""
     holder = known.holder
     if holder is None or known.held_since_ms is None or log.holder.knows_over(holder):
-        return
-    if log.holder.is_process_of(holder):
-        return
-    raise RefusedError(
-        "another process works on the partition, or did not give it back; stop it, or take over "
-        f"(--take-over). partition={known.name} {holder}"
-    )
+        return True
+    return log.holder.is_process_of(holder)
 
 
 def _named(partition: TopicIdPartition, segment_id: bytes, start: int) -> RemoteLogSegment:

@@ -11,24 +11,38 @@ Whoever claims a partition has repaired it before: :mod:`keeplast.attach.repair`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+from keeplast.attach.allowance import RECORDS_A_SEGMENT, Allowance
 from keeplast.attach.attached_files import attached_path
 from keeplast.attach.attached_place import AttachedPlace, AttachedState
 from keeplast.attach.metadata_view import MetadataView
 from keeplast.attach.outputs import work_name
 from keeplast.attach.publication import Publisher
 from keeplast.attach.seams import measure_sources
-from keeplast.attach.sources import Sources, choose_sources, newest_whole, overlaid_from
+from keeplast.attach.sources import (
+    MARGIN_SEGMENTS,
+    Sources,
+    choose_sources,
+    newest_whole,
+    overlaid_from,
+)
 from keeplast.cleaner.plan import plan_groups
 from keeplast.cleaner.reasons import NothingBelow, SourcesEnd, SourcesLimit
 from keeplast.clock import Clock
+from keeplast.cluster.facts import TopicFacts
 from keeplast.cluster.layouts.layout import AuxiliaryFile, RemoteLayout
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.errors import CorruptError
 from keeplast.format import leader_epoch
-from keeplast.format.remote_log_metadata import RemoteLogSegmentId, TopicIdPartition
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.format.remote_log_metadata import (
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    TopicIdPartition,
+)
 from keeplast.model.keyless import Keyless
 from keeplast.model.partition import TopicPartition
 from keeplast.model.shape import Shape
@@ -50,8 +64,6 @@ from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Attached, DecisionState
 
 Progressed = Callable[[int], None]
-EVENTS_A_SEGMENT = 2
-"""An output is announced and finished, a source's deletion begun and ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +93,13 @@ class RoundWish:
         )  # fmt: skip
 
 
+def margin_of(config: TopicConfig, topic: TopicFacts) -> int:
+    """Return how many bytes at the end of a topic's partitions stay raw: by whatever size rolls."""
+    return MARGIN_SEGMENTS * max(
+        config.segment_bytes, int(topic.settings.get("segment.bytes") or 0)
+    )
+
+
 def clean_attached(
     publisher: Publisher,
     wish: RoundWish,
@@ -89,14 +108,18 @@ def clean_attached(
     *,
     progressed: Progressed,
     receipt: Receipt | None = None,
+    allowance: Allowance | None = None,
 ) -> RoundReport:
     """Do one round of a partition that was claimed and repaired.
 
     The report says what it did or why nothing. RefusedError before anything is written for what
-    the check refuses; errors of a round as :func:`do_round`.
+    the check refuses; errors of a round as :func:`do_round`. With an ``allowance`` swaps end where
+    that ends, as when somebody stops the round.
     """
     view = _swept(publisher)
-    sources = sources_of(publisher.layout, view.cache, view.log.start, wish.margin_bytes)
+    lineage_of = partial(read_lineage, publisher.layout)
+    found = sources_of(lineage_of, view.cache, view.log.start, wish.margin_bytes)
+    sources = measure_sources(publisher.layout, found)
     if not sources.segments:
         return nothing_to_clean(sources)
     known = publisher.log.find(publisher.name) or publisher.held
@@ -105,8 +128,9 @@ def clean_attached(
     at = publisher.name.partition
     request = wish.request_for(TopicPartition(at.topic, at.partition), state)
     place = AttachedPlace(
-        publisher.layout, state, publisher, request, clock, keyless=wish.keyless, receipt=receipt
-    )
+        publisher.layout, state, publisher, request, clock, keyless=wish.keyless, receipt=receipt,
+        allowance=allowance,
+    )  # fmt: skip
     return do_round(place, runner_for, clock, progressed)
 
 
@@ -143,7 +167,8 @@ def plan_attached(
     cleaned_to: int,
 ) -> tuple[RoundReport, RoundCosts | None]:
     """Say what a round would do, and what it costs at most; changes nothing."""
-    sources = sources_of(layout, cache, log_start, wish.margin_bytes)
+    found = sources_of(partial(read_lineage, layout), cache, log_start, wish.margin_bytes)
+    sources = measure_sources(layout, found)
     if not sources.segments:
         return nothing_to_clean(sources), None
     state = AttachedState(sources, log_start, cleaned_to)
@@ -161,29 +186,33 @@ def plan_attached(
     round_ = Round(run, survey, plan, place.site(run))
     costs = RoundCosts(
         sources=taken, outputs=len(groups), bytes_to_read=round_.bytes_to_read() + size,
-        bytes_to_write=size, metadata_records=EVENTS_A_SEGMENT * (taken + len(groups)),
+        bytes_to_write=size, metadata_records=RECORDS_A_SEGMENT * (taken + len(groups)),
     )  # fmt: skip
     return planned_report(survey, plan, 0, None, None), costs
 
 
 def sources_of(
-    layout: RemoteLayout, cache: PartitionCache, log_start: int, margin_bytes: int
-) -> Sources:
-    """Return what may be compacted; the newest segment's own file tells the log's epochs."""
+    lineage_of: Callable[[RemoteLogSegment], Sequence[LeaderEpoch]], cache: PartitionCache,
+    log_start: int, margin_bytes: int,
+) -> Sources:  # fmt: skip
+    """Return what may be compacted, not measured; the newest segment's file tells the epochs."""
     newest = newest_whole(cache)
     if newest is None:
         return Sources((), log_start, SourcesLimit(log_start, SourcesEnd.HOLE))
+    return choose_sources(
+        cache, log_start=log_start, margin_bytes=margin_bytes, lineage=lineage_of(newest)
+    )
+
+
+def read_lineage(layout: RemoteLayout, newest: RemoteLogSegment) -> tuple[LeaderEpoch, ...]:
+    """Return the leader epochs that the newest segment's file tells; CorruptError without it."""
     data = layout.open(newest).read_auxiliary(AuxiliaryFile.LEADER_EPOCHS)
     if data is None:
         raise CorruptError(
             "a segment of the remote tier lacks a file", path=str(newest.id),
             expected=AuxiliaryFile.LEADER_EPOCHS.value, found="none",
         )  # fmt: skip
-    found = choose_sources(
-        cache, log_start=log_start, margin_bytes=margin_bytes,
-        lineage=leader_epoch.decode(data),
-    )  # fmt: skip
-    return measure_sources(layout, found)
+    return leader_epoch.decode(data)
 
 
 def nothing_to_clean(sources: Sources) -> RoundReport:

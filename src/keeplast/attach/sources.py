@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit
 from keeplast.cluster.metadata_cache import PartitionCache, epoch_ranges
 from keeplast.cluster.status import is_compactors
+from keeplast.format import offset_index, time_index
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
@@ -23,6 +24,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentState,
 )
 from keeplast.model.offsets import INT32_MAX
+from keeplast.model.segment import SegmentSummary
 
 MARGIN_SEGMENTS = 2
 """The raw bytes at the end that stay, in ``segment.bytes``."""
@@ -183,6 +185,19 @@ def _hidden(cache: PartitionCache) -> tuple[RemoteLogSegment, ...]:
         each
         for each in cache.segments
         if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED and each.id not in served
+    )
+
+
+def summary_of(source: Source, index_interval_bytes: int) -> SegmentSummary:
+    """Return what announcements tell; indexes are as large as their segment allows."""
+    interval = index_interval_bytes + 1
+    return SegmentSummary(
+        base_offset=source.start_offset,
+        size_bytes=source.size_bytes,
+        mtime_ms=source.newest.event_timestamp_ms,
+        largest_timestamp_ms=max(part.max_timestamp_ms for part in source.parts),
+        offset_index_bytes=source.size_bytes // interval * offset_index.ENTRY_BYTES,
+        time_index_bytes=(source.size_bytes // interval + 1) * time_index.ENTRY_BYTES,
     )
 
 

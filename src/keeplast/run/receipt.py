@@ -187,6 +187,25 @@ def removal_line(partition: TopicPartition, now_ms: int, removal: Mapping[str, o
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 
+def collection_line(
+    partition: TopicPartition, now_ms: int, collection: Mapping[str, object]
+) -> bytes:
+    """Return the line of replaced segments whose objects go, newline included.
+
+    No record goes with them: what took their place is served, and the round's own line told of it.
+    ``start`` and ``end``, exclusive, are the offsets that they covered.
+    """
+    document = {
+        "version": RECEIPT_VERSION,
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "now_ms": now_ms,
+        "versions": {"keeplast": importlib.metadata.version("keeplast")},
+        "collection": dict(collection),
+    }
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
 def expiry_line(
     partition: TopicPartition,
     topic: TopicConfig,

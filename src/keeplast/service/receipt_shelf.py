@@ -15,10 +15,12 @@ from pathlib import Path
 from keeplast.errors import CompactionError
 from keeplast.log.files import FileSystem, reading
 from keeplast.model.partition import TopicPartition
+from keeplast.model.size import format_counted
 from keeplast.service.receipts import FILE_NAME, PREVIOUS_NAME
 from keeplast.service.status import LastRound, last_round_of
 from keeplast.survey.receipt_book import (
     ActionReceipt,
+    CollectionReceipt,
     Entry,
     ExpiryReceipt,
     RemovalReceipt,
@@ -40,10 +42,11 @@ REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")
 
 @dataclass(frozen=True, slots=True)
 class ReceiptLine:
-    """A round, an expiry, a removal or an action, in short; offsets are ``[first, end)``.
+    """A round, an expiry, a removal, a collection or an action, in short.
 
-    ``removed`` are records by the reason they went, those that are not 0. ``partition`` None is of
-    an action that is about no partition; ``words`` say what a line is about that is no round.
+    Offsets are ``[first, end)``. ``removed`` are records by the reason they went, those that are
+    not 0. ``partition`` None is of an action that is about no partition; ``words`` say what a line
+    is about that is no round.
     """
 
     kind: str
@@ -199,6 +202,11 @@ def receipt_line(entry: Entry) -> ReceiptLine:
         return ReceiptLine(
             "removal", entry.now_ms, entry.partition, entry.start, entry.end,
             words=f"taken out of the store: {kind}",
+        )  # fmt: skip
+    if isinstance(entry, CollectionReceipt):
+        return ReceiptLine(
+            "collection", entry.now_ms, entry.partition, entry.start, entry.end,
+            words=f"{format_counted(entry.segments, 'replaced segment')} collected",
         )  # fmt: skip
     if isinstance(entry, ActionReceipt):
         return ReceiptLine("action", entry.now_ms, entry.partition, words=entry.words)

@@ -103,7 +103,20 @@ class ActionReceipt:
     document: dict[str, Any]
 
 
-Entry = RoundReceipt | ExpiryReceipt | RemovalReceipt | ActionReceipt
+@dataclass(frozen=True, slots=True)
+class CollectionReceipt:
+    """A line about replaced segments of a live cluster whose objects went; no record did."""
+
+    partition: TopicPartition
+    now_ms: int
+    start: int
+    end: int
+    segments: int
+    size_bytes: int
+    document: dict[str, Any]
+
+
+Entry = RoundReceipt | ExpiryReceipt | RemovalReceipt | ActionReceipt | CollectionReceipt
 
 
 def read_receipts(path: Path, files: FileSystem) -> tuple[RoundReceipt, ...]:
@@ -242,6 +255,8 @@ def _entry(document: dict[str, Any]) -> Entry:
         return _action(document)
     if "removal" in document:
         return _removal(document)
+    if "collection" in document:
+        return _collection(document)
     return _expiry(document) if "expiry" in document else _receipt(document)
 
 
@@ -266,6 +281,21 @@ def _removal(document: dict[str, Any]) -> RemovalReceipt:
         now_ms=int(document["now_ms"]),
         start=int(found["start"]),
         end=int(found["end"]),
+        document=document,
+    )
+
+
+def _collection(document: dict[str, Any]) -> CollectionReceipt:
+    if document["version"] not in VERSIONS:
+        raise ValueError(f"version {document['version']}")
+    found = document["collection"]
+    return CollectionReceipt(
+        partition=TopicPartition(str(document["topic"]), int(document["partition"])),
+        now_ms=int(document["now_ms"]),
+        start=int(found["start"]),
+        end=int(found["end"]),
+        segments=int(found["segments"]),
+        size_bytes=int(found["bytes"]),
         document=document,
     )
 

@@ -15,8 +15,14 @@ from rich.console import RenderableType
 from keeplast.attach.metadata_view import AttachTerms
 from keeplast.attach.publication import claim
 from keeplast.attach.repair import repair
-from keeplast.attach.round import RoundCosts, RoundWish, clean_attached, clean_to, plan_attached
-from keeplast.attach.sources import MARGIN_SEGMENTS
+from keeplast.attach.round import (
+    RoundCosts,
+    RoundWish,
+    clean_attached,
+    clean_to,
+    margin_of,
+    plan_attached,
+)
 from keeplast.cli.attach.options import (
     AttachedCleanOptions,
     ClusterOptions,
@@ -73,9 +79,8 @@ class _Call:
     def wish(self, topic: TopicFacts, choice: RoundChoice) -> RoundWish:
         """Return what is asked of a topic's rounds."""
         config = self.settings.topic_config(topic.name)
-        largest = max(config.segment_bytes, int(topic.settings.get("segment.bytes") or 0))
         return RoundWish(
-            topic=config, margin_bytes=MARGIN_SEGMENTS * largest,
+            topic=config, margin_bytes=margin_of(config, topic),
             cleaner=self.settings.cleaner_config(), keyless=choice.keyless, force=choice.force,
         )  # fmt: skip
 

@@ -9,8 +9,14 @@ from rich.table import Table
 from keeplast.cli.show.rows import cells, new_table
 from keeplast.clock import time_text
 from keeplast.model.escapes import printable
-from keeplast.model.size import format_bytes, format_count
-from keeplast.survey.receipt_book import ActionReceipt, Entry, ExpiryReceipt, RemovalReceipt
+from keeplast.model.size import format_bytes, format_count, format_counted
+from keeplast.survey.receipt_book import (
+    ActionReceipt,
+    CollectionReceipt,
+    Entry,
+    ExpiryReceipt,
+    RemovalReceipt,
+)
 
 REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")
 
@@ -18,7 +24,8 @@ REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")
 def receipts_table(receipts: Sequence[Entry]) -> Table:
     """Return a row for each round: when, where, how much, and what went by reason.
 
-    And one for each expiry, or removal from a store: the offsets and bytes that went.
+    And one for each expiry, removal from a store, or collection of what was replaced: the offsets
+    and bytes that went.
     """
     table = new_table("partition", "=clock", ">offsets", ">bytes", ">records", "records that went")
     for each in receipts:
@@ -27,6 +34,9 @@ def receipts_table(receipts: Sequence[Entry]) -> Table:
             continue
         if isinstance(each, RemovalReceipt):
             _add_removal(table, each)
+            continue
+        if isinstance(each, CollectionReceipt):
+            _add_collection(table, each)
             continue
         if isinstance(each, ActionReceipt):
             name = "all" if each.partition is None else each.partition
@@ -75,6 +85,18 @@ def _add_removal(table: Table, removal: RemovalReceipt) -> None:
         f"{format_bytes(found['bytes'])} -> 0 B",
         "" if records is None else f"{format_count(records)} -> 0",
         printable(f"taken out of the store: {found['kind']}"),
+    )
+
+
+def _add_collection(table: Table, collection: CollectionReceipt) -> None:
+    count = collection.segments
+    table.add_row(
+        *cells([collection.partition]),
+        time_text(collection.now_ms),
+        f"{collection.start}..{collection.end}",
+        f"{format_bytes(collection.size_bytes)} -> 0 B",
+        "",
+        f"none: {format_counted(count, 'replaced segment')} collected",
     )
 
 

@@ -40,6 +40,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
 )
 from keeplast.tier.metadata import schema
+from keeplast.tier.metadata.decision_counts import DecisionCounts
 from keeplast.tier.metadata.decision_rows import (
     SEGMENTS_MAX,
     attached_of,
@@ -101,6 +102,11 @@ class DecisionLog:
     def folds(self) -> FoldRows:
         """Return what is kept of metadata topics beside the decisions: a cache."""
         return FoldRows(self._transactions)
+
+    @property
+    def counts(self) -> DecisionCounts:
+        """Return what is known of all partitions at once."""
+        return DecisionCounts(self._transactions.reading)
 
     def close(self) -> None:
         """Close every connection."""

@@ -1,0 +1,157 @@
+"""Says whether an attached partition is worth a round, from announcements alone.
+
+What a look decides on is what a round's survey decides on, but for transactions, which only the
+objects tell: a round that then finds nothing to do says so. Of the objects two things are read, and
+remembered, because they never change: the newest segment's leader epochs, and the first timestamps
+of dirty segments where ``max.compaction.lag.ms`` asks for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from keeplast.attach.attached_files import AttachedRecipe
+from keeplast.attach.attached_place import NOBODY, AttachedState
+from keeplast.attach.outputs import OutputMark
+from keeplast.attach.round import RoundWish, read_lineage, sources_of
+from keeplast.attach.sources import Source, Sources, parts_of, source_of, summary_of
+from keeplast.cleaner.eligibility import FirstDirty, find_first_uncleanable
+from keeplast.cleaner.reasons import (
+    ActiveLimit,
+    AllClean,
+    Decision,
+    DueReason,
+    NothingBelow,
+    OnlyActive,
+)
+from keeplast.cleaner.section import (
+    LogFigures,
+    due_reason,
+    figures_of,
+    find_dirty_section,
+    skip_reason,
+)
+from keeplast.cluster.layouts.layout import RemoteLayout
+from keeplast.cluster.metadata_cache import PartitionCache
+from keeplast.format.identifier import encode_id
+from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.format.remote_log_metadata import RemoteLogSegment
+from keeplast.log.partition_log import list_partition, read_first_batch_timestamp
+from keeplast.model.offsets import INT64_MAX
+from keeplast.model.segment import SegmentSummary
+from keeplast.model.topic_config import TopicConfig
+
+LINEAGES_MAX = 10_000
+"""Partitions of which the newest segment's epochs are remembered."""
+TIMESTAMPS_MAX = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedOutlook:
+    """A partition as found; ``figures`` are None while none of its segments may be compacted.
+
+    ``sources`` are what a round would take, not measured, ``decision`` why one is worth it, or not.
+    ``cleaned_to`` is the first offset that is not clean. ``fingerprint`` changes when there is
+    something else to decide on.
+    """
+
+    sources: Sources
+    figures: LogFigures | None
+    decision: Decision
+    cleaned_to: int
+    fingerprint: str
+
+    @property
+    def is_eligible(self) -> bool:
+        """True when a round is worth it."""
+        return isinstance(self.decision, DueReason)
+
+
+class AttachedLooks:
+    """Looks at partitions of one remote tier, and remembers of segments what never changes."""
+
+    def __init__(self, layout: RemoteLayout) -> None:
+        """Know nothing yet."""
+        self._layout = layout
+        self._lineages: dict[bytes, tuple[LeaderEpoch, ...]] = {}
+        self._timestamps: dict[bytes, int | None] = {}
+
+    def look(
+        self, cache: PartitionCache, wish: RoundWish, now_ms: int, *, log_start: int,
+        cleaned_to: int,
+    ) -> AttachedOutlook:  # fmt: skip
+        """Look at a partition at ``now_ms``; CorruptError for objects that cannot be read."""
+        sources = sources_of(self._lineage, cache, log_start, wish.margin_bytes)
+        fingerprint = _fingerprint(sources.segments, log_start, cleaned_to)
+        if not sources.segments:
+            return AttachedOutlook(
+                sources, None, NothingBelow(sources.limit), cleaned_to, fingerprint
+            )
+        first_dirty = AttachedState(sources, log_start, cleaned_to).first_dirty
+        segments = (*self._summaries(sources, first_dirty, wish.topic), _behind(sources))
+        uncleanable = find_first_uncleanable(
+            segments, first_dirty=first_dirty, high_watermark=sources.end, open_transaction=None,
+            min_compaction_lag_ms=wish.topic.min_compaction_lag_ms, now_ms=now_ms,
+        )  # fmt: skip
+        section = find_dirty_section(
+            segments, wish.topic, first_dirty=FirstDirty(first_dirty), uncleanable=uncleanable,
+            now_ms=now_ms,
+        )  # fmt: skip
+        skipped = skip_reason(section, segments, wish.topic, is_forced=wish.force)
+        decision: Decision = due_reason(section, wish.topic) if skipped is None else skipped
+        if isinstance(decision, (AllClean, OnlyActive)) or decision == NothingBelow(
+            ActiveLimit(sources.end)
+        ):
+            # The active segment only stands for what ends the sources.
+            decision = NothingBelow(sources.limit)
+        return AttachedOutlook(
+            sources, figures_of(section, segments), decision, cleaned_to, fingerprint
+        )
+
+    def _lineage(self, newest: RemoteLogSegment) -> Sequence[LeaderEpoch]:
+        known = self._lineages.get(newest.id.segment_id)
+        if known is None:
+            known = self._lineages[newest.id.segment_id] = read_lineage(self._layout, newest)
+            while len(self._lineages) > LINEAGES_MAX:
+                del self._lineages[next(iter(self._lineages))]
+        return known
+
+    def _summaries(
+        self, sources: Sources, first_dirty: int, topic: TopicConfig
+    ) -> list[SegmentSummary]:
+        """Return the summaries; dirty segments know their first timestamp where a lag asks."""
+        found = [summary_of(each, topic.index_interval_bytes) for each in sources.segments]
+        if topic.max_compaction_lag_ms == INT64_MAX:
+            return found
+        return [
+            replace(summary, first_batch_timestamp_ms=self._first_timestamp(source.parts[0]))
+            if source.end_offset >= first_dirty
+            else summary
+            for summary, source in zip(found, sources.segments, strict=True)
+        ]
+
+    def _first_timestamp(self, segment: RemoteLogSegment) -> int | None:
+        name = segment.id.segment_id
+        if name not in self._timestamps:
+            if len(self._timestamps) >= TIMESTAMPS_MAX:
+                self._timestamps.clear()
+            mark = OutputMark(NOBODY, 0)
+            files = AttachedRecipe(self._layout, (source_of(segment),), mark).open()
+            (found, _active) = list_partition(files.path, files).segments
+            self._timestamps[name] = read_first_batch_timestamp(found, files)
+        return self._timestamps[name]
+
+
+def _behind(sources: Sources) -> SegmentSummary:
+    """Return the empty active segment behind the sources, as a round has it."""
+    newest = sources.segments[-1].newest
+    return SegmentSummary(sources.end, 0, newest.event_timestamp_ms, -1, 0, 0)
+
+
+def _fingerprint(segments: Sequence[Source], log_start: int, cleaned_to: int) -> str:
+    digest = hashlib.sha256(f"{log_start} {cleaned_to}\n".encode())
+    for each in parts_of(segments):
+        digest.update(encode_id(each.id.segment_id).encode())
+    return digest.hexdigest()[:32]

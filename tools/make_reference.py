@@ -23,6 +23,7 @@ from keeplast.config.definitions import DEFINITIONS
 from keeplast.config.values import value_range, value_text, value_words
 from keeplast.service.gauges import GAUGES
 from keeplast.service.metrics import (
+    ATTACHED_METRICS,
     COUNTERS,
     PARTITION_GAUGES,
     PARTITIONS,
@@ -177,6 +178,13 @@ def metrics_page() -> str:
         "| name | |\n|---|---|",
         *(f"| `{c.name}_total` | {c.about} |" for c in TIER_COUNTERS),
         *(f"| `{each.name}` | {each.about} By partition. |" for each in TIER_GAUGES),
+        "\n## A live cluster\n",
+        "What `keeplast attach run` serves beside all of the above.\n",
+        "| name | |\n|---|---|",
+        *(
+            f"| `{each.name}{'_total' if each.is_counter else ''}` | {each.about} |"
+            for each in ATTACHED_METRICS
+        ),
     ]
     return "\n".join(parts) + "\n"
 

@@ -22,7 +22,12 @@ from prometheus_client.registry import Collector
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError
 from keeplast.service.gauges import GAUGES, REMOVAL_REASONS, GaugeObserver, Totals
-from keeplast.service.snapshot import PartitionCondition, PartitionFacts, TierTotals
+from keeplast.service.snapshot import (
+    AttachedTotals,
+    PartitionCondition,
+    PartitionFacts,
+    TierTotals,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +149,63 @@ TIER_GAUGES = (
     ),
 )
 
+
+@dataclass(frozen=True, slots=True)
+class AttachedMetric:
+    """Something told of a live cluster's remote tier; a counter's exposed name ends in ``_total``,
+    the others are of the last 24 hours and count all hosts."""
+
+    name: str
+    about: str
+    value: Callable[[AttachedTotals], float]
+    is_counter: bool = False
+
+
+ATTACHED_METRICS = (
+    AttachedMetric(
+        "keeplast_attached_day_swaps", "Swaps decided in the last 24 hours.", lambda t: t.swaps
+    ),
+    AttachedMetric(
+        "keeplast_attached_day_swaps_limit",
+        "How many there may be.",
+        lambda t: t.swaps_max,
+    ),
+    AttachedMetric(
+        "keeplast_attached_day_records",
+        "Records of __remote_log_metadata that these leave there, collection included.",
+        lambda t: t.metadata_records,
+    ),
+    AttachedMetric(
+        "keeplast_attached_day_records_limit",
+        "How many there may be.",
+        lambda t: t.metadata_records_max,
+    ),
+    AttachedMetric(
+        "keeplast_attached_requests",
+        "Requests to the remote tier by this process, as the most that there can be.",
+        lambda t: t.requests,
+        is_counter=True,
+    ),
+    AttachedMetric(
+        "keeplast_attached_moved_bytes",
+        "Bytes read from the remote tier and written to it by this process.",
+        lambda t: t.moved_bytes,
+        is_counter=True,
+    ),
+    AttachedMetric(
+        "keeplast_attached_slow_downs",
+        "Answers 503, SlowDown or 429 that outlasted the retries of the client.",
+        lambda t: t.slow_downs,
+        is_counter=True,
+    ),
+    AttachedMetric(
+        "keeplast_attached_waited_seconds",
+        "Seconds that threads waited for the caps on requests and bytes.",
+        lambda t: t.waited_seconds,
+        is_counter=True,
+    ),
+)
+
 PARTITIONS = "keeplast_partitions"
 PARTITIONS_ABOUT = f"Partitions by state: {', '.join(PartitionCondition)}."
 
@@ -183,6 +245,10 @@ class CleanerCollector(Collector):
         if totals is not None:
             for tier in TIER_COUNTERS:
                 yield CounterMetricFamily(tier.name, tier.about, value=tier.value(totals))
+        if isinstance(totals, AttachedTotals):
+            for told in ATTACHED_METRICS:
+                kind = CounterMetricFamily if told.is_counter else GaugeMetricFamily
+                yield kind(told.name, told.about, value=told.value(totals))
         for each in PARTITION_GAUGES if totals is None else (*PARTITION_GAUGES, *TIER_GAUGES):
             family = GaugeMetricFamily(each.name, each.about, labels=["topic", "partition"])
             for facts in observed.partitions:

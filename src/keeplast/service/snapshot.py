@@ -65,6 +65,24 @@ class TierTotals:
 
 
 @dataclass(frozen=True, slots=True)
+class AttachedTotals(TierTotals):
+    """The same of a live cluster's remote tier, and what its caps count.
+
+    ``swaps`` and ``metadata_records`` are those of the last 24 hours, of all hosts, beside their
+    caps; the rest is this process's since its start.
+    """
+
+    swaps: int = 0
+    swaps_max: int = 0
+    metadata_records: int = 0
+    metadata_records_max: int = 0
+    requests: int = 0
+    moved_bytes: int = 0
+    slow_downs: int = 0
+    waited_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionFacts:
     """One partition as of the last look at it; ``figures`` are None while it was never surveyed.
 

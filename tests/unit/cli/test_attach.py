@@ -103,3 +103,28 @@ def test_a_file_of_properties_that_is_not_there_is_a_mistake_of_the_call(
     )
     assert 2 == result.exit_code
     assert f"--command-config={missing}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--interval", "999"),
+        ("--bytes-per-second", "1000"),
+        ("--bytes-per-second", "fast"),
+        ("--back-off-ms", "0"),
+        ("--back-off-ms", "61s"),
+        ("--grace-ms", "1s"),
+        ("--console-name", "somewhere"),
+    ],
+)
+def test_a_limit_of_the_loop_that_makes_no_sense_is_a_mistake_of_the_call(
+    option: str, value: str, tmp_path: Path
+) -> None:
+    store = tmp_path / "decisions.db"
+    result = CliRunner().invoke(
+        app,
+        ["attach", "run", "--bootstrap-server", "127.0.0.1:1", "--store", f"sqlite:///{store}",
+         "--storage", f"aiven:file://{tmp_path}", option, value],
+    )  # fmt: skip
+    assert (2, False) == (result.exit_code, store.exists())
+    assert option in result.output

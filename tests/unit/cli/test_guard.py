@@ -103,3 +103,27 @@ def test_work_that_fails_leaves_the_handlers_as_they_were(
     with pytest.raises(OSError, match="disk"), StopSignals(no_stop):
         raise OSError("disk")
     assert handlers[number] == signal.getsignal(number)
+
+
+class EndedError(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_second_signal_ends_at_once_what_may_crash(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = []
+
+    def end(code: int) -> None:
+        codes.append(code)
+        raise EndedError
+
+    monkeypatch.setattr("keeplast.cli.frame.guard.os._exit", end)
+    asked = []
+    with StopSignals(lambda: asked.append(number), ends_at_second=True):
+        signal.raise_signal(number)
+        assert ([], [number]) == (codes, asked)
+        with pytest.raises(EndedError):
+            signal.raise_signal(signal.SIGTERM)
+    assert ([CODES[number]], [number]) == (codes, asked)

@@ -6,6 +6,7 @@ import typer
 
 from keeplast.cli.attach.check import check
 from keeplast.cli.attach.clean import clean, plan
+from keeplast.cli.attach.run import run
 from keeplast.cli.attach.status import status
 from keeplast.cli.attach.upkeep import collect, detach, pause, repair, resume
 from keeplast.cli.attach.verify import verify
@@ -17,5 +18,5 @@ attach = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (check, status, plan, clean, collect, verify, repair, pause, resume, detach):
+for command in (check, status, plan, clean, run, collect, verify, repair, pause, resume, detach):
     attach.command()(command)

@@ -125,9 +125,14 @@ class StopSignals:
     :func:`run_guarded`, which puts the handlers back.
     """
 
-    def __init__(self, stop: Callable[[], None]) -> None:
-        """Call ``stop`` when one of them arrives."""
+    def __init__(self, stop: Callable[[], None], *, ends_at_second: bool = False) -> None:
+        """Call ``stop`` when one of them arrives.
+
+        ``ends_at_second`` ends the process when another one does, as a crash would: for work that
+        goes on from wherever a crash has left it.
+        """
         self._stop = stop
+        self._ends_at_second = ends_at_second
         self._previous: dict[signal.Signals, Any] = {}
         self.exit_code: int | None = None
 
@@ -156,11 +161,15 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # A second one changes nothing: what it would cut short is what makes the first one safe.
+        # Mostly a second one changes nothing: what it cut short would be what makes the first safe.
         if self.exit_code is None:
             self.exit_code = _STOP_CODES[signal.Signals(number)]
             self._stop()
             say(f"{signal.Signals(number).name}: stopping at the next safe point")
+        elif self._ends_at_second:
+            say(f"{signal.Signals(number).name} again: ended at once; the next run goes on from it")
+            sys.stderr.flush()
+            os._exit(self.exit_code)
 
     def _on_late_signal(self, number: int, frame: FrameType | None) -> None:
         self._put_back()

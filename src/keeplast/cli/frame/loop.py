@@ -44,9 +44,12 @@ def metrics_served(
         yield server.address
 
 
-def run_until_signal(daemon: Daemon) -> Ended:
-    """Run until the daemon is done, or SIGTERM or SIGINT ends it at its next safe point."""
-    with StopSignals(daemon.stop) as signals:
+def run_until_signal(daemon: Daemon, *, ends_at_second: bool = False) -> Ended:
+    """Run until the daemon is done, or SIGTERM or SIGINT ends it at its next safe point.
+
+    ``ends_at_second`` is as in :class:`~keeplast.cli.frame.guard.StopSignals`.
+    """
+    with StopSignals(daemon.stop, ends_at_second=ends_at_second) as signals:
         report = daemon.run()
     return Ended(report, signals.exit_code)
 

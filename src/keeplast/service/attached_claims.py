@@ -1,0 +1,137 @@
+"""How the loop gets hold of attached partitions, and what it does about those that others hold.
+
+The rule: **who loses a race says so once, and leaves the partition alone for a pause that grows**.
+Two that fought would fence each other for ever. A partition is taken from somebody who may still
+run only when that was asked for, and once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from keeplast.attach.kept_folds import KeptFolds
+from keeplast.attach.metadata_view import AttachTerms
+from keeplast.attach.ownership import Owner, OwnerObject
+from keeplast.attach.publication import Publisher, claim, is_free
+from keeplast.attach.repair import repair
+from keeplast.clock import Clock
+from keeplast.cluster.layouts.layout import RemoteLayout
+from keeplast.cluster.live_cluster import LiveCluster
+from keeplast.errors import (
+    CompactionError,
+    ConflictError,
+    CorruptError,
+    FencedError,
+    RefusedError,
+    UnavailableError,
+)
+from keeplast.model.partition import TopicPartition
+from keeplast.service.attached_settings import AttachedSettings
+from keeplast.service.attached_sight import SeenPartition
+from keeplast.service.narrator import TierNarrator
+from keeplast.service.schedule import RETRY_MS_MAX, retry_ms
+from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.state.attached import Attached
+
+OWNERS_PROBED = 5
+
+
+class AttachedClaims:
+    """Claims partitions of one cluster for this process."""
+
+    def __init__(
+        self, cluster: LiveCluster, log: DecisionLog, layout: RemoteLayout, clock: Clock,
+        settings: AttachedSettings, narrator: TierNarrator, folds: KeptFolds,
+    ) -> None:  # fmt: skip
+        """Hold nothing yet; ``folds`` are those of ``log``."""
+        self._cluster = cluster
+        self._log = log
+        self._layout = layout
+        self._clock = clock
+        self._settings = settings
+        self._narrator = narrator
+        self._folds = folds
+        self._claimed: set[TopicPartition] = set()
+        self._lost: dict[TopicPartition, tuple[int, int, str]] = {}
+        """How often a race was lost in a row, until when the partition is left alone, and why."""
+
+    def elsewhere(
+        self, seen: SeenPartition, attached: Attached | None, now_ms: int
+    ) -> tuple[str, int | None] | None:
+        """Return who has a partition, and until when it is left to him; None when it is free."""
+        _, until_ms, reason = self._lost.get(seen.partition, (0, 0, ""))
+        if 0 < until_ms - now_ms <= RETRY_MS_MAX:
+            return reason, until_ms
+        if attached is None or self._may_take(seen.partition) or is_free(self._log, attached):
+            return None
+        return f"another process has it: {attached.holder}", None
+
+    @contextmanager
+    def held(self, seen: SeenPartition, terms: AttachTerms) -> Iterator[Publisher | None]:
+        """Claim a partition and end what was left undone; None when somebody else was faster."""
+        publisher = self._claim(seen, terms)
+        if publisher is None:
+            yield None
+            return
+        self._claimed.add(seen.partition)
+        self._lost.pop(seen.partition, None)
+        try:
+            repair(publisher)
+            yield publisher
+        finally:
+            try:
+                publisher.close()
+            except (CompactionError, OSError) as error:
+                # This process may claim it again, and another one learns when this one is over.
+                self._narrator.warned(f"{seen.partition} could not be given back: {error}")
+
+    def lose(self, partition: TopicPartition, reason: str) -> None:
+        """Leave a partition to who was faster; told unless it was told the time before."""
+        count, _, told = self._lost.get(partition, (0, 0, ""))
+        pause_ms = min(retry_ms(count + 1, self._settings.interval_ms), RETRY_MS_MAX)
+        self._lost[partition] = count + 1, self._clock.now_ms() + pause_ms, reason
+        if told != reason:
+            self._narrator.left_alone(partition, f"{reason}; again in {pause_ms / 1000:g} s")
+
+    def try_again(self, partition: TopicPartition) -> None:
+        """Forget that a race was lost."""
+        self._lost.pop(partition, None)
+
+    def keep(self, partitions: set[TopicPartition]) -> None:
+        """Forget all partitions but these."""
+        self._lost = {each: lost for each, lost in self._lost.items() if each in partitions}
+
+    def require_storage(self, cluster_id: str) -> None:
+        """UnavailableError when the remote tier does not answer, or has lost all that is looked
+        for: an empty directory in the place of a volume is not a remote tier."""
+        store_id = self._log.store_id()
+        found: list[Owner | None] = []
+        for each in self._log.partitions(cluster_id):
+            if each.detached_ms is None and each.epoch and len(found) < OWNERS_PROBED:
+                with suppress(CorruptError, RefusedError):
+                    found.append(OwnerObject(self._layout, each.name, store_id).read())
+        if found and all(each is None for each in found):
+            raise UnavailableError(
+                "the remote tier has none of the owner objects that were put there; is its volume "
+                f"mounted, and --storage right? looked_for={len(found)}"
+            )
+
+    def _may_take(self, partition: TopicPartition) -> bool:
+        return self._settings.takes_over and partition not in self._claimed
+
+    def _claim(self, seen: SeenPartition, terms: AttachTerms) -> Publisher | None:
+        partition, name = seen.partition, seen.name
+        try:
+            return claim(
+                self._cluster, self._log, self._layout, name.partition, name.cluster_id, terms,
+                takes_over=self._may_take(partition), folds=self._folds,
+            )  # fmt: skip
+        except (ConflictError, FencedError) as error:
+            self.lose(partition, str(error))
+        except RefusedError:
+            known = self._log.find(name)
+            if known is None or is_free(self._log, known):
+                raise
+            self.lose(partition, f"another process has it: {known.holder}")
+        return None

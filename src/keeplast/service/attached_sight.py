@@ -1,0 +1,273 @@
+"""What the loop sees of a live cluster: its attached partitions, what refuses, and what lies there.
+
+The rule: **nothing is done here, and nothing seen here is a reason to delete**: whoever acts on a
+partition looks at the cluster again, by himself. A topic that refuses is asked again after a pause
+that doubles up to :data:`~keeplast.service.schedule.RETRY_MS_MAX`, and keeps no other from its
+turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from keeplast.attach.kept_folds import KeptFolds
+from keeplast.attach.metadata_view import AttachTerms
+from keeplast.cluster.check import AttachFinding, Severity, check_cluster, check_faults, check_topic
+from keeplast.cluster.facts import ClusterFacts, OffsetRange, TopicFacts
+from keeplast.cluster.live_cluster import LiveCluster
+from keeplast.cluster.metadata_cache import PartitionCache
+from keeplast.cluster.metadata_log import fold_metadata
+from keeplast.cluster.status import name_of
+from keeplast.config.settings import Settings
+from keeplast.errors import CompactionError, InvalidError, RefusedError, error_text
+from keeplast.format.murmur2 import metadata_partition
+from keeplast.model.partition import TopicPartition
+from keeplast.service.attached_settings import AttachedSettings
+from keeplast.service.schedule import retry_ms
+from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.state.attached import Attached, AttachedName
+
+
+class WatchedCluster(LiveCluster, Protocol):
+    """A live cluster that says who it is, and which topics there are."""
+
+    def read_cluster_id(self) -> str:
+        """Return which cluster it is."""
+        ...
+
+    def read_topic_ids(self, topics: Collection[str]) -> dict[str, bytes]:
+        """Return the ids of those of ``topics`` that there are."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPartition:
+    """A partition as the cluster has it; ``topic`` is None when the topic that was attached is
+    gone, and ``log`` while nothing was read because the topic refuses."""
+
+    name: AttachedName
+    topic: TopicFacts | None = None
+    log: OffsetRange | None = None
+    cache: PartitionCache = field(default_factory=PartitionCache)
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Return topic and number."""
+        return TopicPartition(self.name.partition.topic, self.name.partition.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRefusal:
+    """Why a topic may not be worked on, how often that was found, and when it is asked again."""
+
+    reason: str
+    count: int
+    pause_ms: int
+    until_ms: int
+
+
+class AttachedSight:
+    """Looks at one cluster, again and again."""
+
+    def __init__(
+        self, cluster: WatchedCluster, log: DecisionLog, settings: AttachedSettings,
+        folds: KeptFolds,
+    ) -> None:  # fmt: skip
+        """Take what is asked, and what is kept of the metadata topic; nothing is read yet."""
+        self._cluster = cluster
+        self._log = log
+        self._settings = settings
+        self._folds = folds
+        self._wanted: Settings | None = None
+        self._facts: ClusterFacts | None = None
+        self.cluster_id = ""
+        self.partitions: dict[TopicPartition, SeenPartition] = {}
+        self.refusals: dict[str, TopicRefusal] = {}
+        self._earlier: dict[str, TopicRefusal] = {}
+        self.warnings: list[str] = []
+        """What the last look found that a person should know."""
+
+    @property
+    def wanted(self) -> Settings:
+        """Return what is wanted of the topics, as it could be read last."""
+        if self._wanted is None:
+            raise InvalidError("nothing was looked at yet")
+        return self._wanted
+
+    def terms(self, topic: str) -> AttachTerms:
+        """Return what the check is told of a topic."""
+        policy = self.wanted.topic_config(topic).cleanup_policy
+        return AttachTerms(policy, self._settings.address, self._settings.keep_sources_ms)
+
+    def ask_again(self, topic: str) -> None:
+        """Ask at the next look whether ``topic`` still refuses."""
+        self.refusals.pop(topic, None)
+
+    def look(self, now_ms: int) -> None:
+        """Look at everything; InvalidError when nothing of what is asked for was ever there.
+
+        RefusedError when the address has become another cluster's. Errors are the client's and the
+        decision log's, and leave what was seen before.
+        """
+        settings, is_first = self._settings, not self.cluster_id
+        warnings: list[str] = []
+        cluster_id = self._cluster.read_cluster_id()
+        if self.cluster_id not in ("", cluster_id):
+            raise RefusedError(
+                "the address is another cluster's by now; nothing is done to it. "
+                f"bootstrap_server={settings.address} cluster_id={cluster_id} "
+                f"before={self.cluster_id}"
+            )
+        attached = {
+            each.name: each
+            for each in self._log.partitions(cluster_id)
+            if not settings.topics or each.name.partition.topic in settings.topics
+        }
+        live = [each for each in attached.values() if each.detached_ms is None]
+        names = {*settings.topics, *(each.name.partition.topic for each in live)}
+        ids = self._cluster.read_topic_ids(names)
+        missing = sorted(names - ids.keys() - {each.name.partition.topic for each in live})
+        if missing and is_first:
+            raise InvalidError(f"no such topic in the cluster. topics={missing}")
+        if missing:
+            warnings.append(f"there is no such topic any more. topics={missing}")
+        facts = self._cluster.read_facts(sorted(ids)) if ids else None
+        topics = () if facts is None else facts.topics
+        chosen = self._chosen(cluster_id, topics, live, warnings)
+        if is_first and not chosen:
+            raise InvalidError(
+                "nothing of that is attached by this decision log; name topics with --topic, or "
+                "attach one by keeplast attach clean. "
+                f"topics={list(settings.topics) or 'all'} partitions={list(settings.partitions)} "
+                f"cluster_id={cluster_id}"
+            )
+        self._read_wanted(topics, warnings)
+        self._facts, self.cluster_id, self.warnings = facts, cluster_id, warnings
+        self._check(facts, now_ms)
+        self.partitions = {each.partition: each for each in chosen}
+        self.look_again(self.partitions, now_ms)
+
+    def look_again(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
+        """Read anew what is told of ``partitions`` in the metadata topic, and how far they go."""
+        facts = self._facts
+        if facts is None or facts.metadata_topic is None:
+            return
+        seen = [
+            each
+            for each in (self.partitions.get(partition) for partition in set(partitions))
+            if each is not None and each.topic is not None and each.topic.name not in self.refusals
+        ]
+        count = facts.metadata_topic.partition_count
+        told_in = sorted(
+            {
+                metadata_partition(each.name.partition.topic_id, each.partition.partition, count)
+                for each in seen
+            }
+        )
+        topics = {each.topic.name: each.topic for each in seen if each.topic is not None}
+        ranges = {name: self._cluster.read_ranges(topic) for name, topic in topics.items()}
+        folded = fold_metadata(
+            self._cluster, facts.metadata_topic, told_in,
+            kept=lambda partition: self._folds.find(self.cluster_id, partition),
+        )  # fmt: skip
+        refusing = _reason(check_faults(folded.faults))
+        if refusing is not None:
+            # A broker that starts stops there: that is everybody's trouble, not one partition's.
+            for topic in facts.topics:
+                self._refuse(topic.name, refusing, now_ms)
+            return
+        for each in seen:
+            held = ranges[each.partition.topic]
+            if each.partition.partition < len(held):
+                self.partitions[each.partition] = SeenPartition(
+                    each.name, each.topic, held[each.partition.partition],
+                    folded.cache.partitions.get(each.name.partition, PartitionCache()),
+                )  # fmt: skip
+
+    def _chosen(
+        self, cluster_id: str, topics: Sequence[TopicFacts], live: Sequence[Attached],
+        warnings: list[str],
+    ) -> list[SeenPartition]:  # fmt: skip
+        """Return the partitions that the loop is about, of topics that are there and gone."""
+        numbers = self._settings.partitions
+        found: dict[TopicPartition, SeenPartition] = {}
+        by_name = {each.name: each for each in topics}
+        for each in live:
+            at = each.name.partition
+            topic = by_name.get(at.topic)
+            is_there = topic is not None and topic.topic_id == at.topic_id
+            if numbers and at.partition not in numbers:
+                continue
+            name = TopicPartition(at.topic, at.partition)
+            if is_there or name not in found:
+                found[name] = SeenPartition(each.name, topic if is_there else None)
+        for topic in topics:
+            here = [n for n in range(topic.partition_count) if not numbers or n in numbers]
+            new = [
+                SeenPartition(AttachedName(cluster_id, name_of(topic, n)), topic)
+                for n in here
+                if (seen := found.get(TopicPartition(topic.name, n))) is None or seen.topic is None
+            ]
+            if self._settings.topics:
+                found |= {each.partition: each for each in new}
+            elif new and len(new) < len(here):
+                warnings.append(
+                    f"{topic.name} has partitions that are not attached, which are left alone; "
+                    f"name it with --topic to have them compacted. count={len(new)}"
+                )
+        return [each for _, each in sorted(found.items())]
+
+    def _read_wanted(self, topics: Sequence[TopicFacts], warnings: list[str]) -> None:
+        try:
+            self._wanted = self._settings.settings_of(topics)
+        except (CompactionError, OSError) as error:
+            if self._wanted is None:
+                raise
+            warnings.append(f"what was read last stays: {error_text(error)}")
+
+    def _check(self, facts: ClusterFacts | None, now_ms: int) -> None:
+        """Ask of each topic whether it refuses, unless that was found lately."""
+        topics = () if facts is None else facts.topics
+        self._earlier, self.refusals = self.refusals, {}
+        if facts is None:
+            return
+        everywhere = list(check_cluster(facts, self._settings.address))
+        for topic in topics:
+            known = self._earlier.get(topic.name)
+            if known is not None and 0 < known.until_ms - now_ms <= known.pause_ms:
+                self.refusals[topic.name] = known
+                continue
+            policy = self.wanted.topic_config(topic.name).cleanup_policy
+            own = check_topic(topic, policy, self._settings.address)
+            reason = _reason([*everywhere, *own])
+            if reason is not None:
+                self._refuse(topic.name, reason, now_ms)
+
+    def _refuse(self, topic: str, reason: str, now_ms: int) -> None:
+        known = self._earlier.get(topic)
+        count = 1 if known is None else known.count + 1
+        pause_ms = retry_ms(count, self._settings.interval_ms)
+        self.refusals[topic] = TopicRefusal(reason, count, pause_ms, now_ms + pause_ms)
+
+
+def settled_refusals(
+    before: Mapping[str, TopicRefusal], after: Mapping[str, TopicRefusal]
+) -> list[str]:
+    """Return what to tell of topics that began to refuse, for another reason, or no more."""
+    told = [
+        f"{name} is refused, asked again in {each.pause_ms / 1000:g} s: {each.reason}"
+        for name, each in sorted(after.items())
+        if name not in before or before[name].reason != each.reason
+    ]
+    return told + [f"{name} refuses no more" for name in sorted(before.keys() - after.keys())]
+
+
+def _reason(findings: Iterable[AttachFinding]) -> str | None:
+    """Return the first finding that refuses, with its remedy, None when none does."""
+    for each in findings:
+        if each.severity is Severity.REFUSES:
+            remedy = f"; {each.remedy}" if each.remedy else ""
+            return f"{each.words} ({each.rule}){remedy}"
+    return None

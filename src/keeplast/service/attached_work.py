@@ -1,0 +1,487 @@
+"""The attached partitions of a live cluster as what the loop works on: choose, compact, collect.
+
+What a reader must not break:
+
+1. A partition is worked on by who claimed it, one after another here; other hosts are kept off by
+   the claim alone. Who loses a race says so, and comes back after a pause that grows.
+2. Nothing is remembered that decision log and cluster do not say: after ``kill -9`` the next claim
+   repairs, and goes on. Only why a partition is left alone is known here alone.
+3. What refuses is left alone for its reason, and asked again; every claim and every decision asks
+   the same once more. Errors of cluster, store and database pass, and are tried again.
+4. What was detached is not attached again, and what is paused waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+
+from keeplast.attach.allowance import Allowance, DaySum
+from keeplast.attach.collection import collect
+from keeplast.attach.kept_folds import KeptFolds
+from keeplast.attach.look import AttachedLooks, AttachedOutlook
+from keeplast.attach.metadata_view import AttachTerms
+from keeplast.attach.round import RoundWish, clean_attached, clean_to, margin_of
+from keeplast.attach.stored_segment import check_stored
+from keeplast.cleaner.selection import Candidate, Choice
+from keeplast.clock import Clock
+from keeplast.cluster.layouts.paced import PacedLayout
+from keeplast.errors import (
+    CompactionError,
+    CorruptError,
+    FencedError,
+    InvariantError,
+    RefusedError,
+    StoppedError,
+    UnavailableError,
+)
+from keeplast.format.remote_log_metadata import RemoteLogSegment
+from keeplast.log.files import FileSystem
+from keeplast.model.partition import TopicPartition
+from keeplast.rewrite.runner import Runner
+from keeplast.run.events import Events
+from keeplast.run.receipt import action_line
+from keeplast.service.attached_claims import AttachedClaims
+from keeplast.service.attached_facts import left_facts, request_of, with_brokers, worked_facts
+from keeplast.service.attached_settings import AttachedSettings
+from keeplast.service.attached_sight import (
+    AttachedSight,
+    SeenPartition,
+    WatchedCluster,
+    settled_refusals,
+)
+from keeplast.service.control import Wish
+from keeplast.service.ledger import TurnLedger
+from keeplast.service.narrator import TierNarrator
+from keeplast.service.receipts import BYTES_MAX, receipt_to
+from keeplast.service.schedule import LOOK_MS_MIN, RETRY_MS_MAX, is_lasting, is_stop
+from keeplast.service.set_aside import SetAside, mark_of
+from keeplast.service.snapshot import (
+    AttachedTotals,
+    PartitionCondition,
+    PartitionFacts,
+    TierTotals,
+)
+from keeplast.survey.receipt_book import clock_notes
+from keeplast.survey.report import RoundReport, describe_error
+from keeplast.survey.request import PartitionRequest
+from keeplast.survey.wording import sentences
+from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.state.attached import Attached
+
+
+class AttachedWork:
+    """The partitions of one cluster that this process may compact."""
+
+    slots = 1
+    directory_look = None
+
+    def __init__(
+        self,
+        cluster: WatchedCluster,
+        log: DecisionLog,
+        layout: PacedLayout,
+        runner: Runner,
+        clock: Clock,
+        files: FileSystem,
+        settings: AttachedSettings,
+        *,
+        narrator: TierNarrator,
+        events: Events,
+    ) -> None:
+        """Take the components; RefusedError where no receipt can be appended."""
+        self._cluster = cluster
+        self._log = log
+        self._layout = layout
+        self._runner = runner
+        self._clock = clock
+        self._files = files
+        self._settings = settings
+        self._narrator = narrator
+        self._events = events
+        self.ledger = TurnLedger(clock, narrator, self._set_aside, settings.interval_ms)
+        self._schedule = self.ledger.schedule
+        folds = KeptFolds(log.folds)
+        self._sight = AttachedSight(cluster, log, settings, folds)
+        self._looks = AttachedLooks(layout)
+        self._seen_ms: int | None = None
+        self._is_sight_old = True
+        self._is_stopping = False
+        self._findings: dict[TopicPartition, tuple[SeenPartition, AttachedOutlook]] = {}
+        self._stale: set[TopicPartition] = set()
+        self._declined: dict[TopicPartition, tuple[str, int, str]] = {}
+        self._claims = AttachedClaims(cluster, log, layout, clock, settings, narrator, folds)
+        self._marks: dict[TopicPartition, tuple[int, int]] = {}
+        """Where log and dirty section began of what is set aside: else it is tried again."""
+        self._unsettled: set[TopicPartition] = set()
+        self._allowance = Allowance(log, "", settings.caps)
+        self._spent = DaySum(0, 0)
+        self._totals = TierTotals()
+        self._receipt = receipt_to(files, settings.receipt, bytes_max=BYTES_MAX)
+
+    @property
+    def place(self) -> str:
+        """Return the cluster's address."""
+        return self._settings.address
+
+    @property
+    def tier_totals(self) -> AttachedTotals:
+        """Return what was removed since the start, and what of the caps was used."""
+        pace, caps = self._layout.pace, self._settings.caps
+        return AttachedTotals(
+            collected_objects=self._totals.collected_objects,
+            collected_bytes=self._totals.collected_bytes,
+            swaps=self._spent.swaps, swaps_max=caps.swaps,
+            metadata_records=self._spent.records, metadata_records_max=caps.records,
+            requests=pace.requests, moved_bytes=pace.bytes, slow_downs=pace.refusals,
+            waited_seconds=pace.waited_seconds,
+        )  # fmt: skip
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Hold nothing: each partition is claimed for its own round."""
+        yield
+
+    def stop(self) -> None:
+        """End the round at its next safe point: what it reads tells it."""
+        self._is_stopping = True
+
+    def begin(self) -> None:
+        """Do nothing: what an earlier run left is in the decision log and on the cluster."""
+
+    def refresh(self) -> None:
+        """See the cluster anew when the last sight of it is too old; bad settings are told once."""
+        self.ledger.looked_ms = now_ms = self._clock.now_ms()
+        fresh_ms = max(self._settings.interval_ms, LOOK_MS_MIN)
+        age_ms = 0 if self._seen_ms is None else now_ms - self._seen_ms
+        if not self._is_sight_old and 0 <= age_ms < fresh_ms:
+            self._see_again(now_ms)
+            return
+        before = self._sight.refusals
+        try:
+            self._sight.look(now_ms)
+            self._claims.require_storage(self._sight.cluster_id)
+        except (UnavailableError, OSError):
+            raise
+        except CompactionError as error:
+            if self._seen_ms is None:
+                raise
+            # It was good when the loop began: somebody changes it, and will have changed it.
+            raise UnavailableError(str(error)) from error
+        self._seen_ms, self._is_sight_old = now_ms, False
+        self._findings.clear()
+        self._stale.clear()
+        for line in settled_refusals(before, self._sight.refusals):
+            self._narrator.warned(line)
+        notes = clock_notes(self._files, self._settings.receipt, now_ms)
+        self.ledger.warn([*self._sight.warnings, *sentences(notes)])
+        here = set(self._sight.partitions)
+        self._schedule.keep(here)
+        self._claims.keep(here)
+        self._unsettled &= here
+        for kept in (self._declined, self._marks, self._schedule.marks):
+            for gone in kept.keys() - here:
+                del kept[gone]
+
+    def _see_again(self, now_ms: int) -> None:
+        """See anew what was worked on since the last sight."""
+        if not self._stale:
+            return
+        stale = set(self._stale)
+        self._sight.look_again(stale, now_ms)
+        for partition in stale:
+            self._findings.pop(partition, None)
+        self._stale -= stale
+
+    def grant(self, wish: Wish) -> None:
+        """Write a wish down where rounds are, and try again what it is about.
+
+        A round whatever the ratio is no wish of a cluster's: attach clean --force does one.
+        """
+        if self._receipt is not None:
+            self._receipt(
+                action_line(wish.partition, name=wish.deed, by=wish.by, now_ms=wish.at_ms)
+            )
+        partition = wish.partition
+        if partition is None:
+            return
+        for kept in (self._schedule.marks, self._marks, self._declined):
+            kept.pop(partition, None)
+        self._claims.try_again(partition)
+        self._schedule.recovered(partition)
+        self._sight.ask_again(partition.topic)
+        self._findings.pop(partition, None)
+        self._stale.add(partition)
+
+    def forget(self) -> None:
+        """See everything anew."""
+        self._is_sight_old = True
+
+    def refused(self) -> Mapping[TopicPartition, Exception]:
+        """Return the partitions of topics that refuse."""
+        return {
+            partition: RefusedError(self._sight.refusals[partition.topic].reason)
+            for partition, seen in self._sight.partitions.items()
+            if seen.topic is not None and partition.topic in self._sight.refusals
+        }
+
+    # The look.
+
+    def look(self) -> None:
+        """Look at each partition; what was found lately still holds."""
+        now_ms = self.ledger.looked_ms
+        self._allowance = Allowance(self._log, self._sight.cluster_id, self._settings.caps)
+        self._spent = self._allowance.spent()
+        rows = {each.name: each for each in self._log.partitions(self._sight.cluster_id)}
+        facts: dict[TopicPartition, PartitionFacts] = {}
+        for partition, seen in sorted(self._sight.partitions.items()):
+            if self._is_stopping:
+                return
+            attached = rows.get(seen.name)
+            facts[partition] = self._look_at(seen, attached, now_ms)
+        self.ledger.facts = facts
+
+    def _look_at(
+        self, seen: SeenPartition, attached: Attached | None, now_ms: int
+    ) -> PartitionFacts:
+        partition = seen.partition
+        history = self._schedule.history(partition)
+        left = self._why_left(seen, attached, now_ms)
+        if left is not None:
+            self._findings.pop(partition, None)
+            state, reason, retry_at_ms = left
+            return left_facts(seen, history, state, reason, attached, retry_at_ms=retry_at_ms)
+        request = request_of(seen)
+        if self._schedule.is_waiting(partition, now_ms):
+            failing = self.ledger.failing(request, history, str(history.failure))
+            return with_brokers(failing, seen, attached)
+        try:
+            look = self._found(seen, attached, now_ms)
+        except (CompactionError, OSError) as error:
+            self.ledger.failed(request, error)
+            self.ledger.show_failure(request, error)
+            return self.ledger.facts[partition]
+        mark = self._schedule.marks.get(partition)
+        if mark is not None and self._marks.get(partition) == _mark_key(seen, look):
+            return with_brokers(
+                self.ledger.failing(request, history, mark.reason, mark), seen, attached
+            )
+        self._schedule.marks.pop(partition, None)
+        self._marks.pop(partition, None)
+        self._findings[partition] = seen, look
+        if not look.is_eligible and partition not in self._unsettled:
+            self._schedule.recovered(partition)
+        return worked_facts(
+            seen, history, look, attached, self._decline_of(partition, look), looked_ms=now_ms
+        )
+
+    def _why_left(
+        self, seen: SeenPartition, attached: Attached | None, now_ms: int
+    ) -> tuple[PartitionCondition, str, int | None] | None:
+        """Return why a partition is left alone, and until when; None when it is worked on."""
+        partition = seen.partition
+        if seen.topic is None:
+            return (
+                PartitionCondition.REFUSED,
+                "the topic is gone, or another one has its name; attach detach ends it in the "
+                "decision log", None,
+            )  # fmt: skip
+        refusal = self._sight.refusals.get(partition.topic)
+        if refusal is not None:
+            return PartitionCondition.REFUSED, refusal.reason, refusal.until_ms
+        if attached is not None and attached.detached_ms is not None:
+            return (
+                PartitionCondition.ELSEWHERE,
+                "given up by attach detach; attach clean takes it again", None,
+            )  # fmt: skip
+        if attached is not None and attached.paused_ms is not None:
+            words = "paused on every host; attach resume goes on"
+            return PartitionCondition.WAITING, words, None
+        elsewhere = self._claims.elsewhere(seen, attached, now_ms)
+        return None if elsewhere is None else (PartitionCondition.ELSEWHERE, *elsewhere)
+
+    def _found(
+        self, seen: SeenPartition, attached: Attached | None, now_ms: int
+    ) -> AttachedOutlook:
+        known = self._findings.get(seen.partition)
+        if known is not None and known[0] is seen:
+            return known[1]
+        if seen.log is None:
+            raise UnavailableError("it was not read yet; it is looked at again")
+        start = seen.log.start
+        cleaned_to = start if attached is None else clean_to(self._log, attached, seen.cache)
+        return self._looks.look(
+            seen.cache, self._wish(seen), now_ms, log_start=start, cleaned_to=cleaned_to
+        )
+
+    def _terms(self, seen: SeenPartition) -> AttachTerms:
+        return self._sight.terms(seen.partition.topic)
+
+    def _wish(self, seen: SeenPartition) -> RoundWish:
+        settings, wanted = self._settings, self._sight.wanted
+        config = wanted.topic_config(seen.partition.topic)
+        if seen.topic is None:
+            raise InvariantError(f"a topic that is gone is worked on. partition={seen.name}")
+        return RoundWish(
+            topic=config, margin_bytes=margin_of(config, seen.topic),
+            cleaner=wanted.cleaner_config(), keyless=settings.keyless,
+            memory_bytes=settings.memory_bytes, task_memory_bytes=settings.task_memory_bytes,
+            shape=settings.shape,
+        )  # fmt: skip
+
+    def _decline_of(self, partition: TopicPartition, look: AttachedOutlook) -> str | None:
+        """Return why a partition that is worth a round has none now, None when it may."""
+        if not look.is_eligible:
+            return None
+        fingerprint, until_ms, reason = self._declined.get(partition, ("", 0, ""))
+        if fingerprint == look.fingerprint and 0 < until_ms - self.ledger.looked_ms <= RETRY_MS_MAX:
+            return reason
+        return self._allowance.refusal(self._spent)
+
+    def _set_aside(self, request: PartitionRequest, error: Exception) -> SetAside | None:
+        """Set a partition aside until its log begins elsewhere, or somebody has compacted it.
+
+        None when the failure may pass.
+        """
+        partition = request.partition
+        known = self._findings.get(partition)
+        is_damage = isinstance(error, CorruptError)
+        if known is None or not (is_damage or is_lasting(error, request.path)):
+            return None
+        self._marks[partition] = _mark_key(*known)
+        return mark_of(partition, error, self._clock.now_ms())
+
+    # The rounds.
+
+    def candidates(self) -> Sequence[Candidate]:
+        """Return the partitions that are worth a round, and may have one."""
+        return [
+            Candidate(
+                partition, look.figures.cleanable.ratio, look.figures.compaction_delay_ms,
+                passed_over=self._schedule.history(partition).passed_over,
+            )
+            for partition, (_, look) in sorted(self._findings.items())
+            if look.is_eligible
+            and look.figures is not None
+            and self._decline_of(partition, look) is None
+        ]  # fmt: skip
+
+    def clean(self, choices: Sequence[Choice]) -> tuple[TopicPartition, ...]:
+        """Do one round of each chosen partition; returns those whose round ended."""
+        ended = []
+        for choice in choices:
+            seen, look = self._findings[choice.partition]
+            if look.figures is not None:
+                ranges = look.figures.cleanable
+                self._events.planned(ranges.clean_bytes + 2 * ranges.cleanable_bytes)
+            report = self._round(seen)
+            self._stale.add(choice.partition)
+            if report is None:
+                del self._findings[choice.partition]
+            elif is_stop(report.failure):
+                known = self._log.find(seen.name)
+                if known is None or known.paused_ms is None:
+                    self._decline(choice.partition, look, str(report.failure))
+                del self._findings[choice.partition]
+            else:
+                ended.append(choice.partition)
+                self._events.finished(choice.partition, report)
+                self.ledger.take(request_of(seen), report)
+                self._findings.pop(choice.partition, None)
+                if report.skipped:
+                    self._decline(choice.partition, look, str(report.reason))
+        return tuple(ended)
+
+    def _decline(self, partition: TopicPartition, look: AttachedOutlook, reason: str) -> None:
+        until_ms = self._clock.now_ms() + RETRY_MS_MAX
+        self._declined[partition] = look.fingerprint, until_ms, reason
+
+    def _round(self, seen: SeenPartition) -> RoundReport | None:
+        """Do a round; None when somebody else was faster, which was told. Nothing raises."""
+        try:
+            with self._claims.held(seen, self._terms(seen)) as publisher:
+                if publisher is None:
+                    return None
+                return clean_attached(
+                    publisher, self._wish(seen), lambda _: nullcontext(self._runner), self._clock,
+                    progressed=self._progressed, receipt=self._receipt, allowance=self._allowance,
+                )  # fmt: skip
+        except FencedError as error:
+            self._claims.lose(seen.partition, str(error))
+            return None
+        except Exception as error:  # noqa: BLE001 - the loop that owns every round
+            return RoundReport(error=describe_error(error), failure=error)
+
+    # What follows.
+
+    def settle(self) -> bool:
+        """End what was left undone, and collect what was replaced, wherever a grace has passed."""
+        before = self._totals
+        waiting = self._log.counts.waiting(self._sight.cluster_id)
+        now_ms = self._log.clock.now_ms()
+        # What had its first round in this turn is attached since.
+        rows = {each.name: each for each in self._log.partitions(self._sight.cluster_id)}
+        for _, seen in sorted(self._sight.partitions.items()):
+            attached = rows.get(seen.name)
+            if attached is None or attached.row_id not in waiting:
+                continue
+            left = waiting[attached.row_id]
+            is_due = left.is_collectable(self._settings.grace_ms, now_ms)
+            if (left.is_undone or is_due) and self._may_settle(seen, attached):
+                self._collect(seen)
+            if self._is_stopping:
+                break
+        return self._totals != before
+
+    def _may_settle(self, seen: SeenPartition, attached: Attached) -> bool:
+        partition, now_ms = seen.partition, self._clock.now_ms()
+        return (
+            self._why_left(seen, attached, now_ms) is None
+            and not self._schedule.is_waiting(partition, now_ms)
+            and partition not in self._schedule.marks
+        )
+
+    def _collect(self, seen: SeenPartition) -> None:
+        partition, request = seen.partition, request_of(seen)
+        try:
+            with self._claims.held(seen, self._terms(seen)) as publisher:
+                if publisher is None:
+                    return
+                self._stale.add(partition)
+                done = collect(
+                    publisher, self._settings.grace_ms, check=self._check_served,
+                    receipt=self._receipt,
+                )  # fmt: skip
+        except FencedError as error:
+            self._claims.lose(partition, str(error))
+            return
+        except StoppedError as error:
+            self._narrator.warned(f"{partition}: {error}")
+            return
+        except Exception as error:  # noqa: BLE001 - whatever one partition does, the others go on
+            self.ledger.failed(request, error)
+            self.ledger.show_failure(request, error)
+            self._findings.pop(partition, None)
+            self._unsettled.add(partition)
+            return
+        self._unsettled.discard(partition)
+        if done.segments:
+            self._totals = replace(
+                self._totals, collected_objects=self._totals.collected_objects + done.segments,
+                collected_bytes=self._totals.collected_bytes + done.bytes,
+            )  # fmt: skip
+            self._narrator.collected(partition, done.segments, done.bytes)
+
+    def _check_served(self, segment: RemoteLogSegment) -> None:
+        self._progressed(0)
+        check_stored(self._layout, segment)
+
+    def _progressed(self, count: int) -> None:
+        if self._is_stopping:
+            raise StoppedError("stopped on request; what is published stays, run again to go on")
+        self._events.progressed(count)
+
+
+def _mark_key(seen: SeenPartition, look: AttachedOutlook) -> tuple[int, int]:
+    return 0 if seen.log is None else seen.log.start, look.cleaned_to

@@ -1,0 +1,456 @@
+"""The attached partitions of a live cluster in the loop: whose turn it is, what waits or fails."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keeplast.attach.allowance import DAY_MS
+from keeplast.attach.metadata_view import AttachTerms
+from keeplast.attach.publication import claim
+from keeplast.cluster.layouts.layout import AuxiliaryFile
+from keeplast.errors import (
+    CorruptError,
+    InvalidError,
+    RefusedError,
+    UnavailableError,
+)
+from keeplast.log.files import LocalFiles
+from keeplast.model.partition import TopicPartition
+from keeplast.service.schedule import RETRY_MS_MAX
+from keeplast.service.snapshot import AttachedTotals, PartitionCondition, PartitionFacts
+from keeplast.survey.receipt_book import CollectionReceipt, RoundReceipt, read_entries
+from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.state.attached import DecisionState
+from tests.support.attached_loop import INTERVAL_MS, LoopWorld, caps
+from tests.support.attached_world import CLUSTER_ID
+from tests.support.daemon_world import Published
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[LoopWorld]:
+    made = LoopWorld(tmp_path)
+    yield made
+    made.close()
+
+
+def facts_of(published: Published, partition: TopicPartition) -> PartitionFacts:
+    (found,) = [x for x in published.snapshots[-1].partitions if x.partition == partition]
+    return found
+
+
+def totals_of(published: Published) -> AttachedTotals:
+    found = published.snapshots[-1].tier
+    assert isinstance(found, AttachedTotals)
+    return found
+
+
+def states(world: LoopWorld, topic: str) -> list[DecisionState]:
+    log = world.log()
+    found = log.find(world.name_of(topic))
+    assert found is not None
+    return [each.state for each in log.decisions(found)]
+
+
+def test_each_topic_that_is_due_is_compacted_and_the_refused_one_left_alone(
+    world: LoopWorld,
+) -> None:
+    world.topic("a")
+    world.topic("b")
+    world.topic("c").settings["retention.bytes"] = "1000000"
+    before = world.served("c")
+    report, told, published = world.run("a", "b", "c")
+    for topic in ("a", "b"):
+        world.require_compacted(topic)
+    assert before == world.served("c")
+    assert 2 == report.rounds
+    refused = TopicPartition("c", 0)
+    assert [refused] == list(report.failures)
+    error = report.failures[refused]
+    assert isinstance(error, RefusedError)
+    assert "retention-bytes" in str(error)
+    assert "kafka-configs.sh" in str(error)
+    assert PartitionCondition.REFUSED is facts_of(published, refused).state
+    assert any("c is refused" in line for line in told.of("warned"))
+    assert facts_of(published, A).tier is not None
+
+
+def test_what_was_replaced_is_collected_when_its_grace_is_over_and_nothing_else_is_due(
+    world: LoopWorld, tmp_path: Path
+) -> None:
+    world.topic("a")
+    receipt = tmp_path / "receipts"
+    world.run("a", grace_ms=10_000, receipt=receipt)
+    stored = world.stored("a")
+    assert len(world.served("a")) < stored
+    assert 0 == world.run("a", grace_ms=10_000, receipt=receipt)[0].rounds
+    assert stored == world.stored("a")
+    world.clock.advance(10_000)
+    report, told, published = world.run("a", grace_ms=10_000, receipt=receipt)
+    assert (0, {}) == (report.rounds, report.failures)
+    assert len(world.served("a")) == world.stored("a") < stored
+    assert ["a-0"] == told.of("collected")
+    assert stored - world.stored("a") == totals_of(published).collected_objects
+    rounds, (collection,) = (
+        [x for x in read_entries(receipt, LocalFiles()) if isinstance(x, kind)]
+        for kind in (RoundReceipt, CollectionReceipt)
+    )
+    assert 1 == len(rounds)
+    assert isinstance(collection, CollectionReceipt)
+    assert (A, stored - world.stored("a")) == (collection.partition, collection.segments)
+    world.require_compacted("a")
+
+
+def test_without_a_grace_one_pass_compacts_and_collects(world: LoopWorld) -> None:
+    world.topic("a")
+    _, told, _ = world.run("a", grace_ms=0)
+    assert ["a-0"] == told.of("collected")
+    assert [DecisionState.COLLECTED] == states(world, "a")
+    world.require_compacted("a")
+
+
+def test_it_goes_on_with_what_the_decision_log_has_and_a_topic_that_gains_is_done_again(
+    world: LoopWorld,
+) -> None:
+    world.topic("a")
+    world.topic("b")
+    world.run("a")
+    report, told, _ = world.run(
+        idles=2, on_idle=lambda times: world.fill("a", 8) if times == 1 else None
+    )
+    assert ["a-0"] == told.of("chosen")
+    assert 1 == report.rounds
+    world.require_compacted("a")
+    assert 80 == len(world.read("b"))
+
+
+def test_nothing_attached_and_nothing_named_is_told(world: LoopWorld) -> None:
+    world.topic("a")
+    with pytest.raises(InvalidError, match="--topic"):
+        world.run()
+    with pytest.raises(InvalidError, match="no such topic"):
+        world.run("elsewhere")
+
+
+def test_partitions_beside_those_that_are_attached_are_left_alone_and_told(
+    world: LoopWorld,
+) -> None:
+    world.topic("a")
+    world.run("a", partitions=(0,))
+    world.cluster.topics["a"].partitions = 3
+    _, told, published = world.run()
+    assert [A] == [each.partition for each in published.snapshots[-1].partitions]
+    assert any("count=2" in line for line in told.of("warned"))
+
+
+def test_what_is_paused_waits_until_it_is_resumed(world: LoopWorld) -> None:
+    world.topic("a")
+    world.topic("b")
+    world.run("a", "b")
+    for topic in ("a", "b"):
+        world.fill(topic, 8)
+    log = world.log()
+    held = log.find(world.name_of("a"))
+    assert held is not None
+    log.set_paused(held, is_paused=True)
+
+    def resume(times: int) -> None:
+        if times == 2:
+            log.set_paused(held, is_paused=False)
+
+    report, told, published = world.run(idles=2, on_idle=resume)
+    assert ["b-0"] == told.of("chosen")
+    assert "paused" in facts_of(published, A).reason
+    assert {} == report.failures
+    assert ["a-0"] == world.run()[1].of("chosen")
+
+
+def test_what_another_process_holds_is_left_to_it_and_the_others_are_done(
+    world: LoopWorld,
+) -> None:
+    world.topic("a")
+    world.topic("b")
+    world.run("a", "b", grace_ms=10_000)
+    for topic in ("a", "b"):
+        world.fill(topic, 8)
+    other = claim_as(world, world.log(), "a")
+
+    def give_back(times: int) -> None:
+        if times == 1:
+            other.close()
+
+    report, told, published = world.run(idles=2, on_idle=give_back)
+    assert ["b-0", "a-0"] == told.of("chosen")
+    assert {} == report.failures
+    first = published.snapshots[0].partitions[0]
+    assert (A, PartitionCondition.ELSEWHERE) == (first.partition, first.state)
+    assert "another process has it" in first.reason
+
+
+def claim_as(world: LoopWorld, log: DecisionLog, topic: str) -> Any:
+    terms = AttachTerms(address="localhost:9092")
+    partition = world.cluster.topics[topic].partition
+    return claim(world.cluster, log, world.layout, partition, CLUSTER_ID, terms)
+
+
+def test_a_lost_race_is_told_once_and_the_partition_left_alone_for_a_while(
+    world: LoopWorld,
+) -> None:
+    world.topic("a")
+    world.topic("b")
+    world.run("a", "b")
+    for topic in ("a", "b"):
+        world.fill(topic, 8)
+    rivals: list[Any] = []
+
+    @dataclass
+    class Raced:
+        """The log of a process that somebody overtakes between its look and its claim."""
+
+        inner: DecisionLog
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def claim(self, known: Any, *, epoch: int) -> Any:
+            if known.name == world.name_of("a") and not rivals:
+                rivals.append(claim_as(world, world.log(), "a"))
+                rivals[0].close()
+            return self.inner.claim(known, epoch=epoch)
+
+    world.wrap = lambda part: Raced(part) if isinstance(part, DecisionLog) else part
+    report, told, published = world.run(idles=3)
+    assert ["a-0"] == told.of("left alone")
+    assert ["a-0", "b-0", "a-0"] == told.of("chosen")
+    assert {} == report.failures
+    seen = [x.partitions[0] for x in published.snapshots]
+    assert any(PartitionCondition.ELSEWHERE is each.state and each.retry_at_ms for each in seen)
+    world.require_compacted("a")
+
+
+def test_a_topic_that_refuses_is_asked_again_after_pauses_that_grow(world: LoopWorld) -> None:
+    topic = world.topic("a")
+    topic.settings["retention.bytes"] = "1"
+
+    def mend(times: int) -> None:
+        if times == 40:
+            topic.settings["retention.bytes"] = "-1"
+
+    report, told, published = world.run("a", idles=60, on_idle=mend)
+    asked = [x.partitions[0].retry_at_ms for x in published.snapshots]
+    found = sorted({each for each in asked if each is not None})
+    pauses = [after - before for before, after in pairwise(found)]
+    assert pauses == sorted(pauses)
+    assert RETRY_MS_MAX <= pauses[-1] <= RETRY_MS_MAX + 2 * INTERVAL_MS
+    assert pauses[0] < RETRY_MS_MAX / 4
+    assert 1 == len([line for line in told.of("warned") if "is refused" in line])
+    assert any("refuses no more" in line for line in told.of("warned"))
+    assert (1, {}) == (report.rounds, report.failures)
+    world.require_compacted("a")
+
+
+def test_a_cluster_that_is_away_is_told_as_trouble_and_awaited(world: LoopWorld) -> None:
+    world.topic("a")
+    troubles: list[str | None] = []
+
+    def come_back(times: int) -> None:
+        troubles.append(world.control.trouble)
+        if times == 3:
+            world.cluster.fails = None
+
+    world.cluster.fails = UnavailableError("no broker answers")
+    report, told, _ = world.run("a", idles=4, on_idle=come_back)
+    assert ["no broker answers" in (each or "") for each in troubles] == [True] * 3 + [False]
+    assert any("can be worked on again" in line for line in told.of("warned"))
+    assert 1 == report.rounds
+    world.cluster.fails = UnavailableError("no broker answers")
+    with pytest.raises(UnavailableError):
+        world.run("a")
+
+
+def test_a_remote_tier_that_is_away_is_trouble_and_nothing_is_put_in_its_place(
+    world: LoopWorld,
+) -> None:
+    world.topic("a")
+    world.run("a")
+    world.fill("a", 8)
+    away = world.root / "away"
+
+    def change(times: int) -> None:
+        if times == 1:
+            assert "owner objects" in (world.control.trouble or "")
+            assert [] == [each for each in world.storage.rglob("*") if each.is_file()]
+            shutil.rmtree(world.storage)
+            away.rename(world.storage)
+
+    world.storage.rename(away)
+    world.storage.mkdir()
+    report, _, _ = world.run("a", idles=2, on_idle=change)
+    assert (1, None) == (report.rounds, world.control.trouble)
+    world.require_compacted("a")
+
+
+def test_a_permission_that_is_taken_away_ends_no_loop(world: LoopWorld) -> None:
+    world.topic("a")
+
+    def change(times: int) -> None:
+        world.cluster.fails = None if times > 1 else RefusedError("the principal may not do that")
+
+    _, told, _ = world.run("a", idles=3, on_idle=change)
+    assert any("the principal may not" in line for line in told.of("warned"))
+    assert world.control.trouble is None
+
+
+def test_swaps_of_a_day_are_counted_over_restarts_and_go_on_a_day_later(world: LoopWorld) -> None:
+    world.topic("a")
+    world.topic("b")
+    report, _, published = world.run("a", "b", caps=caps(swaps=1), grace_ms=0)
+    assert 1 == report.rounds
+    done = [each for each in published.snapshots[-1].partitions if each.rounds]
+    (left,) = [each for each in published.snapshots[-1].partitions if not each.rounds]
+    assert 1 == len(done)
+    assert "--swaps-per-day" in left.reason
+    assert (1, 1) == (totals_of(published).swaps, totals_of(published).swaps_max)
+    assert totals_of(published).metadata_records > 0
+    report, _, published = world.run("a", "b", caps=caps(swaps=1), grace_ms=0)
+    assert 0 == report.rounds
+    assert "--swaps-per-day" in facts_of(published, left.partition).reason
+    world.clock.advance(DAY_MS + 1)
+    assert 1 == world.run("a", "b", caps=caps(swaps=1))[0].rounds
+    world.require_compacted(left.partition.topic)
+
+
+def test_a_round_that_is_larger_than_a_day_allows_begins_on_a_fresh_day_and_swaps_nothing_beyond(
+    world: LoopWorld,
+) -> None:
+    world.topic("a")
+    report, _, published = world.run("a", caps=caps(records=4))
+    assert (0, {}) == (report.rounds, report.failures)
+    assert "--records-per-day" in facts_of(published, A).reason
+    assert 0 == totals_of(published).swaps
+    assert 80 == len(world.read("a"))
+    # What was made for it is gone again.
+    assert 8 == world.stored("a")
+
+
+def test_a_topic_that_is_gone_or_was_detached_ends_nothing(world: LoopWorld) -> None:
+    world.topic("a")
+    world.topic("b")
+    world.topic("c")
+    world.run("a", "b", "c", grace_ms=0)
+    detached = claim_as(world, world.log(), "b")
+    detached.detach()
+    world.cluster.topics["a"].topic_id = bytes(range(16))
+    for topic in ("b", "c"):
+        world.fill(topic, 8)
+    report, told, published = world.run()
+    assert ["c-0"] == told.of("chosen")
+    assert {} == report.failures
+    assert "the topic is gone" in facts_of(published, A).reason
+    assert [A, TopicPartition("c", 0)] == [
+        each.partition for each in published.snapshots[-1].partitions
+    ]
+    _, told, published = world.run("b", "c")
+    assert "given up" in facts_of(published, B).reason
+    assert [] == told.of("chosen")
+
+
+def test_damage_sets_a_partition_aside_and_the_others_go_on(world: LoopWorld) -> None:
+    world.topic("a")
+    world.topic("b")
+    (first, *_) = world.served("a")
+    (damaged,) = world.storage.glob(f"*/a-0-*/{first.start_offset:020d}-*.log")
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(bytes(data))
+    report, told, published = world.run("a", "b", idles=3)
+    assert isinstance(report.failures[A], CorruptError)
+    assert ["a-0"] == told.of("set aside")
+    assert PartitionCondition.SET_ASIDE is facts_of(published, A).state
+    assert 2 == len(told.of("chosen"))
+    world.require_compacted("b")
+
+
+def test_a_stop_ends_the_round_and_the_next_run_does_it(world: LoopWorld) -> None:
+    world.topic("a")
+    world.run("a")
+    world.fill("a", 8)
+
+    class Stopping:
+        """A layout whose reader is stopped at the first log that is read."""
+
+        def __init__(self, inner: Any, stop: Callable[[], None]) -> None:
+            self._inner, self._stop = inner, stop
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        def create_log(self, *arguments: Any) -> Any:
+            self._stop()
+            return self._inner.create_log(*arguments)
+
+    def stop() -> None:
+        assert world.daemon is not None
+        world.daemon.stop()
+
+    before = world.served("a")
+    world.wrap = lambda part: Stopping(part, stop) if part is world.layout else part
+    report, _, _ = world.run(idles=5)
+    assert (0, {}) == (report.rounds, report.failures)
+    assert before == world.served("a")
+    world.wrap = lambda part: part
+    assert 1 == world.run()[0].rounds
+    world.require_compacted("a")
+
+
+class KilledError(BaseException):
+    """The process is over."""
+
+
+@pytest.mark.parametrize("at", range(3, 120, 9))
+def test_whatever_a_process_was_at_when_it_was_killed_the_next_one_ends_it(
+    world: LoopWorld, at: int
+) -> None:
+    world.topic("a")
+    world.topic("b")
+    steps = 0
+
+    class Mortal:
+        """A part whose every call is a step, before one of which the process is killed."""
+
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            found = getattr(self._inner, name)
+            if not callable(found):
+                return found
+
+            def call(*arguments: Any, **named: Any) -> Any:
+                nonlocal steps
+                steps += 1
+                if steps >= at:
+                    raise KilledError(name)
+                return found(*arguments, **named)
+
+            return call
+
+    world.wrap = Mortal
+    with pytest.raises(KilledError):
+        world.run("a", "b", grace_ms=0, idles=2)
+    world.wrap = lambda part: part
+    report, _, _ = world.run("a", "b", grace_ms=0, takes_over=True)
+    assert {} == report.failures
+    for topic in ("a", "b"):
+        world.require_compacted(topic)
+        assert len(world.served(topic)) == world.stored(topic)
+        served = world.served(topic)
+        assert all(world.layout.open(x).read_auxiliary(AuxiliaryFile.SNAPSHOT) for x in served)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from keeplast.cli.demo.hosts import Source
+from keeplast.cli.demo.hosts import Appender
 from keeplast.cli.main import app
 
 
@@ -30,13 +30,13 @@ def test_a_reader_gets_what_was_appended_whatever_happens_to_the_leaders() -> No
 
 
 def test_a_lost_record_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    apply = Source._apply
+    apply = Appender._apply
 
-    def forgetful(source: Source, records: Any) -> None:
+    def forgetful(source: Appender, records: Any) -> None:
         apply(source, records)
         source.state[b"never appended"] = b"1"
 
-    monkeypatch.setattr(Source, "_apply", forgetful)
+    monkeypatch.setattr(Appender, "_apply", forgetful)
     monkeypatch.setattr("keeplast.cli.demo.tier.RECORDS", 12_000)
     result = run_demo()
     assert 1 == result.exit_code

@@ -72,7 +72,7 @@ def demo_host(
     return open_host(store, PARTITION, root / name, topic_config(SETTINGS), recovers=recovers)
 
 
-class Source:
+class Appender:
     """Who appends: records of one seed, and what a reader must see of them in ``state``."""
 
     def __init__(self, seed: int) -> None:

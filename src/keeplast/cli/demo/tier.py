@@ -19,8 +19,8 @@ from keeplast.cli.demo.hosts import (
     META,
     PARTITION,
     SETTINGS,
+    Appender,
     LeaderProcess,
-    Source,
     committed_by,
     demo_host,
     open_demo_store,
@@ -119,7 +119,7 @@ class _Story:
         self._runner = runner
         self._tell = tell
         self._stack = stack
-        self._source = Source(SEED)
+        self._source = Appender(SEED)
         self._store = stack.enter_context(open_demo_store(root, A))
 
     def play(self) -> TierDemoOutcome:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from keeplast.api.configured_log import open_log
     from keeplast.api.explain import explain
+    from keeplast.api.live_state import LiveRecord, LiveState
     from keeplast.api.open_log import OpenLog, Segment, clean, plan
     from keeplast.api.open_store import open_store
     from keeplast.config.broker_config import broker_settings
@@ -48,6 +49,8 @@ __all__ = [
     "FencedError",
     "InvalidError",
     "InvariantError",
+    "LiveRecord",
+    "LiveState",
     "OpenLog",
     "PartitionReport",
     "PartitionRequest",
@@ -75,6 +78,7 @@ _HOMES = {
     "keeplast.config.broker_config": ("broker_settings",),
     "keeplast.api.configured_log": ("open_log",),
     "keeplast.api.explain": ("explain",),
+    "keeplast.api.live_state": ("LiveRecord", "LiveState"),
     "keeplast.config.log_source": ("register",),
     "keeplast.config.mapping": ("cleaner_config", "topic_config"),
     "keeplast.api.open_log": ("OpenLog", "Segment", "clean", "plan"),

@@ -1,0 +1,146 @@
+"""``keeplast.LiveState``: the state of a topic, folded from records as a consumer receives them.
+
+KIP-280 asks of consumers what it asks of the cleaner: to keep the record with the greatest rank of
+each key, not the last one that comes. This is that rule for a process that reads a live topic, and
+it ends where ``state=latest`` and ``keeplast export`` end, whether the log was cleaned before it
+was read or not.
+
+What a reader must not break: records of a partition come in the order of their offsets, of a
+consumer that reads committed records only; which of them were aborted is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from keeplast.errors import InvalidError
+from keeplast.format.rank import header_version
+from keeplast.model.offsets import NO_TIMESTAMP
+from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRecord:
+    """The record that wins of a key; ``value`` None where it is a tombstone.
+
+    ``version`` is what the topic's strategy ranks by, None without one or by offset.
+    """
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes
+    value: bytes | None
+    version: int | None
+
+
+class LiveState(Mapping[tuple[int, bytes], LiveRecord]):
+    """The records of a topic that win and are no tombstones, by partition and key.
+
+    A topic's partitions are compacted apart, so a key that was written to two of them is there
+    twice. Memory is that of what stays; tombstones are kept too where versions decide, see
+    :meth:`forget_tombstones`.
+    """
+
+    def __init__(self, topic: TopicConfig) -> None:
+        """Begin with nothing read; ``topic`` says by what records are ranked."""
+        self._strategy = topic.strategy
+        self._header = (topic.strategy_header or "").encode()
+        self._records: dict[tuple[int, bytes], LiveRecord] = {}
+        self._tombstones: dict[tuple[int, bytes], LiveRecord] = {}
+        self._next: dict[int, int] = {}
+
+    @property
+    def positions(self) -> Mapping[int, int]:
+        """Return the offset that comes next, by partition: where a consumer goes on."""
+        return dict(self._next)
+
+    def apply(
+        self,
+        *,
+        partition: int,
+        offset: int,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str | bytes, bytes | None]] | None = None,
+    ) -> bool:
+        """Take a record as it was received; say whether it is what its key now stands for.
+
+        ``timestamp_ms`` is -1 without one; the name of a header is text, as clients give it, or
+        bytes; headers None are none. A record below :attr:`positions` was taken before, as after a
+        rebalance, and changes nothing; nor does one without a key, which is in no state.
+        InvalidError for a negative partition or offset.
+        """
+        if partition < 0 or offset < 0:
+            raise InvalidError(
+                "partitions and offsets are not negative; give the record as the consumer has it. "
+                f"partition={partition} offset={offset}"
+            )
+        if offset < self._next.get(partition, 0):
+            return False
+        self._next[partition] = offset + 1
+        if key is None:
+            return False
+        record = LiveRecord(
+            partition, offset, timestamp_ms, key, value, self._version(timestamp_ms, headers or ())
+        )
+        place = partition, key
+        known = self._records.get(place) or self._tombstones.get(place)
+        if known is not None and _rank(record) < _rank(known):
+            return False
+        self._records.pop(place, None)
+        self._tombstones.pop(place, None)
+        if value is not None:
+            self._records[place] = record
+        elif self._strategy is not Strategy.OFFSET:
+            # What comes later may be older than this, and must not bring the key back.
+            self._tombstones[place] = record
+        return True
+
+    def forget_tombstones(self, before_ms: int) -> int:
+        """Forget tombstones with a timestamp below ``before_ms``; return how many those were.
+
+        A record that is older than a forgotten one brings its key back, as in a log whose
+        tombstones are gone: choose a time that no producer is behind by, such as
+        ``delete.retention.ms`` ago. By offset none are kept.
+        """
+        old = [
+            place for place, record in self._tombstones.items() if record.timestamp_ms < before_ms
+        ]
+        for place in old:
+            del self._tombstones[place]
+        return len(old)
+
+    def __getitem__(self, place: tuple[int, bytes]) -> LiveRecord:
+        """Return what stands for the key ``(partition, key)``; KeyError when nothing does."""
+        return self._records[place]
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the keys that are there, as (partition, key)."""
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        """Return how many keys are there."""
+        return len(self._records)
+
+    def _version(
+        self, timestamp_ms: int, headers: Sequence[tuple[str | bytes, bytes | None]]
+    ) -> int | None:
+        match self._strategy:
+            case Strategy.OFFSET:
+                return None
+            case Strategy.TIMESTAMP:
+                return None if timestamp_ms == NO_TIMESTAMP else timestamp_ms
+            case Strategy.HEADER:
+                named = [
+                    (name.encode() if isinstance(name, str) else name, value)
+                    for name, value in headers
+                ]
+                return header_version(named, self._header)
+
+
+def _rank(record: LiveRecord) -> tuple[bool, int, int]:
+    return record.version is not None, record.version or 0, record.offset

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -98,17 +99,21 @@ class Consumers:
 class VerifiedWorld:
     """A log directory, copied as its leader would, and who compacts and judges it."""
 
-    def __init__(self, root: Path, directory: Path, lineage: Iterable[Any]) -> None:
-        """Copy the closed segments of ``directory``."""
+    def __init__(
+        self, root: Path, directory: Path, lineage: Iterable[Any], *, left: int = 0
+    ) -> None:
+        """Copy the closed segments of ``directory``, but for the last ``left`` ones."""
         self.world = AttachedWorld(root, segments=0)
+        self.directory = directory
         self.cluster = self.world.cluster
         self.tier = _Told(
             root / "tier", tuple(lineage), partition=PARTITION, cluster=self.cluster
         )  # fmt: skip
-        self.tier.copy(directory)
+        self.bases = sorted(int(path.name[:20]) for path in directory.glob("*.log"))
+        for base, following in pairwise(self.bases[: len(self.bases) - left]):
+            self.tier.copy_one(directory, base, following - 1)
         self.world.tier = cast(Any, self.tier.layout)
-        end = self.tier.served()[-1].end_offset + 1
-        self.cluster.log = OffsetRange(0, end + 10)
+        self.cluster.log = OffsetRange(0, self.bases[-1] + 10)
         self.consumers = Consumers(self)
 
     def close(self) -> None:

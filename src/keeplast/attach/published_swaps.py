@@ -7,15 +7,21 @@ took the place of, or that the log's start has passed, is nobody's loss.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 
 from keeplast.attach.effective_log import EffectiveRange
 from keeplast.attach.ownership import OwnerObject
+from keeplast.attach.swap import covered
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.status import is_compactors
 from keeplast.errors import CorruptError, RefusedError
 from keeplast.format.identifier import encode_id
-from keeplast.format.remote_log_metadata import RemoteLogSegment, RemoteLogSegmentState
+from keeplast.format.remote_log_metadata import (
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    RemoteLogSegmentState,
+)
 from keeplast.inspect.verdicts import Findings
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Attached, Decision, DecisionState, epoch_of_mark
@@ -64,21 +70,30 @@ def check_swaps(
         _check_owner(findings, layout, log, known)
 
 
-def sources_left(decisions: Sequence[Decision], log_start: int) -> list[EffectiveRange]:
+def sources_left(
+    decisions: Sequence[Decision], log_start: int, findings: Findings
+) -> list[EffectiveRange]:
     """Return what still lies there of the oldest sources; ranges ascend and do not overlap.
 
-    A source that another listed swap has written has sources of its own for the same offsets; where
-    one lies over the end of another, both have the same records.
+    A source that another listed swap has written has sources of its own for the same offsets. Of
+    sources that lay over one another nobody knows any more which of them was served where: that
+    is a reason in ``findings``.
     """
     waiting = [each for each in decisions if each.state is DecisionState.PUBLISHED]
     written = {output.id for each in waiting for output in each.outputs}
-    found: list[EffectiveRange] = []
-    left = {each.id: each for decision in waiting for each in decision.sources}
-    for each in sorted(left.values(), key=lambda each: each.start_offset):
-        if each.id in written or each.end_offset < log_start:
+    left: dict[RemoteLogSegmentId, RemoteLogSegment] = {}
+    for decision in waiting:
+        if any(b.start_offset <= a.end_offset for a, b in pairwise(decision.sources)):
+            first, last = covered(decision.sources)
+            findings.cannot_judge(
+                f"segments that were replaced from offset {first} to {last} lay over one another"
+            )
             continue
+        left |= {each.id: each for each in decision.sources if each.id not in written}
+    found: list[EffectiveRange] = []
+    for each in sorted(left.values(), key=lambda each: each.start_offset):
         start = max(each.start_offset, found[-1].end + 1 if found else 0)
-        if start <= each.end_offset:
+        if log_start <= each.end_offset and start <= each.end_offset:
             found.append(EffectiveRange(start, each.end_offset, each))
     return found
 

@@ -43,6 +43,7 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentId,
     TopicIdPartition,
 )
+from keeplast.log.windows import WINDOW_BYTES_DEFAULT
 from keeplast.model.keyless import Keyless
 from keeplast.model.partition import TopicPartition
 from keeplast.model.shape import Shape
@@ -61,9 +62,12 @@ from keeplast.survey.request import (
     PartitionRequest,
 )
 from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.objects.stores import PART_BYTES
 from keeplast.tier.state.attached import Attached, DecisionState
 
 Progressed = Callable[[int], None]
+REQUESTS_A_SOURCE, REQUESTS_AN_OUTPUT = 18, 25
+"""What a segment costs however small it is: manifests, indexes, and keeplast's own objects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +150,7 @@ def clean_to(log: DecisionLog, known: Attached, cache: PartitionCache) -> int:
 class RoundCosts:
     """What a round takes: bytes of log that are read, the most that is written, and records.
 
+    ``requests`` are those that an object store is sent, about; collecting takes a few more.
     ``metadata_records`` stay in the metadata topic for good: every broker reads them at each start.
     """
 
@@ -153,6 +158,7 @@ class RoundCosts:
     outputs: int
     bytes_to_read: int
     bytes_to_write: int
+    requests: int
     metadata_records: int
 
 
@@ -184,9 +190,12 @@ def plan_attached(
     taken = sum(len(each.sources) for each in groups)
     size = sum(each.size_bytes for each in groups)
     round_ = Round(run, survey, plan, place.site(run))
+    read = round_.bytes_to_read() + size
+    requests = REQUESTS_A_SOURCE * taken + REQUESTS_AN_OUTPUT * len(groups)
     costs = RoundCosts(
-        sources=taken, outputs=len(groups), bytes_to_read=round_.bytes_to_read() + size,
-        bytes_to_write=size, metadata_records=RECORDS_A_SEGMENT * (taken + len(groups)),
+        sources=taken, outputs=len(groups), bytes_to_read=read, bytes_to_write=size,
+        requests=requests + read // WINDOW_BYTES_DEFAULT + size // PART_BYTES,
+        metadata_records=RECORDS_A_SEGMENT * (taken + len(groups)),
     )  # fmt: skip
     return planned_report(survey, plan, 0, None, None), costs
 

@@ -58,7 +58,7 @@ from keeplast.model.topic_config import TopicConfig
 from keeplast.read.transaction_outcomes import TransactionOutcomes
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog
-from keeplast.tier.state.attached import Attached, AttachedName, Decision
+from keeplast.tier.state.attached import Attached, AttachedName, Decision, DecisionState
 
 LOOKS_MAX = 3
 """How often a partition is read again that changes while it is read."""
@@ -208,7 +208,7 @@ class AttachedVerifier:
             found.notes.append("nothing of it is in the remote tier")
             return found.report(title), looked.log.start
         end = effective.ranges[-1].end + 1
-        sources = sources_left(looked.decisions, looked.log.start)
+        sources = sources_left(looked.decisions, looked.log.start, found["removed"])
         is_cut = any(each.segment.start_offset < looked.log.start for each in sources)
         if is_cut and settings.topic.strategy is not Strategy.OFFSET:
             sources = []
@@ -231,6 +231,8 @@ class AttachedVerifier:
         if looked.known is None:
             found.notes.append("this decision log has not attached it")
             return found.report(title), end
+        if any(each.state is DecisionState.DECIDED for each in looked.decisions):
+            found.notes.append("a swap is decided and not published: keeplast attach repair")
         found.notes.append(
             f"clean below offset {clean_to(self._log, looked.known, looked.cache)}: {keys} keys"
         )

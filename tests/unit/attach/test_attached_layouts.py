@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from Crypto.PublicKey import RSA
 
+from keeplast.attach.round import RoundWish, plan_attached
 from keeplast.cluster.layouts.aiven import LOG, AivenLayout
 from keeplast.cluster.layouts.aiven_keys import KeyPair, KeyRing
 from keeplast.cluster.layouts.aiven_log import AivenLogWriter
 from keeplast.cluster.layouts.aiven_manifest import SegmentManifest
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.format.remote_log_metadata import RemoteLogSegment
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.tier.objects.new_object import NewObject
-from keeplast.tier.objects.stores import open_tree
-from tests.unit.attach.test_attached_rounds import World, by_key_law, check_servable
+from keeplast.tier.objects.stores import ObstoreObjects, open_tree
+from tests.support.attached_tier import PARTITION
+from tests.unit.attach.test_attached_rounds import MERGING, World, by_key_law, check_servable
 
 Variant = tuple[bool, bool, int]
 """Whether it is compressed, whether encrypted, and the size of a chunk."""
@@ -46,6 +50,34 @@ def keep_as(world: World, root: Path, ring: KeyRing, variants: list[Variant]) ->
         layout.complete(segment, writer.close(), auxiliary, segment)
     world.tier.layout = layout  # type: ignore[assignment]
     return layout
+
+
+@pytest.mark.parametrize("variant", [(*PLAIN, 500), (*BOTH, 1000)])
+def test_a_plan_says_about_how_many_requests_a_round_takes(
+    tmp_path: Path, ring: KeyRing, variant: Variant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path / "world")
+    layout = keep_as(world, tmp_path / "plugin", ring, [variant])
+    wish = RoundWish(topic=MERGING, margin_bytes=8000, force=True, memory_bytes=MEMORY_BYTES_MIN)
+    _, costs = plan_attached(
+        layout, PARTITION, world.tier.cache, wish, world.clock, log_start=0, cleaned_to=0
+    )
+    assert costs is not None
+    sent: list[str] = []
+
+    def counted(name: str) -> Callable[..., object]:
+        method = getattr(ObstoreObjects, name)
+
+        def call(objects: ObstoreObjects, *arguments: object) -> object:
+            sent.append(name)
+            return method(objects, *arguments)
+
+        return call
+
+    for name in ("read_range", "stat", "put_new", "open_write", "delete"):
+        monkeypatch.setattr(ObstoreObjects, name, counted(name))
+    assert not world.clean().skipped
+    assert 0.5 * costs.requests < len(sent) < 1.2 * costs.requests
 
 
 def manifests(layout: AivenLayout, segments: list[RemoteLogSegment]) -> list[SegmentManifest]:

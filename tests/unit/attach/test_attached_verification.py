@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.topic_records import ConsumedRecord
 from keeplast.errors import ConflictError
 from keeplast.format.leader_epoch import LeaderEpoch
+from keeplast.format.message_set import read_batches
 from keeplast.format.remote_log_metadata import (
     RemoteLogSegment,
     RemoteLogSegmentId,
@@ -308,6 +310,35 @@ def test_a_partition_that_changes_whenever_it_is_read_is_not_judged(
     cleaned.file_of(cleaned.compacted()[-1]).unlink()
     with pytest.raises(ConflictError, match="verify again"):
         cleaned.verify(MERGING)
+
+
+@pytest.mark.parametrize("place", [0.3, 1.0])
+def test_what_a_new_leader_uploads_over_a_round_is_no_fault(tmp_path: Path, place: float) -> None:
+    """R-4; what the next round replaces lies over one another, and cannot be compared."""
+    directory = write_history(tmp_path / "logs")
+    world = VerifiedWorld(tmp_path, directory, LINEAGE, left=4)
+    world.clean(MERGING, margin=2000)
+    world.collect()
+    last, bases = world.compacted()[-1], world.bases
+    batches = [
+        batch.base_offset
+        for path in sorted(directory.glob("*.log"))
+        for batch in read_batches(path.read_bytes())
+        if last.start_offset < batch.base_offset <= last.end_offset
+    ]
+    world.tier.copy_over(directory, batches[int(place * (len(batches) - 1))], bases[-3] - 1)
+    for base, following in pairwise(bases[-3:]):
+        world.tier.copy_one(directory, base, following - 1)
+    report = world.verify(MERGING)
+    assert [] == broken(report), report
+    assert not world.clean(MERGING, margin=0).skipped
+    report = world.verify(MERGING)
+    assert [] == broken(report), report
+    assert "lay over one another" in report.check("removed").reasons[0]
+    world.collect()
+    report = world.verify(MERGING)
+    assert Verdict.HOLDS is report.verdict, report
+    world.close()
 
 
 def test_nothing_is_written_by_it(cleaned: VerifiedWorld) -> None:

@@ -112,13 +112,14 @@ def costs_table(costs: Sequence[tuple[TopicPartition, RoundCosts]]) -> Table:
     """Return what rounds cost at most; the records stay in the metadata topic."""
     table = new_table(
         "partition", ">sources", ">outputs", ">read at most", ">written at most",
-        ">metadata records",
+        ">requests, about", ">metadata records",
     )  # fmt: skip
     for partition, each in costs:
         table.add_row(
             Text(printable(str(partition))), format_count(each.sources),
             format_count(each.outputs), format_bytes(each.bytes_to_read),
-            format_bytes(each.bytes_to_write), format_count(each.metadata_records),
+            format_bytes(each.bytes_to_write), format_count(each.requests),
+            format_count(each.metadata_records),
         )  # fmt: skip
     return table
 

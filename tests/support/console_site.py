@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import httpx
 
-from keeplast.cli.frame.console import directory_finder
+from keeplast.cli.frame.console import directory_finder, directory_scanner
 from keeplast.config.choice import ALL_PARTITIONS, USUAL_SOURCES, SettingSources
 from keeplast.config.selection import select_partitions
 from keeplast.log.files import LocalFiles
@@ -71,7 +71,8 @@ def directory_view(root: Path, sources: SettingSources = USUAL_SOURCES) -> Conso
 def searches_in(root: Path, limits: SearchLimits | None = None) -> KeySearches:
     """Return the key searches of a data directory, as of :data:`NOW_MS`."""
     find = directory_finder(root, LocalFiles(), ALL_PARTITIONS, USUAL_SOURCES)
-    return KeySearches(find, ManualClock(NOW_MS), limits or SearchLimits())
+    scan = directory_scanner(root, LocalFiles())
+    return KeySearches(find, ManualClock(NOW_MS), limits or SearchLimits(), scan)
 
 
 class Site:

@@ -16,6 +16,7 @@ from keeplast.cli.frame.console import (
     console_address,
     console_served,
     directory_finder,
+    directory_scanner,
     say_console,
 )
 from keeplast.cli.frame.options import ScopeOptions, SettingOptions
@@ -26,7 +27,7 @@ from keeplast.errors import InvalidError
 if TYPE_CHECKING:
     from keeplast.clock import Clock
     from keeplast.log.files import FileSystem
-    from keeplast.service.console.searches import KeyFinder
+    from keeplast.service.console.searches import HeaderScanner, KeyFinder
     from keeplast.service.console.view import Watcher
 
 Where = Annotated[
@@ -95,10 +96,12 @@ def console(
     check_place(data_dir, store, bootstrap_server, command_config)
     clock = SystemClock()
     find: KeyFinder | None = None
+    scan: HeaderScanner | None = None
     if data_dir is not None:
         files = recipe_for((data_dir,), object_options).open()
         watcher = directory_watcher(data_dir, files, scope, settings, clock)
         find = directory_finder(data_dir, files, scope, settings)
+        scan = directory_scanner(data_dir, files)
     elif bootstrap_server is not None:
         from keeplast.cli.attach.options import ClusterOptions
         from keeplast.cli.attach.watching import attached_watcher
@@ -115,7 +118,8 @@ def console(
         watcher = store_watcher(call, settings.broker_config, clock)
         find = store_finder(call, settings.broker_config)
     with watcher, console_served(
-        watcher, address, entrance, clock, allows_actions=False, search=search, find=find
+        watcher, address, entrance, clock, allows_actions=False, search=search, find=find,
+        scan=scan,
     ) as server:  # fmt: skip
         say_console(server, entrance)
         try:

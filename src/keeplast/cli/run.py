@@ -9,6 +9,7 @@ from keeplast.cli.frame.console import (
     ConsoleOptions,
     console_served,
     directory_finder,
+    directory_scanner,
     say_console,
 )
 from keeplast.cli.frame.options import (
@@ -108,6 +109,7 @@ def run(
                     feed, console_at, console.entrance, clock,
                     allows_actions=console.allow_actions, search=console.search,
                     find=directory_finder(data_dir, LocalFiles(), scope, settings),
+                    scan=directory_scanner(data_dir, LocalFiles()),
                 )
             )  # fmt: skip
             say_console(server, console.entrance)

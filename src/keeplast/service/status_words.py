@@ -61,7 +61,7 @@ def detail_lines(each: PartitionStatus, now_ms: int) -> list[str]:
                 )
             )
         if log.stages is not None:
-            lines += _stage_lines(log.stages, now_ms)
+            lines += stage_lines(log.stages, now_ms)
         if log.leftover_bytes:
             lines.append(f"{format_bytes(log.leftover_bytes)} in files that a crash left")
     if each.last_round is not None:
@@ -77,7 +77,8 @@ def detail_lines(each: PartitionStatus, now_ms: int) -> list[str]:
     return lines
 
 
-def _stage_lines(stages: Stages, now_ms: int) -> list[str]:
+def stage_lines(stages: Stages, now_ms: int) -> list[str]:
+    """Return tombstones and markers by stage, a line each."""
     is_exact = stages.counts_records
     return [
         _stage_line("tombstones" if is_exact else "batches with tombstones", stages.tombstones,

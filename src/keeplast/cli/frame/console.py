@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from keeplast.clock import Clock
     from keeplast.config.choice import PartitionChoice, SettingSources
     from keeplast.log.files import FileSystem
-    from keeplast.service.console.searches import KeyFinder, SearchLimits
+    from keeplast.service.console.searches import HeaderScanner, KeyFinder, SearchLimits
     from keeplast.service.console.server import Certificate, ConsoleServer
     from keeplast.service.console.view import ViewSource
 
@@ -241,10 +241,12 @@ def console_served(
     allows_actions: bool,
     search: SearchOptions,
     find: KeyFinder | None,
+    scan: HeaderScanner | None = None,
 ) -> Iterator[ConsoleServer]:
     """Serve a console while it lasts; InvalidError when an option cannot be used.
 
-    ``find`` finds keys in the place that is shown, None where none are found.
+    ``find`` finds keys in the place that is shown, None where none are found; ``scan`` reads batch
+    headers there.
     """
     from keeplast.log.files import LocalFiles
     from keeplast.service.console.gate import Entrance
@@ -269,7 +271,7 @@ def console_served(
         if file is None
         else read_tokens(file, needs_actor=allows_actions)
     )
-    searches = None if find is None else KeySearches(find, clock, search.limits())
+    searches = None if find is None else KeySearches(find, clock, search.limits(), scan)
     with ConsoleServer(
         source, entrance, tokens, clock, LocalFiles(), certificate, searches
     ) as server:
@@ -305,6 +307,23 @@ def directory_finder(
         )  # fmt: skip
 
     return find
+
+
+def directory_scanner(data_dir: Path, files: FileSystem) -> HeaderScanner:
+    """Return what reads the batch headers of the partitions in a data directory."""
+    from keeplast.inspect.header_scan import LogHeaders, scan_headers
+    from keeplast.log.data_directory import open_data_directory
+    from keeplast.model.partition import TopicPartition
+
+    def scan(
+        partition: TopicPartition, now_ms: int, *, progressed: Callable[[int], None]
+    ) -> LogHeaders:
+        entry = open_data_directory(data_dir, files).find(partition)
+        if entry is None:
+            raise InvalidError(f"the partition is gone; look again. partition={partition}")
+        return scan_headers(entry.path, files, now_ms, progressed)
+
+    return scan
 
 
 def _certificate(options: EntranceOptions) -> Certificate | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast.clock import time_text
-from keeplast.config.definitions import DEFINITIONS
+from keeplast.config.definitions import BY_KEY, DEFINITIONS
 from keeplast.config.layers import Layer
 from keeplast.config.setting_rows import origin_text, shown_value
 from keeplast.config.settings import Settings
@@ -253,8 +253,19 @@ def _settings(view: ConsoleView, entry: Entry) -> tuple[tuple[SettingRow, ...], 
         root = view.status.root
     if settings is None:
         return (), ()
-    found = [(each, settings.effective(each, topic)) for each in DEFINITIONS if each.has_effect]
-    rows = tuple(
+    return setting_rows(settings, topic, root), tuple(settings.problems(topic))
+
+
+def setting_rows(
+    settings: Settings, topic: str, root: Path, keys: Sequence[str] = ()
+) -> tuple[SettingRow, ...]:
+    """Return settings that have an effect, of these ``keys`` or all, as they count for a topic.
+
+    Files below ``root`` are shown by their names.
+    """
+    chosen = [BY_KEY[key] for key in keys] or [each for each in DEFINITIONS if each.has_effect]
+    found = [(each, settings.effective(each, topic)) for each in chosen]
+    return tuple(
         SettingRow(
             definition.key, shown_value(definition, value.value),
             origin_text(definition, value, root), definition.about.replace("`", ""),
@@ -262,4 +273,3 @@ def _settings(view: ConsoleView, entry: Entry) -> tuple[tuple[SettingRow, ...], 
         )
         for definition, value in found
     )  # fmt: skip
-    return rows, tuple(settings.problems(topic))

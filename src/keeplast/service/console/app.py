@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from keeplast.clock import Clock
 from keeplast.log.files import FileSystem
 from keeplast.service.console.acting import Acting
+from keeplast.service.console.counting import Counting
 from keeplast.service.console.gate import Entrance, Gate
 from keeplast.service.console.reading import Reading
 from keeplast.service.console.rendering import Rendering
@@ -51,17 +52,31 @@ class ConsoleApp:
         """Take where views come from, and for whom they are; without ``searches`` none is done."""
         self._entrance = entrance
         self._sessions = Sessions(tokens, clock)
-        rendering = Rendering(source, entrance, clock, has_search=searches is not None)
+        rendering = Rendering(
+            source, entrance, clock, has_search=searches is not None,
+            has_scans=searches is not None and searches.has_scans,
+        )  # fmt: skip
         self._streams = EventStreams(source, StreamLimits() if streams is None else streams)
         self._reading = Reading(source, rendering, clock, files)
         self._acting = Acting(source, entrance, self._sessions, rendering)
-        self._searching = (
-            None if searches is None else Searching(source, searches, self._sessions, rendering)
-        )
+        self._on_demand: list[Route] = []
+        if searches is not None:
+            searching = Searching(source, searches, self._sessions, rendering)
+            self._on_demand += [
+                Route("/keys", searching.page, methods=["GET", "POST"]),
+                Route("/keys.json", searching.document, methods=["POST"]),
+            ]
+        if searches is not None and searches.has_scans:
+            log = "/log/{topic}/{partition:int}"
+            counting = Counting(source, searches, self._sessions, rendering)
+            self._on_demand += [
+                Route(f"{log}/headers", counting.page, methods=["POST"]),
+                Route(f"{log}/headers.json", counting.document, methods=["POST"]),
+            ]
 
     def asgi(self) -> ASGIApp:
         """Return the application, behind its gate."""
-        reading, acting, searching = self._reading, self._acting, self._searching
+        reading, acting = self._reading, self._acting
         routes = [
             Route("/", reading.overview),
             Route("/overview.json", reading.overview_json),
@@ -79,14 +94,9 @@ class ConsoleApp:
             Route("/do/{deed}", acting.do, methods=["POST"]),
             Route("/static/{name}", _static),
         ]
-        if searching is not None:
-            routes += [
-                Route("/keys", searching.page, methods=["GET", "POST"]),
-                Route("/keys.json", searching.document, methods=["POST"]),
-            ]
         handlers: dict[Any, Any] = {HTTPException: _refused}
-        return Gate(Starlette(routes=routes, exception_handlers=handlers), self._entrance,
-                    self._sessions)  # fmt: skip
+        made = Starlette(routes=[*routes, *self._on_demand], exception_handlers=handlers)
+        return Gate(made, self._entrance, self._sessions)
 
 
 async def _static(request: Request) -> Response:

@@ -32,10 +32,20 @@ class Rendering:
     """Makes the answers of one console."""
 
     def __init__(
-        self, source: ViewSource, entrance: Entrance, clock: Clock, *, has_search: bool
+        self,
+        source: ViewSource,
+        entrance: Entrance,
+        clock: Clock,
+        *,
+        has_search: bool,
+        has_scans: bool,
     ) -> None:
-        """Take what every page says of the place, and to whom; ``has_search``: keys are found."""
+        """Take what every page says of the place, and to whom.
+
+        ``has_search`` says that keys are found here, ``has_scans`` that batch headers are read.
+        """
         self._has_search = has_search
+        self._has_scans = has_scans
         self._source = source
         self._entrance = entrance
         self._clock = clock
@@ -55,6 +65,7 @@ class Rendering:
             view=view, live=progress_document(self._source), visitor=visitor, path=request.url.path,
             can_act=allows_actions and visitor.role >= VisitorRole.ACTOR,
             allows_actions=allows_actions, has_search=self._has_search,
+            has_scans=self._has_scans, may_read=visitor.role is not VisitorRole.NOBODY,
             form_token=visitor.form_token(), runs=control is not None,
             is_paused=control is not None and control.is_paused, reload_seconds=RELOAD_SECONDS,
             trouble=None if control is None else control.fault(),

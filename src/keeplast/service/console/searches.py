@@ -1,4 +1,4 @@
-"""Searches for a key that a page asks for: one at a time, within a budget, of open topics alone.
+"""What logs are read for when a page asks: one search at a time, within a budget, of open topics.
 
 What a reader must not break: the key goes to the search and into its answer, and nowhere else: no
 error, log or URL has it. A search ends with whoever asked for it.
@@ -6,15 +6,18 @@ error, log or URL has it. A search ends with whoever asked for it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Protocol
 
 from keeplast.clock import Clock
-from keeplast.errors import RefusedError, StoppedError, UnavailableError
+from keeplast.errors import InvalidError, RefusedError, StoppedError, UnavailableError
 from keeplast.inspect.explain import AskedKey
+from keeplast.inspect.header_scan import LogHeaders
+from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes
 from keeplast.service.explained import KeyAnswer
 
@@ -60,12 +63,29 @@ class KeyFinder(Protocol):
         ...
 
 
-class KeySearches:
-    """The searches of one console."""
+class HeaderScanner(Protocol):
+    """Reads the batch headers of a partition of the place that the console shows."""
 
-    def __init__(self, find: KeyFinder, clock: Clock, limits: SearchLimits) -> None:
-        """Take how a key is found, and within which limits."""
+    def __call__(
+        self, partition: TopicPartition, now_ms: int, *, progressed: Callable[[int], None]
+    ) -> LogHeaders:
+        """Read them; what ``progressed`` raises ends it."""
+        ...
+
+
+class KeySearches:
+    """What one console reads logs for, when somebody asks: keys, and batch headers."""
+
+    def __init__(
+        self,
+        find: KeyFinder,
+        clock: Clock,
+        limits: SearchLimits,
+        scan: HeaderScanner | None = None,
+    ) -> None:
+        """Take how a key is found, within which limits, and how headers are read if they are."""
         self._find = find
+        self._scan = scan
         self._clock = clock
         self._busy = threading.Lock()
         self.limits = limits
@@ -86,15 +106,38 @@ class KeySearches:
         """
         if self.limits.is_closed(topic):
             raise RefusedError("this topic is closed to key search here: --closed-topics")
-        if not self._busy.acquire(blocking=False):
-            raise UnavailableError("another key is being searched; one search runs at a time")
-        try:
-            budget = _Budget(self.limits, self._clock, has_left)
+        with self._alone(has_left) as budget:
             asked = AskedKey(key, header=header, values_bytes_max=VALUES_BYTES_MAX)
             return self._find(
                 topic, partition, asked, self._clock.now_ms(),
                 planned=budget.planned, progressed=budget.progressed,
             )  # fmt: skip
+
+    @property
+    def has_scans(self) -> bool:
+        """Say whether batch headers are read here."""
+        return self._scan is not None
+
+    def scan(
+        self, partition: TopicPartition, size_bytes: int, has_left: Callable[[], bool]
+    ) -> LogHeaders:
+        """Return what the batch headers of a log of ``size_bytes`` tell; errors as of a search.
+
+        No key is shown, so that no topic is closed to it. InvalidError where they are not read.
+        """
+        if self._scan is None:
+            raise InvalidError("batch headers are read of a data directory alone")
+        with self._alone(has_left) as budget:
+            budget.planned(size_bytes)
+            return self._scan(partition, self._clock.now_ms(), progressed=budget.progressed)
+
+    @contextlib.contextmanager
+    def _alone(self, has_left: Callable[[], bool]) -> Iterator[_Budget]:
+        """Give a budget to the only one that reads."""
+        if not self._busy.acquire(blocking=False):
+            raise UnavailableError("something else is being searched; one search runs at a time")
+        try:
+            yield _Budget(self.limits, self._clock, has_left)
         finally:
             self._busy.release()
 
@@ -112,7 +155,7 @@ class _Budget:
     def planned(self, size_bytes: int) -> None:
         if size_bytes > self._limits.bytes_max:
             raise StoppedError(
-                f"a search would read {format_bytes(size_bytes)}, more than the "
+                f"it would read {format_bytes(size_bytes)}, more than the "
                 f"{format_bytes(self._limits.bytes_max)} of --search-bytes; choose one partition, "
                 "or ask keeplast explain"
             )
@@ -123,7 +166,7 @@ class _Budget:
             raise StoppedError("whoever asked has left")
         if self._clock.seconds() > self._until:
             raise StoppedError(
-                f"the search took longer than the {self._limits.seconds:g} s of --search-seconds, "
+                f"it took longer than the {self._limits.seconds:g} s of --search-seconds, "
                 f"and had read {format_bytes(self._read_bytes)}; choose one partition, or ask "
                 "keeplast explain"
             )

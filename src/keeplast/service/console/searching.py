@@ -6,28 +6,18 @@ needed always, and nothing is searched before topic and partition were found in 
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import anyio
-import anyio.to_thread
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from keeplast.errors import (
-    CompactionError,
-    InvalidError,
-    RefusedError,
-    StoppedError,
-    UnavailableError,
-    error_text,
-)
 from keeplast.model.key_text import KeyForm, decode_key
-from keeplast.model.redaction import without_secrets
 from keeplast.service.console import pages
 from keeplast.service.console.acting import require_own_form
 from keeplast.service.console.asked import PARTITION_MAX, TEXT_LENGTH_MAX, form_of
+from keeplast.service.console.errands import run_errand
 from keeplast.service.console.found_key import RECORDS_ANSWERED_MAX, found_key
 from keeplast.service.console.gate import Visitor
 from keeplast.service.console.rendering import Rendering
@@ -38,8 +28,6 @@ from keeplast.service.document_text import document_text
 from keeplast.service.explained import KeyAnswer
 
 TOPICS_OFFERED = 500
-STATUS = {UnavailableError: 429, StoppedError: 422, InvalidError: 400, RefusedError: 403}
-"""What the answer to a search that failed is; anything else is of the place: 503."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,40 +124,14 @@ class Searching:
         view: ConsoleView = await self._rendering.in_turn(self._source.view)
         if not any(_is_asked(question, each) for each in pages.entries(view)):
             raise HTTPException(404, "there is no such topic or partition here")
-        has_left = threading.Event()
-        outcome: KeyAnswer | Exception
 
-        async def watch() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-            has_left.set()
+        def search(has_left: Callable[[], bool]) -> KeyAnswer:
+            key = decode_key(question.key, question.form)
+            return searches.search(
+                question.topic, question.partition, key, question.header or None, has_left
+            )
 
-        def search() -> KeyAnswer | Exception:
-            try:
-                key = decode_key(question.key, question.form)
-                return searches.search(
-                    question.topic, question.partition, key, question.header or None,
-                    has_left.is_set,
-                )  # fmt: skip
-            except (CompactionError, OSError) as error:
-                return error
-
-        try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(watch)
-                outcome = await anyio.to_thread.run_sync(search)
-                group.cancel_scope.cancel()
-        finally:
-            # Also where the server ends and nobody waits for the thread.
-            has_left.set()
-        if isinstance(outcome, Exception):
-            text = without_secrets(error_text(outcome))
-            raise HTTPException(_status(outcome), text) from outcome
-        return outcome
-
-
-def _status(error: Exception) -> int:
-    return next((code for kind, code in STATUS.items() if isinstance(error, kind)), 503)
+        return await run_errand(request, search)
 
 
 def _is_asked(question: KeyQuestion, entry: pages.Entry) -> bool:

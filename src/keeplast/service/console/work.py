@@ -8,15 +8,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from keeplast.cleaner.selection import Choice
+from keeplast.clock import time_text
 from keeplast.model.duration import duration_text
 from keeplast.model.partition import TopicPartition
-from keeplast.model.size import format_bytes, format_count
+from keeplast.model.size import format_bytes, format_count, format_counted
+from keeplast.service.console.anatomy import SettingRow, setting_rows
 from keeplast.service.console.pages import REMEDIES, Query, ShownTime, log_url, moment
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine
 
 QUEUE_MAX = 50
+DAYS = 30
+DAY_MS = 86_400_000
+BUDGET_KEYS = (
+    "log.cleaner.io.max.bytes.per.second", "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.io.buffer.load.factor", "log.cleaner.backoff.ms", "log.cleaner.expired.rounds",
+)  # fmt: skip
+"""What bounds rounds, of the settings that count for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +120,74 @@ def throughput(line: ReceiptLine) -> str:
 def span(seconds: float) -> str:
     """Return how long something took."""
     return f"{seconds:.1f} s" if seconds < 120 else duration_text(int(seconds * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class DayOfRounds:
+    """What the rounds of one day did, UTC: bytes that came since the rounds before, and went."""
+
+    at_ms: int
+    rounds: int = 0
+    came_bytes: int = 0
+    freed_bytes: int = 0
+
+    @property
+    def date(self) -> str:
+        """Return the day."""
+        return time_text(self.at_ms)[:10]
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The last 30 days by the receipts, the newest day first; days without a round are left out."""
+
+    days: tuple[DayOfRounds, ...]
+
+    @property
+    def words(self) -> str:
+        """Return all days in a sentence."""
+        rounds = sum(each.rounds for each in self.days)
+        freed = sum(each.freed_bytes for each in self.days)
+        came = sum(each.came_bytes for each in self.days)
+        return (
+            f"{format_counted(rounds, 'round')} freed {format_bytes(freed)}; between two rounds of "
+            f"a log {format_bytes(came)} came, so that what they leave "
+            + (
+                f"grew by {format_bytes(came - freed)}"
+                if came > freed
+                else f"shrank by {format_bytes(freed - came)}"
+            )
+        )
+
+
+def growth_of(view: ConsoleView) -> Growth:
+    """Return what rounds of the last days did, as far as the receipts that are kept tell.
+
+    What came to a log is what a round read beyond what the one before it had left. Before the first
+    round that is known of a log nothing counts as come: how large it was then, nobody knows.
+    """
+    first_ms = (view.now_ms // DAY_MS - DAYS + 1) * DAY_MS
+    left: dict[TopicPartition, int] = {}
+    days: dict[int, DayOfRounds] = {}
+    for line in view.receipts:
+        found = line.round
+        if found is None or line.partition is None or not line.has_ended:
+            continue
+        before, left[line.partition] = left.get(line.partition), found.bytes_written
+        if not first_ms <= line.at_ms <= view.now_ms:
+            continue
+        at_ms = line.at_ms // DAY_MS * DAY_MS
+        day = days.get(at_ms, DayOfRounds(at_ms))
+        came = 0 if before is None else max(found.bytes_read - before, 0)
+        days[at_ms] = DayOfRounds(
+            at_ms, day.rounds + 1, day.came_bytes + came,
+            day.freed_bytes + max(found.bytes_read - found.bytes_written, 0),
+        )  # fmt: skip
+    return Growth(tuple(days[at_ms] for at_ms in sorted(days, reverse=True)))
+
+
+def budgets(view: ConsoleView) -> tuple[SettingRow, ...]:
+    """Return what bounds rounds, and who said it; nothing where no settings are known."""
+    if view.settings is None or view.status is None:
+        return ()
+    return setting_rows(view.settings, "", view.status.root, keys=BUDGET_KEYS)

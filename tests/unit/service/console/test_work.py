@@ -1,0 +1,87 @@
+"""The work page: what bounds rounds, and what they did lately; and what a round would free."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import replace
+from pathlib import Path
+
+from keeplast.model.partition import TopicPartition
+from keeplast.service.console import anatomy, work
+from keeplast.service.console.view import ConsoleView
+from keeplast.service.receipt_shelf import ReceiptLine
+from keeplast.service.status import LastRound
+from tests.support.console_site import NOW_MS, FixedSource, Site, directory_view
+
+DAY_MS = 86_400_000
+ONE, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+def line(days_ago: int, read: int, written: int, partition: TopicPartition = ONE) -> ReceiptLine:
+    at_ms = NOW_MS - days_ago * DAY_MS
+    found = LastRound(at_ms, 0, 9, read, written, 10, 5, 1.0)
+    return ReceiptLine("round", at_ms, partition, 0, 9, found)
+
+
+def view_of(*lines: ReceiptLine) -> ConsoleView:
+    return ConsoleView("a", NOW_MS, receipts=lines)
+
+
+def test_what_came_is_what_a_round_read_beyond_what_was_left_before() -> None:
+    found = work.growth_of(
+        view_of(line(3, 1000, 400), line(2, 700, 500), line(2, 90, 80, OTHER), line(0, 600, 600))
+    ).days
+    assert [(1, 100, 0), (2, 300, 210), (1, 0, 600)] == [
+        (each.rounds, each.came_bytes, each.freed_bytes) for each in found
+    ]
+    assert [each.at_ms for each in found] == sorted((each.at_ms for each in found), reverse=True)
+
+
+def test_only_thirty_days_count_and_what_was_left_before_them_is_known() -> None:
+    found = work.growth_of(view_of(line(40, 1000, 400), line(29, 450, 400), line(30, 1, 1, OTHER)))
+    assert [(1, 50, 50)] == [(e.rounds, e.came_bytes, e.freed_bytes) for e in found.days]
+    assert () == work.growth_of(view_of(line(-1, 5, 5))).days
+
+
+def test_an_interrupted_round_does_not_count() -> None:
+    cut = replace(line(0, 500, 100), has_ended=False)
+    assert () == work.growth_of(view_of(cut)).days
+    assert () == work.growth_of(view_of(ReceiptLine("action", NOW_MS, None))).days
+
+
+def test_growth_is_told_in_words() -> None:
+    grown = work.growth_of(view_of(line(2, 2048, 1024), line(1, 4096, 4096)))
+    assert "2 rounds freed 1,024 B" in grown.words
+    assert "3,072 B came" in grown.words
+    assert "grew by 2,048 B" in grown.words
+    assert "shrank by" in work.growth_of(view_of(line(1, 4096, 0))).words
+
+
+def test_the_page_has_budgets_with_where_they_come_from(root: Path) -> None:
+    settings = (root / "keeplast.toml").read_text("utf-8")
+    limit = '[cluster]\n"log.cleaner.io.max.bytes.per.second" = 1048576.0\n'
+    (root / "keeplast.toml").write_text(settings.replace("[cluster]\n", limit), "utf-8")
+    view = replace(directory_view(root), receipts=(line(1, 2048, 1024),))
+    text = " ".join(html.unescape(Site(FixedSource(view)).get("/work").text).split())
+    for key in work.BUDGET_KEYS:
+        assert f'<th scope="row">{key}</th>' in text
+    assert "1048576" in text
+    assert "keeplast.toml, cluster" in text
+    assert "1 round freed 1,024 B" in text
+
+
+def test_what_a_round_would_free_is_told_by_the_share_of_the_last_one(root: Path) -> None:
+    view = directory_view(root)
+    entry = next(e for e in view.status.partitions if e.partition == ONE)  # type: ignore[union-attr]
+    cleanable = entry.log.figures.cleanable.cleanable_bytes  # type: ignore[union-attr]
+    words = anatomy.saving_words(entry, None, [])
+    assert f"a round would free {cleanable} B at most" in words
+    assert "no receipt tells" in words
+    words = anatomy.saving_words(entry, None, [line(1, 100, 75)])
+    assert f"about {round(cleanable / 4)} B if it frees the share of the last one (25%" in words
+    # Never more than what is cleanable, whatever the last one freed.
+    assert f"about {cleanable} B" in anatomy.saving_words(entry, None, [line(1, 100, 0)])
+    assert "about 0 B" in anatomy.saving_words(entry, None, [line(1, 100, 200)])
+    broken = next(e for e in view.status.partitions if e.log is None)  # type: ignore[union-attr]
+    assert "" == anatomy.saving_words(broken, None, [])
+    assert "a round would free" in Site(FixedSource(view)).get("/log/orders/0").text

@@ -406,3 +406,46 @@ def test_a_batch_to_a_cluster_that_is_away_is_unknown_and_not_there_later(
             Swap(publisher.name.partition, decision.sources, decision.outputs, decision.cleaned_to)
         )
     publisher.close()
+
+
+def test_a_decision_log_that_is_lost_is_made_again_from_what_brokers_read(
+    broker: Broker, log: DecisionLog
+) -> None:
+    """The old one is refused from then on; a swap that waited is collected after a new grace."""
+    expected = read(broker, "left")
+    publisher = claimed(broker, log, "left")
+    decision = publisher.decide_and_publish(swap_of(publisher, sources_of(publisher)[:2]))
+    left = write_output(publisher, sources_of(publisher)[1:2])
+    publisher.close()
+    store = f"sqlite:///{broker.root / 'again.db'}"
+    options = ("--topic", "left", "--store", store, *storage(broker))
+    told = command(broker, "collect", *options, expected=2)
+    told = command(broker, "repair", *options, "--rebuild", expected=4)
+    assert "a moment ago" in told["partitions"][0]["error"]
+    told = command(broker, "repair", *options, "--rebuild", "--grace-ms", "0")
+    (row,) = told["partitions"]
+    assert (row["uncollected"], row["discarded"]) == (1, 1)
+    assert row["rebuilt_decisions"] == len(log.decisions(publisher.held))
+    assert expected == read(broker, "left")
+    told = command(broker, "collect", *storage(broker), "--topic", "left", expected=4)
+    assert "another decision log owns" in told["partitions"][0]["error"]
+    told = command(broker, "collect", *options, "--grace-ms", "0")
+    assert 2 == told["partitions"][0]["collected_segments"]
+    there = set(objects(broker, "left", 0))
+    gone = {each.id.segment_id for each in (*decision.sources, left)}
+    assert not there & gone
+    assert expected == read(broker, "left")
+
+
+def test_a_look_that_goes_on_from_a_kept_fold_says_what_brokers_know(
+    broker: Broker, log: DecisionLog
+) -> None:
+    publisher = claimed(broker, log, "swapped")
+    view = publisher.look()
+    made = publisher.folds.find(publisher.name.cluster_id, view.metadata_partition)
+    assert made is not None
+    assert made.point.offset == view.end.offset
+    assert made.point.record_epoch >= 0
+    cold = fold_metadata(publisher.cluster, view.metadata_topic, [view.metadata_partition])
+    assert cold.cache.partitions[publisher.name.partition].state() == view.cache.state()
+    publisher.close()

@@ -127,8 +127,8 @@ class MetadataView:
                 raise RefusedError(
                     "a compactor announced a segment that this decision log does not know: "
                     "another one works here, or this log is an older one. Use the --store that "
-                    "has it, or its newest backup; docs/operations/attach.md says how to go "
-                    f"on without. partition={self.name} segment={encode_id(each.id.segment_id)} "
+                    "has it, or its newest backup; if that is lost, keeplast attach repair "
+                    f"--rebuild. partition={self.name} segment={encode_id(each.id.segment_id)} "
                     f"mark={each.broker_id}"
                 )
 

@@ -9,7 +9,7 @@ decision log means that the log is an older one: restored, or of a clone.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.errors import ConflictError, CorruptError, FencedError, RefusedError
@@ -68,15 +68,28 @@ class OwnerObject:
         if owner.store_id != self._store_id:
             raise RefusedError(
                 "another decision log owns the partition; use its --store, or have it given up "
-                f"there (keeplast attach detach). partition={self._name} object={self.key} "
-                f"owner={owner.store_id} ours={self._store_id}"
+                "there (keeplast attach detach). If it is lost: keeplast attach repair --rebuild. "
+                f"partition={self._name} object={self.key} owner={owner.store_id} "
+                f"ours={self._store_id}"
             )
         return owner
 
+    def find(self) -> Owner | None:
+        """Return who owns the partition, whichever decision log that is; None for nobody."""
+        data = self._layout.read_own(self.key)
+        return None if data is None else self._decode(data)
+
     def take(self, epoch: int) -> None:
         """Own the partition at ``epoch``; FencedError or ConflictError when somebody is ahead."""
+        self._put(self.read(), epoch)
+
+    def take_from(self, known: Owner | None, epoch: int) -> None:
+        """Own the partition instead of ``known``, another decision log's or nobody's; errors as
+        :meth:`take`. Whoever works by that log finds himself fenced at his next look."""
+        self._put(known, epoch)
+
+    def _put(self, known: Owner | None, epoch: int) -> None:
         mine = self._at(epoch)
-        known = self.read()
         if known is None:
             taken = self._layout.put_new(self.key, mine.to_bytes())
         elif known.epoch >= epoch:
@@ -127,6 +140,7 @@ class OwnerObject:
                 f"an owner object of another version; use the keeplast that wrote it. "
                 f"object={self.key} version={version}"
             )
-        if owner != self._at(owner.epoch) and owner.store_id == self._store_id:
+        mine = self._at(owner.epoch)
+        if replace(owner, store_id=self._store_id) != mine:
             raise CorruptError("the owner object of another partition", path=self.key, found=owner)
         return owner

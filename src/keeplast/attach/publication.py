@@ -345,7 +345,8 @@ def claim(
             )
         raise RefusedError(
             "the owner object says a later epoch than the decision log: the log is an older one, "
-            f"restored or of a clone. Use the newest. partition={name} epoch={held_by.epoch}"
+            "restored or of a clone. Use the newest; if that is lost, keeplast attach repair "
+            f"--rebuild. partition={name} epoch={held_by.epoch}"
         )
     is_new = known is None
     if known is None:

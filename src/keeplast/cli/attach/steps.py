@@ -110,7 +110,7 @@ def each_attached(
                 code = max(code, error_exit_code(error))
                 row["error"] = error_text(error)
             rows.append(row)
-    return _told(code, rows, as_json)
+    return told(code, rows, as_json)
 
 
 def set_paused(
@@ -124,7 +124,7 @@ def set_paused(
         for each in _chosen(log, cluster_id, cluster.topics):
             log.set_paused(each, is_paused=is_paused)
             rows.append(_row(each) | {"is_paused": is_paused})
-    return _told(DONE, rows, as_json)
+    return told(DONE, rows, as_json)
 
 
 def _chosen(log: DecisionLog, cluster_id: str, topics: tuple[str, ...]) -> list[Attached]:
@@ -148,7 +148,8 @@ def _row(each: Attached) -> Row:
     return {"topic": at.topic, "topic_id": encode_id(at.topic_id), "partition": at.partition}
 
 
-def _told(code: int, rows: list[Row], as_json: bool) -> Result:
+def told(code: int, rows: list[Row], as_json: bool) -> Result:
+    """Return a command's result; it is shown, unless it is asked for as JSON."""
     if not as_json:
         print_result(*attached_parts(rows))
     return code, {"partitions": rows}

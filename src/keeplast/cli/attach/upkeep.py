@@ -14,6 +14,7 @@ from keeplast.cli.attach.options import AttachedCall, ClusterOptions, DecisionOp
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import Json
 from keeplast.cli.frame.spans import SPAN_WORDS, span_ms
+from keeplast.errors import InvalidError
 
 GraceMs = Annotated[
     int | None,
@@ -68,14 +69,35 @@ def repair(
             "lost.",
         ),
     ] = False,
+    rebuild: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild",
+            help="The decision log of the topics that --topic names is lost, or an older backup, "
+            "and no process that has it runs any more: own them by this --store, and write down "
+            "again what the metadata topic says of them.",
+        ),
+    ] = False,
+    grace_ms: GraceMs = None,
     as_json: Json = False,
 ) -> Result:
     """Publish what was decided and is not on the cluster, and take back what never was decided.
 
-    Deletes nothing that anybody could still read.
+    Deletes nothing that anybody could still read. With `--rebuild` the grace is how long no
+    compactor may have been at work.
     """
+    from keeplast.attach.collection import GRACE_MS_DEFAULT, check_grace
+    from keeplast.cli.attach.rebuilding import rebuild_topics
     from keeplast.cli.attach.steps import each_attached, repair_step
 
+    if rebuild:
+        grace = check_grace(
+            GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
+            is_object_store=call.tier.is_object_store,
+        )
+        return rebuild_topics(call, grace, accepts_metadata=accept_metadata, as_json=as_json)
+    if grace_ms is not None:
+        raise InvalidError(f"a repair has no grace; leave it out. --grace-ms={grace_ms}")
     step = repair_step(accept_metadata)
     return each_attached(call, step, as_json=as_json, accepts_metadata=accept_metadata)
 

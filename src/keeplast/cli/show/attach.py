@@ -75,6 +75,7 @@ def attached_parts(rows: Sequence[Mapping[str, object]]) -> Iterator[RenderableT
 _COUNTS = frozenset(
     {
         "published", "published_again", "discarded", "collected_segments", "collected_bytes",
+        "rebuilt_decisions", "uncollected",
         "waiting",
     }
 )  # fmt: skip

@@ -1,0 +1,244 @@
+"""Takes a partition over from a decision log that is lost, or that a backup took the place of.
+
+The rule: **nothing is taken over from somebody who may still be at work, and nothing is concluded
+that the metadata topic does not say**. No compactor may have told brokers anything for a grace; the
+remote tier must be this cluster's; every segment that a compactor announced must be explained by a
+swap that lies in the topic, or be one that never was published. Then the owner object goes over,
+which fences whoever has the other log, and only behind that is the topic read for good. What was to
+be deleted is deleted by collection, after a grace of its own.
+
+What a lost log had decided and not published is lost with it: its outputs are taken back. Who would
+still publish it, a process that slept all the while, is the reason for the first grace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from keeplast.attach.batch import announcement, batch_of
+from keeplast.attach.compactor_history import CompactorHistory
+from keeplast.attach.kept_folds import KeptFolds
+from keeplast.attach.metadata_view import AttachTerms, MetadataView, look
+from keeplast.attach.outputs import work_name
+from keeplast.attach.ownership import OwnerObject
+from keeplast.attach.publication import Publisher, known_ids, require_free
+from keeplast.cluster.layouts.layout import RemoteLayout
+from keeplast.cluster.live_cluster import LiveCluster
+from keeplast.cluster.status import is_compactors
+from keeplast.errors import CompactionError, ConflictError, RefusedError
+from keeplast.format.identifier import encode_id
+from keeplast.format.remote_log_metadata import (
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    RemoteLogSegmentState,
+    TopicIdPartition,
+)
+from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.state.attached import (
+    Attached,
+    AttachedName,
+    Decision,
+    DecisionState,
+    OwnSegment,
+    epoch_of_mark,
+)
+
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+SHOWN_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """How many swaps were written down again, and of how many the sources are to be collected."""
+
+    decisions: int
+    uncollected: int
+
+
+def is_compacted(
+    cluster: LiveCluster, layout: RemoteLayout, name: AttachedName, terms: AttachTerms, store: str
+) -> bool:
+    """Say whether a compactor ever worked on a partition, by brokers and the remote tier."""
+    if OwnerObject(layout, name, store).find() is not None:
+        return True
+    return any(is_compactors(each) for each in look(cluster, name, terms).cache.segments)
+
+
+def rebuild(
+    cluster: LiveCluster, log: DecisionLog, layout: RemoteLayout, partition: TopicIdPartition,
+    cluster_id: str, terms: AttachTerms, *, grace_ms: int, takes_over: bool = False,
+    accepts_metadata: bool = False, folds: KeptFolds | None = None,
+) -> tuple[Publisher, Rebuilt]:  # fmt: skip
+    """Own a partition by ``log``, and write down there what the metadata topic says of it.
+
+    RefusedError, and nothing is changed, where that may be wrong. ``accepts_metadata`` says that
+    somebody has looked: the metadata topic and the objects are of one cluster, this one. What was
+    left undone is :func:`.repair`'s.
+    """
+    name = AttachedName(cluster_id, partition)
+    owner = OwnerObject(layout, name, log.store_id())
+    known = log.find(name)
+    view = _look(cluster, name, terms, known, accepts_metadata)
+    history = CompactorHistory(name, view.metadata_partition)
+    history.read(cluster, view.end.offset)
+    _require_quiet(history, log.clock.now_ms(), grace_ms)
+    _require_same_tier(cluster, history, layout, log, known, accepts_metadata)
+    _missing(history, log, known)
+    owner.probe()
+    held_by = owner.find()
+    is_new = known is None
+    if known is None:
+        known = log.attach(name, view.point, cleaned_to=view.log.start)
+    elif not takes_over:
+        require_free(log, known)
+    epoch = 1 + max(known.epoch, 0 if held_by is None else held_by.epoch, history.epoch)
+    held = log.claim(known, epoch=epoch)
+    try:
+        owner.take_from(held_by, epoch)
+    except CompactionError:
+        log.forget(held) if is_new else log.give_back(held)
+        raise
+    try:
+        # Whoever was at work decides nothing from here on; what he had published is seen now.
+        view = _look(cluster, name, terms, held, accepts_metadata)
+        history.read(cluster, view.end.offset)
+        if history.cache.state() != view.cache.state():
+            raise ConflictError(f"the metadata topic changed meanwhile; try again. {name}")
+        decisions, own = _missing(history, log, held)
+        log.restore(held, decisions, own)
+    except CompactionError:
+        log.give_back(held)
+        raise
+    publisher = Publisher(
+        cluster, log, layout, held, terms, KeptFolds(log.folds) if folds is None else folds
+    )
+    waiting = sum(each.state is DecisionState.PUBLISHED for each in decisions)
+    return publisher, Rebuilt(len(decisions), waiting)
+
+
+def _look(
+    cluster: LiveCluster, name: AttachedName, terms: AttachTerms, known: Attached | None,
+    accepts_metadata: bool,
+) -> MetadataView:  # fmt: skip
+    """Look anew; what a fold that was kept says is not believed here."""
+    view = look(cluster, name, terms, None if known is None else known.seen)
+    if not accepts_metadata:
+        view.require_continued()
+    return view
+
+
+def _require_quiet(history: CompactorHistory, now_ms: int, grace_ms: int) -> None:
+    """Raise RefusedError when a compactor told brokers something within the grace."""
+    if history.newest_ms and history.newest_ms + grace_ms > now_ms:
+        raise RefusedError(
+            "a compactor was at work here a moment ago, and may still be: end every process that "
+            "has another decision log, and try again when the grace is over (--grace-ms). "
+            f"partition={history.name} ago_ms={now_ms - history.newest_ms} grace_ms={grace_ms}"
+        )
+
+
+def _require_same_tier(
+    cluster: LiveCluster, history: CompactorHistory, layout: RemoteLayout, log: DecisionLog,
+    known: Attached | None, accepts_metadata: bool,
+) -> None:  # fmt: skip
+    """Raise RefusedError when objects and metadata topic tell of different clusters.
+
+    Brokers announce before they write, and delete before they forget: what lies there was told of,
+    but what a round began. A clone of a cluster that shares its bucket meets what the other wrote.
+    """
+    partition = history.name.partition
+    served = {each.segment.id for each in history.cache.served()}
+    there = {each.segment_id for each in layout.list(partition)}
+    # What was written or removed meanwhile was told of meanwhile.
+    history.read(cluster, cluster.read_end(history.metadata_partition).offset)
+    served &= {each.segment.id for each in history.cache.served()}
+    lost = [each.segment_id for each in served if each.segment_id not in there]
+    if lost:
+        raise RefusedError(
+            "brokers serve segments of which the remote tier has nothing: --storage is another "
+            "place than theirs, or another cluster has collected there. "
+            f"partition={history.name} segments={_shown(lost)}"
+        )
+    told = {each.segment_id for each in history.known}
+    own = () if known is None else log.own_segments(known)
+    strange = there - told - {each.segment_id for each in own}
+    strange = {
+        each
+        for each in strange
+        if layout.read_own(work_name(RemoteLogSegmentId(partition, each))) is None
+    }
+    if strange and not accepts_metadata:
+        raise RefusedError(
+            "the remote tier has segments that this cluster never heard of: its metadata topic is "
+            "an older one, or a clone of the cluster writes there. Take no partition over from a "
+            "cluster that lives. When you have looked, and this is the right one: "
+            f"--accept-metadata. partition={history.name} segments={_shown(strange)}"
+        )
+
+
+def _missing(
+    history: CompactorHistory, log: DecisionLog, known: Attached | None
+) -> tuple[list[Decision], list[OwnSegment]]:
+    """Return what ``log`` should have and has not: swaps, and ids that carry a compactor's mark.
+
+    RefusedError for a mark that nothing explains.
+    """
+    there = () if known is None else log.decisions(known)
+    had = {batch_of(each).values for each in there}
+    decisions = [
+        replace(each, state=_state_of(each, history))
+        for values, each in history.swaps.items()
+        if values not in had
+    ]
+    decided = {each.id: decision for decision in decisions for each in decision.outputs}
+    waiting = {
+        each.id
+        for decision in decisions
+        if decision.state is not DecisionState.COLLECTED
+        for each in decision.sources
+    }
+    own = () if known is None else log.own_segments(known)
+    undecided = {each.segment_id for each in own if each.decision_id is None}
+    ids = set() if known is None else known_ids(log, known)
+    found: list[OwnSegment] = []
+    for each in history.cache.segments:
+        id_ = each.id.segment_id
+        decision = decided.get(each.id)
+        is_lost = each.state is _FINISHED and id_ in undecided
+        is_explained = each.id in waiting or (id_ in ids and not is_lost)
+        if decision is not None:
+            found.append(_own(each, decision.id))
+        elif is_explained or not is_compactors(each):
+            continue
+        elif each.state is not _FINISHED and each.id in history.announced:
+            found.append(_own(each, None))
+        else:
+            raise RefusedError(
+                "a segment carries a compactor's mark, and no swap in the metadata topic explains "
+                "it; only the decision log that has it can go on. "
+                f"partition={history.name} segment={encode_id(id_)} state={each.state.name}"
+            )
+    return decisions, found
+
+
+def _state_of(decision: Decision, history: CompactorHistory) -> DecisionState:
+    """Return how far a swap that was published is: collected, when nothing of its sources is."""
+    is_there = any(history.cache.find(each.id) is not None for each in decision.sources)
+    return DecisionState.PUBLISHED if is_there else DecisionState.COLLECTED
+
+
+def _own(segment: RemoteLogSegment, decision_id: str | None) -> OwnSegment:
+    epoch = epoch_of_mark(segment.broker_id)
+    at_ms = segment.event_timestamp_ms
+    return OwnSegment(
+        segment_id=segment.id.segment_id, start_offset=segment.start_offset, epoch=epoch,
+        at_ms=at_ms, announced=announcement(segment, epoch, at_ms), decision_id=decision_id,
+        is_discarded=False,
+    )  # fmt: skip
+
+
+def _shown(ids: Collection[bytes]) -> str:
+    """Return how many there are, and the first of them."""
+    first = ", ".join(encode_id(each) for each in sorted(ids)[:SHOWN_MAX])
+    return f"{len(ids)} ({first}{', …' if len(ids) > SHOWN_MAX else ''})"

@@ -20,6 +20,7 @@ from keeplast.columns.rows import HAS_KEY, HAS_VALUE
 from keeplast.inspect.verified_log import VerifiedLog
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, Tail
+from keeplast.log.windows import WindowBuffers
 from keeplast.model.topic_config import TopicConfig
 from keeplast.survey.horizons import read_horizons
 
@@ -62,8 +63,9 @@ def stages_by_headers(
     tombstones: dict[int, int] = {}
     markers: dict[int, int] = {}
     unstamped = 0
+    buffers = WindowBuffers()
     for segment in _whole_segments(listing, tail):
-        found = read_horizons(segment, files)
+        found = read_horizons(segment, files, buffers)
         _merge(tombstones, found.tombstones)
         _merge(markers, found.markers)
         unstamped += found.unstamped_markers

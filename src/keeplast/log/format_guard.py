@@ -28,6 +28,7 @@ from keeplast.format.filename import (
     is_unknown_kind,
     parse_segment_file,
 )
+from keeplast.log.child_path import child_path
 from keeplast.log.files import FileSystem, reading
 
 MAGIC_MAX = 2
@@ -56,7 +57,7 @@ def check_understood(directory: Path, files: FileSystem) -> None:
             )
     for name, pattern, latest in _VERSIONS:
         if name in names:
-            _check_version(directory / name, pattern, latest, files, at_start=True)
+            _check_version(child_path(directory, name), pattern, latest, files, at_start=True)
     directories = files.directories_in(directory)
     for name in names:
         parsed = parse_segment_file(name)
@@ -67,7 +68,7 @@ def check_understood(directory: Path, files: FileSystem) -> None:
                 f"directory in the place of a segment file; move it away. path={directory / name}"
             )
         if parsed.kind == LOG:
-            check_magic(directory / name, 0, files)
+            check_magic(child_path(directory, name), 0, files)
 
 
 def check_magic(path: Path, position: int, files: FileSystem) -> None:

@@ -32,6 +32,7 @@ from keeplast.format.filename import (
 )
 from keeplast.format.index_bounds import filled_entries
 from keeplast.format.txn_index import AbortedTransaction
+from keeplast.log.child_path import child_path
 from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.index_builder import IndexBuilder
 from keeplast.log.index_files import read_index, read_index_start
@@ -73,7 +74,7 @@ class SegmentFiles:
 
 @functools.lru_cache(PATHS_KNOWN)
 def _segment_path(directory: Path, base_offset: int, kind: Kind) -> Path:
-    return directory / segment_file(base_offset, kind)
+    return child_path(directory, segment_file(base_offset, kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def list_partition(path: Path, files: FileSystem, *, if_empty: int | None = None
         elif parsed.kind == SNAPSHOT:
             snapshots.append(parsed.base_offset)
         elif parsed.kind == LOG:
-            status = files.stat(path / name)
+            status = files.stat(child_path(path, name))
             if status.size_bytes > SEGMENT_BYTES_MAX:
                 raise RefusedError(
                     f"segment is larger than a broker can open. path={path / name} "

@@ -128,10 +128,15 @@ def _count_passed(horizons: Mapping[int, int], since_ms: int, now_ms: int) -> in
     return sum(count for horizon, count in horizons.items() if since_ms < horizon <= now_ms)
 
 
-def read_horizons(segment: SegmentFiles, files: FileSystem) -> SegmentHorizons:
-    """Return the horizons in the headers of a segment; batches without records have none."""
+def read_horizons(
+    segment: SegmentFiles, files: FileSystem, buffers: WindowBuffers | None = None
+) -> SegmentHorizons:
+    """Return the horizons in the headers of a segment; batches without records have none.
+
+    Whoever reads many has one ``buffers`` for all of them.
+    """
     found = _FoundHorizons()
-    buffers = WindowBuffers()
+    buffers = WindowBuffers() if buffers is None else buffers
     with reading(files, segment.log_path) as handle:
         for window in read_windows(
             handle, segment.log_path, buffers, end=segment.size_bytes, checks_crc=False

@@ -23,6 +23,7 @@ from keeplast.columns import batch_table as t
 from keeplast.columns import verdicts
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
 from keeplast.format.filename import LOG, segment_file
+from keeplast.log.child_path import child_path
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import SegmentIndexes
 from keeplast.log.windows import Window, read_windows
@@ -288,7 +289,7 @@ class _Sampling:
 
     def read(self, section: SectionSample, number: int, piece: Piece) -> None:
         """Add the batches of ``piece``, part of window ``number``, to ``section``."""
-        path = self._path / segment_file(piece.base_offset, LOG)
+        path = child_path(self._path, segment_file(piece.base_offset, LOG))
         with reading(self._files, path) as handle:
             for window in read_windows(
                 handle, path, self._workspace.buffers, start=piece.start, end=piece.end

@@ -10,14 +10,16 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 
+import typer
 from typer.models import ParameterInfo
 
 from keeplast.cli.frame import exit_codes
-from keeplast.cli.main import app
+from keeplast.cli.frame.lazy import import_home
+from keeplast.cli.main import HOMES
 from keeplast.config.definition import Definition, Scope
 from keeplast.config.definitions import DEFINITIONS
 from keeplast.config.values import value_range, value_text, value_words
@@ -139,18 +141,27 @@ def settings_page() -> str:
 def cli_page() -> str:
     """Return the page of commands."""
     parts = [CLI_HEAD, *_exit_codes()]
-    commands = [("", registered) for registered in app.registered_commands]
-    for group in app.registered_groups:
-        assert group.typer_instance is not None
-        prefix = f"{group.typer_instance.info.name} "
-        commands += [(prefix, each) for each in group.typer_instance.registered_commands]
-    for prefix, registered in commands:
-        callback = registered.callback
-        assert callback is not None
-        name = prefix + (registered.name or callback.__name__.replace("_", "-"))
+    for name, callback in _commands(HOMES):
         parts += [f"\n## `keeplast {name}`\n", inspect.cleandoc(callback.__doc__ or ""), ""]
         parts += _parameter_tables(callback)
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _commands(
+    homes: Mapping[str, str], prefix: str = ""
+) -> Iterator[tuple[str, Callable[..., object]]]:
+    """Yield every command by its name, as its function."""
+    for name, home in homes.items():
+        found = import_home(home)
+        if not isinstance(found, typer.Typer):
+            yield prefix + name, found
+            continue
+        group = found.info.cls
+        yield from _commands(getattr(group, "homes", {}), f"{prefix}{name} ")
+        for each in found.registered_commands:
+            assert each.callback is not None
+            last = each.name or each.callback.__name__.replace("_", "-")
+            yield f"{prefix}{name} {last}", each.callback
 
 
 def metrics_page() -> str:

@@ -25,7 +25,7 @@ from keeplast.log.lock import is_locked
 from keeplast.model.partition import TopicPartition
 from keeplast.service import set_aside
 from keeplast.service.gauges import GAUGES, GaugeObserver
-from keeplast.service.receipts import FILE_NAME as RECEIPTS
+from keeplast.service.receipt_names import FILE_NAME as RECEIPTS
 from keeplast.service.snapshot import PartitionCondition, Snapshot
 from keeplast.survey.report import RoundReport
 from tests.support.daemon_world import SETTINGS, Published, Told, World

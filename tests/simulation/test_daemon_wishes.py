@@ -19,8 +19,8 @@ from keeplast.service.control import QUIET_SECONDS_MAX, WISHES_MAX, Control, Dee
 from keeplast.service.directory_look import look_at_directory
 from keeplast.service.documents import status_document
 from keeplast.service.live import LiveProgress
+from keeplast.service.receipt_names import FILE_NAME
 from keeplast.service.receipt_shelf import ReceiptShelf
-from keeplast.service.receipts import FILE_NAME
 from keeplast.service.snapshot import PartitionCondition
 from tests.support.daemon_world import SETTINGS, Told, World
 

@@ -4,47 +4,52 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
-from typer.core import TyperGroup
 
 from keeplast import __version__
-from keeplast.cli.attach.main import attach
-from keeplast.cli.clean import clean
-from keeplast.cli.config import config
-from keeplast.cli.console import console
-from keeplast.cli.delete_records import delete_records
-from keeplast.cli.demo.command import demo
-from keeplast.cli.doctor import doctor
-from keeplast.cli.explain import explain
-from keeplast.cli.export import export
 from keeplast.cli.frame.exit_codes import INTERRUPTED, TERMINATED
 from keeplast.cli.frame.guard import Terminated, terminate_on_signal
-from keeplast.cli.inspect import inspect
-from keeplast.cli.pack import pack
-from keeplast.cli.plan import plan
-from keeplast.cli.receipt import receipt
-from keeplast.cli.run import run
+from keeplast.cli.frame.lazy import MARKUP, LazyGroup
 from keeplast.cli.show.output import claim_stdout
 from keeplast.cli.show.voice import Voice
-from keeplast.cli.status import status
-from keeplast.cli.tier.main import tier
-from keeplast.cli.verify import verify
 
+HOMES = {
+    "inspect": "keeplast.cli.inspect:inspect",
+    "status": "keeplast.cli.status:status",
+    "plan": "keeplast.cli.plan:plan",
+    "clean": "keeplast.cli.clean:clean",
+    "run": "keeplast.cli.run:run",
+    "console": "keeplast.cli.console:console",
+    "delete-records": "keeplast.cli.delete_records:delete_records",
+    "verify": "keeplast.cli.verify:verify",
+    "explain": "keeplast.cli.explain:explain",
+    "export": "keeplast.cli.export:export",
+    "pack": "keeplast.cli.pack:pack",
+    "demo": "keeplast.cli.demo.command:demo",
+    "doctor": "keeplast.cli.doctor:doctor",
+    "receipt": "keeplast.cli.receipt:receipt",
+    "config": "keeplast.cli.config:config",
+    "tier": "keeplast.cli.tier.main:tier",
+    "attach": "keeplast.cli.attach.main:attach",
+}
+"""Where each command is, or the group that it begins."""
 LOG_FILE = "--log-file"
 HELP_COLUMNS_MIN = 90
 """Tables of options need so many columns; below, names of options would be cut."""
 VOICE_FLAGS = ("--quiet", "-q", "--verbose", "-v")
 
 
-class CheckedGroup(TyperGroup):
+class CheckedGroup(LazyGroup):
     """All commands; refuses an empty argument, which is what an unset variable leaves of one.
 
     As a path it would mean the current directory, and be cleaned wherever somebody happens to be.
     """
+
+    homes: ClassVar[Mapping[str, str]] = HOMES
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; on a narrow screen one whose help cuts no option's name."""
@@ -104,7 +109,7 @@ app = typer.Typer(
     no_args_is_help=True,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=MARKUP,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -149,28 +154,6 @@ def _options(
         typer.echo(f"keeplast {__version__}")
         raise typer.Exit
     context.with_resource(Voice(is_quiet=quiet, is_verbose=verbose, path=log_file))
-
-
-for command in (
-    inspect,
-    status,
-    plan,
-    clean,
-    run,
-    console,
-    delete_records,
-    verify,
-    explain,
-    export,
-    pack,
-    demo,
-    doctor,
-):
-    app.command()(command)
-app.add_typer(receipt)
-app.add_typer(config)
-app.add_typer(tier)
-app.add_typer(attach)
 
 
 def main() -> None:

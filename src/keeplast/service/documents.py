@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keeplast.cleaner.section import LogFigures
 from keeplast.cluster.status import RemotePartitionStatus
@@ -17,11 +17,13 @@ from keeplast.inspect.stages import StageCounts, Stages
 from keeplast.inspect.status import LogStatus
 from keeplast.model.partition import TopicPartition
 from keeplast.service.set_aside import SetAside
-from keeplast.service.snapshot import PartitionFacts
 from keeplast.service.status import DirectoryStatus, PartitionStatus, State
-from keeplast.store.erasure import TierErasure
-from keeplast.store.status import TierStatus
 from keeplast.survey.wording import sentences
+
+if TYPE_CHECKING:  # whoever shows a directory's logs needs none of a store's
+    from keeplast.service.snapshot import PartitionFacts
+    from keeplast.store.erasure import TierErasure
+    from keeplast.store.status import TierStatus
 
 
 def figures_document(figures: LogFigures | None) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from pathlib import Path
 from keeplast.log.files import FileSystem
 from keeplast.run.readiness import prove_receipt
 from keeplast.run.receipt import Receipt, append_receipt, previous_receipts
+from keeplast.service.receipt_names import FILE_NAME
 
-FILE_NAME = "keeplast-receipts"
-PREVIOUS_NAME = "keeplast-receipts.1"
 BYTES_MAX = 64 << 20
 
 

@@ -20,12 +20,13 @@ from keeplast.config.definitions import BY_KEY
 from keeplast.config.settings import Settings
 from keeplast.format.filename import LOG, parse_segment_file
 from keeplast.inspect.status import LogStatus
+from keeplast.log.child_path import child_path
 from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory
 from keeplast.log.files import FileSystem
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.service.receipts import FILE_NAME, PREVIOUS_NAME
+from keeplast.service.receipt_names import FILE_NAME, PREVIOUS_NAME
 from keeplast.service.schedule import LOOK_MS_MIN
 from keeplast.service.set_aside import SetAside, is_about
 from keeplast.survey.receipt_book import RoundReceipt, read_receipts
@@ -224,7 +225,7 @@ def _size_bytes(path: Path, files: FileSystem) -> int:
             parsed = parse_segment_file(name)
             if parsed is not None and parsed.kind == LOG and not parsed.stage:
                 with contextlib.suppress(OSError):
-                    size_bytes += files.stat(path / name).size_bytes
+                    size_bytes += files.stat(child_path(path, name)).size_bytes
     return size_bytes
 
 

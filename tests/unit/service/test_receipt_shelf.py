@@ -11,8 +11,8 @@ from keeplast.cli.main import app
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.run.receipt import action_line
+from keeplast.service.receipt_names import FILE_NAME, PREVIOUS_NAME
 from keeplast.service.receipt_shelf import ReceiptShelf
-from keeplast.service.receipts import FILE_NAME, PREVIOUS_NAME
 from keeplast.service.status import find_last_rounds, read_round_receipts
 from tests.support.small_log import write_log
 

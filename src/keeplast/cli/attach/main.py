@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import typer
 
-from keeplast.cli.attach.check import check
-from keeplast.cli.attach.clean import clean, plan
-from keeplast.cli.attach.run import run
-from keeplast.cli.attach.status import status
-from keeplast.cli.attach.upkeep import collect, detach, pause, repair, resume
-from keeplast.cli.attach.verify import verify
+from keeplast.cli.frame.lazy import LazyGroup
+
+
+class _Attach(LazyGroup):
+    """The commands of a live cluster's tiered topics."""
+
+    homes: ClassVar[Mapping[str, str]] = {
+        "check": "keeplast.cli.attach.check:check",
+        "status": "keeplast.cli.attach.status:status",
+        "plan": "keeplast.cli.attach.clean:plan",
+        "clean": "keeplast.cli.attach.clean:clean",
+        "run": "keeplast.cli.attach.run:run",
+        "collect": "keeplast.cli.attach.upkeep:collect",
+        "verify": "keeplast.cli.attach.verify:verify",
+        "repair": "keeplast.cli.attach.upkeep:repair",
+        "pause": "keeplast.cli.attach.upkeep:pause",
+        "resume": "keeplast.cli.attach.upkeep:resume",
+        "detach": "keeplast.cli.attach.upkeep:detach",
+    }
+
 
 attach = typer.Typer(
     name="attach",
+    cls=_Attach,
     help="Tiered topics of a live Kafka cluster, compacted where they lie: brokers go on serving "
     "them, and nothing is installed there.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (check, status, plan, clean, run, collect, verify, repair, pause, resume, detach):
-    attach.command()(command)

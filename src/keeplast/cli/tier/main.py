@@ -6,27 +6,40 @@ that changes a partition owns it: see ``--owner`` and ``--take-over``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import typer
 
-from keeplast.cli.tier.accept import accept
-from keeplast.cli.tier.data import copy, export, import_, init
-from keeplast.cli.tier.explain import explain
-from keeplast.cli.tier.look import status, verify
-from keeplast.cli.tier.removal import forget, truncate
-from keeplast.cli.tier.run import run
-from keeplast.cli.tier.settings import configure
-from keeplast.cli.tier.upkeep import clean, collect, expire
+from keeplast.cli.frame.lazy import LazyGroup
+
+
+class _Tier(LazyGroup):
+    """The commands of a store."""
+
+    homes: ClassVar[Mapping[str, str]] = {
+        "init": "keeplast.cli.tier.data:init",
+        "import": "keeplast.cli.tier.data:import_",
+        "copy": "keeplast.cli.tier.data:copy",
+        "run": "keeplast.cli.tier.run:run",
+        "status": "keeplast.cli.tier.look:status",
+        "explain": "keeplast.cli.tier.explain:explain",
+        "configure": "keeplast.cli.tier.settings:configure",
+        "clean": "keeplast.cli.tier.upkeep:clean",
+        "expire": "keeplast.cli.tier.upkeep:expire",
+        "collect": "keeplast.cli.tier.upkeep:collect",
+        "verify": "keeplast.cli.tier.look:verify",
+        "export": "keeplast.cli.tier.data:export",
+        "truncate": "keeplast.cli.tier.removal:truncate",
+        "forget": "keeplast.cli.tier.removal:forget",
+        "accept": "keeplast.cli.tier.accept:accept",
+    }
+
 
 tier = typer.Typer(
     name="tier",
+    cls=_Tier,
     help="Partitions whose history is in object storage (KIP-1272).",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-tier.command()(init)
-tier.command("import")(import_)
-for command in (
-    copy, run, status, explain, configure, clean, expire, collect, verify, export, truncate, forget,
-    accept,
-):  # fmt: skip
-    tier.command()(command)

@@ -19,8 +19,8 @@ from keeplast.service.console import pages, work
 from keeplast.service.console.strip import Zone, log_parts
 from keeplast.service.control import Control
 from keeplast.service.live import LiveProgress
+from keeplast.service.receipt_names import FILE_NAME
 from keeplast.service.receipt_shelf import ReceiptShelf
-from keeplast.service.receipts import FILE_NAME
 from keeplast.service.set_aside import SetAside
 from keeplast.service.snapshot import Snapshot
 from keeplast.service.status import ErasedBy, PartitionStatus, State

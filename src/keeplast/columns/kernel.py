@@ -160,11 +160,26 @@ class _Kernel(event.Listener):
 
     def _make(self) -> None:
         try:
-            self.dispatcher.compile(self._signature)
+            if not self._take():
+                self.dispatcher.compile(self._signature)
         except OSError:
             # It is there, and is compiled again by the next process: the cache cannot be written.
             if not self.dispatcher.signatures:
                 raise
+
+    def _take(self) -> bool:
+        """Load the machine code that the cache has; say whether it has any.
+
+        Numba does the same in :meth:`compile`, but first imports and registers everything that code
+        can be made of, which whoever has code needs nothing of and waits a quarter of a second for.
+        """
+        dispatcher = self.dispatcher
+        found = dispatcher._cache._load_overload(self._signature, dispatcher.targetctx)
+        if found is None:
+            return False
+        dispatcher.targetctx.insert_user_function(found.entry_point, found.fndesc, [found.library])
+        dispatcher.add_overload(found)
+        return True
 
     def on_start(self, event: Any) -> None:
         """Hear that something is compiled: this kernel, or a part of it."""

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from numba.core.registry import cpu_target
 
 import keeplast
 from keeplast import kernel_cache
@@ -232,6 +233,19 @@ def test_what_a_process_that_was_killed_has_left_is_made_anew(
     again = kernel.kernel("int64(int64)")(_twice)
     assert 8 == again(5)
     assert 0 == again.stats.cache_misses.total()
+
+
+def test_what_is_kept_is_loaded_without_what_only_a_compiler_needs(
+    declared: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 8 == declared(5)
+    again = kernel.kernel("int64(int64)")(_twice)
+
+    def refuse() -> None:
+        raise AssertionError("all that code can be made of was registered")
+
+    monkeypatch.setattr(cpu_target.target_context, "refresh", refuse)
+    assert 8 == again(5)
 
 
 def test_processors_have_files_of_their_own(declared: Any, tmp_path: Path) -> None:

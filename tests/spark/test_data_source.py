@@ -131,6 +131,21 @@ def test_a_schema_chooses_columns(spark: SparkSession, data: Path) -> None:
     assert 2 * RECORDS == frame.count()
 
 
+def test_an_option_chooses_columns(spark: SparkSession, data: Path) -> None:
+    frame = load(spark, data, subscribe="u", columns="offset, value")
+    assert ["offset", "value"] == frame.columns
+    whole = load(spark, data, subscribe="u").select("offset", "value")
+    assert sorted(whole.collect(), key=str) == sorted(frame.collect(), key=str)
+    assert whole.count() == frame.select("offset").count() == frame.count()
+    options = f"(path '{data}', subscribe 'u', columns 'partition,key')"
+    spark.sql(f"CREATE TABLE two_columns USING `kafka-log` OPTIONS {options}")
+    assert ["partition", "key"] == spark.table("two_columns").columns
+    assert whole.count() == spark.table("two_columns").where("key IS NOT NULL").count()
+    reader = spark.read.schema("key binary").format("kafka-log").option("columns", "offset")
+    with pytest.raises(AnalysisException, match="leave one of the two out"):
+        reader.load(str(data)).collect()
+
+
 def test_state_is_what_readers_of_the_log_end_up_with(spark: SparkSession, data: Path) -> None:
     frame = load(spark, data, state="latest", subscribe="t")
     assert read_log_state(data / "t-0") == rows(frame)

@@ -21,6 +21,7 @@ from keeplast.pipeline.task_news import TaskNews
 from keeplast.read.log_state import Winners
 from keeplast.read.state_parts import StatePart
 from keeplast.rewrite.runner import Progressed
+from keeplast.survey import request
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import SMALL_SEGMENTS
 from tests.support.state_in_parts import parts_of_log
@@ -71,7 +72,17 @@ def test_a_state_whose_keys_cannot_be_read_again_is_not_shown(
         list(show_states(context, parts, count, told))
 
 
-def test_both_runners_write_the_same_files(tmp_path: Path, spark: SparkSession) -> None:
+def test_both_runners_write_the_same_files(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    during = TaskNews.during
+
+    def noted(news: TaskNews, act: Callable[[], list[R]], what: str) -> list[R]:
+        told.append(what)
+        return during(news, act, what)
+
+    monkeypatch.setattr(TaskNews, "during", noted)
     data = tmp_path / "data"
     write_mixed_log(data)
     local, on_spark = tmp_path / "local", tmp_path / "spark"
@@ -85,6 +96,7 @@ def test_both_runners_write_the_same_files(tmp_path: Path, spark: SparkSession) 
     ]
     assert 2 == len(contents[0])
     assert contents[0] == contents[1]
+    assert ["read t-0"] == told
 
 
 def run(data: Path, target: Path, *more: str) -> Any:
@@ -102,6 +114,7 @@ def test_keys_that_fit_no_task_go_to_buckets(
     whole = run(data, tmp_path / "whole", "--runner", "local", *config)
     assert 0 == whole.exit_code, whole.output
     monkeypatch.setattr(export_plan, "PART_BYTES_MIN", 1)
+    monkeypatch.setattr(request, "TASK_MEMORY_BYTES_MIN", 1)
     cut = run(data, tmp_path / "cut", "--runner", "spark", "--task-memory", "1k", *config)
     assert 0 == cut.exit_code, cut.output
     (how,) = json.loads(cut.stdout)["partitions"]

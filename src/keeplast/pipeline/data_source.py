@@ -36,6 +36,7 @@ from keeplast.errors import CompactionError, InvalidError, RefusedError
 from keeplast.log.files import FileSystem
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
+from keeplast.pipeline.arrow_batches import COLUMN_NAMES
 from keeplast.pipeline.foreign_options import PROVIDER
 from keeplast.pipeline.log_parts import LogPart, Logs, read_parts, share_out
 from keeplast.pipeline.source_filters import Pushed, push
@@ -85,16 +86,20 @@ class LogSource(DataSource):
         raise NotImplementedError
 
     def schema(self) -> StructType:
-        """Return all columns; a mistake in an option is told here, before anything runs."""
+        """Return the columns that the options name, by default all.
+
+        A mistake in an option is told here, before anything runs.
+        """
         try:
-            read_options(self.options, is_streaming=False)
+            options = read_options(self.options, is_streaming=False)
         except InvalidError as error:
             # Batch or stream is not known yet, and a few options are for one of them.
             try:
-                read_options(self.options, is_streaming=True)
+                options = read_options(self.options, is_streaming=True)
             except InvalidError:
                 raise error.with_traceback(None) from None
-        return table_schema(self.options) if PROVIDER in self.options else SCHEMA
+        schema = StructType([SCHEMA[name] for name in options.columns])
+        return table_schema(self.options, schema) if PROVIDER in self.options else schema
 
     def reader(self, schema: StructType) -> LogReader:
         """Return the reader of a batch query."""
@@ -103,22 +108,22 @@ class LogSource(DataSource):
         except InvalidError as error:
             raise error.with_traceback(None) from None
         reader = PushingLogReader if options.pushes_filters else LogReader
-        return reader(self, options, column_names(schema))
+        return reader(self, options, column_names(schema, options))
 
     def streamReader(self, schema: StructType) -> LogStreamReader:
         """Return the reader of a streaming query."""
         options = read_options(options_of(self.options, schema), is_streaming=True)
-        return LogStreamReader(options, column_names(schema))
+        return LogStreamReader(options, column_names(schema, options))
 
 
-def table_schema(options: Mapping[str, str]) -> StructType:
-    """Return all columns, with the options of a table in the metadata of the first one.
+def table_schema(options: Mapping[str, str], schema: StructType) -> StructType:
+    """Return the columns of a table, with its options in the metadata of the first one.
 
     Spark 4.2 keeps the options of a table and hands none of them over when it is read; the schema
     that it was made with it does. What may be a secret does not go to the catalog this way.
     """
     kept = {name: text for name, text in options.items() if _SECRET.search(name) is None}
-    first, *others = SCHEMA.fields
+    first, *others = schema.fields
     metadata = {TABLE_OPTIONS: json.dumps(kept)}
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
 
@@ -132,8 +137,11 @@ def options_of(given: Mapping[str, str], schema: StructType) -> dict[str, str]:
     return options
 
 
-def column_names(schema: StructType) -> tuple[str, ...]:
-    """Return the columns that a query asks for; InvalidError for one that does not exist."""
+def column_names(schema: StructType, options: SourceOptions) -> tuple[str, ...]:
+    """Return the columns that a query asks for.
+
+    InvalidError for one that does not exist, and where the option names others than the schema.
+    """
     for field in schema.fields:
         known = next((each for each in SCHEMA.fields if each.name == field.name), None)
         if known is None:
@@ -145,6 +153,11 @@ def column_names(schema: StructType) -> tuple[str, ...]:
                 f"a column has one type; ask for {known.dataType.simpleString()} and cast it. "
                 f"column={field.name} type={field.dataType.simpleString()}"
             )
+    if options.columns != COLUMN_NAMES and set(options.columns) != set(schema.names):
+        raise InvalidError(
+            "schema() asks for other columns than the option; leave one of the two out. "
+            f"columns={','.join(options.columns)} schema={','.join(schema.names)}"
+        )
     return tuple(schema.names)
 
 

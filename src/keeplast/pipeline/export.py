@@ -111,8 +111,12 @@ class Workers(Protocol):
         items: Sequence[ExportTask],
         progressed: Progressed,
         roots: Iterable[Path] = (),
+        names: Sequence[object] = (),
     ) -> Iterator[ExportedFile]:
-        """Yield the result of every item, in any order; every host must see ``roots``."""
+        """Yield the result of every item, in any order; every host must see ``roots``.
+
+        ``names`` are what the items are about, for whoever shows what is under way.
+        """
         ...
 
     def latest(
@@ -354,7 +358,13 @@ def _write(
     written: dict[TopicPartition, list[ExportedFile]] = {}
     for file in chain(
         workers.latest(parts, show, progressed, (staging,)),
-        workers.each(export_partition, whole, progressed, (staging,)),
+        workers.each(
+            export_partition,
+            whole,
+            progressed,
+            (staging,),
+            [task.split.partition for task in whole],
+        ),
     ):
         if file.error is not None:
             raise file.error

@@ -22,7 +22,7 @@ from keeplast.pipeline.jobs import Jobs
 from keeplast.pipeline.session import start_session
 from keeplast.pipeline.stages import ATTEMPT_MARK, read_token
 from keeplast.pipeline.state_job import show_states
-from keeplast.pipeline.task_news import DRIVER_GONE, TaskNews, job_failed
+from keeplast.pipeline.task_news import DRIVER_GONE, TaskNews, describe_job, job_failed
 from keeplast.read.log_state import Winners
 from keeplast.read.state_parts import StatePart
 from keeplast.rewrite.runner import Progressed
@@ -123,10 +123,12 @@ class SparkRunner:
         items: Sequence[_Item],
         progressed: Progressed,
         roots: Iterable[Path] = (),
+        names: Sequence[object] = (),
     ) -> Iterator[_Result]:
         """Yield ``work`` of every item when all have ended; for what is not a round.
 
-        Executors must see ``roots``; errors as for :meth:`run`.
+        Executors must see ``roots``; ``names`` are what is read, for Spark's own pages. Errors as
+        for :meth:`run`.
         """
         if not items:
             return
@@ -138,7 +140,7 @@ class SparkRunner:
             return work(item, add)
 
         job = context.parallelize(list(items), len(items)).map(execute_one)
-        yield from told.during(job.collect, f"read {len(items)} parts")
+        yield from told.during(job.collect, describe_job("read", names or [f"{len(items)} parts"]))
 
     def latest(
         self,
@@ -176,8 +178,9 @@ class SparkRunner:
             context = self._session.sparkContext
             count = max(1, context.defaultParallelism) * PROBES_PER_SLOT
             name = str(file)
-            probes = context.parallelize(range(count), count)
-            seen = probes.map(lambda _: read_token(name)).collect()
+            probes = context.parallelize(range(count), count).map(lambda _: read_token(name))
+            told = TaskNews(context, lambda _: None)
+            seen = told.during(probes.collect, describe_job("ask whether executors see", [root]))
         finally:
             file.unlink()
         if any(found != token for found in seen):

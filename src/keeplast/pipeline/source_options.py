@@ -19,6 +19,7 @@ from keeplast.log.files import FilesRecipe
 from keeplast.log.object_paths import SCHEMES, place_path
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.strategy import Strategy
+from keeplast.pipeline.arrow_batches import COLUMN_NAMES
 from keeplast.pipeline.offset_options import EARLIEST, LATEST, Offsets, read_offsets
 from keeplast.pipeline.option_texts import OptionTexts
 from keeplast.pipeline.partition_choice import ReadPartitions, read_choice
@@ -39,6 +40,7 @@ NAMES = (
     "assign",
     "subscribe",
     "subscribePattern",
+    "columns",
     "isolation.level",
     "startingOffsets",
     "endingOffsets",
@@ -88,9 +90,13 @@ class SourceContent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one query; ``ending_ms`` takes the place of ``ending`` where it is there."""
+    """The options of one query; ``ending_ms`` takes the place of ``ending`` where it is there.
+
+    ``columns`` are all where none are named.
+    """
 
     path: Path
+    columns: tuple[str, ...]
     choice: ReadPartitions
     isolation: Isolation
     starting: Offsets
@@ -165,6 +171,7 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
     )
     return SourceOptions(
         path=_path(path),
+        columns=_columns(options.text("columns", None)),
         object_options=options.prefixed(),
         choice=choice,
         isolation=options.choice("isolation.level", Isolation, Isolation.COMMITTED),
@@ -215,6 +222,22 @@ def _refuse_in_batches(options: OptionTexts, content: SourceContent) -> None:
     if content is not SourceContent.LATEST:
         for name in STATE_NAMES:
             options.refuse(name, "this is for a state; add state=latest, or leave the option out")
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    """Return the columns that a list with commas names, all without one."""
+    if text is None:
+        return COLUMN_NAMES
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in COLUMN_NAMES:
+            raise InvalidError(
+                f"no such column; choose from {', '.join(COLUMN_NAMES)}. column={name!r} "
+                f"columns={text!r}"
+            )
+    if len(set(names)) < len(names):
+        raise InvalidError(f"a column is named twice; name each once. columns={text!r}")
+    return names
 
 
 def _path(text: str) -> Path:

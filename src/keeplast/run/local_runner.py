@@ -112,10 +112,11 @@ class LocalRunner:
         items: Sequence[_Item],
         progressed: Progressed,
         roots: Iterable[Path] = (),
+        names: Sequence[object] = (),
     ) -> Iterator[_Result]:
         """Yield ``work`` of every item as it ends; for what is not a round.
 
-        ``roots`` are what every host must see, which this one does.
+        ``roots`` are what every host must see, which this one does; ``names`` are shown nowhere.
         """
         if self._pool is None:
             for item in items:

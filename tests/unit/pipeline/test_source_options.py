@@ -7,6 +7,7 @@ import pytest
 from keeplast.errors import InvalidError
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
+from keeplast.pipeline.arrow_batches import COLUMN_NAMES
 from keeplast.pipeline.source_options import EndOfLog, Isolation, SourceContent, read_options
 
 MISTAKES = [
@@ -39,6 +40,9 @@ MISTAKES = [
     ({"endingOffsetsByTimestamp": "{}"}, "use maxTimestamp"),
     ({"maxRecordsPerPartition": "1"}, "use maxPartitionBytes, or minPartitions"),
     ({"topic": "t"}, "use subscribe"),
+    ({"columns": "offset, colour"}, "no such column; choose from topic, partition, offset"),
+    ({"columns": ""}, "column=''"),
+    ({"columns": "offset,key,offset"}, "named twice"),
     ({"zzz": "1"}, "unknown option; choose from path, assign, subscribe,"),
     ({"option.zzz": "1"}, "option=option.zzz"),
     ({"endOfLog": "now"}, "give log-end or high-watermark"),
@@ -95,6 +99,13 @@ def test_names_of_options_have_no_case() -> None:
         is_streaming=False,
     )
     assert (SourceContent.LATEST, Strategy.TIMESTAMP) == (options.content, options.strategy)
+
+
+def test_columns_are_those_that_are_named_in_their_order() -> None:
+    given = {"path": "/data"}
+    assert COLUMN_NAMES == read_options(given, is_streaming=True).columns
+    given["columns"] = "offset, key"
+    assert ("offset", "key") == read_options(given, is_streaming=False).columns
 
 
 def test_sizes_are_written_as_everywhere() -> None:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.options import RunnerOptions, ScopeOptions, SettingOptions, memory_size
+from keeplast.cli.frame.options import (
+    RunnerOptions,
+    ScopeOptions,
+    SettingOptions,
+    memory_size,
+    task_memory_size,
+)
 from keeplast.cli.frame.parameters import (
     MEMORY_DEFAULT,
     TASK_MEMORY_DEFAULT,
@@ -114,7 +120,6 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
     from keeplast.config.sources import read_settings
     from keeplast.log.data_directory import open_data_directory
     from keeplast.log.files import LocalFiles
-    from keeplast.model.size import parse_size
 
     _require_pyarrow()
     workers = options.workers
@@ -122,7 +127,7 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
     from keeplast.pipeline.export import check_target, export_state
 
     source, point = _source(options)
-    task_memory_bytes = parse_size(options.task_memory, "--task-memory")
+    task_memory_bytes = task_memory_size(options.task_memory)
     there = source.recipe().open()
     root = open_data_directory(options.data_dir, there).root
     settings = read_settings(root, there, options.settings)

@@ -456,7 +456,7 @@ def test_too_little_memory_is_refused_with_the_least_that_works(
     assert [] == coordinator.requests
 
 
-@pytest.mark.parametrize("command", ["plan", "clean"])
+@pytest.mark.parametrize("command", ["plan", "clean", "run"])
 @pytest.mark.parametrize("size", ["0", "1023k"])
 def test_too_little_memory_of_a_task_is_refused_with_the_least_that_works(
     keeplast: Command, coordinator: FakeCoordinator, data_dir: Path, command: str, size: str

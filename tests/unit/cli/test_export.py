@@ -256,6 +256,8 @@ def test_an_export_that_is_stopped_leaves_nothing_behind(
         (["--topic", "orderz"], "did you mean"),
         (["--partition", "9"], "no such partition"),
         (["--memory", "5k"], "give at least 32m. --memory='5k'"),
+        (["--task-memory", "0"], "give at least 1m. --task-memory='0'"),
+        (["--task-memory", "-1"], "not a size"),
     ],
 )
 def test_mistakes_are_usage_errors(

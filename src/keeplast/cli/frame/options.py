@@ -147,6 +147,13 @@ def memory_size(text: str) -> int:
     return parse_size(text, "--memory", least=MEMORY_BYTES_MIN)
 
 
+def task_memory_size(text: str) -> int:
+    """Return what ``--task-memory`` says, in bytes; InvalidError below what is worth a task."""
+    from keeplast.survey.request import TASK_MEMORY_BYTES_MIN
+
+    return parse_size(text, "--task-memory", least=TASK_MEMORY_BYTES_MIN)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOptions:
     """What a round may hold in memory, and how its work is cut."""
@@ -173,9 +180,7 @@ class WorkOptions:
     @property
     def task_memory_bytes(self) -> int:
         """Return the size in bytes; InvalidError when it is none, or too little."""
-        from keeplast.survey.request import TASK_MEMORY_BYTES_MIN
-
-        return parse_size(self.task_memory, "--task-memory", least=TASK_MEMORY_BYTES_MIN)
+        return task_memory_size(self.task_memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

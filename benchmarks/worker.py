@@ -72,7 +72,7 @@ def main() -> None:
                 memory_bytes = arguments.memory_bytes
                 _clean(coordinator, Path(scratch), small.segment_bytes, memory_bytes, shape)
                 files.remove()
-        before_bytes = _start_peak()
+        before_bytes = start_peak()
         worked = family_seconds(os.getpid())
         started = time.perf_counter()
         own = time.process_time()
@@ -83,7 +83,7 @@ def main() -> None:
         own = time.process_time() - own
         # Ticks are coarse, so the processes of a family are counted only where there are several.
         cpu_seconds = own if arguments.runner == "local" else family_seconds(os.getpid()) - worked
-        peak_bytes = _peak()
+        peak_bytes = read_peak()
         files.remove()
     stats = done.stats
     assert stats is not None, done.error
@@ -142,7 +142,7 @@ def _clean(
     return report.partitions[0].rounds[-1]
 
 
-def _start_peak() -> int:
+def start_peak() -> int:
     """Forget the peak so far and return what is held now, in bytes."""
     if RESET_PEAK.exists():
         RESET_PEAK.write_text("5")
@@ -150,8 +150,8 @@ def _start_peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _peak() -> int:
-    """Return the peak since :func:`_start_peak`, in bytes."""
+def read_peak() -> int:
+    """Return the peak since :func:`start_peak`, in bytes."""
     if RESET_PEAK.exists():
         return _status_bytes("VmHWM")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

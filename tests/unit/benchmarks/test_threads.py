@@ -1,0 +1,14 @@
+"""What several threads gain is told by the clock, each side's best."""
+
+from __future__ import annotations
+
+from benchmarks.threads import LOGS, Gain
+from keeplast.model.strategy import Strategy
+
+
+def test_a_line_tells_how_many_times_as_fast_two_threads_are() -> None:
+    taken = {1: [(3.0, 2.0), (4.0, 2.0)], 2: [(2.0, 2.5), (2.0, 2.4)]}
+    assert (
+        "| 100 B | none | header | many | 3.00 (2.00) | 2.00 (2.40) | 1.50 | 33 % (4 %) |"
+        == Gain(LOGS[0], Strategy.HEADER, "many", taken).line()
+    )

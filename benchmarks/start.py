@@ -54,10 +54,10 @@ def run(words: tuple[str, ...], cache: Path) -> Taken:
     return Taken(clock, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 
-def write_partitions(place: Path, count: int) -> Path:
+def write_partitions(place: Path, count: int, log: Workload = LOG) -> Path:
     """Write ``count`` logs below ``place``."""
     for number in range(min(count, WRITTEN)):
-        write_log(LOG, place, number=number, seed=number)
+        write_log(log, place, number=number, seed=number)
     for number in range(WRITTEN, count):
         shutil.copytree(place / f"{TOPIC}-{number % WRITTEN}", place / f"{TOPIC}-{number}")
     return place

@@ -33,9 +33,14 @@ versitygw on the PATH.
 endef
 export NEEDS_GO
 GATEWAY := build/bin/versitygw
+define NEEDS_CHROMIUM
+The console is tried in a real browser: install the packages chromium and chromium-driver (Debian), or
+put chromium and chromedriver of one version on the PATH.
+endef
+export NEEDS_CHROMIUM
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-all test-kafka beside-a-broker test-services soak simulate bench bench-peers bench-growth bench-start bench-tier demo demo-tier demo-attach demo-console docs readme lock bare java clean
+.PHONY: all help setup check test test-all test-kafka beside-a-broker test-services test-console fuzz-console console-pictures chromium soak simulate bench bench-peers bench-growth bench-start bench-tier bench-console demo demo-tier demo-attach demo-console docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -67,7 +72,7 @@ check: setup  ## Format, lint, types, floors, generated pages
 
 # Hundreds of processes would each compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST := $(BIN)/pytest -m 'not kafka and not services' \
+PYTEST := $(BIN)/pytest -m 'not kafka and not services and not console' \
 	-n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 test: setup java  ## Every promise, of large matrices a share that changes by day; ARGS=--all takes all of them
@@ -75,7 +80,7 @@ test: setup java  ## Every promise, of large matrices a share that changes by da
 
 test-all: setup java  ## Everything: all of every matrix, the long forms, Kafka as the referee, the services
 	$(PYTEST) --all --long $(ARGS)
-	$(MAKE) --no-print-directory test-kafka test-services
+	$(MAKE) --no-print-directory test-kafka test-services test-console
 
 test-kafka: setup java  ## Kafka's own cleaner as the referee (fetches its jars with Maven); SEEDS=N for more logs
 	$(BIN)/pytest -m kafka --all --long tests/kafka $(ARGS)
@@ -89,6 +94,20 @@ $(GATEWAY):
 
 test-services: setup $(GATEWAY)  ## The tier on a real PostgreSQL (package postgresql) and a real S3 server (built with Go)
 	$(BIN)/pytest -m services --all --long tests/services $(ARGS)
+
+chromium:
+	@command -v chromedriver >/dev/null && \
+		{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || \
+		{ echo "$$NEEDS_CHROMIUM" >&2; exit 1; }
+
+test-console: setup chromium  ## The console in a real browser (packages chromium, chromium-driver), and made-up requests
+	$(BIN)/pytest -m console tests/console $(ARGS)
+
+fuzz-console: setup  ## Made-up requests to a running console for ten minutes; ARGS='--fuzz-seconds 60'
+	$(BIN)/pytest -m console tests/console/test_fuzz.py --fuzz-seconds 600 $(ARGS)
+
+console-pictures: setup chromium  ## Take the pictures in docs/operations/images anew
+	$(BIN)/pytest -m console tests/console/test_pictures.py --refresh-pictures $(ARGS)
 
 soak: setup $(GATEWAY)  ## Two hosts under load, killed and frozen, on PostgreSQL and S3; ARGS='--minutes 10 --seed 7'
 	$(BIN)/pytest -m services tests/services/test_soak.py -s $(ARGS)
@@ -115,6 +134,9 @@ bench-growth: setup  ## Time against size, keys, partitions and cores, and what 
 bench-start: setup  ## The first command of a host, 3,000 partitions, and surveys of 1 TiB; ARGS='--turns 1'
 	$(BIN)/python -m benchmarks.start $(ARGS)
 	$(BIN)/python -m benchmarks.large_survey
+
+bench-console: setup  ## The console of 10,000 partitions with ten browsers; ARGS='--partitions 1000'
+	$(BIN)/python -m benchmarks.console $(ARGS)
 
 demo: setup  ## Compact a git history and a broker's directory and compare; RUNNER=local needs no Java
 	@test "$(RUNNER)" = local || $(MAKE) --no-print-directory java

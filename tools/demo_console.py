@@ -1,59 +1,127 @@
 """Makes a data directory for the console's demo: one log of each kind that operators ask about.
 
-Run as ``python tools/demo_console.py DIRECTORY``, which must not exist. Rounds are slowed down, so
-that somebody sees one.
+Run as ``python tools/demo_console.py DIRECTORY``, which must not exist. Some logs have had a round
+already, and more came behind it: one is overdue, one waits until it is dirtier, one is held back by
+a lag, one is damaged. Rounds are slowed down, so that somebody sees one.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from keeplast.format import leader_epoch, offset_index, time_index
+from keeplast.format.batch import encode_batch
+from keeplast.format.record import Record
 
-from tests.support.small_log import Pair, write_log  # noqa: E402
-
-SEGMENTS, RECORDS, KEYS = 6, 500, 97
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+RECORDS, RECORDS_A_BATCH = 500, 10
+"""Of each segment, and of each batch in it."""
 SETTINGS = """\
-[cluster]
-"log.cleaner.io.max.bytes.per.second" = 100000
-
 [topic.orders]
 "cleanup.policy" = "compact"
+"segment.ms" = 2592000000
+"max.compaction.lag.ms" = 604800000
+
+[topic.customers]
+"cleanup.policy" = "compact"
+"segment.ms" = 2592000000
 "max.compaction.lag.ms" = 604800000
 
 [topic.prices]
 "cleanup.policy" = "compact"
-"min.compaction.lag.ms" = 315360000000
-
-[topic.customers]
-"cleanup.policy" = "compact"
-"min.cleanable.dirty.ratio" = 1.0
+"segment.ms" = 2592000000
+"min.compaction.lag.ms" = 86400000
 
 [topic.sessions]
 "cleanup.policy" = "compact"
+"segment.ms" = 2592000000
 """
+SLOW = """
+[cluster]
+"log.cleaner.io.max.bytes.per.second" = 100000
+"""
+DAMAGED = "sessions-0"
+SECONDS_MAX = 300
 
 
-def records(base: int) -> list[Pair]:
-    """Return the records of a segment: some keys over and over, now and then a tombstone."""
-    return [
-        (b"key-%03d" % (n * n % KEYS), None if n % 41 == 0 else b"value-%09d" % n)
-        for n in range(base, base + RECORDS)
-    ]
+@dataclass(frozen=True, slots=True)
+class DemoLog:
+    """A log: how many keys it has, and how many hours old its segments are.
+
+    Those of ``cleaned`` have had a round; ``later`` came behind it, and the last one is active.
+    """
+
+    name: str
+    keys: int
+    cleaned: tuple[float, ...]
+    later: tuple[float, ...]
 
 
-def main(root: Path) -> None:
-    """Write the logs and their settings."""
+LOGS = (
+    DemoLog("orders-0", 300, (320, 300, 280), (220, 210, 200, 190, 1)),
+    DemoLog("orders-1", 500, (320, 300, 280), (215, 205, 195, 1)),
+    DemoLog("orders-2", 700, (320, 300, 280), (210, 200, 190, 1)),
+    DemoLog("customers-0", 1400, (160, 150, 140, 130), (48, 40, 1)),
+    DemoLog("prices-0", 600, (96, 72, 48), (6, 4, 2, 1)),
+    DemoLog(DAMAGED, 200, (), (30, 25, 20, 1)),
+)
+
+
+def records(log: DemoLog, base: int, first_ms: int) -> Iterator[Record]:
+    """Return the records of a segment: keys over and over, now and then a tombstone."""
+    for offset in range(base, base + RECORDS):
+        value = None if offset % 41 == 0 else b"value-%060d" % offset
+        yield Record(offset, first_ms + offset, b"key-%05d" % (offset * 7919 % log.keys), value)
+
+
+def write_segment(directory: Path, log: DemoLog, base: int, first_ms: int) -> None:
+    """Write a segment with what a broker keeps beside it."""
+    found = list(records(log, base, first_ms))
+    data = b"".join(
+        encode_batch(found[n : n + RECORDS_A_BATCH]) for n in range(0, RECORDS, RECORDS_A_BATCH)
+    )
+    stem = directory / f"{base:020d}"
+    stem.with_suffix(".log").write_bytes(data)
+    stem.with_suffix(".index").write_bytes(offset_index.encode([]))
+    last = found[-1]
+    times = time_index.encode([(last.timestamp, RECORDS - 1)])
+    stem.with_suffix(".timeindex").write_bytes(times)
+    epochs = leader_epoch.encode([leader_epoch.LeaderEpoch(0, 0)])
+    (directory / "leader-epoch-checkpoint").write_bytes(epochs)
+
+
+def main(root: Path, now_ms: int) -> None:
+    """Write the logs and their settings; what is older has been cleaned by a run of its own."""
     root.mkdir(parents=True)
-    for name in ("orders-0", "orders-1", "orders-2", "prices-0", "customers-0", "sessions-0"):
-        write_log(root, name, {n * RECORDS: records(n * RECORDS) for n in range(SEGMENTS)})
-    damaged = root / "sessions-0" / f"{RECORDS:020d}.log"
+    (root / "keeplast.toml").write_text(SETTINGS, encoding="utf-8")
+    for log in LOGS:
+        (root / log.name).mkdir()
+        # The first of the later ones is active while the earlier ones are cleaned.
+        for index, hours in enumerate((*log.cleaned, log.later[0])):
+            first_ms = now_ms - round(hours * HOUR_MS)
+            write_segment(root / log.name, log, index * RECORDS, first_ms)
+    words = ("run", str(root), "--once", "--runner", "local", "--cores", "1")
+    cleaned = sorted({log.name.rpartition("-")[0] for log in LOGS if log.cleaned})
+    subprocess.run(
+        [sys.executable, "-m", "keeplast", *words, "--config", "min.cleanable.dirty.ratio=0.0",
+         *(word for topic in cleaned for word in ("--topic", topic))],
+        check=True, capture_output=True, timeout=SECONDS_MAX,
+    )  # fmt: skip
+    for log in LOGS:
+        for index, hours in enumerate(log.later[1:], start=len(log.cleaned) + 1):
+            first_ms = now_ms - round(hours * HOUR_MS)
+            write_segment(root / log.name, log, index * RECORDS, first_ms)
+    damaged = root / DAMAGED / f"{RECORDS:020d}.log"
     data = damaged.read_bytes()
     damaged.write_bytes(data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
-    (root / "keeplast.toml").write_text(SETTINGS, encoding="utf-8")
+    (root / "keeplast.toml").write_text(SETTINGS + SLOW, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), time.time_ns() // 1_000_000)

@@ -57,13 +57,15 @@ class FixedSource:
         return self.found
 
 
-def directory_view(root: Path, sources: SettingSources = USUAL_SOURCES) -> ConsoleView:
-    """Return the view of a data directory at :data:`NOW_MS`."""
+def directory_view(
+    root: Path, sources: SettingSources = USUAL_SOURCES, now_ms: int = NOW_MS
+) -> ConsoleView:
+    """Return the view of a data directory at ``now_ms``."""
     files = LocalFiles()
-    look = look_at_directory(select_partitions(root, files, sources=sources), files, NOW_MS)
+    look = look_at_directory(select_partitions(root, files, sources=sources), files, now_ms)
     shelf = ReceiptShelf.of_directory(files, root)
     return ConsoleView(
-        str(root), NOW_MS, look.joined(files, shelf.refresh()), settings=look.settings,
+        str(root), now_ms, look.joined(files, shelf.refresh()), settings=look.settings,
         receipts=shelf.lines(),
     )  # fmt: skip
 

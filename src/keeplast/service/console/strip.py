@@ -87,7 +87,7 @@ class StripMark:
     @property
     def anchor(self) -> str:
         """Return which end of the label stands at ``x``."""
-        return "start" if self.x < WIDTH / 3 else "end" if self.x > WIDTH * 2 / 3 else "middle"
+        return "start" if self.x < WIDTH / 2 else "end"
 
 
 def log_parts(log: LogStatus) -> tuple[SegmentPart, ...]:

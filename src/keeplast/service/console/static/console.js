@@ -10,7 +10,9 @@ if (enter && location.hash.length > 1) {
   enter.submit();
 }
 
-let serial = null;
+// What the page shows, as events count it; and whether a newer one waits until nobody types.
+let serial = document.body.dataset.serial;
+let isLate = false;
 
 function isBusy() {
   const active = document.activeElement;
@@ -19,7 +21,9 @@ function isBusy() {
 
 async function renew() {
   // What came by POST stays: getting its address anew would lose it.
-  if (isBusy() || document.body.hasAttribute("data-still")) return;
+  if (document.body.hasAttribute("data-still")) return;
+  isLate = isBusy();
+  if (isLate) return;
   const answer = await fetch(location.pathname + location.search, { credentials: "same-origin" });
   if (!answer.ok || answer.redirected) return location.reload();
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -38,6 +42,18 @@ async function renew() {
   }
 }
 
+// A strip's part in words, below it: screen readers hear its name anyway.
+function tell(event) {
+  const part = event.target.closest ? event.target.closest(".strip.tall a") : null;
+  const line = document.getElementById("segment");
+  if (part && line) line.textContent = part.getAttribute("aria-label");
+}
+document.addEventListener("focusin", tell);
+document.addEventListener("pointerover", tell);
+document.addEventListener("focusout", () => {
+  if (isLate) setTimeout(() => renew().catch(() => {}));
+});
+
 function heard(event) {
   const found = JSON.parse(event.data);
   if (found.live) {
@@ -52,8 +68,9 @@ function heard(event) {
     }
   }
   const now = found.serial + ":" + (found.live ? found.live.serial : 0);
-  if (serial !== null && serial !== now) renew().catch(() => {});
-  serial = now;
+  if (serial === now) return;
+  // Not before it is shown: a page that did not come is asked for again with the next event.
+  renew().then(() => { serial = now; }, () => {});
 }
 
 if (!enter && window.EventSource) {

@@ -1,0 +1,125 @@
+"""A browser, and consoles for it: of the demo's logs, of a store, and of a loop."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from keeplast.cli.main import app
+from keeplast.log.files import LocalFiles
+from keeplast.service.console.gate import Entrance
+from keeplast.service.console.server import ConsoleServer
+from keeplast.service.console.view import ConsoleView
+from keeplast.service.control import Control
+from keeplast.service.live import LiveProgress
+from keeplast.service.receipt_shelf import ReceiptShelf
+from keeplast.service.snapshot import Snapshot
+from tests.support.browser import Browser, opened
+from tests.support.console_site import TOKENS, FixedSource, directory_view
+from tests.support.daemon_world import Told
+from tests.support.manual_clock import ManualClock
+from tools.demo_console import DAMAGED
+from tools.demo_console import main as write_demo
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--refresh-pictures", action="store_true", help="write the pictures of the documents anew"
+    )
+    parser.addoption("--fuzz-seconds", help="how long requests are made up (20 unless told)")
+
+
+def now() -> int:
+    """Return the time, in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """The browser of all tests."""
+    with opened() as found:
+        yield found
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Browser:
+    """A browser that was never anywhere."""
+    chromium.forget()
+    return chromium
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A console that is running: where, of what, and the loop that it shows."""
+
+    address: str
+    source: FixedSource
+    clock: ManualClock
+    live: LiveProgress
+
+    def url(self, path: str) -> str:
+        """Return the address of a page."""
+        return self.address + path.removeprefix("/")
+
+
+Serve = Callable[[ConsoleView], contextlib.AbstractContextManager[Served]]
+
+
+@contextlib.contextmanager
+def serving(view: ConsoleView, *, runs: bool = True) -> Iterator[Served]:
+    """Serve a view that stays; with ``runs`` as that of a loop which takes orders."""
+    clock = ManualClock(view.now_ms)
+    control = Control(clock)
+    live = LiveProgress(Told(), clock, control)
+    source = FixedSource(view)
+    if runs:
+        source.control, source.live = control, live
+        view = replace(view, snapshot=Snapshot(view.place, view.now_ms, view.now_ms, 3, 2, ()))
+        source.found = view
+    entrance = Entrance("127.0.0.1", 0, allows_actions=runs)
+    with ConsoleServer(source, entrance, TOKENS, clock, LocalFiles()) as server:
+        yield Served(server.address, source, clock, live)
+
+
+def printed(*words: object) -> Any:
+    """Return what the command line prints with ``--json``."""
+    found = CliRunner().invoke(app, [*map(str, words), "--json"])
+    return json.loads(found.stdout)
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The logs of ``make demo-console``, after the loop has met the damaged one."""
+    root = tmp_path_factory.mktemp("console") / "kafka-logs"
+    write_demo(root, now())
+    topic = DAMAGED.rpartition("-")[0]
+    printed("run", root, "--once", "--runner", "local", "--cores", 1, "--topic", topic)
+    return root
+
+
+@pytest.fixture(scope="session")
+def now_ms(demo: Path) -> int:
+    """When the demo's logs are looked at."""
+    return now()
+
+
+@pytest.fixture(scope="session")
+def seen(demo: Path, now_ms: int) -> ConsoleView:
+    """What a look finds in them."""
+    return directory_view(demo, now_ms=now_ms)
+
+
+@pytest.fixture
+def served(seen: ConsoleView, demo: Path) -> Iterator[Served]:
+    """A loop's console of the demo."""
+    with serving(seen) as found:
+        found.source.shelf = ReceiptShelf.of_directory(LocalFiles(), demo)
+        yield found

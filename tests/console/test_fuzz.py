@@ -1,0 +1,144 @@
+"""Requests that are made up, by seed, to a running console: none of them is answered with 500.
+
+They are bytes on the wire, rightly and wrongly formed, to every route there is. ``--fuzz-seconds``
+says for how long; a failure shows the request, which is the test's case from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import socket
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from keeplast.service.console.view import ConsoleView
+from tests.console.conftest import Served, serving
+from tests.support.console_site import ACTOR
+from tests.support.waiting import SECONDS_MAX, wait_until
+
+pytestmark = pytest.mark.console
+SECONDS = 20.0
+REQUESTS_MIN = 500
+ANSWER_SECONDS = 2.0
+"""What is no whole request is waited for by the console; its answer, if any, is of no interest."""
+METHODS = ("GET", "GET", "GET", "HEAD", "POST", "POST", "PUT", "OPTIONS", "get", "")
+PATHS = (
+    "/", "/overview.json", "/work", "/work.json", "/receipts.jsonl", "/metrics", "/healthz",
+    "/enter", "/leave", "/do/clean", "/do/pause", "/do/resume", "/do/retry", "/do/other",
+    "/static/console.css", "/static/x", "/log/orders/0", "/log/orders/0.json",
+    "/log/orders/0/settings.json", "/log/orders/9", "/log/sessions/0", "/log/customers/0",
+    "/events", "/keys", "/key", "/log/orders/0/key",
+)  # fmt: skip
+PIECES = (
+    "..", "%2e%2e", "%00", "%ff", "%", "%zz", "//", "\\", ";", "#", "?", "&&", "=", " ", "'", '"',
+    "<b>", "\u0663", "\u202e", "orders", "0", "-1", "1e9", "9" * 30, "a" * 900, "{{7*7}}", "null",
+    "\r", "\t",
+)  # fmt: skip
+FIELDS = ("q", "state", "sort", "page", "topic", "partition", "form", "token", "key", "x")
+HEADERS = (
+    "Cookie", "Authorization", "Origin", "Sec-Fetch-Site", "X-Forwarded-Host", "X-Forwarded-Proto",
+    "Range", "If-None-Match", "If-Modified-Since", "Accept", "Accept-Encoding", "Upgrade", "Expect",
+    "Content-Encoding", "Content-Range", "Last-Event-ID", "Te", "Trailer", "Host", "Content-Length",
+)  # fmt: skip
+
+
+class Fuzzer:
+    """Makes requests up, from a seed."""
+
+    def __init__(self, seed: str, port: int) -> None:
+        self._dice = random.Random(seed)
+        self._port = port
+
+    def text(self) -> str:
+        """Return something that somebody could write anywhere."""
+        count = self._dice.randrange(4)
+        return "".join(self._dice.choice((*PIECES, *FIELDS)) for _ in range(count))
+
+    def request(self) -> bytes:
+        """Return a request, most of them whole."""
+        dice = self._dice
+        path = dice.choice(PATHS)
+        if dice.random() < 0.3:
+            at = dice.randrange(len(path) + 1)
+            path = path[:at] + self.text() + path[at:]
+        form = "&".join(f"{dice.choice(FIELDS)}={self.text()}" for _ in range(dice.randrange(5)))
+        if dice.random() < 0.4:
+            path += "?" + form
+        headers = {"Host": f"127.0.0.1:{self._port}", "Connection": "close"}
+        method = dice.choice(METHODS)
+        body = b""
+        if method == "POST":
+            body = form.encode("utf-8")
+            headers |= {
+                "Content-Length": str(len(body)),
+                "Content-Type": "application/x-www-form-urlencoded",
+                "Origin": f"http://127.0.0.1:{self._port}",
+            }
+        if dice.random() < 0.5:
+            headers["Authorization"] = f"Bearer {ACTOR}"
+        for _ in range(dice.randrange(3) if dice.random() < 0.5 else 0):
+            headers[dice.choice(HEADERS)] = self.text()
+        lines = [f"{method} {path} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items()), "", ""]
+        data = "\r\n".join(lines).encode("utf-8") + body
+        if dice.random() < 0.05:
+            at = dice.randrange(len(data))
+            data = data[:at] + dice.randbytes(dice.randrange(1, 9)) + data[at + 1 :]
+        return data
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What the web server itself complains of, which a console keeps quiet."""
+    log = logging.getLogger("uvicorn.error")
+    before = log.level
+    yield caplog
+    log.setLevel(before)
+
+
+def answered(port: int, data: bytes) -> bytes:
+    """Send a request and return what comes first; nothing where it is cut off."""
+    with socket.create_connection(("127.0.0.1", port), SECONDS_MAX) as connection:
+        try:
+            connection.sendall(data)
+            connection.settimeout(ANSWER_SECONDS)
+            return connection.recv(64)
+        except (ConnectionError, TimeoutError):
+            return b""
+
+
+def ask_on(served: Served, port: int, seconds: float, seed: str) -> int:
+    """Send requests until the time is over; returns how many of them were answered."""
+    fuzzer, until, sent, found = Fuzzer(seed, port), time.monotonic() + seconds, 0, 0
+    while time.monotonic() < until or sent < REQUESTS_MIN:
+        data = fuzzer.request()
+        sent += 1
+        first = answered(port, data)
+        status = re.match(rb"HTTP/1\.1 (\d\d\d) ", first)
+        if status is not None:
+            found += 1
+            assert int(status[1]) < 500 or int(status[1]) in (501, 503, 505), (first, data)
+        if served.source.control is not None:
+            served.source.control.take()
+        if sent % 500 == 0:
+            served.clock.advance(1000)
+    return found
+
+
+def test_made_up_requests_make_no_route_fail(
+    seen: ConsoleView, told: pytest.LogCaptureFixture, pytestconfig: pytest.Config
+) -> None:
+    seconds = float(pytestconfig.getoption("--fuzz-seconds") or SECONDS)
+    seed = str(time.time_ns())
+    print(f"seed {seed}")
+    with serving(seen) as served:
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        port = int(served.address.rstrip("/").rpartition(":")[2])
+        found = ask_on(served, port, seconds, seed)
+        assert found > REQUESTS_MIN // 4
+        wait_until(lambda: 200 == httpx.get(served.url("/"), timeout=SECONDS_MAX).status_code)
+    assert [] == [each.getMessage() for each in told.records if each.name == "uvicorn.error"]

@@ -1,0 +1,163 @@
+"""What goes on arrives in a page by itself: with script as it happens, without by reloading."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from keeplast.cleaner.selection import Choice
+from keeplast.model.partition import TopicPartition
+from keeplast.service.console import rendering
+from keeplast.service.status import State
+from keeplast.survey.report import RoundReport
+from tests.console.conftest import Served, now, printed
+from tests.support.browser import Browser, cells
+from tests.support.waiting import SECONDS_MAX, wait_for_line
+from tools.demo_console import SETTINGS
+from tools.demo_console import main as write_demo
+
+pytestmark = pytest.mark.console
+ORDERS = TopicPartition("orders", 0)
+
+
+def row_of(browser: Browser, partition: str) -> str:
+    """Return what the overview says of a partition."""
+    return next((row[1] for row in cells(browser, "main") if row[0] == partition), "")
+
+
+def test_progress_arrives_without_a_reload(browser: Browser, served: Served) -> None:
+    live = served.live
+    browser.open(served.url("/work"))
+    browser.script("window.isTheSame = true")
+    live.chosen((Choice(ORDERS, "overdue"), Choice(TopicPartition("orders", 1), "dirty")))
+    live.planned(1 << 20)
+    browser.wait(lambda: "cleaning orders-0, orders-1: 0 B of 1.00 MiB" in browser.text("#live"))
+    browser.wait(lambda: "orders-0, because: overdue" in browser.text("main"))
+    live.progressed(1 << 19)
+    browser.wait(lambda: "512 KiB of 1.00 MiB" in browser.text("#live"))
+    browser.wait(
+        lambda: 0.5 == browser.script("return document.querySelector('progress').position")
+    )
+    browser.open(served.url("/log/orders/0"))
+    assert "Running now, because: overdue." in browser.text("main")
+    browser.script("window.isTheSame = true")
+    live.finished(ORDERS, RoundReport())
+    browser.wait(lambda: "Running now" not in browser.text("main"))
+    assert browser.script("return window.isTheSame")
+    assert "cleaning orders-1" in browser.text("#live")
+
+
+def test_a_new_view_is_shown_and_the_focus_stays(browser: Browser, served: Served) -> None:
+    browser.open(served.url("/"))
+    assert row_of(browser, "orders-0").startswith("overdue")
+    browser.script(
+        "window.isTheSame = true;"
+        "[...document.querySelectorAll('tbody a')].find(a => a.innerText == 'orders-0').focus()"
+    )
+    found = served.source.found
+    assert found.status is not None
+    partitions = tuple(
+        replace(each, state=State.CLEAN, reason="as clean as can be")
+        if each.partition == ORDERS
+        else each
+        for each in found.status.partitions
+    )
+    served.source.found = replace(
+        found, serial=found.serial + 1, status=replace(found.status, partitions=partitions)
+    )
+    browser.wait(lambda: "as clean as can be" in row_of(browser, "orders-0"))
+    assert browser.script("return window.isTheSame")
+    assert "orders-0" == browser.focused
+
+
+def test_without_script_pages_reload_by_themselves(
+    browser: Browser, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendering, "RELOAD_SECONDS", 1)
+    browser.run_script(allowed=False)
+    for path in ("/", "/work", "/log/orders/0"):
+        browser.open(served.url(path))
+        found = served.source.found
+        served.source.found = replace(found, place=f"elsewhere {path}")
+        browser.wait(lambda shown=f"elsewhere {path}": shown in browser.text("header"))  # type: ignore[misc]
+
+
+def test_without_script_everything_can_be_reached(browser: Browser, served: Served) -> None:
+    browser.run_script(allowed=False)
+    browser.open(served.url("/"))
+    assert browser.text("#live")
+    browser.one("input[name=q]").send_keys("customers\n")
+    browser.wait(lambda: "q=customers" in browser.address)
+    assert ["customers-0"] == [row[0] for row in cells(browser, "main")]
+    browser.one("tbody th a").click()
+    browser.wait(lambda: browser.address.endswith("/log/customers/0"))
+    browser.all("svg.strip.tall a")[0].click()
+    browser.wait(lambda: "#s" in browser.address)
+    assert 1 == len(browser.all("tr:target"))
+    browser.open(served.url("/enter"))
+    browser.one("#token").send_keys("an-actors-token-of-some-length\n")
+    browser.wait(lambda: browser.address == served.url("/"))
+    browser.open(served.url("/work"))
+    assert 1 == len(browser.all("form[action='/do/pause']"))
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop in a process of its own: its logs, and the printed link to its console."""
+
+    root: Path
+    link: str
+
+
+@pytest.fixture
+def loop(tmp_path: Path) -> Iterator[Loop]:
+    """``keeplast run --console`` on the demo's logs, as fast as it can."""
+    root = tmp_path / "logs"
+    write_demo(root, now())
+    (root / "keeplast.toml").write_text(SETTINGS, encoding="utf-8")
+    with subprocess.Popen(
+        [sys.executable, "-m", "keeplast", "run", str(root), "--runner", "local", "--cores", "1",
+         "--console", "127.0.0.1:0", "--allow-actions"],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        try:
+            link = wait_for_line(process, r"to enter it: (http://127\.0\.0\.1:\d+/enter#\S+)")
+            assert process.stderr is not None
+            # Whoever reads no more would stop it in the end.
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            yield Loop(root, link[1])
+        finally:
+            process.terminate()
+            process.wait(SECONDS_MAX)
+
+
+def test_a_real_loop_is_watched_until_its_logs_are_clean(browser: Browser, loop: Loop) -> None:
+    browser.open(loop.link)
+    browser.wait(lambda: not browser.address.endswith("enter") and bool(browser.all("#live")))
+    base = browser.address
+    browser.script("window.isTheSame = true")
+    browser.wait(lambda: "idle" == browser.text("#live"))
+    names = [f"orders-{n}" for n in range(3)]
+    browser.wait(lambda: not any(row_of(browser, each).startswith("overdue") for each in names))
+    assert browser.script("return window.isTheSame")
+    assert row_of(browser, "sessions-0").startswith("set aside")
+    assert row_of(browser, "customers-0").startswith("waiting")
+    # What waits until it is dirtier is cleaned when somebody asks.
+    browser.open(f"{base}log/customers/0")
+    browser.one("form[action='/do/clean'] button").click()
+    # An earlier round, what was asked for, and the round that it led to.
+    browser.wait(lambda: 3 == len(cells(browser, "section[aria-labelledby=h-rounds]")))
+    found = printed("status", loop.root, "--tombstones", "skip", "--topic", "customers")
+    (partition,) = found["partitions"]
+    browser.wait(lambda: browser.text("p > .state").startswith(partition["state"]))
+    browser.open(f"{base}work")
+    browser.wait(lambda: "clean now" in browser.text("section[aria-labelledby=h-receipts]"))
+    assert re.search(r"Turn [1-9]", browser.text("section[aria-labelledby=h-now]"))
+    assert [] == browser.complaints()

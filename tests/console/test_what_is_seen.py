@@ -1,0 +1,261 @@
+"""What a person sees in a browser is what the command line says of the same logs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keeplast as package
+from keeplast.clock import SystemClock
+from keeplast.model.partition import TopicPartition
+from keeplast.model.size import format_bytes, format_count
+from keeplast.service.console.anatomy import ROUNDS_MAX
+from keeplast.service.console.pages import log_url, moment
+from keeplast.service.console.view import ConsoleView
+from keeplast.service.status import PartitionStatus, State
+from tests.console.conftest import Served, printed, serving
+from tests.support.browser import Browser, cells
+from tests.support.console_site import ACTOR, VIEWER
+from tools.demo_console import LOGS
+
+pytestmark = pytest.mark.console
+SAMPLE = Path(package.__file__).parent / "samples" / "broker-4.3.0"
+
+
+def status(root: Path, now_ms: int) -> list[dict[str, Any]]:
+    """Return what the command line says of each partition, in its order."""
+    found = printed("status", root, "--now-ms", now_ms, "--tombstones", "skip")
+    partitions: list[dict[str, Any]] = found["partitions"]
+    return partitions
+
+
+def name(each: dict[str, Any]) -> str:
+    return f"{each['topic']}-{each['partition']}"
+
+
+def size(each: dict[str, Any]) -> int:
+    found: int = each["clean_bytes"] + each["cleanable_bytes"] + each["uncleanable_bytes"]
+    return found
+
+
+def test_the_overview_says_what_status_says(
+    browser: Browser, served: Served, demo: Path, now_ms: int
+) -> None:
+    browser.open(served.url("/"))
+    expected = status(demo, now_ms)
+    assert len(LOGS) == len(expected)
+    rows = cells(browser, "main")
+    assert [name(each) for each in expected] == [row[0] for row in rows]
+    for each, row in zip(expected, rows, strict=True):
+        state, _, why = row[1].partition(" ")
+        assert row[1].startswith(each["state"]), (state, why)
+        assert each["reason"] in row[1]
+        if each["ratio"] is None:
+            continue
+        assert [format_bytes(size(each)), format_bytes(each["cleanable_bytes"])] == list(row[3:5])
+        assert f"{each['ratio']:.3f}" == row[5]
+        zones = {"clean": each["clean_bytes"], "dirty": each["cleanable_bytes"]}
+        for zone, count in zones.items():
+            assert (f"{zone} {format_bytes(count)}" in row[2]) is bool(count), row[2]
+        for cell, at_ms in ((row[6], each["deadline_ms"]), (row[7], each["erased_by"]["by_ms"])):
+            shown = moment(at_ms, now_ms)
+            assert shown.text in cell
+            assert shown.title in " ".join(cell.split())
+        if each["last_round"] is not None:
+            assert format_bytes(each["last_round"]["bytes_written"]) in row[8]
+
+
+def test_a_logs_page_says_what_status_says(
+    browser: Browser, served: Served, demo: Path, now_ms: int
+) -> None:
+    for each in status(demo, now_ms):
+        browser.open(served.url(f"/log/{each['topic']}/{each['partition']}"))
+        assert name(each) == browser.text("h1")
+        assert f"{each['state']} {each['reason']}" in browser.text("main")
+        if each["ratio"] is None:
+            continue
+        marks = [
+            f"log start {each['log_start']}", f"first dirty {each['first_dirty']}",
+            f"bound {each['bound']}", f"log end {each['log_end']}",
+        ]  # fmt: skip
+        assert ", ".join(marks) == browser.one("svg.marks").get_attribute("aria-label")
+        assert marks == browser.script(
+            "return [...document.querySelectorAll('svg.marks text')].map(t => t.textContent)"
+        )
+        segments = cells(browser, "section[aria-labelledby=h-segments]")
+        assert segments
+        parts = browser.all("svg.strip.tall a")
+        assert len(segments) == len(parts)
+        assert str(each["log_end"]) == segments[-1][2]
+        known = printed("config", "list", demo, "--effective", "--topic", each["topic"])
+        shown = cells(browser, "section[aria-labelledby=h-settings]")
+        assert {"cleanup.policy", "min.cleanable.dirty.ratio"} <= {row[0] for row in shown}
+        assert {row[0] for row in shown} <= {setting["key"] for setting in known["settings"]}
+        origins = {row[0]: row[2] for row in shown}
+        for setting in known["settings"]:
+            if setting["key"] in origins:
+                assert (origins[setting["key"]] == "default") is (setting["source"] is None)
+
+
+def test_the_document_of_a_page_is_the_command_lines(
+    browser: Browser, served: Served, demo: Path, now_ms: int
+) -> None:
+    for path, more in (("/", ()), ("/log/orders/1", ("--topic", "orders", "--partition", 1))):
+        browser.open(served.url(path))
+        links = {each.text: each.get_attribute("href") for each in browser.all("nav a")}
+        browser.open(str(links["JSON"]))
+        expected = printed("status", demo, "--now-ms", now_ms, "--tombstones", "skip", *more)
+        assert expected == json.loads(browser.text("body"))
+
+
+def test_the_work_page_has_the_receipts_and_what_is_set_aside(
+    browser: Browser, served: Served, demo: Path, seen: ConsoleView, now_ms: int
+) -> None:
+    browser.open(served.url("/work"))
+    aside = [each for each in status(demo, now_ms) if each["set_aside"] is not None]
+    rows = cells(browser, "section[aria-labelledby=h-trouble]")
+    assert [name(each) for each in aside] == [row[0] for row in rows]
+    (mark,), (row,) = [each["set_aside"] for each in aside], rows
+    assert mark["reason"] in row[2]
+    assert f"{mark['path']} at {mark['position']}" == row[3]
+    assert row[5]
+    receipts = cells(browser, "section[aria-labelledby=h-receipts]")
+    assert len(seen.receipts) == len(receipts)
+    newest = seen.receipts[-1]
+    assert str(newest.partition) == receipts[0][1]
+    for line, row in zip(reversed(seen.receipts), receipts, strict=True):
+        if line.round is not None:
+            assert f"{format_count(line.round.records_read)} to" in row[4]
+    some = next(each for each in seen.receipts if each.partition is not None)
+    assert some.partition is not None
+    browser.open(served.url(log_url(some.partition)))
+    rounds = [each for each in seen.receipts if each.partition == some.partition]
+    assert min(len(rounds), ROUNDS_MAX) == len(cells(browser, "section[aria-labelledby=h-rounds]"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """A store with a brokers' log in it, cleaned, and a replaced segment that waits."""
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    shutil.copytree(SAMPLE, tmp_path / "data")
+    printed("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
+    printed("tier", "import", tmp_path / "data", "--store", url, "--topic", "orders")
+    printed("tier", "clean", "--store", url, "--force")
+    return url
+
+
+@pytest.fixture
+def tiers(store: str) -> Iterator[Served]:
+    """A console that only looks at the store."""
+    from keeplast.cli.frame.options import ScopeOptions
+    from keeplast.cli.tier.options import StoreCall
+    from keeplast.cli.tier.watching import store_watcher
+
+    call = StoreCall(store=store, object_options=(), scope=ScopeOptions())
+    with store_watcher(call, None, SystemClock()) as watcher:
+        view = watcher.view()
+    with serving(view, runs=False) as found:
+        yield found
+
+
+def test_a_store_is_shown_as_tier_status_says(browser: Browser, tiers: Served, store: str) -> None:
+    (expected,) = printed("tier", "status", "--store", store)["partitions"]
+    browser.open(tiers.url("/"))
+    (row,) = cells(browser, "main")
+    assert [name(expected), format_bytes(expected["bytes"]), f"{expected['ratio']:.3f}"] == [
+        row[0], row[3], row[5],
+    ]  # fmt: skip
+    browser.open(tiers.url(f"/log/{expected['topic']}/{expected['partition']}"))
+    known = browser.text("section[aria-labelledby=h-known]")
+    assert f"epoch {expected['leader_epoch']}" in known
+    assert f"{format_count(expected['orphans'])} replaced segments" in known
+    segments = cells(browser, "section[aria-labelledby=h-segments]")
+    assert [str(each["base_offset"]) for each in expected["segments"]] == [
+        each[0] for each in segments
+    ]
+    assert [each["place"] for each in expected["segments"]] == [each[4] for each in segments]
+    browser.open(tiers.url("/work"))
+    assert "Nothing runs here" in browser.text("main")
+
+
+def test_filters_and_pages_are_in_the_address(
+    browser: Browser, served: Served, seen: ConsoleView
+) -> None:
+    assert seen.status is not None
+    one = seen.status.partitions[-1]
+    many = tuple(replace(one, partition=TopicPartition("many", n)) for n in range(120))
+    found = replace(seen.status, partitions=(*seen.status.partitions, *many))
+    served.source.found = replace(served.source.found, status=found)
+    browser.open(served.url("/"))
+    browser.one("input[name=q]").send_keys("many-11\n")
+    browser.wait(lambda: browser.address.endswith("q=many-11&state=&sort="))
+    assert [f"many-{n}" for n in (11, *range(110, 120))] == [
+        row[0] for row in cells(browser, "main")
+    ]
+    browser.open(served.url("/?q=many&sort=name"))
+    browser.one("a[rel=next]").click()
+    browser.wait(lambda: "page=2" in browser.address)
+    assert "many-50" == cells(browser, "main")[0][0]
+    state = one.state.value
+    browser.open(served.url("/"))
+    next(each for each in browser.all("p.counts a") if state in each.text).click()
+    browser.wait(lambda: "state=" in browser.address)
+    assert all(row[1].startswith(state) for row in cells(browser, "main"))
+
+
+HOSTILE = "<img src=x onerror=alert(1)>\"'&{{7*7}}"
+
+
+def test_what_strangers_wrote_runs_nowhere(browser: Browser, seen: ConsoleView) -> None:
+    assert seen.status is not None
+    strange = PartitionStatus(TopicPartition(HOSTILE, 0), State.UNREADABLE, HOSTILE)
+    view = replace(
+        seen, place=HOSTILE, problem=HOSTILE, status=replace(seen.status, partitions=(strange,))
+    )
+    with serving(view) as console:
+        for path in (
+            "/",
+            "/work",
+            "/?q=%3Cscript%3Ealert(1)%3C/script%3E",
+            log_url(strange.partition),
+        ):
+            browser.open(console.url(path))
+            assert HOSTILE in browser.text("body")
+            assert [] == browser.all("img, main script")
+            assert [] == browser.complaints()
+
+
+def test_the_printed_link_opens_the_console_and_leaves_no_token_behind(
+    browser: Browser, served: Served
+) -> None:
+    browser.open(served.url(f"/enter#{ACTOR}"))
+    browser.wait(lambda: browser.address == served.url("/"))
+    assert 1 == len(browser.all("form[action='/leave']"))
+    assert "" == browser.script("return document.cookie")
+    browser.open(served.url("/work"))
+    browser.one("form[action='/do/pause'] button").click()
+    assert served.source.control is not None
+    browser.wait(lambda: served.source.control is not None and served.source.control.has_wishes)
+    (wish,) = served.source.control.take()
+    assert ("pause", "console, 127.0.0.1") == (wish.deed.value, wish.by)
+    browser.open(served.url("/work"))
+    assert "Paused" in browser.text("main")
+    browser.one("form[action='/leave'] button").click()
+    browser.wait(lambda: browser.address == served.url("/enter"))
+    browser.open(served.url("/work"))
+    assert [] == browser.all("form[action='/do/resume']")
+
+
+def test_a_wrong_token_is_told(browser: Browser, served: Served) -> None:
+    browser.open(served.url("/enter"))
+    browser.one("#token").send_keys("wrong\n")
+    browser.wait(lambda: "no token of this console" in browser.text())
+    browser.one("#token").send_keys(f"{VIEWER}\n")
+    browser.wait(lambda: browser.address == served.url("/"))
+    assert [] == browser.all("form[action^='/do/']")

@@ -222,7 +222,8 @@ def test_labels_of_offsets_keep_their_size_on_a_narrow_screen(site: Site) -> Non
 
 def test_a_figure_says_what_it_is_where_a_row_becomes_a_card(site: Site) -> None:
     for path in ("/", "/log/orders/0", "/work"):
-        tables = re.findall(r'<table class="cards">.*?</table>', site.get(path).text, re.DOTALL)
+        text = site.get(path).text
+        tables = re.findall(r'<table class="cards[^"]*">.*?</table>', text, re.DOTALL)
         assert tables
         for cell in re.findall(r'<td class="n"[^>]*>', "".join(tables)):
             assert "data-label=" in cell

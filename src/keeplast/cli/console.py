@@ -41,7 +41,7 @@ Store = Annotated[
     str | None,
     typer.Option(
         "--store", metavar="URL", show_default=False,
-        help="Look at a tiered store instead: its metadata, as for keeplast tier status. With "
+        help="Look at a tiered store instead: its metadata, as for tier status. With "
         "--bootstrap-server: the decision log of the cluster's attached topics.",
     ),
 ]  # fmt: skip

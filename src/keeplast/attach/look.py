@@ -106,9 +106,14 @@ class AttachedLooks:
         ):
             # The active segment only stands for what ends the sources.
             decision = NothingBelow(sources.limit)
-        return AttachedOutlook(
-            sources, figures_of(section, segments), decision, cleaned_to, fingerprint
-        )
+        figures = figures_of(section, segments)
+        raw = {s.segment.id: s.segment.size_bytes for s in cache.served()}
+        for part in parts_of(sources.segments):
+            raw.pop(part.id, None)
+        figures = replace(
+            figures, uncleanable_bytes=figures.uncleanable_bytes + sum(raw.values())
+        )  # fmt: skip
+        return AttachedOutlook(sources, figures, decision, cleaned_to, fingerprint)
 
     def _lineage(self, newest: RemoteLogSegment) -> Sequence[LeaderEpoch]:
         known = self._lineages.get(newest.id.segment_id)

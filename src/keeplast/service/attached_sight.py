@@ -18,7 +18,6 @@ from keeplast.cluster.check import AttachFinding, Severity, check_cluster, check
 from keeplast.cluster.facts import ClusterFacts, OffsetRange, TopicFacts
 from keeplast.cluster.live_cluster import LiveCluster
 from keeplast.cluster.metadata_cache import PartitionCache
-from keeplast.cluster.metadata_log import fold_metadata
 from keeplast.cluster.status import name_of
 from keeplast.config.settings import Settings
 from keeplast.errors import CompactionError, InvalidError, RefusedError, error_text
@@ -26,6 +25,7 @@ from keeplast.format.murmur2 import metadata_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.service.attached_settings import AttachedSettings
 from keeplast.service.schedule import retry_ms
+from keeplast.service.sight_folds import SightFolds
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Attached, AttachedName
 
@@ -79,7 +79,7 @@ class AttachedSight:
         self._cluster = cluster
         self._log = log
         self._settings = settings
-        self._folds = folds
+        self._folds = SightFolds(cluster, folds)
         self._wanted: Settings | None = None
         self._facts: ClusterFacts | None = None
         self.cluster_id = ""
@@ -168,10 +168,7 @@ class AttachedSight:
         )
         topics = {each.topic.name: each.topic for each in seen if each.topic is not None}
         ranges = {name: self._cluster.read_ranges(topic) for name, topic in topics.items()}
-        folded = fold_metadata(
-            self._cluster, facts.metadata_topic, told_in,
-            kept=lambda partition: self._folds.find(self.cluster_id, partition),
-        )  # fmt: skip
+        folded = self._folds.fold(self.cluster_id, facts.metadata_topic, told_in)
         refusing = _reason(check_faults(folded.faults))
         if refusing is not None:
             # A broker that starts stops there: that is everybody's trouble, not one partition's.

@@ -114,6 +114,7 @@ class AttachedWork:
         self._claims = AttachedClaims(cluster, log, layout, clock, settings, narrator, folds)
         self._marks: dict[TopicPartition, tuple[int, int]] = {}
         """Where log and dirty section began of what is set aside: else it is tried again."""
+        self._cleaned: dict[TopicPartition, tuple[object, int]] = {}
         self._unsettled: set[TopicPartition] = set()
         self._allowance = Allowance(log, "", settings.caps)
         self._spent = DaySum(0, 0)
@@ -180,7 +181,7 @@ class AttachedWork:
         self._schedule.keep(here)
         self._claims.keep(here)
         self._unsettled &= here
-        for kept in (self._declined, self._marks, self._schedule.marks):
+        for kept in (self._declined, self._marks, self._cleaned, self._schedule.marks):
             for gone in kept.keys() - here:
                 del kept[gone]
 
@@ -309,11 +310,19 @@ class AttachedWork:
             return known[1]
         if seen.log is None:
             raise UnavailableError("it was not read yet; it is looked at again")
-        start = seen.log.start
-        cleaned_to = start if attached is None else clean_to(self._log, attached, seen.cache)
         return self._looks.look(
-            seen.cache, self._wish(seen), now_ms, log_start=start, cleaned_to=cleaned_to
-        )
+            seen.cache, self._wish(seen), now_ms, log_start=seen.log.start,
+            cleaned_to=seen.log.start if attached is None else self._clean_to(seen, attached),
+        )  # fmt: skip
+
+    def _clean_to(self, seen: SeenPartition, attached: Attached) -> int:
+        """Return the first offset that is not clean; asked again when anything has changed."""
+        served = frozenset(each.segment.id.segment_id for each in seen.cache.served())
+        key = attached.epoch, attached.cleaned_to, served
+        known = self._cleaned.get(seen.partition)
+        if known is None or known[0] != key:
+            known = self._cleaned[seen.partition] = key, clean_to(self._log, attached, seen.cache)
+        return known[1]
 
     def _terms(self, seen: SeenPartition) -> AttachTerms:
         return self._sight.terms(seen.partition.topic)

@@ -18,6 +18,8 @@ from keeplast.errors import RefusedError
 from keeplast.inspect.explain import AskedKey, KeyExplanation, explain_key
 from keeplast.inspect.fates import Outlook
 from keeplast.log.files import LocalFiles
+from keeplast.log.holds import write_holds
+from keeplast.model.hold import Hold
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
@@ -94,6 +96,7 @@ class Log:
     script=scripts(),
     topic=TOPICS,
     earlier=st.one_of(st.none(), st.integers(0, 60)),
+    held=st.one_of(st.none(), st.tuples(st.integers(0, 60), st.integers(1, 90))),
     now_ms=st.integers(START_MS, START_MS + 130 * SECOND),
     rolls=st.booleans(),
 )
@@ -101,6 +104,7 @@ def test_what_was_told_of_every_record_comes_true(
     script: tuple[Operation, ...],
     topic: TopicConfig,
     earlier: int | None,
+    held: tuple[int, int] | None,
     now_ms: int,
     rolls: bool,
 ) -> None:
@@ -110,6 +114,10 @@ def test_what_was_told_of_every_record_comes_true(
             # Where that is beyond what may be cleaned there was no round.
             with contextlib.suppress(RefusedError):
                 log.round(now_ms - 5 * SECOND, earlier)
+        if held is not None:
+            offset, span = held
+            hold = Hold("h", PARTITION, offset, now_ms, now_ms + span * SECOND)
+            write_holds(LocalFiles(), Path(root), [hold])
         told = {key: log.explain(key, now_ms) for key in NAMES}
         for key, each in told.items():
             assert [r.record.offset for r in each.records] == sorted(log.offsets(key))

@@ -6,6 +6,7 @@ model keeps every record that was ever written, and knows which rounds there wer
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,10 +19,13 @@ from hypothesis import strategies as st
 import keeplast
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.append import NewRecord
+from keeplast.log.data_directory import open_data_directory
+from keeplast.model.hold import Hold, HoldPoint, in_force
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
+from keeplast.run.holds import add_holds
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.log_builder import LogBuilder, Producer
@@ -47,6 +51,7 @@ STEPS = st.one_of(
     st.tuples(st.just("round")),
     st.tuples(st.just("wait"), st.sampled_from([1, 2 * SECOND, 10 * SECOND])),
     st.tuples(st.just("delete"), st.integers(0, 100)),
+    st.tuples(st.just("hold"), st.integers(0, 100), st.sampled_from([SECOND, 5 * SECOND])),
 )
 
 
@@ -79,6 +84,7 @@ class World:
     written: list[Written] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
     running: dict[int, Transaction] = field(default_factory=dict)
+    holds: list[Hold] = field(default_factory=list)
 
     @classmethod
     def make(cls, root: Path) -> World:
@@ -120,6 +126,16 @@ class World:
         opened = keeplast.open_log(self.log.directory)
         before = self.log_start + (self.last_stable - self.log_start) * percent // 100
         opened.delete_records(TOPIC, before_offset=before)
+
+    def hold(self, percent: int, age_ms: int) -> None:
+        """Hold a point of the log, if its state can still be told."""
+        directory = open_data_directory(self.log.directory.parent, UnsyncedFiles())
+        offset = self.log_start + (self.last_stable - self.log_start) * percent // 100
+        with contextlib.suppress(RefusedError):
+            self.holds += add_holds(
+                directory, directory.partitions, f"hold{len(self.holds)}", HoldPoint(offset),
+                age_ms, UnsyncedFiles(), ManualClock(self.log.now_ms),
+            )  # fmt: skip
 
     @property
     def log_start(self) -> int:
@@ -185,6 +201,8 @@ def play(root: Path, steps: Sequence[tuple[object, ...]]) -> World:
                 world.log.now_ms += span
             case "delete", [int(percent)]:
                 world.delete(percent)
+            case "hold", [int(percent), int(age_ms)]:
+                world.hold(percent, age_ms)
     return world
 
 
@@ -211,6 +229,9 @@ def test_a_state_as_of_an_offset_is_the_replay_or_refused(
                 assert told is None, f"end={end} told={told}"
             else:
                 assert world.replay(min(end, world.last_stable)) == told, f"end={end}"
+        for hold in in_force(world.holds, world.log.now_ms):
+            if hold.offset >= world.log_start:
+                assert world.replay(hold.offset) == state_of(world, end_offset=hold.offset), hold
         world.log.close()
 
 

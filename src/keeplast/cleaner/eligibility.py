@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from keeplast.cleaner.reasons import (
     ActiveLimit,
     CheckpointRepaired,
+    HoldLimit,
     KeptLimit,
     LagLimit,
     Limit,
@@ -23,6 +24,7 @@ from keeplast.cleaner.reasons import (
 )
 from keeplast.errors import InvalidError
 from keeplast.format.txn_index import AbortedTransaction
+from keeplast.model.hold import Hold
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.segment import SegmentSummary
 
@@ -108,6 +110,7 @@ def find_first_uncleanable(
     min_compaction_lag_ms: int,
     now_ms: int,
     kept_transaction: int | None = None,
+    hold: HoldLimit | None = None,
 ) -> FirstUncleanable:
     """Return the least of last stable offset, active base and the base of the first young segment.
 
@@ -116,7 +119,7 @@ def find_first_uncleanable(
     when its largest timestamp is greater than ``now_ms - min_compaction_lag_ms``; timestamps are
     believed, so one record from the future holds back everything behind it.
     ``kept_transaction`` is where the first aborted transaction begins that must stay for another
-    part of the log, of :func:`find_kept_transaction`.
+    part of the log, of :func:`find_kept_transaction`. ``hold`` is the lowest that is in force.
     """
     active = segments[-1].base_offset
     limit: Limit = ActiveLimit(active)
@@ -136,7 +139,18 @@ def find_first_uncleanable(
         limit = TransactionLimit(open_transaction)
     if kept_transaction is not None and kept_transaction < limit.offset:
         limit = KeptLimit(kept_transaction)
+    if hold is not None and hold.offset < limit.offset:
+        limit = hold
     return FirstUncleanable(max(limit.offset, first_dirty), limit)
+
+
+def find_hold(holds: Sequence[Hold]) -> HoldLimit | None:
+    """Return the lowest of a partition's ``holds``, which are in force; None without one.
+
+    What is cleaned below its offset takes nothing from the state as of it, nor of any later one.
+    """
+    lowest = min(holds, key=lambda each: (each.offset, -each.until_ms), default=None)
+    return None if lowest is None else HoldLimit(lowest.offset, lowest.name, lowest.until_ms)
 
 
 def find_kept_transaction(

@@ -12,6 +12,7 @@ in the log now, let ``Z`` be its last segment with data, ``f`` the first timesta
    dated at most ``D`` ahead of the clock: the last of the lags ends ``L`` after that.
 4. A map with a bound may end a round before ``Z``, and the rewritten ``Z`` may begin later: its
    greatest timestamp counts then, and every round in between waits for its turn again.
+5. No hold below the log end may be in force: the last of them ends at a time that is written down.
 
 ``f`` is at most ``D`` ahead of the append that wrote it, so that the wait is at most ``D + M`` from
 the append and ``D + M + D`` from the record's own timestamp, which is the KIP's bound (its note 1).
@@ -30,7 +31,7 @@ from enum import StrEnum, auto
 from itertools import pairwise
 from math import ceil
 
-from keeplast.cleaner.reasons import Limit
+from keeplast.cleaner.reasons import HoldLimit, Limit
 from keeplast.cleaner.selection import PASSED_OVER_MAX
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.segment import SegmentSummary
@@ -50,6 +51,7 @@ class BasisKind(StrEnum):
     MAX_LAG_AFTER_LAST = auto()
     MIN_LAG_AFTER_LAST = auto()
     HELD = auto()
+    HOLD = auto()
     NO_MAX_LAG = auto()
     NO_MAX_LAG_OF_FOLLOWERS = auto()
     UNDATED = auto()
@@ -91,7 +93,8 @@ class DirtyLog:
     ``segments`` are all, the last one active. ``active_first_ms`` and ``active_largest_ms`` are the
     first and the greatest timestamp of the active segment, None when it has none, or for the
     greatest when ``min.compaction.lag.ms`` is 0 and the key map has no bound. ``limit`` is what
-    keeps offsets from being cleaned that no time ends (an open transaction, the high watermark).
+    keeps offsets from being cleaned that no time ends (an open transaction, the high watermark);
+    ``hold`` the one that ends last of the holds below the log end.
     ``is_eligible`` says that a round up to ``bound`` is due now.
     """
 
@@ -101,6 +104,7 @@ class DirtyLog:
     bound: int
     is_eligible: bool
     limit: Limit | None = None
+    hold: HoldLimit | None = None
     active_first_ms: int | None = None
     active_largest_ms: int | None = None
 
@@ -160,7 +164,12 @@ def find_eligibility(
     elif overdue_ms <= now_ms:
         kind = BasisKind.OVERDUE
     basis = ErasureBasis(kind, base_offset)
-    return Eligibility(max(overdue_ms, lag_ms, left_ms), basis, rounds_max)
+    by_ms = max(overdue_ms, lag_ms, left_ms)
+    if log.hold is not None and log.hold.until_ms > by_ms:
+        return Eligibility(
+            log.hold.until_ms, ErasureBasis(BasisKind.HOLD, limit=log.hold), rounds_max
+        )
+    return Eligibility(by_ms, basis, rounds_max)
 
 
 def _lag_ends(log: DirtyLog, topic: TopicConfig, largest_ms: int | None, ahead_ms: int) -> int:

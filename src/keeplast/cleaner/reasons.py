@@ -78,6 +78,15 @@ class GivenLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldLimit:
+    """The hold ``name`` keeps the state as of ``offset`` until ``until_ms``."""
+
+    offset: int
+    name: str
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class LagLimit:
     """The segment at ``offset`` is younger than the least lag, ``lag_ms`` > ``age_ms``.
 
@@ -98,6 +107,7 @@ Limit = (
     | TransactionLimit
     | KeptLimit
     | GivenLimit
+    | HoldLimit
     | LagLimit
 )
 

@@ -31,6 +31,7 @@ HOMES = {
     "pack": "keeplast.cli.pack:pack",
     "demo": "keeplast.cli.demo.command:demo",
     "doctor": "keeplast.cli.doctor:doctor",
+    "hold": "keeplast.cli.hold:hold",
     "receipt": "keeplast.cli.receipt:receipt",
     "config": "keeplast.cli.config:config",
     "tier": "keeplast.cli.tier.main:tier",

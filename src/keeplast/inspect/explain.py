@@ -229,4 +229,5 @@ def _found_log(
         active_first_ms=read_first_batch_timestamp(active, files) if has_file else None,
         active_largest_ms=largest_timestamp(survey.listing, survey.tail, files),
         now_ms=now_ms,
+        holds=survey.holds,
     )

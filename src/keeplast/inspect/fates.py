@@ -21,11 +21,20 @@ from keeplast.cleaner.eligibility import (
     find_cleanable_range,
     find_expired_bound,
     find_first_uncleanable,
+    find_hold,
 )
 from keeplast.cleaner.plan import old_format_horizon
-from keeplast.cleaner.reasons import ActiveLimit, LagLimit, Limit, TransactionLimit, WatermarkLimit
+from keeplast.cleaner.reasons import (
+    ActiveLimit,
+    HoldLimit,
+    LagLimit,
+    Limit,
+    TransactionLimit,
+    WatermarkLimit,
+)
 from keeplast.inspect.key_rounds import KeyRounds, RecordVerdict, RoundTerms
 from keeplast.inspect.key_search import KeyRecord
+from keeplast.model.hold import Hold, in_force
 from keeplast.model.offsets import INT64_MAX, delete_horizon
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
@@ -85,6 +94,7 @@ class FoundLog:
     active_first_ms: int | None
     active_largest_ms: int | None
     now_ms: int
+    holds: tuple[Hold, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +112,18 @@ class RoundReach:
 def find_reaches(log: FoundLog, topic: TopicConfig) -> list[RoundReach]:
     """Return how far rounds may reach, and from when on; the first one is now's.
 
-    At most two for each segment, and two more.
+    At most two for each segment, one for each hold, and two more.
     """
     segments, at_ms = list(log.segments), log.now_ms
     stable = log.log_end if log.stable is None else log.stable.offset
     reaches: list[RoundReach] = []
     ended: Limit | None = None
     is_known = True
-    for _ in range(2 * len(segments) + 2):
+    for _ in range(2 * len(segments) + len(log.holds) + 2):
         found = find_first_uncleanable(
             segments, first_dirty=log.first_dirty, high_watermark=stable, open_transaction=None,
             min_compaction_lag_ms=topic.min_compaction_lag_ms, now_ms=at_ms,
+            hold=find_hold(in_force(log.holds, at_ms)),
         )  # fmt: skip
         bound = find_cleanable_range(
             segments, first_dirty=log.first_dirty, uncleanable=found.offset
@@ -124,6 +135,8 @@ def find_reaches(log: FoundLog, topic: TopicConfig) -> list[RoundReach]:
             if at_ms >= INT64_MAX:
                 break
             ended = replace(limit, age_ms=limit.lag_ms - (at_ms - log.now_ms))
+        elif isinstance(limit, HoldLimit):
+            ended, at_ms = limit, limit.until_ms
         elif isinstance(limit, ActiveLimit) and segments[-1].base_offset < log.log_end:
             ended, segments = limit, _left(segments, log)
             first_ms = log.active_first_ms

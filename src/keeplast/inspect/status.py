@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from keeplast.cleaner.erasure import DirtyLog, Eligibility, find_deadline, find_eligibility
-from keeplast.cleaner.reasons import Decision, TransactionLimit, WatermarkLimit
+from keeplast.cleaner.reasons import Decision, HoldLimit, TransactionLimit, WatermarkLimit
 from keeplast.cleaner.section import LogFigures
 from keeplast.columns import batch_table as t
 from keeplast.errors import CompactionError
@@ -27,6 +27,7 @@ from keeplast.inspect.verified_log import VerifiedLog
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles, Tail, read_first_batch_timestamp
 from keeplast.log.windows import WindowBuffers, read_windows
+from keeplast.model.hold import Hold
 from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 from keeplast.survey.key_bound import key_capacity
@@ -54,7 +55,8 @@ class LogStatus:
     ``decision`` is why a round is worth it, or why it is not.
     ``notes`` are all of the survey's.
     ``deadline_ms`` is when ``max.compaction.lag.ms`` ends for the log: after it, it is overdue.
-    ``leftover_bytes`` are those of replaced or unfinished files that a crash left.
+    ``leftover_bytes`` are those of replaced or unfinished files that a crash left. ``holds`` are
+    those in force.
     """
 
     partition: TopicPartition
@@ -70,6 +72,15 @@ class LogStatus:
     eligibility: Eligibility
     stages: Stages | None
     leftover_bytes: int
+    holds: tuple[Hold, ...] = ()
+
+    @property
+    def told_from(self) -> int:
+        """Return the offset as of which, and of every later one, the state can still be told.
+
+        As far as the cleaner's checkpoint says: who asks for a state is told more.
+        """
+        return max(self.log_start, self.figures.first_dirty)
 
     @property
     def size_bytes(self) -> int:
@@ -180,6 +191,7 @@ def status_of_survey(
         leftover_bytes=sum(
             files.stat(partition.path / name).size_bytes for name in survey.listing.leftovers
         ),
+        holds=survey.holds,
     )
 
 
@@ -211,11 +223,19 @@ def _dirty_log(
         survey.section.cleanable.bound,
         is_eligible=survey.plan is not None and not survey.plan.is_expired_round,
         limit=stable_limit(partition.partition, survey, checkpoints),
+        hold=_last_hold(survey),
         active_first_ms=read_first_batch_timestamp(survey.listing.active, files),
         active_largest_ms=largest_timestamp(survey.listing, survey.tail, files)
         if needs_largest
         else None,
     )
+
+
+def _last_hold(survey: Survey) -> HoldLimit | None:
+    """Return the hold that ends last of those that keep something from being cleaned."""
+    holds = [each for each in survey.holds if each.offset < survey.tail.log_end]
+    last = max(holds, key=lambda each: each.until_ms, default=None)
+    return None if last is None else HoldLimit(last.offset, last.name, last.until_ms)
 
 
 def stable_limit(

@@ -91,7 +91,7 @@ def require_state_at(
     where = f"end_offset={end_offset} partition={view.partition} path={view.path}"
     if end_offset >= latest:
         return end_offset
-    if any(_is_half_done(name) for name in listing.leftovers):
+    if any(is_half_done(name) for name in listing.leftovers):
         raise RefusedError(
             "the state as of an earlier offset cannot be told while the log is cleaned, or after "
             "a round that was interrupted. Read it to the latest offset, or when the round is "
@@ -238,7 +238,7 @@ def first_missing(
     return expected if expected < end_offset else None
 
 
-def _is_half_done(name: str) -> bool:
+def is_half_done(name: str) -> bool:
     """Say whether a file is what a round that is not over has written."""
     parsed = parse_segment_file(name)
     return parsed is not None and (parsed.stage == CLEANED or parsed.attempt is not None)

@@ -14,12 +14,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from keeplast.cleaner.eligibility import find_hold
 from keeplast.clock import Clock
-from keeplast.errors import CompactionError
+from keeplast.errors import CompactionError, ConflictError
 from keeplast.format.filename import CLEANER_CHECKPOINT, DELETED, parse_segment_file
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FilesRecipe, FileSystem
+from keeplast.log.holds import holds_by_partition, read_holds
 from keeplast.log.recovery import recover_swap
+from keeplast.model.hold import in_force
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.task import TaskResult
 from keeplast.run.commit import (
@@ -199,9 +202,14 @@ class DirectoryPlace:
     # Commit.
 
     def publish(self, round_: Round, result: TaskResult) -> None:
-        """Write a line of the receipt and put a wave in place; the line goes when it is not."""
+        """Write a line of the receipt and put a wave in place; the line goes when it is not.
+
+        ConflictError when a hold was added meanwhile that the round would pass. Its files are
+        staged by now: who adds a hold sees them, or what became of them, or is seen here.
+        """
         if not self._writes:
             return
+        self._check_holds(round_)
         line = None
         if self._request.receipt is not None:
             line = self._note(round_, self._request.receipt)
@@ -215,6 +223,17 @@ class DirectoryPlace:
             if line is not None and self._request.receipt is not None:
                 self._withdraw(round_, self._request.receipt, line)
             raise
+
+    def _check_holds(self, round_: Round) -> None:
+        plan, root = round_.plan, round_.site.path.parent
+        holds = holds_by_partition(read_holds(self._files, root)).get(plan.partition, ())
+        hold = find_hold(in_force(holds, self._clock.now_ms()))
+        if hold is not None and plan.bound > max(hold.offset, plan.first_dirty):
+            raise ConflictError(
+                "a hold was added while the round was under way, and it would pass it; what it has "
+                f"written goes, and the next one ends there. hold={hold.name} "
+                f"offset={hold.offset} bound={plan.bound} partition={plan.partition}"
+            )
 
     def _note(self, round_: Round, receipt: Path) -> bytes:
         """Write a wave down that is about to be put in place; returns its line."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from keeplast.errors import RefusedError, making
 from keeplast.format.filename import CLEAN_SHUTDOWN, CLEANER_CHECKPOINT, LOCK, META_PROPERTIES
 from keeplast.log.files import FileSystem, reading
+from keeplast.log.holds import HOLDS_NAME
 from keeplast.log.object_paths import is_object_path
 from keeplast.survey.receipt_book import VERSIONS
 
@@ -25,6 +26,7 @@ NAMES_TAKEN = (
     LOCK,
     "keeplast-set-aside",
     "keeplast-failing",
+    HOLDS_NAME,
     "keeplast.toml",
 )
 """What brokers and keeplast look for in a data directory, with the checkpoints, by these names."""

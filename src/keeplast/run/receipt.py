@@ -10,6 +10,7 @@ checkpoint, or what counts for it, that the round found; it moves behind the las
 hash key of the round is not in it: nobody may learn it. Checksums are CRC-32C of whole ``.log``
 files: of what the second pass read and of what the check read again; null where nothing was read.
 ``unsafe`` says that given values were taken as they are, and ``lifts`` which limits that moved.
+``holds`` are those that were in force.
 ``producers`` are (id, last data offset or -1, epoch) of those whose last batch had to stay.
 Source: architecture, rule 7.
 """
@@ -129,6 +130,10 @@ def receipt_line(round_: Round, *, clean_to: int, is_unsafe: bool = False) -> by
         "clean_to": clean_to,
         "unsafe": is_unsafe,
         "lifts": [lift_words(each) for each in round_.survey.lifts] if is_unsafe else [],
+        "holds": [
+            {"name": each.name, "offset": each.offset, "until_ms": each.until_ms}
+            for each in round_.survey.holds
+        ],
         "versions": {
             name: importlib.metadata.version(name)
             for name in ("keeplast", "cramjam", "zstandard", "numpy")

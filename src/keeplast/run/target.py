@@ -24,6 +24,7 @@ from keeplast.format.filename import (
 )
 from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, update_checkpoint
 from keeplast.log.files import FileSystem
+from keeplast.log.holds import read_holds, write_holds
 from keeplast.log.object_paths import is_object_path
 from keeplast.log.partition_log import list_partition
 from keeplast.model.partition import TopicPartition
@@ -272,6 +273,7 @@ def copy_root_files(files: FileSystem, root: Path, target: Path, request: CleanR
         if is_wanted and not files.exists(target / name) and not files.is_directory(root / name):
             copy_file(files, root / name, target / name)
     _bring_lines(files, root, target, chosen)
+    _bring_holds(files, root, target, chosen)
 
 
 def _bring_lines(
@@ -287,6 +289,18 @@ def _bring_lines(
         for each in chosen:
             if each in there and each not in known:
                 drop_from_checkpoint(files, target, name, each)
+
+
+def _bring_holds(
+    files: FileSystem, root: Path, target: Path, chosen: Sequence[TopicPartition]
+) -> None:
+    """Let the holds of what is written count at the target too: later rounds are done there."""
+    if is_object_path(target):
+        return
+    brought = {each for each in read_holds(files, root) if each.partition in set(chosen)}
+    there = set(read_holds(files, target))
+    if not brought <= there:
+        write_holds(files, target, brought | there)
 
 
 def is_finished(files: FileSystem, place: Path) -> bool:

@@ -15,6 +15,7 @@ from keeplast.cluster.status import RemotePartitionStatus
 from keeplast.errors import error_text
 from keeplast.inspect.stages import StageCounts, Stages
 from keeplast.inspect.status import LogStatus
+from keeplast.model.hold import Hold
 from keeplast.model.partition import TopicPartition
 from keeplast.service.set_aside import SetAside
 from keeplast.service.status import DirectoryStatus, PartitionStatus, State
@@ -42,6 +43,16 @@ _FIGURES = (
     "first_dirty", "bound", "clean_bytes", "cleanable_bytes", "uncleanable_bytes", "ratio",
     "compaction_delay_ms",
 )  # fmt: skip
+
+
+def hold_document(hold: Hold) -> dict[str, Any]:
+    """Return a hold without the partition that it is about."""
+    return {
+        "name": hold.name,
+        "offset": hold.offset,
+        "since_ms": hold.since_ms,
+        "until_ms": hold.until_ms,
+    }
 
 
 def status_document(status: DirectoryStatus) -> dict[str, Any]:
@@ -111,6 +122,8 @@ def _log_document(log: LogStatus | None) -> dict[str, Any]:
         **figures_document(None if log is None else log.figures),
         "deadline_ms": None if log is None else log.deadline_ms,
         "leftover_bytes": None if log is None else log.leftover_bytes,
+        "told_from": None if log is None else log.told_from,
+        "holds": None if log is None else [hold_document(each) for each in log.holds],
         "notes": None if log is None else list(sentences(log.notes)),
         "tombstones": None if stages is None else _stage_document(stages.tombstones, stages),
         "markers": None if stages is None else _stage_document(stages.markers, stages),

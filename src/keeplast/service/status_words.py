@@ -8,6 +8,7 @@ from __future__ import annotations
 from keeplast.cleaner.reasons import BoundNote
 from keeplast.clock import time_text
 from keeplast.inspect.stages import StageCounts, Stages
+from keeplast.inspect.status import LogStatus
 from keeplast.model.duration import duration_text, relative_text
 from keeplast.model.size import format_bytes, format_count
 from keeplast.service.status import DirectoryStatus, ErasedBy, PartitionStatus, State
@@ -60,6 +61,7 @@ def detail_lines(each: PartitionStatus, now_ms: int) -> list[str]:
                     else ""
                 )
             )
+        lines += _point_lines(log, now_ms)
         if log.stages is not None:
             lines += stage_lines(log.stages, now_ms)
         if log.leftover_bytes:
@@ -74,6 +76,20 @@ def detail_lines(each: PartitionStatus, now_ms: int) -> list[str]:
         )
     if each.erased_by is not None:
         lines.append(f"erased by: {erased_sentence(each.erased_by, now_ms)}")
+    return lines
+
+
+def _point_lines(log: LogStatus, now_ms: int) -> list[str]:
+    """Return which earlier states can still be told, and what keeps them."""
+    lines = []
+    bound = log.figures.cleanable.bound
+    if log.told_from > log.log_start or log.holds:
+        moved = f"; a round would make that {bound}" if bound > log.told_from else ""
+        lines.append(f"states can be told as of offset {log.told_from} and later{moved}")
+    lines += [
+        f"hold {each.name}: not cleaned past {each.offset} until {_moment(each.until_ms, now_ms)}"
+        for each in sorted(log.holds)
+    ]
     return lines
 
 

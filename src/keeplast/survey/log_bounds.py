@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from keeplast.format.filename import (
@@ -13,7 +13,9 @@ from keeplast.format.filename import (
 )
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import FileSystem
+from keeplast.log.holds import holds_by_partition, read_holds
 from keeplast.log.partition_log import PartitionFiles, Tail
+from keeplast.model.hold import Hold
 from keeplast.model.partition import TopicPartition
 from keeplast.survey.given import log_start_lifts, watermark_lifts
 from keeplast.survey.notes import Lift
@@ -22,19 +24,21 @@ from keeplast.survey.request import CleanRequest
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """What the data directory's checkpoint files say."""
+    """What the data directory's checkpoint files say, and which holds it has, also those over."""
 
     cleaner: Mapping[TopicPartition, int]
     log_start: Mapping[TopicPartition, int]
     high_watermark: Mapping[TopicPartition, int]
+    holds: Mapping[TopicPartition, tuple[Hold, ...]] = field(default_factory=dict)
 
 
 def load_checkpoints(files: FileSystem, root: Path) -> Checkpoints:
-    """Read the three checkpoint files that a round depends on."""
+    """Read the three checkpoint files that a round depends on, and the holds."""
     return Checkpoints(
         read_checkpoint(files, root, CLEANER_CHECKPOINT),
         read_checkpoint(files, root, LOG_START_CHECKPOINT),
         read_checkpoint(files, root, REPLICATION_CHECKPOINT),
+        holds_by_partition(read_holds(files, root)),
     )
 
 

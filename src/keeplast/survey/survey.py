@@ -17,12 +17,13 @@ from keeplast.cleaner.eligibility import (
     find_expired_bound,
     find_first_dirty,
     find_first_uncleanable,
+    find_hold,
     find_kept_transaction,
     segments_between,
 )
 from keeplast.cleaner.plan import RoundPlan
 from keeplast.cleaner.producers import last_records
-from keeplast.cleaner.reasons import Decision, DueReason, GivenLimit, SkipReason
+from keeplast.cleaner.reasons import Decision, DueReason, GivenLimit, HoldLimit, SkipReason
 from keeplast.cleaner.section import (
     DirtySection,
     LogFigures,
@@ -49,6 +50,7 @@ from keeplast.log.partition_log import (
 )
 from keeplast.log.producer_state import ProducerState
 from keeplast.log.windows import WindowBuffers
+from keeplast.model.hold import Hold, in_force
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
@@ -83,7 +85,7 @@ class Survey:
     ``segments`` are those of ``listing``, summarized. ``clean_to`` is the first dirty offset by the
     directory alone, above which nothing is clean yet; ``lifts`` says which given values go beyond
     what the directory allows, and is for whoever writes to refuse. ``roll`` is there when the last
-    of ``segments`` has no file yet.
+    of ``segments`` has no file yet. ``holds`` are the partition's that are in force.
     """
 
     listing: PartitionFiles
@@ -99,6 +101,7 @@ class Survey:
     clean_to: FirstDirty
     lifts: tuple[Lift, ...] = ()
     roll: ForeseenRoll | None = None
+    holds: tuple[Hold, ...] = ()
 
     @property
     def figures(self) -> LogFigures:
@@ -162,8 +165,13 @@ def survey_partition(
     segments = _summaries(log, first_dirty.offset, files, known or {})
     # The bound follows from the checkpoint also when another first dirty offset is asked for: what
     # must not be touched does not depend on where somebody wants to start.
+    # By the machine's clock: one that is given ends no hold.
+    holds = in_force(
+        checkpoints.holds.get(partition.partition, ()), now_ms if clock_ms is None else clock_ms
+    )
+    hold = find_hold(holds)
     uncleanable = _first_uncleanable(
-        log, segments, topic, request, first_dirty=by_checkpoint.offset, now_ms=now_ms
+        log, segments, topic, request, first_dirty=by_checkpoint.offset, now_ms=now_ms, hold=hold
     )
     lifts = (
         *clock_lifts(request.now_ms, now_ms if clock_ms is None else clock_ms),
@@ -176,6 +184,9 @@ def survey_partition(
     if request.uncleanable_offset is not None:
         given = request.uncleanable_offset
         uncleanable = FirstUncleanable(given, GivenLimit(given))
+        if hold is not None and hold.offset < given:
+            # No option overrides a hold; only its release does.
+            uncleanable = FirstUncleanable(max(hold.offset, by_checkpoint.offset), hold)
     section = find_dirty_section(
         segments, topic, first_dirty=first_dirty, uncleanable=uncleanable, now_ms=now_ms
     )
@@ -217,6 +228,7 @@ def survey_partition(
         clean_to=clean_to,
         lifts=lifts,
         roll=log.foreseen_roll(),
+        holds=holds,
     )
 
 
@@ -343,6 +355,7 @@ def _first_uncleanable(
     *,
     first_dirty: int,
     now_ms: int,
+    hold: HoldLimit | None,
 ) -> FirstUncleanable:
     """Return where a round has to end at the latest by the log, whatever was given."""
     return find_first_uncleanable(
@@ -353,6 +366,7 @@ def _first_uncleanable(
         min_compaction_lag_ms=topic.min_compaction_lag_ms,
         now_ms=now_ms,
         kept_transaction=find_kept_transaction(log.aborted, request.clean_elsewhere_to),
+        hold=hold,
     )
 
 

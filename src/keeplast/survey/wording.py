@@ -23,6 +23,7 @@ from keeplast.cleaner.reasons import (
     SkipReason,
 )
 from keeplast.cleaner.rolling import IdleRoll
+from keeplast.clock import time_text
 from keeplast.model.duration import duration_text
 from keeplast.survey import notes as n
 from keeplast.survey.notes import GivenOption, Lift, Note, RollStage
@@ -48,6 +49,7 @@ _BASES = {
     BasisKind.MAX_LAG_AFTER_LAST: f"{MAX_LAG} after the last record of {{segment}}",
     BasisKind.MIN_LAG_AFTER_LAST: f"{MIN_LAG} after the last record of {{segment}}",
     BasisKind.HELD: "not bounded because {held}",
+    BasisKind.HOLD: "{held}",
     BasisKind.NO_MAX_LAG: f"no bound: {MAX_LAG} is not set",
     BasisKind.NO_MAX_LAG_OF_FOLLOWERS: f"no bound for followers: {MAX_LAG} is not set",
     BasisKind.UNDATED: (
@@ -94,6 +96,8 @@ def limit_words(limit: Limit) -> str:
             )
         case r.GivenLimit(offset):
             return f"{offset} was given as the first uncleanable offset"
+        case r.HoldLimit(offset, name, until_ms):
+            return f"the state as of {offset} is held by {name} until {time_text(until_ms)[:19]}"
         case r.LagLimit():
             return _lag_words(limit)
     assert_never(limit)

@@ -1,0 +1,70 @@
+"""A named hold: until some time no round cleans a partition past an offset.
+
+So the state as of that offset, and of every later one, can still be told. A hold ends by itself:
+one that nobody releases would keep what was deleted for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from keeplast.errors import InvalidError
+from keeplast.model.partition import TopicPartition
+
+NAME_CHARS_MAX = 64
+AGE_MS_MAX = 366 * 86_400_000
+"""Who needs a state for longer exports it."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Hold:
+    """``partition`` is not cleaned at or above ``offset`` from ``since_ms`` until ``until_ms``.
+
+    Times are milliseconds since 1970; at ``until_ms`` it is over.
+    """
+
+    name: str
+    partition: TopicPartition
+    offset: int
+    since_ms: int
+    until_ms: int
+
+    def is_in_force(self, now_ms: int) -> bool:
+        """Say whether it counts at ``now_ms``."""
+        return now_ms < self.until_ms
+
+
+@dataclass(frozen=True, slots=True)
+class HoldPoint:
+    """Where a hold begins: at ``offset``, or at a time in ms, or, without either, where logs end.
+
+    The end is that of what is decided: where the first open transaction begins.
+    """
+
+    offset: int | None = None
+    time_ms: int | None = None
+
+
+def check_hold_name(name: str) -> None:
+    """Raise InvalidError unless ``name`` may be that of a hold."""
+    if re.fullmatch(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}", name) is None:
+        raise InvalidError(
+            f"not a name for a hold; give up to {NAME_CHARS_MAX} letters, digits, dots, dashes and "
+            f"underscores. name={name[: 2 * NAME_CHARS_MAX]!r}"
+        )
+
+
+def check_hold_age(age_ms: int) -> None:
+    """Raise InvalidError for a hold that would be over at once, or hardly ever."""
+    if not 1000 <= age_ms <= AGE_MS_MAX:
+        raise InvalidError(
+            f"a hold lasts for a second at least and {AGE_MS_MAX // 86_400_000} d at most; for "
+            f"longer, export the state. max_age_ms={age_ms}"
+        )
+
+
+def in_force(holds: Iterable[Hold], now_ms: int) -> tuple[Hold, ...]:
+    """Return those that count at ``now_ms``."""
+    return tuple(each for each in holds if each.is_in_force(now_ms))

@@ -1,0 +1,170 @@
+"""Adds and releases holds of a data directory, while rounds may be under way in it.
+
+The order is the rule. A round writes its staged files, then looks for holds, and only then puts
+anything in place; who adds a hold writes it down, and only then looks at the log. So one of the two
+sees the other: a round that would pass the hold gives up, or the log shows that one has, or may
+have, and the hold is taken back. What is left half done is waited for, a while.
+
+A directory's lock is not needed, and is not taken: a daemon holds it all the time. A broker's own
+cleaner knows nothing of holds.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+
+from keeplast.clock import Clock
+from keeplast.errors import InvalidError, RefusedError, UnavailableError
+from keeplast.log.data_directory import DataDirectory, PartitionEntry
+from keeplast.log.files import FileSystem
+from keeplast.log.holds import HOLDS_NAME, read_holds, write_holds
+from keeplast.log.lock import edited
+from keeplast.log.object_paths import is_object_path
+from keeplast.log.settled import settled_partition
+from keeplast.model.hold import Hold, HoldPoint, check_hold_age, check_hold_name
+from keeplast.read.log_view import LogView, load_reader_checkpoints, look_at_log
+from keeplast.read.offset_of_time import first_offset_from
+from keeplast.read.state_end import is_half_done, require_state_at, require_time_told
+
+TRIES_MAX = 60
+PAUSE_SECONDS = 0.5
+
+
+def choose_entries(
+    directory: DataDirectory, topics: Sequence[str], partitions: Sequence[int]
+) -> tuple[PartitionEntry, ...]:
+    """Return the partitions of ``topics`` with one of these numbers; no numbers are all.
+
+    InvalidError for a topic or number that is not there.
+    """
+    there = [each for each in directory.partitions if each.mark is None]
+    chosen = []
+    for topic in topics:
+        its = [each for each in there if each.partition.topic == topic]
+        for number in partitions:
+            if all(each.partition.partition != number for each in its):
+                raise InvalidError(
+                    f"no such partition in the data directory. partition={topic}-{number} "
+                    f"path={directory.root}"
+                )
+        if not its:
+            close = difflib.get_close_matches(topic, {e.partition.topic for e in there}, n=1)
+            hint = f"; did you mean {close[0]}" if close else ""
+            raise InvalidError(
+                f"no such topic in the data directory{hint}. topic={topic} path={directory.root}"
+            )
+        chosen += [e for e in its if not partitions or e.partition.partition in partitions]
+    return tuple(sorted(set(chosen), key=lambda each: each.partition))
+
+
+def add_holds(
+    directory: DataDirectory,
+    entries: Sequence[PartitionEntry],
+    name: str,
+    point: HoldPoint,
+    max_age_ms: int,
+    files: FileSystem,
+    clock: Clock,
+) -> tuple[Hold, ...]:
+    """Hold ``entries`` at ``point`` for ``max_age_ms`` from now, under one name; all or none.
+
+    InvalidError for a name, age or offset that cannot be, RefusedError where the state as of the
+    point cannot be told any more, and where the name is taken; UnavailableError when rounds are
+    under way for too long.
+    """
+    check_hold_name(name)
+    check_hold_age(max_age_ms)
+    if is_object_path(directory.root):
+        raise RefusedError(
+            "holds are for directories that are cleaned in place; nothing in an object store is. "
+            f"path={directory.root}"
+        )
+    if point.offset is not None and len(entries) > 1:
+        raise InvalidError(
+            "an offset is of one partition; choose it with --partition, or give a time, or now. "
+            f"partitions={len(entries)} offset={point.offset}"
+        )
+    checkpoints = load_reader_checkpoints(files, directory.root)
+    now_ms = clock.now_ms()
+    added, earlier = [], []
+    for entry in entries:
+        view = look_at_log(entry.partition, entry.path, checkpoints, files, clock)
+        offset = _offset_of(view, point, files, clock)
+        added.append(Hold(name, entry.partition, offset, now_ms, now_ms + max_age_ms))
+        # No round passes what is decided, so that none can pass its end.
+        if offset < view.last_stable:
+            earlier.append((entry, offset))
+    with edited(directory.root / HOLDS_NAME):
+        known = read_holds(files, directory.root)
+        if any(each.name == name and each.is_in_force(now_ms) for each in known):
+            raise RefusedError(
+                "there is a hold of this name; release it first, or take another name. "
+                f"name={name} path={directory.root}"
+            )
+        kept = [each for each in known if each.is_in_force(now_ms)]
+        write_holds(files, directory.root, [*kept, *added])
+    try:
+        for entry, offset in earlier:
+            _require_told(entry, offset, files, clock)
+    except BaseException:
+        _take_back(directory, added, files)
+        raise
+    return tuple(added)
+
+
+def release_holds(directory: DataDirectory, name: str, files: FileSystem) -> tuple[Hold, ...]:
+    """Remove all holds of a name, those that are over too; InvalidError when there is none."""
+    check_hold_name(name)
+    with edited(directory.root / HOLDS_NAME):
+        known = read_holds(files, directory.root)
+        released = tuple(each for each in known if each.name == name)
+        if not released:
+            names = ", ".join(sorted({each.name for each in known})) or "none"
+            raise InvalidError(
+                f"there is no hold of this name; there are: {names}. name={name} "
+                f"path={directory.root}"
+            )
+        write_holds(files, directory.root, set(known) - set(released))
+    return released
+
+
+def _take_back(directory: DataDirectory, added: Collection[Hold], files: FileSystem) -> None:
+    with edited(directory.root / HOLDS_NAME):
+        write_holds(files, directory.root, set(read_holds(files, directory.root)) - set(added))
+
+
+def _offset_of(view: LogView, point: HoldPoint, files: FileSystem, clock: Clock) -> int:
+    latest = view.last_stable
+    if point.offset is not None:
+        if not view.log_start <= point.offset <= latest:
+            raise InvalidError(
+                "the log has no state as of this offset; give one from where it starts to where "
+                f"what is decided ends. offset={point.offset} log_start={view.log_start} "
+                f"last_stable={latest} partition={view.partition}"
+            )
+        return point.offset
+    if point.time_ms is None:
+        return latest
+    found = first_offset_from(view, point.time_ms + 1, files, clock)
+    offset = latest if found is None else min(found, latest)
+    require_time_told(view, offset, files, clock)
+    return offset
+
+
+def _require_told(entry: PartitionEntry, offset: int, files: FileSystem, clock: Clock) -> None:
+    """Return when the state as of ``offset`` can be told, and no round is under way that may end
+    that."""
+    for _ in range(TRIES_MAX):
+        checkpoints = load_reader_checkpoints(files, entry.path.parent)
+        view = look_at_log(entry.partition, entry.path, checkpoints, files, clock)
+        listing = settled_partition(view.path, files, clock, if_empty=view.log_start)
+        if not any(is_half_done(each) for each in listing.leftovers):
+            require_state_at(view, offset, latest=view.last_stable, files=files, clock=clock)
+            return
+        clock.sleep(PAUSE_SECONDS)
+    raise UnavailableError(
+        "a round of this log is under way, or was interrupted, so that nobody knows whether the "
+        "state as of this offset stays; add the hold when it is over, or hold the log as of now. "
+        f"partition={entry.partition} offset={offset}"
+    )

@@ -142,8 +142,8 @@ class AttachedPlace:
     ) -> None:
         """Take the components, and what was just read of the partition.
 
-        Without a ``publisher`` it can be looked at, and nothing else. Without an ``allowance`` it
-        decides as many swaps as there are.
+        Without a ``publisher`` a round counts what would go, and writes nothing. Without an
+        ``allowance`` it decides as many swaps as there are.
         """
         self.request = request
         self.state = state
@@ -235,8 +235,8 @@ class AttachedPlace:
             target=self._files.path,
             attempt=secrets.token_hex(ATTEMPT_BYTES),
             files=replace(self._recipe, like=self._files.like),
-            writes=True,
-            takes_crcs=True,
+            writes=self._holder is not None,
+            takes_crcs=self._holder is not None,
             shares_disk=False,
         )
 
@@ -245,6 +245,8 @@ class AttachedPlace:
     def publish(self, round_: Round, result: TaskResult) -> None:
         """Make a wave live, swap after swap, the oldest offsets first."""
         self._check_keyless(result)
+        if self._holder is None:
+            return
         if self._receipt is not None:
             self._receipt(receipt_line(round_, clean_to=self.state.cleaned_to))
         staged_now = self._join_hollow(round_, result.staged)
@@ -368,6 +370,8 @@ class AttachedPlace:
 
     def abandon(self, round_: Round) -> None:
         """Remove what was staged and not decided; what cannot be removed now is known as ours."""
+        if self._holder is None:
+            return
         left = [
             (staged_id(self._files.partition, staged), staged.base_offset)
             for staged in (*self._joined, *(s for r in round_.results for s in r.staged))
@@ -390,7 +394,7 @@ class AttachedPlace:
 
     def _advance(self, round_: Round) -> Exception | None:
         end = round_.results[-1].end_offset
-        if end <= self._cleaned_to:
+        if self._holder is None or end <= self._cleaned_to:
             return None
         try:
             self._publisher.advance(end)

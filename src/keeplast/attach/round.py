@@ -171,8 +171,13 @@ def plan_attached(
     *,
     log_start: int,
     cleaned_to: int,
+    counting: RunnerFor | None = None,
+    progressed: Progressed = lambda count: None,
 ) -> tuple[RoundReport, RoundCosts | None]:
-    """Say what a round would do, and what it costs at most; changes nothing."""
+    """Say what a round would do, and what it costs at most; changes nothing.
+
+    With ``counting`` its tasks read all that a round would, and the report says what would go.
+    """
     found = sources_of(partial(read_lineage, layout), cache, log_start, wish.margin_bytes)
     sources = measure_sources(layout, found)
     if not sources.segments:
@@ -197,6 +202,8 @@ def plan_attached(
         requests=requests + read // WINDOW_BYTES_DEFAULT + size // PART_BYTES,
         metadata_records=RECORDS_A_SEGMENT * (taken + len(groups)),
     )  # fmt: skip
+    if counting is not None:
+        return do_round(place, counting, clock, progressed), costs
     return planned_report(survey, plan, 0, None, None), costs
 
 

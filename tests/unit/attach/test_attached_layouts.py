@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from keeplast.cluster.layouts.aiven_manifest import SegmentManifest
 from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.local_runner import LocalRunner
 from keeplast.tier.objects.new_object import NewObject
 from keeplast.tier.objects.stores import ObstoreObjects, open_tree
 from tests.support.attached_tier import PARTITION
@@ -50,6 +52,28 @@ def keep_as(world: World, root: Path, ring: KeyRing, variants: list[Variant]) ->
         layout.complete(segment, writer.close(), auxiliary, segment)
     world.tier.layout = layout  # type: ignore[assignment]
     return layout
+
+
+def test_an_exact_plan_counts_what_a_round_removes_and_writes_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    wish = RoundWish(topic=MERGING, margin_bytes=8000, force=True, memory_bytes=MEMORY_BYTES_MIN)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with LocalRunner(1, clock=world.clock) as runner:
+        planned, costs = plan_attached(
+            world.tier.layout, PARTITION, world.tier.cache, wish, world.clock, log_start=0,
+            cleaned_to=0, counting=lambda _: nullcontext(runner),
+        )  # fmt: skip
+    assert costs is not None
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    done = world.clean()
+    assert planned.reasons is not None
+    assert planned.stats is not None
+    assert done.stats is not None
+    assert planned.reasons == done.reasons
+    written = planned.stats.messages_written, planned.stats.bytes_written
+    assert written == (done.stats.messages_written, done.stats.bytes_written)
+    assert planned.stats.bytes_written < planned.stats.bytes_read
+    assert planned.end_offset == done.end_offset
 
 
 @pytest.mark.parametrize("variant", [(*PLAIN, 500), (*BOTH, 1000)])

@@ -1,4 +1,4 @@
-"""``keeplast attach verify``: its table, its document and its exit codes, without a cluster."""
+"""``keeplast attach verify``, and ``plan --exact``: tables, documents, exit codes; no cluster."""
 
 from __future__ import annotations
 
@@ -37,11 +37,13 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerifiedW
     made.close()
 
 
-def verify(world: VerifiedWorld, *more: str, expected: int = 0) -> str:
+def verify(
+    world: VerifiedWorld, *more: str, expected: int = 0, command: str = "verify"
+) -> str:  # fmt: skip
     found = CliRunner().invoke(
         app,
         [
-            "attach", "verify", "--bootstrap-server", "127.0.0.1:1", "--topic", PARTITION.topic,
+            "attach", command, "--bootstrap-server", "127.0.0.1:1", "--topic", PARTITION.topic,
             "--store", f"sqlite:///{world.world.root / 'decisions.db'}", "--storage", "local:/x",
             *more,
         ],
@@ -102,3 +104,13 @@ def test_a_decision_log_that_is_not_there_is_not_made(world: VerifiedWorld) -> N
 
 def test_a_partition_that_there_is_not_is_a_mistake(world: VerifiedWorld) -> None:
     assert "no such partition" in verify(world, "--partition", "7", "--json", expected=2)
+
+
+def test_an_exact_plan_says_what_would_go(world: VerifiedWorld) -> None:
+    more = ("--force", "--config", "segment.bytes=1024", "--json")
+    (planned,) = json.loads(verify(world, *more, command="plan"))["plan"]["partitions"]
+    (counted,) = json.loads(verify(world, *more, "--exact", command="plan"))["plan"]["partitions"]
+    (guess,), (exact,) = planned["rounds"], counted["rounds"]
+    assert guess["stats"] is None
+    assert exact["stats"]["bytes_read"] >= exact["stats"]["bytes_written"] > 0
+    assert "bytes" in verify(world, *more[:-1], "--exact", command="plan")

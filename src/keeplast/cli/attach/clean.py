@@ -11,6 +11,7 @@ from keeplast.cli.attach.options import (
 )
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import Json
+from keeplast.cli.plan import Exact
 
 
 @command(
@@ -40,9 +41,14 @@ def plan(
     tier: TierOptions,
     wanted: WantedOptions,
     choice: RoundChoice,
+    exact: Exact = False,
     as_json: Json = False,
 ) -> Result:
-    """Say what `attach clean` would do, and what it would cost; changes nothing."""
+    """Say what `attach clean` would do, and what it would cost; changes nothing.
+
+    With `--exact` all that a round would read is read, on the threads of this host, and the bytes
+    and records that would go are counted.
+    """
     from keeplast.cli.attach.rounds import plan_topics
 
-    return plan_topics(cluster, tier, wanted, choice, as_json=as_json)
+    return plan_topics(cluster, tier, wanted, choice, exact=exact, as_json=as_json)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 
 from rich.console import RenderableType
@@ -52,6 +52,7 @@ from keeplast.errors import CompactionError, InvalidError, RefusedError, Stopped
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.runner import Runner
+from keeplast.run.place import RunnerFor
 from keeplast.run.receipt import Receipt
 from keeplast.service.receipts import receipt_to
 from keeplast.survey.report import CleanReport, PartitionReport, RoundReport, describe_error
@@ -215,19 +216,27 @@ def plan_topics(
     wanted: WantedOptions,
     choice: RoundChoice,
     *,
+    exact: bool,
     as_json: bool,
 ) -> Result:
     """Say what a round of each chosen partition would do, and what it would cost."""
-    with tier.open_log() as log:
+    with tier.open_log() as log, ExitStack() as stack:
         call = _open(cluster, tier, wanted, log)
         chosen = call.chosen(choice)
         if call.facts.metadata_topic is None:
             raise RefusedError("nothing was ever copied to a remote tier here")
         folded = fold(call.client, call.facts, call.facts.metadata_topic, call.log)
         folded.require_sound()
+        counting = None
+        if exact:
+            events = stack.enter_context(ProgressEvents("counting"))
+            runner = stack.enter_context(
+                wiring.open_runner(wiring.RunnerName.LOCAL, master=None, cores=None)
+            )
+            counting = (lambda _: nullcontext(runner)), events.progressed
         planned = [
             (topic, number, *_plan(call, topic, number, choice, folded.cache.partitions.get(
-                name_of(topic, number))))
+                name_of(topic, number)), counting))
             for topic, number in chosen
         ]  # fmt: skip
     report = CleanReport(
@@ -239,8 +248,12 @@ def plan_topics(
         if cost is not None
     ]
     if not as_json:
+        reasons = reasons_table(report)
         print_result(bounds_table(report))
-        for more in (note_lines(report), [costs_table(costs)] if costs else []):
+        for more in (
+            [summary_table(report)] if exact else [], [] if reasons is None else [reasons],
+            note_lines(report), [costs_table(costs)] if costs else [],
+        ):  # fmt: skip
             if more:
                 print_result("", *more)
         print_result("", closing_line(report, done="to be cleaned"))
@@ -255,8 +268,9 @@ def plan_topics(
 
 
 def _plan(
-    call: _Call, topic: TopicFacts, number: int, choice: RoundChoice, cache: PartitionCache | None
-) -> tuple[RoundReport, RoundCosts | None]:
+    call: _Call, topic: TopicFacts, number: int, choice: RoundChoice, cache: PartitionCache | None,
+    counting: tuple[RunnerFor, Callable[[int], None]] | None,
+) -> tuple[RoundReport, RoundCosts | None]:  # fmt: skip
     try:
         terms = call.terms(topic)
         found = list(check_cluster(call.facts, call.address))
@@ -271,6 +285,8 @@ def _plan(
         return plan_attached(
             call.layout, name, known, call.wish(topic, choice), SystemClock(), log_start=start,
             cleaned_to=start if held is None else clean_to(call.log, held, known),
+            counting=None if counting is None else counting[0],
+            progressed=(lambda count: None) if counting is None else counting[1],
         )  # fmt: skip
     except (CompactionError, OSError) as error:
         return RoundReport(error=describe_error(error), failure=error), None

@@ -140,6 +140,7 @@ class LoopWorld:
         self.daemon: Daemon | None = None
         self.wrap: Callable[[object], Any] = lambda part: part
         self.pace = RequestPace(FAST, self.clock)
+        self.wanted = dict(WANTED)
         self._uploaded = 0
 
     def close(self) -> None:
@@ -230,7 +231,7 @@ class LoopWorld:
         asked = AttachedSettings(
             address="localhost:9092", topics=topics, memory_bytes=MEMORY_BYTES_MIN,
             settings_of=lambda found: wanted_settings(
-                [Layer("the test", topics={each.name: WANTED for each in found})], found
+                [Layer("the test", topics={each.name: self.wanted for each in found})], found
             ),
             **{"interval_ms": INTERVAL_MS, "grace_ms": 1000, **settings},
         )  # fmt: skip

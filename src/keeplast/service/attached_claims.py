@@ -106,9 +106,12 @@ class AttachedClaims:
         """UnavailableError when the remote tier does not answer, or has lost all that is looked
         for: an empty directory in the place of a volume is not a remote tier."""
         store_id = self._log.store_id()
+        # Where an id was given out an owner object was put before; a first claim may have been cut
+        # off in front of it.
+        begun = self._log.counts.with_ids(cluster_id)
         found: list[Owner | None] = []
         for each in self._log.partitions(cluster_id):
-            if each.detached_ms is None and each.epoch and len(found) < OWNERS_PROBED:
+            if each.detached_ms is None and each.row_id in begun and len(found) < OWNERS_PROBED:
                 with suppress(CorruptError, RefusedError):
                     found.append(OwnerObject(self._layout, each.name, store_id).read())
         if found and all(each is None for each in found):

@@ -132,6 +132,29 @@ def test_it_goes_on_with_what_the_decision_log_has_and_a_topic_that_gains_is_don
     assert 80 == len(world.read("b"))
 
 
+def test_a_deadline_makes_a_round_due_below_the_ratio_and_a_lag_holds_one_back(
+    world: LoopWorld,
+) -> None:
+    hour_ms = 3_600_000
+    world.topic("a")
+    world.wanted |= {"max.compaction.lag.ms": str(hour_ms), "min.cleanable.dirty.ratio": "0.99"}
+    world.run("a")
+    world.fill("a", 2)
+    report, _, published = world.run()
+    assert 0 == report.rounds
+    assert "min.cleanable.dirty.ratio" in facts_of(published, A).reason
+    world.wanted["min.compaction.lag.ms"] = str(hour_ms)
+    world.clock.advance(hour_ms - 1)
+    report, _, published = world.run()
+    assert 0 == report.rounds
+    assert "min.compaction.lag.ms" in facts_of(published, A).reason
+    world.clock.advance(2)
+    report, told, _ = world.run()
+    assert 1 == report.rounds
+    assert any("overdue" in line[2] for line in told.lines if line[0] == "chosen")
+    world.require_compacted("a")
+
+
 def test_nothing_attached_and_nothing_named_is_told(world: LoopWorld) -> None:
     world.topic("a")
     with pytest.raises(InvalidError, match="--topic"):
@@ -415,30 +438,39 @@ class KilledError(BaseException):
     """The process is over."""
 
 
-@pytest.mark.parametrize("at", range(3, 120, 9))
+STEPS = (
+    ("store_id", 1), ("claim", 1), ("put_new", 1), ("create_log", 2), ("complete", 2),
+    ("register", 1), ("note_announced", 1), ("append", 1), ("decide", 1), ("append", 2),
+    ("mark_published", 1), ("advance", 1), ("give_back", 1), ("mark_collecting", 1),
+    ("append", 3), ("mark_collected", 1), ("give_back", 2),
+)  # fmt: skip
+"""What a process was about to do for the so-manieth time; the third batch ends a deletion."""
+
+
+@pytest.mark.parametrize(("name", "time"), STEPS)
 def test_whatever_a_process_was_at_when_it_was_killed_the_next_one_ends_it(
-    world: LoopWorld, at: int
+    world: LoopWorld, name: str, time: int
 ) -> None:
     world.topic("a")
     world.topic("b")
-    steps = 0
+    left = time
 
     class Mortal:
-        """A part whose every call is a step, before one of which the process is killed."""
+        """A part of a process that is killed before one of its steps, and does nothing more."""
 
         def __init__(self, inner: Any) -> None:
             self._inner = inner
 
-        def __getattr__(self, name: str) -> Any:
-            found = getattr(self._inner, name)
+        def __getattr__(self, step: str) -> Any:
+            found = getattr(self._inner, step)
             if not callable(found):
                 return found
 
             def call(*arguments: Any, **named: Any) -> Any:
-                nonlocal steps
-                steps += 1
-                if steps >= at:
-                    raise KilledError(name)
+                nonlocal left
+                left -= step == name
+                if left <= 0:
+                    raise KilledError(step)
                 return found(*arguments, **named)
 
             return call

@@ -5,10 +5,10 @@ Counts only, for who chooses what to do next; whoever acts on a partition reads 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, func, select
 
@@ -47,6 +47,10 @@ class Waiting:
         return any(at_ms + max(grace_ms, keep_ms) <= now_ms for at_ms, keep_ms in self.published)
 
 
+def _quotes(text: Any) -> Any:
+    return func.length(text) - func.length(func.replace(text, '"', ""))
+
+
 class DecisionCounts:
     """Counts of one decision log."""
 
@@ -56,8 +60,11 @@ class DecisionCounts:
 
     def decided_since(self, cluster_id: str, since_ms: int) -> Decided:
         """Return what was decided of a cluster at or after ``since_ms``."""
+        # Segments are strings of a JSON list without a quote in them: each has two around it.
+        quotes = _quotes(_D.sources) + _quotes(_D.outputs)
         decided = (
-            select(_D.sources, _D.outputs)
+            select(func.count(), func.coalesce(func.sum(quotes), 0))
+            .select_from(schema.DECISIONS)
             .join(schema.ATTACHED, _A.id == _D.attached_id)
             .where(_A.cluster_id == cluster_id, _D.decided_ms >= since_ms)
         )
@@ -71,10 +78,20 @@ class DecisionCounts:
             )
         )  # fmt: skip
         with self._reading() as connection:
-            rows = connection.execute(decided).all()
+            swaps, found = connection.execute(decided).one()
             count = int(connection.execute(taken_back).scalar() or 0)
-        segments = sum(len(json.loads(text)) for row in rows for text in row)
-        return Decided(len(rows), segments, count)
+        return Decided(int(swaps), int(found) // 2, count)
+
+    def with_ids(self, cluster_id: str) -> set[int]:
+        """Return the rows of partitions under which an id was ever given out."""
+        query = (
+            select(_S.attached_id)
+            .distinct()
+            .join(schema.ATTACHED, _A.id == _S.attached_id)
+            .where(_A.cluster_id == cluster_id)
+        )
+        with self._reading() as connection:
+            return {row_id for (row_id,) in connection.execute(query)}
 
     def waiting(self, cluster_id: str) -> dict[int, Waiting]:
         """Return what is left to do, by the partition's row."""

@@ -87,7 +87,7 @@ def _watched(
     watcher = stack.enter_context(
         attached_watcher(
             options.cluster, options.tier.store, clock, partitions=options.partitions,
-            receipt=options.receipt,
+            receipt=options.receipt, endures=True,
         )
     )  # fmt: skip
     feed = LoopFeed(live, control, gauges, LocalFiles(), watcher.shelf, store=watcher)

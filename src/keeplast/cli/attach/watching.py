@@ -30,12 +30,13 @@ def attached_watcher(
     *,
     partitions: tuple[int, ...] = (),
     receipt: Path | None = None,
+    endures: bool = False,
 ) -> Watcher:
     """Return what looks at the chosen topics of a cluster; each look opens the decision log.
 
     ``partitions`` are the numbers that are shown, all without any. ``store`` None: nothing is known
-    of who compacts. ``receipt`` is the file that a loop appends its receipts to. InvalidError for a
-    decision log that is not there.
+    of who compacts. ``receipt`` is the file that a loop appends its receipts to, and what looks
+    beside it ``endures``. InvalidError for a decision log that is not there.
     """
     from keeplast.cluster.facts import METADATA_TOPIC
     from keeplast.cluster.metadata_log import fold_metadata, partitions_of
@@ -79,7 +80,7 @@ def attached_watcher(
     place = f"{cluster.bootstrap_server}"
     if store is not None:
         place += f", decided in {shown_url(store)}"
-    return Watcher(place, look, clock, files, ReceiptShelf(files, receipt))
+    return Watcher(place, look, clock, files, ReceiptShelf(files, receipt), endures=endures)
 
 
 def _require_there(store: str | None) -> None:

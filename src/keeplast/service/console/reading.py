@@ -91,6 +91,7 @@ class Reading:
                 "work.html", request, view, query=query, queue=queue[: work.QUEUE_MAX],
                 queue_left=max(len(queue) - work.QUEUE_MAX, 0), troubles=work.troubles(view),
                 growth=work.growth_of(view), budgets=work.budgets(view),
+                caps=work.cap_lines(view),
                 found=pages.paged(work.receipts_found(view, query), query.page),
             )  # fmt: skip
 

@@ -126,8 +126,15 @@ class Watcher:
         clock: Clock,
         files: FileSystem,
         shelf: ReceiptShelf,
+        *,
+        endures: bool = False,
     ) -> None:
-        """Take how to look; ``look`` raises CompactionError or OSError when it cannot."""
+        """Take how to look; ``look`` raises CompactionError or OSError when it cannot.
+
+        ``endures`` is for who looks beside a loop, which goes on whatever cannot be looked at: a
+        first look that fails is then told on the pages, as a later one is.
+        """
+        self._endures = endures
         self._place = place
         self._look = look
         self._clock = clock
@@ -141,8 +148,13 @@ class Watcher:
         self._took = 0.0
 
     def __enter__(self) -> Watcher:
-        """Look once, with whatever is wrong as an exception, and go on beside."""
-        self._refresh()
+        """Look once, with whatever is wrong as an exception unless it endures; go on beside."""
+        try:
+            self._refresh()
+        except (CompactionError, OSError) as error:
+            if not self._endures:
+                raise
+            self._failed(error)
         self._thread.start()
         return self
 

@@ -17,6 +17,7 @@ from keeplast.service.console.pages import REMEDIES, Query, ShownTime, log_url, 
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine
+from keeplast.service.snapshot import AttachedTotals
 
 QUEUE_MAX = 50
 DAYS = 30
@@ -184,6 +185,26 @@ def growth_of(view: ConsoleView) -> Growth:
             day.freed_bytes + max(found.bytes_read - found.bytes_written, 0),
         )  # fmt: skip
     return Growth(tuple(days[at_ms] for at_ms in sorted(days, reverse=True)))
+
+
+def cap_lines(view: ConsoleView) -> list[str]:
+    """Return what of a live cluster's caps was used, nothing where none count."""
+    totals = None if view.snapshot is None else view.snapshot.tier
+    if not isinstance(totals, AttachedTotals):
+        return []
+    lines = [
+        f"in the last 24 hours, of all hosts: {format_count(totals.swaps)} of "
+        f"{format_counted(totals.swaps_max, 'swap')}, {format_count(totals.metadata_records)} of "
+        f"{format_counted(totals.metadata_records_max, 'record')} of the metadata topic",
+        f"since this loop began: {format_counted(totals.requests, 'request')} to the remote tier, "
+        f"{format_bytes(totals.moved_bytes)} read and written",
+    ]
+    if totals.slow_downs or totals.waited_seconds >= 1:
+        lines.append(
+            f"told to slow down {format_counted(totals.slow_downs, 'time')}, waited "
+            f"{span(totals.waited_seconds)} to keep to the caps"
+        )
+    return lines
 
 
 def budgets(view: ConsoleView) -> tuple[SettingRow, ...]:

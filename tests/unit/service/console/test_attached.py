@@ -20,6 +20,7 @@ from keeplast.service.console.view import Watcher
 from keeplast.service.snapshot import PartitionCondition, PartitionFacts, Snapshot
 from tests.support.attached_world import PARTITION, START_MS, AttachedWorld
 from tests.support.console_site import FixedSource, Site
+from tests.support.waiting import wait_until
 
 CLUSTER = ClusterOptions(bootstrap_server="broker:9092", topics=(PARTITION.topic,))
 
@@ -158,3 +159,17 @@ def test_metadata_that_brokers_cannot_follow_is_told(world: AttachedWorld) -> No
     world.cluster.values.append(b"\xff")
     with pytest.raises(RefusedError, match="attach check"), watcher(world, is_asked=False):
         raise AssertionError("it looks")
+
+
+def test_beside_a_loop_a_first_look_that_fails_is_told_on_the_pages(world: AttachedWorld) -> None:
+    kept = list(world.cluster.values)
+    world.cluster.values.append(b"\xff")
+    looking = attached_watcher(CLUSTER, None, world.clock, endures=True)
+    looking.pause_seconds = 0.0
+    with looking:
+        found = Site(FixedSource(looking.view()))
+        assert "attach check" in text_of(found, "/")
+        assert 503 == found.get("/healthz").status_code
+        world.cluster.values[:] = kept
+        wait_until(lambda: looking.view().attached is not None)
+        assert looking.view().problem is None

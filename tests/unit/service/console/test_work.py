@@ -10,6 +10,7 @@ from keeplast.model.partition import TopicPartition
 from keeplast.service.console import anatomy, work
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.receipt_shelf import ReceiptLine
+from keeplast.service.snapshot import AttachedTotals, Snapshot
 from keeplast.service.status import LastRound
 from tests.support.console_site import NOW_MS, FixedSource, Site, directory_view
 
@@ -85,3 +86,16 @@ def test_what_a_round_would_free_is_told_by_the_share_of_the_last_one(root: Path
     broken = next(e for e in view.status.partitions if e.log is None)  # type: ignore[union-attr]
     assert "" == anatomy.saving_words(broken, None, [])
     assert "a round would free" in Site(FixedSource(view)).get("/log/orders/0").text
+
+
+def test_caps_of_a_live_cluster_are_told_with_what_was_used() -> None:
+    totals = AttachedTotals(
+        swaps=3, swaps_max=500, metadata_records=40, metadata_records_max=20_000, requests=7,
+        moved_bytes=4096, slow_downs=2, waited_seconds=61.5,
+    )  # fmt: skip
+    snapshot = Snapshot("b:9092", NOW_MS, NOW_MS, 1, 1, (), tier=totals)
+    view = ConsoleView("b:9092", NOW_MS, snapshot=snapshot)
+    text = " ".join(html.unescape(Site(FixedSource(view)).get("/work").text).split())
+    for said in ("3 of 500 swaps", "40 of 20,000 records", "7 requests", "2 times", "61.5 s"):
+        assert said in text
+    assert [] == work.cap_lines(replace(view, snapshot=None))

@@ -21,6 +21,7 @@ from keeplast.tier.objects.object_store import ObjectStore, object_key
 from keeplast.tier.objects.round_files import new_segment_id
 from keeplast.tier.objects.transfer import EPOCHS, put_small
 from keeplast.tier.state.partition_state import PartitionState
+from keeplast.tier.state.round_days import RoundSums
 from keeplast.tier.state.segment import RemoteFile, RemoteSegment, SegmentKind, merged_epochs
 
 COMMIT_ID_BYTES = 16
@@ -85,12 +86,12 @@ class TierCommit:
                 expected=f"0x{expected:08x}", found=f"0x{crc:08x}",
             )  # fmt: skip
 
-    def publish(self, cleaned_to: int) -> None:
-        """Move the first dirty offset."""
+    def publish(self, cleaned_to: int, done: RoundSums | None = None) -> None:
+        """Move the first dirty offset; ``done`` is what the round did."""
         self._store.publish(
             self._state.partition, secrets.token_hex(COMMIT_ID_BYTES),
             epoch=self._state.leader_epoch, cleaned_to=cleaned_to,
-            settings=self._state.settings, began=self._state, anchor=self._anchor,
+            settings=self._state.settings, began=self._state, anchor=self._anchor, done=done,
         )  # fmt: skip
 
     def _swap(self, sources: Sequence[str], outputs: Sequence[RemoteSegment]) -> None:

@@ -29,7 +29,7 @@ from keeplast.model.segment import SegmentSummary
 from keeplast.rewrite.filter_spec import FilterSpec
 from keeplast.rewrite.task import TaskResult
 from keeplast.run.receipt import Receipt, receipt_line
-from keeplast.run.round_reports import base_report
+from keeplast.run.round_reports import base_report, round_report
 from keeplast.run.round_state import PartitionRun, Round, Site
 from keeplast.store.commit import Committed, TierCommit
 from keeplast.store.horizons import RemoteHorizons
@@ -43,6 +43,7 @@ from keeplast.tier.objects.filters import KEY_BYTES, KEY_FACT, FilterKey, Segmen
 from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.round_files import RoundFiles, RoundRecipe
 from keeplast.tier.state.partition_state import PartitionState
+from keeplast.tier.state.round_days import RoundSums
 
 ATTEMPT_BYTES = 16
 
@@ -244,7 +245,7 @@ class StorePlace:
     def _move_first_dirty(self, round_: Round) -> Exception | None:
         try:
             if not round_.plan.is_expired_round:
-                self._commit.publish(round_.results[-1].end_offset)
+                self._commit.publish(round_.results[-1].end_offset, _sums_of(round_))
         except (CompactionError, OSError) as error:
             return error
         return None
@@ -253,3 +254,14 @@ class StorePlace:
         """Remember when the partition was last looked through for what has expired."""
         if self.request.expired:
             self._horizons.examined(self.state.partition, self._began_ms)
+
+
+def _sums_of(round_: Round) -> RoundSums | None:
+    """Return what a round did, for the figures of its day; None where nothing was counted."""
+    stats = round_report(round_).stats
+    if stats is None:
+        return None
+    return RoundSums(
+        1, stats.bytes_read, stats.bytes_written, stats.messages_read, stats.messages_written,
+        stats.map_bytes_read, round(stats.total_seconds * 1000), round_.plan.now_ms,
+    )  # fmt: skip

@@ -71,6 +71,7 @@ from keeplast.tier.metadata.ownership import Ownership
 from keeplast.tier.objects.object_store import ID_CHARS, ObjectStore
 from keeplast.tier.objects.round_files import round_path
 from keeplast.tier.state.partition_state import PartitionState, check_not_forgotten
+from keeplast.tier.state.round_days import RoundDay
 
 CLEANER_DEFAULT = CleanerConfig()
 GRACE_MS_DEFAULT = 60 * 60 * 1000
@@ -146,6 +147,10 @@ class TieredStore:
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Return every partition, ascending."""
         return self._store.partitions()
+
+    def round_days(self) -> tuple[RoundDay, ...]:
+        """Return what the rounds of the last month did, of every host."""
+        return self._store.round_days()
 
     def begin_turn(self) -> None:
         """Mark anew how far the metadata has been: for who works on for long, now and then."""

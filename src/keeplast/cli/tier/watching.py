@@ -32,7 +32,10 @@ def store_watcher(
             found = [each for each in opened.partitions() if call.scope.includes(each)]
             given_up = [each for each in opened.forgotten() if call.scope.includes(each)]
             tiers = tuple(opened.status(each) for each in found)
-            return Looked(tiers=tiers, given_up=tuple(given_up), now_ms=clock.now_ms())
+            days = tuple(e for e in opened.round_days() if call.scope.includes(e.partition))
+            return Looked(
+                tiers=tiers, given_up=tuple(given_up), round_days=days, now_ms=clock.now_ms()
+            )
 
     return Watcher(call.shown, look, clock, files, ReceiptShelf(files, receipt))
 

@@ -240,10 +240,15 @@ def row_of(view: ConsoleView, each: Entry, facts: PartitionFacts | None) -> Row:
         return _attached_row(each, facts)
     parts = tier_parts(each)
     reason = each.uncleanable_reason or ("" if facts is None else facts.reason)
+    days = [day for day in view.round_days if day.partition == each.partition]
+    last = max(days, key=lambda day: day.sums.last_ms, default=None)
     return Row(
         each.partition, state_of(each, facts), reason, by_zone(parts), twin_of(parts),
         ratio=f"{each.ratio:.3f}", size=format_bytes(each.remote_bytes),
         cleanable=format_bytes(each.cleanable_bytes),
+        last=""
+        if last is None
+        else f"{relative_text(last.sums.last_ms, view.now_ms)}, on {last.host}",
     )  # fmt: skip
 
 

@@ -143,6 +143,7 @@ class Reading:
                 "is_running": snapshot is not None,
                 "problem": view.problem,
                 "progress": progress_document(self._source),
+                "rounds_by_day": list(view.round_days),
             }
             if snapshot is not None:
                 document |= {

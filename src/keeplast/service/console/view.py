@@ -27,6 +27,7 @@ from keeplast.service.receipt_shelf import ReceiptLine, ReceiptShelf
 from keeplast.service.snapshot import PartitionFacts, Snapshot
 from keeplast.service.status import DirectoryStatus
 from keeplast.store.status import TierStatus
+from keeplast.tier.state.round_days import RoundDay
 
 PAUSE_SECONDS_MIN = 5.0
 IDLE_SHARE = 50
@@ -49,7 +50,8 @@ class ConsoleView:
     """Everything known of one place at ``now_ms``.
 
     ``status`` is of a data directory, ``tiers`` of a store, where ``given_up`` are partitions of
-    which objects are left, ``attached`` of a live cluster. ``snapshot`` is the loop's, None where
+    which objects are left and ``round_days`` what every host's rounds did, ``attached`` of a live
+    cluster. ``snapshot`` is the loop's, None where
     nothing runs. ``problem`` is why the last look failed; the rest is then older. ``serial`` tells
     one view from the next.
     """
@@ -60,6 +62,7 @@ class ConsoleView:
     tiers: tuple[TierStatus, ...] = ()
     given_up: tuple[TopicPartition, ...] = ()
     attached: AttachedLook | None = None
+    round_days: tuple[RoundDay, ...] = ()
     settings: Settings | None = None
     snapshot: Snapshot | None = None
     receipts: tuple[ReceiptLine, ...] = ()
@@ -109,6 +112,7 @@ class Looked:
     tiers: tuple[TierStatus, ...] = ()
     given_up: tuple[TopicPartition, ...] = ()
     attached: AttachedLook | None = None
+    round_days: tuple[RoundDay, ...] = ()
     now_ms: int = 0
 
 
@@ -198,6 +202,7 @@ class Watcher:
             looked.tiers,
             looked.given_up,
             looked.attached,
+            looked.round_days,
             None if found is None else found.settings,
             receipts=self.shelf.lines(),
             unreadable_receipts=self.shelf.unreadable,

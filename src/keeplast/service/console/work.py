@@ -18,6 +18,7 @@ from keeplast.service.console.view import ConsoleView
 from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine
 from keeplast.service.snapshot import AttachedTotals
+from keeplast.tier.state.round_days import RoundSums
 
 QUEUE_MAX = 50
 DAYS = 30
@@ -125,12 +126,16 @@ def span(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DayOfRounds:
-    """What the rounds of one day did, UTC: bytes that came since the rounds before, and went."""
+    """What the rounds of one day did, UTC: bytes that came since the rounds before, and went.
+
+    ``hosts`` are those that did them, of a store.
+    """
 
     at_ms: int
     rounds: int = 0
     came_bytes: int = 0
     freed_bytes: int = 0
+    hosts: tuple[str, ...] = ()
 
     @property
     def date(self) -> str:
@@ -168,6 +173,8 @@ def growth_of(view: ConsoleView) -> Growth:
     round that is known of a log nothing counts as come: how large it was then, nobody knows.
     """
     first_ms = (view.now_ms // DAY_MS - DAYS + 1) * DAY_MS
+    if view.tiers or view.round_days:
+        return _growth_of_store(view, first_ms)
     left: dict[TopicPartition, int] = {}
     days: dict[int, DayOfRounds] = {}
     for line in view.receipts:
@@ -185,6 +192,25 @@ def growth_of(view: ConsoleView) -> Growth:
             day.freed_bytes + max(found.bytes_read - found.bytes_written, 0),
         )  # fmt: skip
     return Growth(tuple(days[at_ms] for at_ms in sorted(days, reverse=True)))
+
+
+def _growth_of_store(view: ConsoleView, first_ms: int) -> Growth:
+    """Return the same of a store, whose metadata keep it of every host."""
+    sums: dict[int, RoundSums] = {}
+    hosts: dict[int, set[str]] = {}
+    for each in view.round_days:
+        if first_ms <= each.day_ms <= view.now_ms:
+            sums[each.day_ms] = sums.get(each.day_ms, RoundSums()) + each.sums
+            hosts.setdefault(each.day_ms, set()).add(each.host)
+    return Growth(
+        tuple(
+            DayOfRounds(
+                at_ms, found.rounds, found.came_bytes,
+                max(found.bytes_read - found.bytes_written, 0), tuple(sorted(hosts[at_ms])),
+            )
+            for at_ms, found in sorted(sums.items(), reverse=True)
+        )
+    )  # fmt: skip
 
 
 def cap_lines(view: ConsoleView) -> list[str]:

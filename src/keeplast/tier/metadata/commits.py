@@ -17,6 +17,7 @@ from keeplast.errors import ConflictError
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.model.partition import TopicPartition
 from keeplast.tier.metadata import schema
+from keeplast.tier.metadata.round_sums import note_round
 from keeplast.tier.metadata.row_values import json_text
 from keeplast.tier.metadata.rows import (
     change_routes,
@@ -35,6 +36,7 @@ from keeplast.tier.metadata.transactions import Transactions
 from keeplast.tier.state import vector
 from keeplast.tier.state.holder import Holder
 from keeplast.tier.state.partition_state import PartitionState
+from keeplast.tier.state.round_days import RoundSums
 from keeplast.tier.state.routing import Route, append_route, check_routes, replace_routes
 from keeplast.tier.state.segment import RemoteSegment, is_within_lineage
 
@@ -154,12 +156,13 @@ class Commits:
     def publish(
         self, partition: TopicPartition, commit_id: str, *, epoch: int, cleaned_to: int,
         settings: Mapping[str, str] | None = None, began: PartitionState | None = None,
-        anchor: Anchor | None = None,
+        anchor: Anchor | None = None, done: RoundSums | None = None,
     ) -> None:  # fmt: skip
         """Move the first dirty offset of the owner's epoch; ``settings`` as of a swap.
 
         ``began`` is what the cleaning began with: ConflictError when the first dirty offset was
-        moved since, as when the whole log was replaced.
+        moved since, as when the whole log was replaced. ``done`` is what the round did, for the
+        figures of its day.
         """
         with self._transactions.committing(partition, commit_id, epoch, "publish") as (
             connection,
@@ -177,6 +180,9 @@ class Commits:
                 )
             made = vector.advance(state.publications, epoch=epoch, cleaned_to=cleaned_to)
             write_publication(connection, state.row_id, made)
+            if done is not None:
+                now_ms = self._time.now_ms(connection)
+                note_round(connection, state.row_id, self.holder.host, done, now_ms=now_ms)
 
     def commit_replacement(
         self, partition: TopicPartition, commit_id: str, *, epoch: int,

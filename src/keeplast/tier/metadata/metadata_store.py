@@ -20,6 +20,7 @@ from keeplast.tier.metadata import schema
 from keeplast.tier.metadata.commits import NO_PART, Commits
 from keeplast.tier.metadata.inspection import Inspection
 from keeplast.tier.metadata.removals import Removals
+from keeplast.tier.metadata.round_sums import read_round_days
 from keeplast.tier.metadata.row_values import json_text, partition_of, read_row, segment_of
 from keeplast.tier.metadata.rows import (
     find_commit,
@@ -37,6 +38,7 @@ from keeplast.tier.state import vector
 from keeplast.tier.state.continuity import Visits
 from keeplast.tier.state.holder import Holder
 from keeplast.tier.state.partition_state import Orphan, PartitionState
+from keeplast.tier.state.round_days import RoundDay
 from keeplast.tier.state.segment import SegmentState
 
 
@@ -127,6 +129,11 @@ class MetadataStore(Commits):
         except ConflictError:
             return self.find_fact(key) or made  # Somebody else was first.
         return made
+
+    def round_days(self) -> tuple[RoundDay, ...]:
+        """Return what the rounds of the last month did, by partition, day and host."""
+        with self._transactions.reading() as connection:
+            return read_round_days(connection)
 
     def raise_mark(self, token: str, above: int = 0) -> tuple[int, str]:
         """Make the next mark of this metadata, greater than ``above`` too, and return it."""

@@ -6,6 +6,13 @@ import html
 from dataclasses import replace
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from keeplast.cli.frame.options import ScopeOptions
+from keeplast.cli.main import app
+from keeplast.cli.tier.options import StoreCall
+from keeplast.cli.tier.watching import store_watcher
+from keeplast.clock import SystemClock
 from keeplast.model.partition import TopicPartition
 from keeplast.service.console import anatomy, work
 from keeplast.service.console.view import ConsoleView
@@ -15,6 +22,7 @@ from keeplast.service.status import LastRound
 from tests.support.console_site import NOW_MS, FixedSource, Site, directory_view
 
 DAY_MS = 86_400_000
+SAMPLE = Path(__file__).parents[4] / "src" / "keeplast" / "samples" / "broker-4.3.0"
 ONE, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
@@ -99,3 +107,36 @@ def test_caps_of_a_live_cluster_are_told_with_what_was_used() -> None:
     for said in ("3 of 500 swaps", "40 of 20,000 records", "7 requests", "2 times", "61.5 s"):
         assert said in text
     assert [] == work.cap_lines(replace(view, snapshot=None))
+
+
+def test_a_store_tells_the_rounds_of_every_host(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    for arguments in (
+        ("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}"),
+        ("tier", "import", str(SAMPLE), "--store", url, "--topic", "orders"),
+        ("tier", "clean", "--store", url, "--force", "--runner", "local", "--cores", "1"),
+    ):
+        done = CliRunner().invoke(app, arguments)
+        assert 0 == done.exit_code, done.stderr
+    call = StoreCall(store=url, object_options=(), scope=ScopeOptions())
+    with store_watcher(call, None, SystemClock()) as looking:
+        view = looking.view()
+    (day,) = view.round_days
+    sums = day.sums
+    # A round that is done in chunks counts each of them.
+    assert sums.rounds >= 1
+    assert sums.bytes_read >= sums.bytes_written > 0
+    assert sums.came_bytes > 0
+    there = replace(day, host="box-b", sums=replace(sums, last_ms=sums.last_ms + 1))
+    site = Site(FixedSource(replace(view, round_days=(day, there))))
+    text = " ".join(html.unescape(site.get("/work").text).split())
+    assert f"box-b, {day.host}" in text or f"{day.host}, box-b" in text
+    assert f"{2 * sums.rounds} rounds freed" in text
+    assert "of every host" in text
+    assert "on box-b" in html.unescape(site.get("/").text)
+    kept = [each["host"] for each in site.document("/work.json")["rounds_by_day"]]
+    assert [day.host, "box-b"] == kept
+    # What is kept with the partition is shown as a setting, with its source.
+    log = html.unescape(site.get("/log/orders/0").text)
+    assert "kept with the partition, topic" in log
+    assert "clean by its leaders: epoch" in log

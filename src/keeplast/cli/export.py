@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from keeplast.pipeline.export import Export
+    from keeplast.pipeline.increment import VersionPlace
     from keeplast.pipeline.source_options import SourceOptions
 
 Target = Annotated[
@@ -83,6 +84,24 @@ CheckpointTopic = Annotated[
         'value, or the one at OFFSET: {"orders":{"0":120}}. Only what it names is exported.',
     ),
 ]
+Incremental = Annotated[
+    bool,
+    typer.Option(
+        "--incremental",
+        help="Make the next version in --to, from the last one and what came since: "
+        "DIR/versions/NUMBER, and DIR/current leads to the newest. Partitions of which that would "
+        "not be exact are read as a whole, and it says why.",
+    ),
+]
+Keep = Annotated[
+    int | None,
+    typer.Option(
+        "--keep",
+        metavar="N",
+        min=1,
+        help="How many versions stay, the new one among them; with --incremental. Default: 2.",
+    ),
+]
 OFFSETS_BYTES_MAX = 16 << 20
 
 
@@ -97,6 +116,8 @@ class ExportOptions:
     ending_offsets: EndingOffsets = None
     as_of: AsOf = None
     checkpoint: CheckpointTopic = None
+    incremental: Incremental = False
+    keep: Keep = None
     workers: RunnerOptions
     settings: SettingOptions
     memory: Memory = MEMORY_DEFAULT
@@ -125,14 +146,17 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
     workers = options.workers
     check_runner(workers.chosen_runner, master=workers.master)
     from keeplast.pipeline.export import check_target, export_state
+    from keeplast.pipeline.increment import KEPT_DEFAULT
 
+    versions = _versions(options)
     source, point = _source(options)
     task_memory_bytes = task_memory_size(options.task_memory)
     there = source.recipe().open()
     root = open_data_directory(options.data_dir, there).root
     settings = read_settings(root, there, options.settings)
+    target = options.to.absolute() if versions is None else versions.next()
     # Before Spark is started: a mistake costs no session.
-    check_target(options.to.absolute(), LocalFiles(), source, overwrite=options.overwrite)
+    check_target(target, LocalFiles(), source, overwrite=options.overwrite)
     say_start(workers.chosen_runner)
     with (
         ProgressEvents("exporting") as events,
@@ -140,7 +164,7 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
     ):
         done = export_state(
             source,
-            options.to,
+            target,
             opened,
             events,
             topic_config=settings.topic_config,
@@ -148,13 +172,16 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
             overwrite=options.overwrite,
             task_memory_bytes=task_memory_bytes,
             names_all=options.checkpoint is not None,
+            versions=versions,
         )
+    if versions is not None:
+        versions.settle(done.target, options.keep or KEPT_DEFAULT)
     if not as_json:
         about = "" if point.words is None else f", {point.words}"
         print_result(
             printable(f"exported to {done.target}{about}"),
             "",
-            _table(done, has_end=source.has_end),
+            _table(done, has_end=source.has_end, is_incremental=options.incremental),
         )
         say(f"go on reading with startingOffsets as in {done.target / '_offsets.json'}")
     return DONE, {
@@ -172,6 +199,21 @@ class _Point:
 
     words: str | None = None
     document: dict[str, object] | None = None
+
+
+def _versions(options: ExportOptions) -> VersionPlace | None:
+    """Return where versions lie, where one more is asked for."""
+    from keeplast.pipeline.increment import VersionPlace
+
+    if not options.incremental:
+        if options.keep is not None:
+            raise InvalidError("--keep is about versions; give --incremental too, or leave it out")
+        return None
+    if options.overwrite:
+        raise InvalidError("--incremental adds a version and replaces none; leave --overwrite out")
+    versions = VersionPlace(options.to.resolve())
+    versions.check()
+    return versions
 
 
 def _source(options: ExportOptions) -> tuple[SourceOptions, _Point]:
@@ -260,18 +302,22 @@ def _require_pyarrow() -> None:
         )
 
 
-def _table(done: Export, *, has_end: bool) -> Table:
+def _table(done: Export, *, has_end: bool, is_incremental: bool) -> Table:
     from keeplast.cli.show.rows import new_table
     from keeplast.model.size import format_bytes
 
     ends = (">as of offset",) if has_end else ()
-    table = new_table("partition", ">keys", ">Parquet", ">tasks", *ends, ">go on at offset")
+    starts = (">read from offset",) if is_incremental else ()
+    table = new_table(
+        "partition", ">keys", ">Parquet", ">tasks", *starts, *ends, ">go on at offset"
+    )
     for each in done.partitions:
         table.add_row(
             printable(str(each.partition)),
             f"{each.records:,}",
             format_bytes(each.size_bytes),
             f"{each.tasks:,}",
+            *(["all" if each.carried_to is None else f"{each.carried_to:,}"] if starts else []),
             *([f"{each.end_offset:,}"] if has_end else []),
             f"{each.resume_offset:,}",
         )

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Protocol
@@ -47,6 +47,13 @@ from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.export_place import ExportPlace, sweep_killed
 from keeplast.pipeline.export_plan import ExportedState, choose_cuts, parts_of_state
 from keeplast.pipeline.export_tasks import ExportedFile, ExportTask, export_part, export_partition
+from keeplast.pipeline.increment import (
+    BasePartition,
+    Carrier,
+    VersionPlace,
+    base_of,
+    write_bases,
+)
 from keeplast.pipeline.log_parts import Logs
 from keeplast.pipeline.source_options import SourceOptions
 from keeplast.read.log_ranges import Split, Wanted, segments_below
@@ -66,6 +73,7 @@ class ExportedPartition:
     """A partition that was written by ``tasks`` tasks; ``end_offset`` is exclusive.
 
     ``resume_offset`` is from where on to read behind it. ``choice`` says how it was cut, and why.
+    The rows below ``carried_to`` are those of the last export, None where all of the log was read.
     """
 
     partition: TopicPartition
@@ -75,6 +83,7 @@ class ExportedPartition:
     size_bytes: int
     choice: ShapeChoice
     tasks: int
+    carried_to: int | None = None
 
     def as_document(self) -> dict[str, object]:
         """Return the partition's part of the document."""
@@ -89,6 +98,7 @@ class ExportedPartition:
             "buckets": self.choice.buckets,
             "tasks": self.tasks,
             "why": self.choice.why,
+            "carried_to": self.carried_to,
         }
 
 
@@ -180,11 +190,13 @@ def export_state(
     overwrite: bool = False,
     task_memory_bytes: int = TASK_MEMORY_BYTES_DEFAULT,
     names_all: bool = False,
+    versions: VersionPlace | None = None,
 ) -> Export:
     """Write the state of what ``options`` choose to the directory ``target``.
 
     ``partitions`` empty means all numbers. With ``names_all`` each must have an end of its own.
     ``topic_config`` says how a topic's records rank.
+    With ``versions`` it is the next one of these, and goes on with the rows of the last.
     ``task_memory_bytes`` is what the keys of a task that shares its memory with no other may take.
     Raises InvalidError for what names nothing, RefusedError when ``target`` is in the way, and the
     error of the first partition that cannot be read; ``target`` is then as it was.
@@ -197,15 +209,19 @@ def export_state(
     place = ExportPlace(target)
     staging = place.staging
     ground = Ground(workers.slots, None if workers.shares_memory else task_memory_bytes)
-    jobs = _jobs(options, staging, topic_config, partitions, ground, names_all=names_all)
+    clock = SystemClock()
+    last = None if versions is None else versions.last()
+    carrier = None if last is None else Carrier(last, options.recipe().open(), clock, events.noted)
+    looked_ms = clock.now_ms()
+    jobs = _jobs(options, staging, topic_config, partitions, ground, carrier, names_all=names_all)
     for sentence in _sentences(jobs):
         events.noted(sentence)
-    events.planned(2 * sum(job.state.view.size_bytes for job in jobs))
+    events.planned(sum(job.read_bytes for job in jobs))
     with place.held():
         for job in jobs:
             job.task.target.mkdir(parents=True)
         written = _write(jobs, workers, events.progressed, staging)
-        _require_same_logs(jobs, options.recipe().open())
+        _require_same_logs(jobs, options.recipe().open(), carrier)
         export = Export(target, tuple(job.exported(written) for job in jobs))
         written_down = {OFFSETS_FILE: export.offsets()}
         if options.has_end:
@@ -213,6 +229,10 @@ def export_state(
         for name, offsets in written_down.items():
             document = json.dumps(offsets, indent=1) + "\n"
             files.write_durable(staging / name, document.encode())
+        if versions is not None:
+            known = options.recipe().open()
+            bases = {job.partition: job.base(looked_ms, known) for job in jobs}
+            write_bases(staging, bases, files)
         # What has come to lie there meanwhile is not ours to replace either.
         check_target(target, files, options, overwrite=overwrite)
         _settle(staging, files)
@@ -265,6 +285,20 @@ class _Job:
     def partition(self) -> TopicPartition:
         return self.task.split.partition
 
+    @property
+    def read_bytes(self) -> int:
+        """Return about how many bytes of the log are read, each time they are."""
+        view, carried = self.state.view, self.task.carried
+        if carried is None:
+            return 2 * view.size_bytes
+        behind = self.state.wanted.end_offset - carried.end_offset
+        return 3 * view.size_bytes * behind // max(view.log_end - view.log_start, 1)
+
+    def base(self, looked_ms: int, files: FileSystem) -> BasePartition:
+        """Return what the next export has to know."""
+        state = self.state
+        return base_of(state.view, state.topic, state.resume_offset, looked_ms, files)
+
     def exported(self, written: Mapping[TopicPartition, list[ExportedFile]]) -> ExportedPartition:
         """Return what became of it."""
         its = written[self.partition]
@@ -276,6 +310,7 @@ class _Job:
             sum(each.size_bytes for each in its),
             self.choice,
             max(1, len(self.parts)),
+            None if self.task.carried is None else self.task.carried.end_offset,
         )
 
 
@@ -285,6 +320,7 @@ def _jobs(
     topic_config: Callable[[str], TopicConfig],
     partitions: Sequence[int],
     ground: Ground,
+    carrier: Carrier | None,
     *,
     names_all: bool,
 ) -> list[_Job]:
@@ -319,13 +355,17 @@ def _jobs(
     for number, (state, choice) in enumerate(zip(states, choose_cuts(states, ground), strict=True)):
         view, wanted = state.view, state.wanted
         place = staging / view.partition.topic / f"partition={view.partition.partition}"
+        carried = None
+        if carrier is not None:
+            carried = carrier.carried_over(view, state.topic, wanted.end_offset)
+        read = wanted if carried is None else replace(wanted, first_offset=carried.end_offset)
         split = Split(
-            view.partition, view.path, wanted, view.size_bytes, segments=ended[number],
+            view.partition, view.path, read, view.size_bytes, segments=ended[number],
             decided_before=state.decided_before,
         )  # fmt: skip
-        task = ExportTask(split, state.topic, place, options.memory_bytes, logs.recipe)
+        task = ExportTask(split, state.topic, place, options.memory_bytes, logs.recipe, carried)
         parts: tuple[StatePart, ...] = ()
-        if choice.shape is not Shape.PARTITION:
+        if carried is None and choice.shape is not Shape.PARTITION:
             parts = parts_of_state(
                 state, choice, number, ground.slots, options.memory_bytes, logs.recipe
             )
@@ -335,7 +375,10 @@ def _jobs(
 
 def _sentences(jobs: Sequence[_Job]) -> Iterator[str]:
     """Yield how the work is cut, for people."""
-    whole = sum(not job.parts for job in jobs)
+    carried = sum(job.task.carried is not None for job in jobs)
+    if carried:
+        yield f"{carried:,} partition{'s' if carried > 1 else ''} from where the last export ended"
+    whole = sum(not job.parts and job.task.carried is None for job in jobs)
     if whole:
         yield f"{whole:,} partition{'s' if whole > 1 else ''}, each by one task"
     for job in jobs:
@@ -372,10 +415,11 @@ def _write(
     return written
 
 
-def _require_same_logs(jobs: Sequence[_Job], files: FileSystem) -> None:
+def _require_same_logs(jobs: Sequence[_Job], files: FileSystem, carrier: Carrier | None) -> None:
     """Raise ConflictError when a log no longer reaches to where its state was taken.
 
-    Or when it was cleaned past an end that was asked for.
+    Or when it was cleaned past an end that was asked for, or rows were carried over that cannot be
+    by now.
     """
     for job in jobs:
         view, end = job.state.view, job.state.wanted.end_offset
@@ -388,6 +432,14 @@ def _require_same_logs(jobs: Sequence[_Job], files: FileSystem) -> None:
                 f"path={view.path} end_offset={end} log_end={log_end}"
             )
         require_uncleaned(job.task.split, files, SystemClock())
+        if carrier is None or job.task.carried is None:
+            continue
+        why = carrier.still_not(job.partition, view, job.state.topic, end)
+        if why is not None:
+            raise ConflictError(
+                f"the log changed while its state was continued; export it again. path={view.path} "
+                f"why={why}"
+            )
 
 
 def _settle(staging: Path, files: FileSystem) -> None:

@@ -160,12 +160,18 @@ class StateReader:
                 last = int(window.table[part.first : part.last, t.LAST_OFFSET].max())
                 yield self.ranking.block_of(part.rows, w), last
 
-    def show(self, winners: Winners, shown: Wanted) -> Iterator[RecordColumns]:
-        """Yield the records at ``winners`` that have a value and are shown, in offset order."""
+    def show(
+        self, winners: Winners, shown: Wanted, *, deletes: bool = False
+    ) -> Iterator[RecordColumns]:
+        """Yield the records at ``winners`` that have a value and are shown, in offset order.
+
+        With ``deletes`` also those without: what deletes its key.
+        """
         w = self.w
+        has = HAS_KEY if deletes else HAS_KEY | HAS_VALUE
         collector = ColumnCollector()
         for window, part, piece in self._slices(shown, winners):
-            if not _mark(part.rows, HAS_KEY | HAS_VALUE, piece, w):
+            if not _mark(part.rows, has, piece, w):
                 continue
             rows = slice(0, part.rows)
             w.marks[rows] &= _is_among(w.offsets[rows], winners)

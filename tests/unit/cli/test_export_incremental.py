@@ -1,0 +1,166 @@
+"""``keeplast export --incremental``: versions, what leads to them, and what is not continued."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from keeplast.cli.main import app
+from keeplast.format import leader_epoch
+from keeplast.format.filename import LEADER_EPOCH_CHECKPOINT
+from keeplast.format.leader_epoch import LeaderEpoch
+from tests.support.log_builder import LogBuilder
+from tests.support.partition_maker import SMALL_SEGMENTS
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogBuilder:
+    """Topic ``t``: keys 1 and 2, of leader epoch 0."""
+    built = LogBuilder(tmp_path / "data" / "t-0", SMALL_SEGMENTS)
+    lead(built, [LeaderEpoch(0, 0)])
+    built.record(1, 1)
+    built.record(2, 1)
+    return built
+
+
+def lead(log: LogBuilder, epochs: list[LeaderEpoch]) -> None:
+    (log.directory / LEADER_EPOCH_CHECKPOINT).write_bytes(leader_epoch.encode(epochs))
+
+
+def export(log: LogBuilder, target: Path, *more: str) -> Any:
+    arguments = ["export", str(log.directory.parent), "--to", str(target), "--runner", "local"]
+    return CliRunner().invoke(app, [*arguments, "--json", *more])
+
+
+def continued(log: LogBuilder, target: Path, *more: str) -> int | None:
+    """Make the next version; return up to which offset rows were carried over."""
+    done = export(log, target, "--incremental", *more)
+    assert done.exit_code == 0, done.output
+    (partition,) = json.loads(done.stdout)["partitions"]
+    carried_to: int | None = partition["carried_to"]
+    return carried_to
+
+
+def state(target: Path) -> dict[bytes, bytes]:
+    table = pq.read_table(target / "current/t/partition=0", partitioning=None)
+    return {row["key"]: row["value"] for row in table.to_pylist()}
+
+
+def versions(target: Path) -> list[str]:
+    return sorted(path.name for path in (target / "versions").iterdir())
+
+
+def test_each_version_is_whole_and_the_newest_ones_stay(log: LogBuilder, tmp_path: Path) -> None:
+    target = tmp_path / "made" / "state"
+    assert continued(log, target) is None
+    assert state(target) == {b"1": b"1", b"2": b"1"}
+    log.tombstone(1)
+    log.record(3, 7)
+    assert continued(log, target) == 2
+    assert state(target) == {b"2": b"1", b"3": b"7"}
+    assert json.loads((target / "current/_offsets.json").read_text()) == {"t": {"0": 4}}
+    assert continued(log, target) == 4
+    assert versions(target) == ["00000002", "00000003"]
+    assert continued(log, target, "--keep", "3") == 4
+    assert versions(target) == ["00000002", "00000003", "00000004"]
+    assert continued(log, target, "--keep", "1") == 4
+    assert versions(target) == ["00000005"]
+    assert sorted(path.name for path in target.iterdir()) == ["current", "versions"]
+
+
+def test_what_a_killed_run_left_changes_nothing(log: LogBuilder, tmp_path: Path) -> None:
+    target = tmp_path / "state"
+    continued(log, target)
+    # It had its name, and nothing led to it yet.
+    (target / "versions/00000001").rename(target / "versions/00000002")
+    (target / ".current").symlink_to("versions/00000002")
+    (target / "current").unlink()
+    assert continued(log, target) is None
+    assert state(target) == {b"1": b"1", b"2": b"1"}
+    assert (target / "current").resolve().name == "00000003"
+    assert not (target / ".current").is_symlink()
+
+
+def test_a_log_that_was_cut_is_read_as_a_whole(log: LogBuilder, tmp_path: Path) -> None:
+    target = tmp_path / "state"
+    continued(log, target)
+    log.record(3, 1)
+    # A new leader's log went another way at offset 1.
+    lead(log, [LeaderEpoch(0, 0), LeaderEpoch(4, 1)])
+    done = export(log, target, "--incremental")
+    assert "t-0 is read as a whole: the leader epochs do not say" in done.stderr
+    assert json.loads(done.stdout)["partitions"][0]["carried_to"] is None
+
+
+def test_ranks_are_not_continued(log: LogBuilder, tmp_path: Path) -> None:
+    target = tmp_path / "state"
+    continued(log, target)
+    done = export(log, target, "--incremental", "--config", "compaction.strategy=timestamp")
+    assert "t-0 is read as a whole: its records rank by version" in done.stderr
+
+
+def test_rows_below_the_log_start_go(log: LogBuilder, tmp_path: Path) -> None:
+    target = tmp_path / "state"
+    continued(log, target)
+    checkpoint = log.directory.parent / "log-start-offset-checkpoint"
+    checkpoint.write_text("0\n1\nt 0 1\n")
+    assert continued(log, target) == 2
+    assert state(target) == {b"2": b"1"}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--keep", "3"], "--keep is about versions"),
+        (["--incremental", "--overwrite"], "leave --overwrite out"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    log: LogBuilder, tmp_path: Path, more: list[str], said: str
+) -> None:
+    done = export(log, tmp_path / "state", *more)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("other", ["a plain export", "files of somebody", "a file"])
+def test_nothing_is_added_to_what_is_something_else(
+    log: LogBuilder, tmp_path: Path, other: str
+) -> None:
+    target = tmp_path / "state"
+    if other == "a plain export":
+        assert export(log, target).exit_code == 0
+    elif other == "a file":
+        target.write_text("mine")
+    else:
+        (target / "mine").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    done = export(log, target, "--incremental")
+    assert done.exit_code == 4
+    assert "was not made by export --incremental" in done.stderr
+    assert before == sorted(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{}", '{"format":2,"partitions":[]}', '{"format":1,"partitions":[{}]}', None]
+)
+def test_a_damaged_last_version_is_not_continued(
+    log: LogBuilder, tmp_path: Path, damage: str | None
+) -> None:
+    target = tmp_path / "state"
+    continued(log, target)
+    base = target / "versions/00000001/_base.json"
+    if damage is None:
+        base.unlink()
+    else:
+        base.write_text(damage)
+    done = export(log, target, "--incremental")
+    assert done.exit_code == 3
+    assert "_base.json" in done.stderr
+    assert versions(target) == ["00000001"]

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from keeplast.cli.main import app
 from keeplast.log.files import LocalFiles
 from keeplast.service.console.gate import Entrance
+from keeplast.service.console.searches import KeySearches
 from keeplast.service.console.server import ConsoleServer
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.control import Control
@@ -23,7 +24,7 @@ from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptShelf
 from keeplast.service.snapshot import Snapshot
 from tests.support.browser import Browser, opened
-from tests.support.console_site import TOKENS, FixedSource, directory_view
+from tests.support.console_site import TOKENS, FixedSource, directory_view, searches_in
 from tests.support.daemon_world import Told
 from tests.support.manual_clock import ManualClock
 from tools.demo_console import DAMAGED
@@ -74,7 +75,9 @@ Serve = Callable[[ConsoleView], contextlib.AbstractContextManager[Served]]
 
 
 @contextlib.contextmanager
-def serving(view: ConsoleView, *, runs: bool = True) -> Iterator[Served]:
+def serving(
+    view: ConsoleView, *, runs: bool = True, searches: KeySearches | None = None
+) -> Iterator[Served]:
     """Serve a view that stays; with ``runs`` as that of a loop which takes orders."""
     clock = ManualClock(view.now_ms)
     control = Control(clock)
@@ -85,7 +88,7 @@ def serving(view: ConsoleView, *, runs: bool = True) -> Iterator[Served]:
         view = replace(view, snapshot=Snapshot(view.place, view.now_ms, view.now_ms, 3, 2, ()))
         source.found = view
     entrance = Entrance("127.0.0.1", 0, allows_actions=runs)
-    with ConsoleServer(source, entrance, TOKENS, clock, LocalFiles()) as server:
+    with ConsoleServer(source, entrance, TOKENS, clock, LocalFiles(), searches=searches) as server:
         yield Served(server.address, source, clock, live)
 
 
@@ -120,6 +123,6 @@ def seen(demo: Path, now_ms: int) -> ConsoleView:
 @pytest.fixture
 def served(seen: ConsoleView, demo: Path) -> Iterator[Served]:
     """A loop's console of the demo."""
-    with serving(seen) as found:
+    with serving(seen, searches=searches_in(demo, now_ms=seen.now_ms)) as found:
         found.source.shelf = ReceiptShelf.of_directory(LocalFiles(), demo)
         yield found

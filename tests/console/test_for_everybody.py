@@ -6,11 +6,21 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from tests.console.conftest import Served
+from tests.console.test_what_is_seen import find_key
 from tests.support.browser import NARROW, WIDTH, Browser, cells
 from tests.support.console_site import ACTOR
 
 pytestmark = pytest.mark.console
-PAGES = ("/", "/log/customers/0", "/log/prices/0", "/log/sessions/0", "/work", "/enter", "/?q=none")
+PAGES = (
+    "/",
+    "/log/customers/0",
+    "/log/prices/0",
+    "/log/sessions/0",
+    "/work",
+    "/enter",
+    "/?q=none",
+    "/keys",
+)
 PRESSES_MAX = 60
 
 
@@ -85,6 +95,9 @@ def test_nobody_is_shut_out(browser: Browser, served: Served, width: int, dark: 
         assert [] == browser.grave_findings(), path
         assert not browser.overflows(), path
         assert [] == browser.complaints(), path
+    find_key(browser, "customers", "key-00041")
+    assert [] == browser.grave_findings()
+    assert not browser.overflows()
 
 
 def test_colours_are_never_the_only_sign(browser: Browser, served: Served) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import keeplast as package
+from keeplast.cleaner.selection import Choice
 from keeplast.clock import SystemClock
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes, format_count
@@ -207,6 +208,46 @@ def test_filters_and_pages_are_in_the_address(
     next(each for each in browser.all("p.counts a") if state in each.text).click()
     browser.wait(lambda: "state=" in browser.address)
     assert all(row[1].startswith(state) for row in cells(browser, "main"))
+
+
+def find_key(browser: Browser, topic: str, key: str) -> None:
+    """Fill in the form of the page that is shown, and wait for the answer."""
+    for name, text in (("topic", topic), ("key", key)):
+        field = browser.one(f"form.keys input[name={name}]")
+        field.clear()
+        field.send_keys(text)
+    browser.one("form.keys button:not([formaction])").click()
+    browser.wait(lambda: bool(browser.all("#h-found")))
+
+
+@pytest.mark.parametrize("has_script", [True, False], ids=["script", "none"])
+def test_a_key_is_found_as_explain_says_and_stays_out_of_the_address(
+    browser: Browser, served: Served, demo: Path, now_ms: int, has_script: bool
+) -> None:
+    browser.run_script(allowed=has_script)
+    key = "key-00041"
+    browser.open(served.url("/keys"))
+    assert [] == browser.all("form.keys")
+    browser.open(served.url("/enter"))
+    browser.one("#token").send_keys(f"{VIEWER}\n")
+    browser.wait(lambda: browser.address == served.url("/"))
+    browser.open(served.url("/keys"))
+    find_key(browser, "customers", key)
+    assert served.url("/keys") == browser.address
+    expected = printed("explain", demo, key, "--topic", "customers", "--now-ms", now_ms)
+    (partition,) = expected["partitions"]
+    rows = cells(browser, "section[aria-labelledby=h-found]")
+    assert len(partition["records"]) > 1
+    assert [str(each["offset"]) for each in partition["records"]] == [row[0] for row in rows]
+    assert "value-" not in browser.text("main")
+    # What was asked for by POST is not taken anew when something happens.
+    served.live.chosen((Choice(TopicPartition("orders", 0), "overdue"),))
+    if has_script:
+        browser.wait(lambda: "cleaning orders-0" in browser.text("#live"))
+    assert [row[0] for row in rows] == [
+        row[0] for row in cells(browser, "section[aria-labelledby=h-found]")
+    ]
+    assert [] == browser.complaints()
 
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&{{7*7}}"

@@ -70,11 +70,13 @@ def directory_view(
     )  # fmt: skip
 
 
-def searches_in(root: Path, limits: SearchLimits | None = None) -> KeySearches:
-    """Return the key searches of a data directory, as of :data:`NOW_MS`."""
+def searches_in(
+    root: Path, limits: SearchLimits | None = None, now_ms: int = NOW_MS
+) -> KeySearches:
+    """Return the key searches of a data directory, as of ``now_ms``."""
     find = directory_finder(root, LocalFiles(), ALL_PARTITIONS, USUAL_SOURCES)
     scan = directory_scanner(root, LocalFiles())
-    return KeySearches(find, ManualClock(NOW_MS), limits or SearchLimits(), scan)
+    return KeySearches(find, ManualClock(now_ms), limits or SearchLimits(), scan)
 
 
 class Site:

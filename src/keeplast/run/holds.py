@@ -19,7 +19,7 @@ from keeplast.errors import InvalidError, RefusedError, UnavailableError
 from keeplast.log.data_directory import DataDirectory, PartitionEntry
 from keeplast.log.files import FileSystem
 from keeplast.log.holds import HOLDS_NAME, read_holds, write_holds
-from keeplast.log.lock import edited
+from keeplast.log.lock import appended
 from keeplast.log.object_paths import is_object_path
 from keeplast.log.settled import settled_partition
 from keeplast.model.hold import Hold, HoldPoint, check_hold_age, check_hold_name
@@ -95,7 +95,7 @@ def add_holds(
         # No round passes what is decided, so that none can pass its end.
         if offset < view.last_stable:
             earlier.append((entry, offset))
-    with edited(directory.root / HOLDS_NAME):
+    with appended(directory.root / HOLDS_NAME):
         known = read_holds(files, directory.root)
         if any(each.name == name and each.is_in_force(now_ms) for each in known):
             raise RefusedError(
@@ -116,7 +116,7 @@ def add_holds(
 def release_holds(directory: DataDirectory, name: str, files: FileSystem) -> tuple[Hold, ...]:
     """Remove all holds of a name, those that are over too; InvalidError when there is none."""
     check_hold_name(name)
-    with edited(directory.root / HOLDS_NAME):
+    with appended(directory.root / HOLDS_NAME):
         known = read_holds(files, directory.root)
         released = tuple(each for each in known if each.name == name)
         if not released:
@@ -130,7 +130,7 @@ def release_holds(directory: DataDirectory, name: str, files: FileSystem) -> tup
 
 
 def _take_back(directory: DataDirectory, added: Collection[Hold], files: FileSystem) -> None:
-    with edited(directory.root / HOLDS_NAME):
+    with appended(directory.root / HOLDS_NAME):
         write_holds(files, directory.root, set(read_holds(files, directory.root)) - set(added))
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from keeplast.cleaner.reasons import (
     BoundNote,
+    HoldLimit,
     LagLimit,
     Limit,
     NothingBelow,
@@ -160,7 +161,7 @@ def _limit(log: LogStatus) -> Limit | None:
 def _held_zone(limit: Limit | None) -> Zone:
     if isinstance(limit, TransactionLimit | WatermarkLimit):
         return Zone.UNSTABLE
-    return Zone.HELD if isinstance(limit, LagLimit) else Zone.ACTIVE
+    return Zone.HELD if isinstance(limit, LagLimit | HoldLimit) else Zone.ACTIVE
 
 
 def zone_bytes(parts: Sequence[SegmentPart]) -> dict[Zone, int]:

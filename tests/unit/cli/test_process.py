@@ -55,6 +55,18 @@ def test_help_imports_nothing_heavy_and_is_quick() -> None:
     assert min(processor_seconds("--help") for _ in range(3)) < HELP_TO_LIBRARIES_MAX * least
 
 
+def test_plain_values_need_no_library_that_converts(data_dir: Path) -> None:
+    arguments = ["keeplast", "status", str(data_dir), "--topic", "t", "--json"]
+    code = (
+        f"import sys, runpy; sys.argv = {arguments!r}\n"
+        "try: runpy.run_module('keeplast', run_name='__main__')\n"
+        "finally: sys.stderr.write(str('pydantic' in sys.modules))"
+    )
+    out, err = start(code=code).communicate(timeout=SECONDS_MAX)
+    assert 1 == json.loads(out)["version"]
+    assert err.endswith("False")
+
+
 def test_the_package_imports_nothing_heavy() -> None:
     code = f"import sys, keeplast; print([m for m in {HEAVY!r} if m in sys.modules])"
     out, _ = start(code=code).communicate(timeout=SECONDS_MAX)

@@ -18,6 +18,8 @@ from typer.core import TyperGroup
 from typer.main import get_command_from_info, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
 
+from keeplast.cli.frame.plain_values import take_plainly
+
 MARKUP: Final = "markdown"
 """What help texts are written in."""
 
@@ -37,6 +39,12 @@ class LazyGroup(TyperGroup):
         super().__init__(**attributes)
         self.commands = _Commands(self.homes, self.commands)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take options of the group, and the name of a command."""
+        take_plainly(self.get_params(ctx))
+        found: list[str] = super().parse_args(ctx, args)
+        return found
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands; importing none."""
         return list(self.commands)
@@ -46,7 +54,11 @@ class LazyGroup(TyperGroup):
         # What a module fails with when it is imported must not pass for a name that is not known.
         if cmd_name not in self.commands:
             return None
-        return self.commands[cmd_name]
+        found = self.commands[cmd_name]
+        own = {} if isinstance(found, LazyGroup) else getattr(found, "commands", {})
+        for each in (found, *own.values()):
+            take_plainly(each.get_params(ctx))
+        return found
 
 
 class _Commands(MutableMapping[str, Any]):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from keeplast.attach.batch import batch_of
@@ -449,3 +450,39 @@ def test_a_look_that_goes_on_from_a_kept_fold_says_what_brokers_know(
     cold = fold_metadata(publisher.cluster, view.metadata_topic, [view.metadata_partition])
     assert cold.cache.partitions[publisher.name.partition].state() == view.cache.state()
     publisher.close()
+
+
+def test_what_a_topic_that_is_gone_has_left_is_told_and_removed(
+    broker: Broker, log: DecisionLog
+) -> None:
+    """Brokers remove what they knew of; asked by name they say that there is no such topic."""
+    publisher = claimed(broker, log, "rivals", takes_over=True)
+    repair(publisher)
+    partition, layout = publisher.name.partition, publisher.layout
+    name = RemoteLogSegmentId(partition, bytes(15) + b"\x07")
+    publisher.register([(name.segment_id, 0)])
+    writer = layout.create_log(name, 0, sources_of(publisher)[-1])
+    writer.write(b"nobody hears of this")
+    writer.close()
+    publisher.close()
+    client = ClusterClient(broker.address)
+    assert partition.topic_id == client.find_topic_id("rivals")
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.delete_topics(["rivals"])["rivals"].result()
+    options = (*storage(broker), "--topic", "rivals", "--grace-ms", "0", "--take-over")
+    wait_until(lambda: client.find_topic_id("rivals") is None, told=lambda: "the topic stays")
+
+    def let_go() -> bool:
+        # Until brokers have said of each segment that it goes, it is refused.
+        call = ["attach", "collect", "--bootstrap-server", broker.address]
+        call += ["--store", store_of(broker), *options, "--orphans", "list"]
+        return 0 == CliRunner().invoke(app, call).exit_code
+
+    wait_until(let_go, told=lambda: "\n".join(broker.lines("ERROR", "WARN")))
+    assert name.segment_id in {each.segment_id for each in layout.list(partition)}
+    told = command(broker, "collect", *options, "--orphans", "collect")
+    (row,) = told["partitions"]
+    assert (row["collected_segments"] >= 1, row["unknown_segments"]) == (True, 0)
+    assert row["is_detached"]
+    assert [] == list(layout.list(partition))
+    assert client.read_topic_ids({"rivals"}) == {}

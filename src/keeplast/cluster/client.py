@@ -9,6 +9,7 @@ setting's value.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import struct
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -69,6 +70,7 @@ _MAY_NOT_WRITE = {
     "CLUSTER_AUTHORIZATION_FAILED": "IdempotentWrite on the cluster",
 }
 _TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
+_NO_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_OR_PARTITION"})
 _UNREACHED = frozenset(
     {"_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_SSL", "_AUTHENTICATION"}
 )
@@ -146,6 +148,23 @@ class ClusterClient:
             return {}
         found = self._topics(there, {name: {} for name in there})
         return {each.name: each.topic_id for each in found}
+
+    def find_topic_id(self, topic: str) -> bytes | None:
+        """Return a topic's id, None when brokers say that there is none of this name.
+
+        A topic that is hidden from the principal is no topic that is gone: RefusedError, while the
+        list of topics only leaves it out. No topic is made by asking.
+        """
+        from confluent_kafka import KafkaException, TopicCollection
+
+        answer: Future[Any] = self._admin.describe_topics(
+            TopicCollection([topic]), request_timeout=TIMEOUT_SECONDS
+        )[topic]
+        with contextlib.suppress(TimeoutError):
+            error = answer.exception(TIMEOUT_SECONDS)
+            if isinstance(error, KafkaException) and _code(error) in _NO_TOPIC:
+                return None
+        return _id_bytes(self._future(f"topic {topic}", answer).topic_id)
 
     def read_ranges(self, topic: TopicFacts) -> list[OffsetRange]:
         """Return what each partition of ``topic`` holds, in order; errors as before."""

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from keeplast.attach.publication import Publisher
-from keeplast.cli.attach.steps import each_attached
+from keeplast.cli.attach.steps import each_attached, forget_gone
 from keeplast.cli.frame.exit_codes import DONE
 from keeplast.config.mapping import topic_config
+from keeplast.errors import RefusedError
 from keeplast.tier.metadata.decisions import DecisionLog
 from tests.support.attached_world import CLUSTER_ID, PARTITION, AttachedWorld
 
@@ -29,6 +30,9 @@ class Client:
 
     def read_cluster_id(self) -> str:
         return CLUSTER_ID
+
+    def find_topic_id(self, topic: str) -> bytes | None:
+        return self.read_topic_ids({topic}).get(topic)
 
     def read_topic_ids(self, topics: set[str]) -> dict[str, bytes]:
         topic = self._world.cluster.topic
@@ -74,7 +78,7 @@ def test_a_topic_that_was_created_again_ends_no_command(world: AttachedWorld) ->
     code, _ = found = each_attached(call_of(world), never, as_json=True)
     assert (DONE, [True]) == (code, [row["is_gone"] for row in rows_of(found)])
     assert [None] == [each.detached_ms for each in world.log().partitions(CLUSTER_ID)]
-    assert DONE == each_attached(call_of(world), never, as_json=True, forgets_gone=True)[0]
+    assert DONE == each_attached(call_of(world), never, as_json=True, of_gone=forget_gone)[0]
     (row,) = world.log().partitions(CLUSTER_ID)
     assert row.detached_ms is not None
 
@@ -88,3 +92,22 @@ def test_a_disk_that_fails_is_told_of_its_partition(world: AttachedWorld) -> Non
     (row,) = rows_of(found)
     assert (PARTITION.topic, PARTITION.partition) == (row["topic"], row["partition"])
     assert "no space left" in row["error"]
+
+
+def test_a_topic_that_is_hidden_is_not_forgotten(world: AttachedWorld) -> None:
+    """The list of topics leaves it out; asked by name, brokers say why."""
+
+    class Blind(Client):
+        def read_topic_ids(self, topics: set[str]) -> dict[str, bytes]:
+            return {}
+
+        def find_topic_id(self, topic: str) -> bytes | None:
+            raise RefusedError("the principal may not do that; it needs Describe")
+
+    call = call_of(world)
+    call.cluster.connect = lambda: Blind(world)
+    code, _ = found = each_attached(call, lambda _: {}, as_json=True, of_gone=forget_gone)
+    assert code != DONE
+    assert "Describe" in rows_of(found)[0]["error"]
+    (row,) = world.log().partitions(CLUSTER_ID)
+    assert row.detached_ms is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -240,6 +241,13 @@ class AttachedCleanOptions:
             help="Take a partition from another process, which can decide nothing from then on.",
         ),
     ] = False  # fmt: skip
+
+
+class OrphansWish(StrEnum):
+    """What becomes of objects that no broker serves."""
+
+    LIST = "list"
+    COLLECT = "collect"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,20 +7,32 @@ from collections.abc import Callable, Mapping
 from keeplast.attach.collection import collect
 from keeplast.attach.kept_folds import KeptFolds
 from keeplast.attach.metadata_view import AttachTerms
+from keeplast.attach.orphans import collect_gone, orphans_of_gone, unknown_of_live
 from keeplast.attach.publication import Publisher, claim
 from keeplast.attach.repair import repair
-from keeplast.cli.attach.options import AttachedCall, ClusterOptions, DecisionOptions
+from keeplast.cli.attach.options import (
+    AttachedCall,
+    ClusterOptions,
+    DecisionOptions,
+    OrphansWish,
+)
 from keeplast.cli.frame.command import Result
 from keeplast.cli.frame.exit_codes import DONE, error_exit_code
 from keeplast.cli.show.attach import attached_parts
 from keeplast.cli.show.output import print_result
-from keeplast.errors import CompactionError, InvalidError, error_text
+from keeplast.cluster.client import ClusterClient
+from keeplast.cluster.layouts.layout import FoundSegment, RemoteLayout
+from keeplast.errors import CompactionError, ConflictError, InvalidError, error_text
 from keeplast.format.identifier import encode_id
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Attached
 
 Row = dict[str, object]
 Step = Callable[[Publisher], Mapping[str, object]]
+GoneStep = Callable[
+    [ClusterClient, DecisionLog, RemoteLayout, Attached, KeptFolds], Mapping[str, object]
+]
+"""What is done for a partition whose topic is gone, or is hidden from the principal."""
 
 
 def collection_step(grace_ms: int) -> Step:
@@ -36,6 +48,56 @@ def collection_step(grace_ms: int) -> Step:
         }  # fmt: skip
 
     return act
+
+
+def forget_gone(
+    client: ClusterClient, log: DecisionLog, layout: RemoteLayout, each: Attached, folds: KeptFolds
+) -> Mapping[str, object]:
+    """End a partition in the decision log, when brokers say that its topic is gone."""
+    if client.find_topic_id(each.name.partition.topic) == each.name.partition.topic_id:
+        raise ConflictError(f"the topic is there again; try again. partition={each.name}")
+    log.forget(each)
+    return {"is_detached": True}
+
+
+def orphans_of_gone_step(wish: OrphansWish, grace_ms: int, *, takes_over: bool) -> GoneStep:
+    """Return what lists, or removes, what a topic that is gone has left."""
+
+    def act(
+        client: ClusterClient, log: DecisionLog, layout: RemoteLayout, each: Attached,
+        folds: KeptFolds,
+    ) -> Mapping[str, object]:  # fmt: skip
+        if wish is OrphansWish.LIST:
+            found = orphans_of_gone(client, log, layout, each, grace_ms, folds)
+        else:
+            found = collect_gone(
+                client, log, layout, each, grace_ms, folds, takes_over=takes_over
+            )  # fmt: skip
+        verb = "orphan" if wish is OrphansWish.LIST else "collected"
+        return {
+            f"{verb}_segments": len(found.named), f"{verb}_bytes": _bytes_of(found.named),
+            "waiting": len(found.waiting), **_unknown(found.unknown),
+            "is_detached": (held := log.find(each.name)) is None or held.detached_ms is not None,
+        }  # fmt: skip
+
+    return act
+
+
+def with_unknown(step: Step) -> Step:
+    """Return ``step``, and behind it what lies there and nobody names."""
+
+    def act(publisher: Publisher) -> Mapping[str, object]:
+        return {**step(publisher), **_unknown(unknown_of_live(publisher))}
+
+    return act
+
+
+def _unknown(found: tuple[FoundSegment, ...]) -> Row:
+    return {"unknown_segments": len(found), "unknown_bytes": _bytes_of(found)}
+
+
+def _bytes_of(found: tuple[FoundSegment, ...]) -> int:
+    return sum(each.size_bytes for each in found)
 
 
 def repair_step(accepts_metadata: bool) -> Step:
@@ -70,12 +132,12 @@ def each_attached(
     *,
     as_json: bool,
     accepts_metadata: bool = False,
-    forgets_gone: bool = False,
+    of_gone: GoneStep | None = None,
 ) -> Result:
     """Claim each chosen partition, do ``step`` and give it back; the greatest exit code counts.
 
-    Of a topic that was deleted there is nothing to do: its brokers remove what they knew of.
-    ``forgets_gone`` ends it in the decision log.
+    Of a topic that was deleted there is nothing to do, but ``of_gone``: its brokers remove what
+    they knew of.
     """
     client = call.cluster.connect()
     layout = call.tier.open_layout()
@@ -89,13 +151,13 @@ def each_attached(
         settings = call.wanted.settings_of(client.read_facts(names).topics if names else ())
         for each in chosen:
             row = _row(each)
-            if _is_gone(each, ids):
-                if forgets_gone:
-                    log.forget(each)
-                rows.append(row | {"is_gone": True, "is_detached": forgets_gone})
-                continue
-            policy = settings.topic_config(each.name.partition.topic).cleanup_policy
             try:
+                if _is_gone(each, ids):
+                    row |= {"is_gone": True, "is_detached": False}
+                    row |= {} if of_gone is None else of_gone(client, log, layout, each, folds)
+                    rows.append(row)
+                    continue
+                policy = settings.topic_config(each.name.partition.topic).cleanup_policy
                 publisher = claim(
                     client, log, layout, each.name.partition, cluster_id,
                     AttachTerms(policy, call.cluster.bootstrap_server),

@@ -10,7 +10,13 @@ from typing import Annotated
 
 import typer
 
-from keeplast.cli.attach.options import AttachedCall, ClusterOptions, DecisionOptions, KeepSources
+from keeplast.cli.attach.options import (
+    AttachedCall,
+    ClusterOptions,
+    DecisionOptions,
+    KeepSources,
+    OrphansWish,
+)
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import Json
 from keeplast.cli.frame.spans import SPAN_WORDS, span_ms
@@ -37,6 +43,15 @@ def collect(
     call: AttachedCall,
     grace_ms: GraceMs = None,
     keep_sources: KeepSources = None,
+    orphans: Annotated[
+        OrphansWish | None,
+        typer.Option(
+            "--orphans",
+            help="Also look for objects that no broker serves, of topics that are gone too: list "
+            "says what there is; collect removes, of topics that are gone, what this decision log "
+            "or the metadata topic names. What nobody names stays.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> Result:
     """Delete what was replaced, when its grace is over; nobody goes back after that.
@@ -45,14 +60,22 @@ def collect(
     before, as `repair` does it.
     """
     from keeplast.attach.collection import GRACE_MS_DEFAULT, check_grace
-    from keeplast.cli.attach.steps import collection_step, each_attached
+    from keeplast.cli.attach.steps import (
+        collection_step,
+        each_attached,
+        orphans_of_gone_step,
+        with_unknown,
+    )
 
     grace = check_grace(
         GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
         is_object_store=call.tier.is_object_store,
     )
     step = collection_step(max(grace, keep_sources or 0))
-    return each_attached(call, step, as_json=as_json)
+    if orphans is None:
+        return each_attached(call, step, as_json=as_json)
+    of_gone = orphans_of_gone_step(orphans, grace, takes_over=call.take_over)
+    return each_attached(call, with_unknown(step), as_json=as_json, of_gone=of_gone)
 
 
 @command(
@@ -112,13 +135,13 @@ def detach(call: AttachedCall, grace_ms: GraceMs = None, as_json: Json = False) 
     left attached; one whose topic was deleted is only forgotten.
     """
     from keeplast.attach.collection import GRACE_MS_DEFAULT, check_grace
-    from keeplast.cli.attach.steps import detach_step, each_attached
+    from keeplast.cli.attach.steps import detach_step, each_attached, forget_gone
 
     grace = check_grace(
         GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
         is_object_store=call.tier.is_object_store,
     )
-    return each_attached(call, detach_step(grace), as_json=as_json, forgets_gone=True)
+    return each_attached(call, detach_step(grace), as_json=as_json, of_gone=forget_gone)
 
 
 @command(

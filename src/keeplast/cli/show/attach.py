@@ -75,7 +75,8 @@ def attached_parts(rows: Sequence[Mapping[str, object]]) -> Iterator[RenderableT
 _COUNTS = frozenset(
     {
         "published", "published_again", "discarded", "collected_segments", "collected_bytes",
-        "rebuilt_decisions", "uncollected",
+        "rebuilt_decisions", "uncollected", "orphan_segments", "orphan_bytes", "unknown_segments",
+        "unknown_bytes",
         "waiting",
     }
 )  # fmt: skip

@@ -1,0 +1,205 @@
+"""Objects below a partition that no broker serves: left by a topic that is gone, or by a crash.
+
+The rule: **in doubt an object stays**. Of a topic that is gone only what this decision log, the
+metadata topic or a mark of a round names is removed, when the grace has passed since it was
+written; and only where brokers say by name that there is no such topic (one that is hidden from the
+principal is not gone), the metadata topic is the one that was seen, and knows of no segment of it
+that is not on its way out, and the owner object is this log's at its very epoch. What nobody names
+may be another cluster's that shares the bucket: it is told, and left to a person.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from keeplast.attach.kept_folds import KeptFolds
+from keeplast.attach.outputs import work_name
+from keeplast.attach.ownership import OwnerObject
+from keeplast.attach.publication import Publisher, require_free
+from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange
+from keeplast.cluster.fold_checkpoint import FoldPoint
+from keeplast.cluster.layouts.layout import FoundSegment, RemoteLayout
+from keeplast.cluster.live_cluster import LiveCluster
+from keeplast.cluster.metadata_cache import PartitionCache
+from keeplast.cluster.metadata_log import fold_metadata
+from keeplast.errors import CompactionError, RefusedError, StoppedError
+from keeplast.format.identifier import encode_id
+from keeplast.format.murmur2 import metadata_partition
+from keeplast.format.remote_log_metadata import RemoteLogSegmentId, RemoteLogSegmentState
+from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.state.attached import Attached
+
+_ON_THEIR_WAY = (
+    RemoteLogSegmentState.DELETE_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
+)  # fmt: skip
+CHECKED_EVERY = 100
+"""So many segments are removed before the owner object is looked at again."""
+
+
+class TopicsCluster(LiveCluster, Protocol):
+    """A cluster that can be asked for a topic by name."""
+
+    def find_topic_id(self, topic: str) -> bytes | None:
+        """Return a topic's id, None when brokers say that there is none of this name.
+
+        RefusedError when the principal may not be told.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """What lies below a partition that no broker serves; sizes are of objects as they are stored.
+
+    ``named`` may go, ``waiting`` are named and younger than the grace, ``unknown`` nobody names.
+    """
+
+    named: tuple[FoundSegment, ...] = ()
+    waiting: tuple[FoundSegment, ...] = ()
+    unknown: tuple[FoundSegment, ...] = ()
+
+
+def orphans_of_gone(
+    cluster: TopicsCluster, log: DecisionLog, layout: RemoteLayout, known: Attached,
+    grace_ms: int, folds: KeptFolds,
+) -> Orphans:  # fmt: skip
+    """Return what a topic that is gone has left; RefusedError where that is in doubt."""
+    cache = _gone_cache(cluster, known, folds)
+    named = {each.id.segment_id for each in cache.segments}
+    named |= {each.segment_id for each in log.own_segments(known)}
+    for decision in log.decisions(known):
+        named |= {each.id.segment_id for each in (*decision.sources, *decision.outputs)}
+    latest_ms = log.clock.now_ms() - grace_ms
+    due: list[FoundSegment] = []
+    waiting: list[FoundSegment] = []
+    unknown: list[FoundSegment] = []
+    for found in layout.list(known.name.partition):
+        if found.segment_id not in named and not _is_begun(layout, known, found):
+            unknown.append(found)
+        else:
+            (due if found.modified_ms <= latest_ms else waiting).append(found)
+    return Orphans(tuple(due), tuple(waiting), tuple(unknown))
+
+
+def collect_gone(
+    cluster: TopicsCluster, log: DecisionLog, layout: RemoteLayout, known: Attached,
+    grace_ms: int, folds: KeptFolds, *, takes_over: bool = False,
+) -> Orphans:  # fmt: skip
+    """Remove what a topic that is gone has left, and return what that was; see the module's rule.
+
+    When nothing is left the partition is given up, owner object and all. StoppedError while paused.
+    """
+    if known.paused_ms is not None:
+        raise StoppedError(
+            f"the partition is paused; keeplast attach resume goes on. partition={known.name}"
+        )
+    if not takes_over:
+        require_free(log, known)
+    owner = OwnerObject(layout, known.name, log.store_id())
+    _gone_cache(cluster, known, folds)
+    _require_owner(owner, known)
+    held = log.claim(known, epoch=known.epoch + 1)
+    try:
+        owner.take(held.epoch)
+        found = orphans_of_gone(cluster, log, layout, held, grace_ms, folds)
+        for number, each in enumerate(found.named):
+            if number % CHECKED_EVERY == 0:
+                log.check(held)
+                owner.check(held.epoch)
+            layout.delete_found(held.name.partition, each)
+            layout.delete_own(work_name(_name(held, each)))
+        if not found.waiting and not found.unknown:
+            log.forget(held)
+            owner.give_up(held.epoch)
+        else:
+            log.give_back(held)
+    except CompactionError:
+        log.give_back(held)
+        raise
+    return found
+
+
+def _require_owner(owner: OwnerObject, known: Attached) -> None:
+    """Raise RefusedError unless the remote tier says that this decision log is the newest."""
+    found = owner.read()
+    if found is None or found.epoch > known.epoch:
+        raise RefusedError(
+            "the owner object is gone, or says a later epoch than the decision log: somebody else "
+            "has the partition, or gave it up. Nothing is removed. "
+            f"partition={known.name} object={owner.key} epoch={known.epoch} "
+            f"found={None if found is None else found.epoch}"
+        )
+
+
+def unknown_of_live(publisher: Publisher) -> tuple[FoundSegment, ...]:
+    """Return what lies below a partition that is there, and nobody names: only told, never removed.
+
+    It is listed before the cluster is looked at: brokers announce before they write.
+    """
+    there = list(publisher.layout.list(publisher.name.partition))
+    cache = publisher.look().cache
+    ids = {each.id.segment_id for each in cache.segments}
+    ids |= {each.segment_id for each in publisher.log.own_segments(publisher.held)}
+    for decision in publisher.log.decisions(publisher.held):
+        ids |= {each.id.segment_id for each in (*decision.sources, *decision.outputs)}
+    return tuple(
+        each
+        for each in there
+        if each.segment_id not in ids and not _is_begun(publisher.layout, publisher.held, each)
+    )
+
+
+def _gone_cache(cluster: TopicsCluster, known: Attached, folds: KeptFolds) -> PartitionCache:
+    """Return what brokers last said of a partition of a topic that is gone, by all that tells."""
+    name, seen = known.name, known.seen
+    topic_id = cluster.find_topic_id(name.partition.topic)
+    facts = cluster.read_facts(())
+    metadata = facts.metadata_topic
+    if facts.cluster_id != name.cluster_id or metadata is None:
+        raise RefusedError(
+            f"the address is another cluster's, or it has no {METADATA_TOPIC}; nothing is removed. "
+            f"partition={name} cluster_id={facts.cluster_id}"
+        )
+    if topic_id == name.partition.topic_id:
+        raise RefusedError(f"the topic is there; nothing of it is removed. partition={name}")
+    at = metadata_partition(
+        name.partition.topic_id, name.partition.partition, metadata.partition_count
+    )
+    point = FoldPoint(
+        cluster_id=name.cluster_id, topic_id=seen.topic_id, partition_count=seen.partition_count,
+        partition=at, offset=seen.offset, leader_epoch=seen.leader_epoch, record_epoch=-1,
+        digest=seen.digest,
+    )  # fmt: skip
+    end = cluster.read_end(at)
+    last = OffsetRange(max(seen.offset - 1, 0), seen.offset)
+    if not point.may_lead_to(name.cluster_id, metadata, end) or not point.is_at(
+        next(iter(cluster.read_metadata(at, last)), None)
+    ):
+        raise RefusedError(
+            f"{METADATA_TOPIC} is not the one that was seen before, or has lost its end; nothing "
+            f"is removed. partition={name} end={end.offset}"
+        )
+    folded = fold_metadata(
+        cluster, metadata, [at], kept=lambda number: folds.find(name.cluster_id, number)
+    )
+    folded.require_sound()
+    cache = folded.cache.partitions.get(name.partition, PartitionCache())
+    left = [each for each in cache.segments if each.state not in _ON_THEIR_WAY]
+    if left:
+        raise RefusedError(
+            "the topic cannot be seen, and brokers never said that its segments are to go: its "
+            "deletion has not ended, or somebody else's cluster has it. Nothing is removed. "
+            f"partition={name} segments={len(left)} "
+            f"segment={encode_id(left[0].id.segment_id)}"
+        )
+    return cache
+
+
+def _is_begun(layout: RemoteLayout, known: Attached, found: FoundSegment) -> bool:
+    """Say whether a round of ours has left word that it began this."""
+    return layout.read_own(work_name(_name(known, found))) is not None
+
+
+def _name(known: Attached, found: FoundSegment) -> RemoteLogSegmentId:
+    return RemoteLogSegmentId(known.name.partition, found.segment_id)

@@ -103,8 +103,8 @@ chromium:
 test-console: setup chromium  ## The console in a real browser (packages chromium, chromium-driver), and made-up requests
 	$(BIN)/pytest -m console tests/console $(ARGS)
 
-fuzz-console: setup  ## Made-up requests to a running console for ten minutes; ARGS='--fuzz-seconds 60'
-	$(BIN)/pytest -m console tests/console/test_fuzz.py --fuzz-seconds 600 $(ARGS)
+fuzz-console: setup  ## Made-up requests to a running console for ten minutes; ARGS='--fuzz-seed 7'
+	$(BIN)/pytest -m console tests/console/test_fuzz.py --fuzz-seconds 600 --fuzz-seed $$RANDOM $(ARGS)
 
 console-pictures: setup chromium  ## Take the pictures in docs/operations/images anew
 	$(BIN)/pytest -m console tests/console/test_pictures.py --refresh-pictures $(ARGS)

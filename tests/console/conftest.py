@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from keeplast.cleaner.selection import Choice
 from keeplast.cli.main import app
 from keeplast.log.files import LocalFiles
 from keeplast.service.console.gate import Entrance
@@ -23,6 +24,7 @@ from keeplast.service.control import Control
 from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptShelf
 from keeplast.service.snapshot import Snapshot
+from keeplast.service.status import State
 from tests.support.browser import Browser, opened
 from tests.support.console_site import TOKENS, FixedSource, directory_view, searches_in
 from tests.support.daemon_world import Told
@@ -35,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--refresh-pictures", action="store_true", help="write the pictures of the documents anew"
     )
+    parser.addoption("--fuzz-seed", help="which requests are made up (those of 1 unless told)")
     parser.addoption("--fuzz-seconds", help="how long requests are made up (20 unless told)")
 
 
@@ -85,7 +88,10 @@ def serving(
     source = FixedSource(view)
     if runs:
         source.control, source.live = control, live
-        view = replace(view, snapshot=Snapshot(view.place, view.now_ms, view.now_ms, 3, 2, ()))
+        due = () if view.status is None else view.status.in_state(State.OVERDUE)
+        queue = tuple(Choice(each.partition, each.reason) for each in due)
+        snapshot = Snapshot(view.place, view.now_ms, view.now_ms, 3, 2, (), queue=queue)
+        view = replace(view, snapshot=snapshot)
         source.found = view
     entrance = Entrance("127.0.0.1", 0, allows_actions=runs)
     with ConsoleServer(source, entrance, TOKENS, clock, LocalFiles(), searches=searches) as server:

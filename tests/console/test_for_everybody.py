@@ -39,7 +39,7 @@ def walk(browser: Browser, until: str) -> list[str]:
 def test_the_keyboard_reaches_a_log_from_the_overview(browser: Browser, served: Served) -> None:
     browser.open(served.url("/"))
     names = walk(browser, "customers-0")
-    assert ["To the content", "keeplast", "Overview", "Work", "JSON"] == names[:5]
+    assert ["To the content", "keeplast", "Overview", "Work", "Find a key", "JSON"] == names[:6]
     assert {"q", "state", "sort", "Show"} <= set(names)
     browser.press(Keys.ENTER)
     browser.wait(lambda: browser.address.endswith("/log/customers/0"))

@@ -22,7 +22,7 @@ from tests.support.console_site import ACTOR
 from tests.support.waiting import SECONDS_MAX, wait_until
 
 pytestmark = pytest.mark.console
-SECONDS = 20.0
+SECONDS, SEED = 20.0, "1"
 REQUESTS_MIN = 500
 ANSWER_SECONDS = 2.0
 """What is no whole request is waited for by the console; its answer, if any, is of no interest."""
@@ -133,8 +133,7 @@ def test_made_up_requests_make_no_route_fail(
     seen: ConsoleView, told: pytest.LogCaptureFixture, pytestconfig: pytest.Config
 ) -> None:
     seconds = float(pytestconfig.getoption("--fuzz-seconds") or SECONDS)
-    seed = str(time.time_ns())
-    print(f"seed {seed}")
+    seed = str(pytestconfig.getoption("--fuzz-seed") or SEED)
     with serving(seen) as served:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         port = int(served.address.rstrip("/").rpartition(":")[2])

@@ -19,7 +19,7 @@ from keeplast.service.status import State
 from keeplast.survey.report import RoundReport
 from tests.console.conftest import Served, now, printed
 from tests.support.browser import Browser, cells
-from tests.support.waiting import SECONDS_MAX, wait_for_line
+from tests.support.waiting import wait_for_line
 from tools.demo_console import SETTINGS
 from tools.demo_console import main as write_demo
 
@@ -89,16 +89,20 @@ def test_without_script_pages_reload_by_themselves(
         browser.wait(lambda shown=f"elsewhere {path}": shown in browser.text("header"))  # type: ignore[misc]
 
 
-def test_without_script_everything_can_be_reached(browser: Browser, served: Served) -> None:
+def test_without_script_everything_can_be_reached(
+    browser: Browser, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Not while something is typed.
+    monkeypatch.setattr(rendering, "RELOAD_SECONDS", 3600)
     browser.run_script(allowed=False)
     browser.open(served.url("/"))
     assert browser.text("#live")
     browser.one("input[name=q]").send_keys("customers\n")
     browser.wait(lambda: "q=customers" in browser.address)
     assert ["customers-0"] == [row[0] for row in cells(browser, "main")]
-    browser.one("tbody th a").click()
+    browser.click("tbody th a")
     browser.wait(lambda: browser.address.endswith("/log/customers/0"))
-    browser.all("svg.strip.tall a")[0].click()
+    browser.click("svg.strip.tall a")
     browser.wait(lambda: "#s" in browser.address)
     assert 1 == len(browser.all("tr:target"))
     browser.open(served.url("/enter"))
@@ -131,11 +135,15 @@ def loop(tmp_path: Path) -> Iterator[Loop]:
             link = wait_for_line(process, r"to enter it: (http://127\.0\.0\.1:\d+/enter#\S+)")
             assert process.stderr is not None
             # Whoever reads no more would stop it in the end.
-            threading.Thread(target=process.stderr.read, daemon=True).start()
-            yield Loop(root, link[1])
+            reading = threading.Thread(target=process.stderr.read)
+            reading.start()
+            try:
+                yield Loop(root, link[1])
+            finally:
+                process.terminate()
+                reading.join()
         finally:
-            process.terminate()
-            process.wait(SECONDS_MAX)
+            process.kill()
 
 
 def test_a_real_loop_is_watched_until_its_logs_are_clean(browser: Browser, loop: Loop) -> None:
@@ -151,7 +159,7 @@ def test_a_real_loop_is_watched_until_its_logs_are_clean(browser: Browser, loop:
     assert row_of(browser, "customers-0").startswith("waiting")
     # What waits until it is dirtier is cleaned when somebody asks.
     browser.open(f"{base}log/customers/0")
-    browser.one("form[action='/do/clean'] button").click()
+    browser.click("form[action='/do/clean'] button")
     # An earlier round, what was asked for, and the round that it led to.
     browser.wait(lambda: 3 == len(cells(browser, "section[aria-labelledby=h-rounds]")))
     found = printed("status", loop.root, "--tombstones", "skip", "--topic", "customers")

@@ -200,7 +200,7 @@ def test_filters_and_pages_are_in_the_address(
         row[0] for row in cells(browser, "main")
     ]
     browser.open(served.url("/?q=many&sort=name"))
-    browser.one("a[rel=next]").click()
+    browser.click("a[rel=next]")
     browser.wait(lambda: "page=2" in browser.address)
     assert "many-50" == cells(browser, "main")[0][0]
     state = one.state.value
@@ -216,7 +216,7 @@ def find_key(browser: Browser, topic: str, key: str) -> None:
         field = browser.one(f"form.keys input[name={name}]")
         field.clear()
         field.send_keys(text)
-    browser.one("form.keys button:not([formaction])").click()
+    browser.click("form.keys button:not([formaction])")
     browser.wait(lambda: bool(browser.all("#h-found")))
 
 
@@ -280,14 +280,14 @@ def test_the_printed_link_opens_the_console_and_leaves_no_token_behind(
     assert 1 == len(browser.all("form[action='/leave']"))
     assert "" == browser.script("return document.cookie")
     browser.open(served.url("/work"))
-    browser.one("form[action='/do/pause'] button").click()
+    browser.click("form[action='/do/pause'] button")
     assert served.source.control is not None
     browser.wait(lambda: served.source.control is not None and served.source.control.has_wishes)
     (wish,) = served.source.control.take()
     assert ("pause", "console, 127.0.0.1") == (wish.deed.value, wish.by)
     browser.open(served.url("/work"))
     assert "Paused" in browser.text("main")
-    browser.one("form[action='/leave'] button").click()
+    browser.click("form[action='/leave'] button")
     browser.wait(lambda: browser.address == served.url("/enter"))
     browser.open(served.url("/work"))
     assert [] == browser.all("form[action='/do/resume']")

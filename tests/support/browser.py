@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -182,7 +182,8 @@ class Browser:
         """Wait until the page has come to something."""
 
         def is_reached() -> bool:
-            with contextlib.suppress(StaleElementReferenceException):
+            # While a page makes way for another one there is nothing to be seen.
+            with contextlib.suppress(WebDriverException):
                 return reached()
             return False
 
@@ -191,6 +192,14 @@ class Browser:
     def script(self, text: str, *values: object) -> Any:
         """Look at the page by a script of the test's own."""
         return self._driver.execute_script(text, *values)
+
+    def click(self, selector: str) -> None:
+        """Click the first such element."""
+        for _ in range(10):
+            # A page that renews itself may replace it just now.
+            with contextlib.suppress(StaleElementReferenceException):
+                return self.all(selector)[0].click()
+        raise AssertionError(f"the page never stands still. {selector}")
 
     def press(self, *keys: str) -> None:
         """Press keys, one after the other, wherever the focus is."""

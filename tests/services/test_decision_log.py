@@ -93,3 +93,15 @@ def test_graces_are_counted_by_the_server(database: str) -> None:
     assert log.store_id() == log.store_id()
     assert abs(log.clock.now_ms() - SystemClock().now_ms()) < 60_000
     log.close()
+
+
+def test_a_kept_fold_is_replaced_and_emptied(
+    new_database: Callable[[], str], tmp_path: Path
+) -> None:
+    world = AttachedWorld(tmp_path, url=new_database())
+    folds = world.log().folds
+    assert folds.read("c", 0) is None
+    for data in (b"\0first", b"second", None):
+        folds.write("c", 0, data)
+        assert data == folds.read("c", 0)
+    world.close()

@@ -1,0 +1,258 @@
+"""What producers of a topic were told, and whether a consumer gets what that allows.
+
+Shares no code with keeplast. Every record carries a number of its own in the header ``n``; a key is
+written by one producer alone, so its records lie in the order in which they were sent. The law, for
+whoever reads a compacted topic from its start: offsets ascend, every record is one that was sent,
+as it was sent and where it was acknowledged; no read-committed reader sees an aborted one; and the
+last committed record of each key is there, a deletion too, with nothing of that key behind it.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+
+from tests.support.waiting import wait_until
+
+FLUSH_SECONDS = 240.0
+POLLS_MAX = 300
+"""Half seconds without a record or an end, before a reader counts as stalled."""
+BATCH_BYTES = 4_000
+_LOST = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
+
+
+@dataclass(slots=True)
+class Sent:
+    """A record that was sent; ``offset`` is None until it is known, ``is_aborted`` as it ended."""
+
+    key: bytes
+    value: bytes | None
+    offset: int | None = None
+    is_aborted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """A record as a consumer is given it."""
+
+    offset: int
+    number: int
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(slots=True)
+class Acknowledged:
+    """Everything that was sent to one topic, by partition and number."""
+
+    address: str
+    topic: str
+    seed: int = 1
+    sent: dict[int, dict[int, Sent]] = field(default_factory=dict)
+    _dice: random.Random = field(init=False)
+    _lasting: dict[int, Producer] = field(default_factory=dict)
+    _number: int = 0
+    _producers: int = 0
+
+    def __post_init__(self) -> None:
+        """Begin with the seed."""
+        self._dice = random.Random(self.seed)
+
+    def send(self, partition: int, count: int, *, keys: int = 60, codec: str = "lz4") -> None:
+        """Send from an idempotent producer of its own keys, a tenth of it deletions."""
+        producer = self._producer({"enable.idempotence": True, "compression.type": codec})
+        owner = self._producers
+        for _ in range(count):
+            self._produce(producer, partition, b"p%d-%d" % (owner, self._dice.randrange(keys)))
+        self._flush(producer)
+
+    def go_on(self, partition: int, count: int) -> None:
+        """Send from the idempotent producer of the partition that stays open, whoever leads."""
+        if partition not in self._lasting:
+            self._lasting[partition] = self._producer({"enable.idempotence": True})
+        producer = self._lasting[partition]
+        for _ in range(count):
+            self._produce(producer, partition, b"lasting-%d" % self._dice.randrange(60))
+        self._flush(producer)
+
+    def send_in_transactions(self, partition: int, transactions: int, *, size: int = 25) -> None:
+        """Send from a transactional producer; a third of the transactions is aborted."""
+        producer = self._producer(
+            {"transactional.id": f"{self.topic}-{partition}-{self._producers}"}
+        )
+        owner = self._producers
+        producer.init_transactions(FLUSH_SECONDS)
+        for _ in range(transactions):
+            producer.begin_transaction()
+            mine = [
+                self._produce(producer, partition, b"t%d-%d" % (owner, self._dice.randrange(40)))
+                for _ in range(size)
+            ]
+            self._flush(producer)
+            if self._dice.random() < 0.35:
+                for each in mine:
+                    each.is_aborted = True
+                producer.abort_transaction(FLUSH_SECONDS)
+            else:
+                producer.commit_transaction(FLUSH_SECONDS)
+
+    def count(self, partition: int) -> int:
+        """Return how many records were sent to a partition."""
+        return len(self.sent.get(partition, {}))
+
+    def judge(self, partition: int, *, is_starting: bool = False, start: int = 0) -> int:
+        """Read a partition in both isolation levels; return how many records a committed read has.
+
+        ``start`` is the log start where DeleteRecords has moved it: what lay below may be gone.
+
+        Brokers that are starting, or change leaders, answer with errors until they have read their
+        metadata topic: with ``is_starting`` the read is begun again then. AssertionError for
+        whatever the law forbids.
+        """
+        counts = []
+        for level in ("read_committed", "read_uncommitted"):
+            found = self._read(partition, level, start, is_starting=is_starting)
+            self._check(partition, found, level, start)
+            counts.append(len(found))
+        return counts[0]
+
+    def _producer(self, settings: dict[str, Any]) -> Producer:
+        self._producers += 1
+        return Producer(
+            {
+                "bootstrap.servers": self.address, "acks": "all", "batch.size": BATCH_BYTES,
+                "linger.ms": 5, "log_level": 0, "broker.address.family": "v4",
+                "message.timeout.ms": int(FLUSH_SECONDS * 1000),
+                "transaction.timeout.ms": int(FLUSH_SECONDS * 1000), **settings,
+            }
+        )  # fmt: skip
+
+    def _produce(self, producer: Producer, partition: int, key: bytes) -> Sent:
+        self._number += 1
+        number = self._number
+        is_deletion = self._dice.random() < 0.1
+        value = None if is_deletion else b"%d-" % number + self._dice.randbytes(70)
+        sent = self.sent.setdefault(partition, {})[number] = Sent(key, value)
+
+        def delivered(error: object, message: Message) -> None:
+            assert error is None, error
+            offset = message.offset()
+            # A batch that was sent twice may come back without its place.
+            sent.offset = offset if offset is not None and offset >= 0 else None
+
+        headers: dict[str, str | bytes | None] = {"n": b"%d" % number}
+        producer.produce(
+            self.topic, key=key, value=value, partition=partition, headers=headers,
+            on_delivery=delivered,
+        )  # fmt: skip
+        producer.poll(0)
+        return sent
+
+    def _flush(self, producer: Producer) -> None:
+        assert 0 == producer.flush(FLUSH_SECONDS)
+
+    def _read(self, partition: int, level: str, start: int, *, is_starting: bool) -> list[Got]:
+        found: list[Got] = []
+
+        def is_read() -> bool:
+            found.clear()
+            try:
+                found.extend(read_all(self.address, self.topic, partition, level, start))
+            except KafkaException as error:
+                # What is lost is an error of its own: a reset, which nobody here may meet.
+                if not is_starting or error.args[0].name() in _LOST:
+                    raise
+                return False
+            return True
+
+        wait_until(is_read, told=lambda: f"{self.topic}-{partition} {level}")
+        return found
+
+    def _check(self, partition: int, found: list[Got], level: str, start: int) -> None:
+        where, sent = f"{self.topic}-{partition} {level}", self.sent.get(partition, {})
+        last: dict[bytes, int] = {}
+        before = -1
+        for got in found:
+            assert got.offset > before, f"{where}: offsets do not ascend at {got}"
+            before = got.offset
+            record = sent.get(got.number)
+            assert record is not None, f"{where}: nobody sent {got}"
+            assert (record.key, record.value) == (got.key, got.value), f"{where}: {got} {record}"
+            assert record.offset in (None, got.offset), f"{where}: {got} {record}"
+            if level == "read_committed":
+                assert not record.is_aborted, f"{where}: an aborted record is read: {got}"
+            if not record.is_aborted:
+                assert got.number > last.get(record.key, -1), f"{where}: out of order: {got}"
+                last[record.key] = got.number
+        wanted = {
+            each.key: number
+            for number, each in sent.items()
+            if not each.is_aborted and (start == 0 or (each.offset or 0) >= start)
+        }
+        wrong = {key: (n, last.get(key)) for key, n in wanted.items() if last.get(key) != n}
+        assert not wrong, f"{where}: last records of keys, sent and read: {wrong}"
+
+
+def read_all(address: str, topic: str, partition: int, level: str, start: int) -> list[Got]:
+    """Return what a consumer reads from ``start`` to the end; any reset is an error."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address, "group.id": "judge", "enable.auto.commit": False,
+            "auto.offset.reset": "error", "enable.partition.eof": True, "isolation.level": level,
+            "log_level": 0, "broker.address.family": "v4", "reconnect.backoff.max.ms": 500,
+        }
+    )  # fmt: skip
+    found: list[Got] = []
+    silent = 0
+    try:
+        consumer.assign([TopicPartition(topic, partition, start)])
+        while silent < POLLS_MAX:
+            messages = consumer.consume(1000, timeout=0.5)
+            silent = 0 if messages else silent + 1
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    number = int(dict(message.headers() or ())["n"] or b"-1")
+                    found.append(Got(message.offset() or 0, number, message.key(), message.value()))
+                elif error.name() == "_PARTITION_EOF":
+                    return found
+                elif error.fatal() or error.name() not in ("_TRANSPORT", "_ALL_BROKERS_DOWN"):
+                    raise KafkaException(error)
+    finally:
+        consumer.close()
+    raise AssertionError(f"a reader stalled. topic={topic}-{partition} records={len(found)}")
+
+
+class Watch:
+    """A reader that reads a partition again and again while something else happens."""
+
+    def __init__(self, acknowledged: Acknowledged, partition: int) -> None:
+        """Begin to read; nothing may be sent to the partition meanwhile."""
+        self._stopping = threading.Event()
+        self._acknowledged = acknowledged
+        self._partition = partition
+        self._pool = ThreadPoolExecutor(1)
+        self._reads = self._pool.submit(self._run)
+
+    def stop(self) -> int:
+        """End behind a whole read; return how many there were, raise what one of them met."""
+        self._stopping.set()
+        try:
+            return self._reads.result()
+        finally:
+            self._pool.shutdown()
+
+    def _run(self) -> int:
+        reads = 0
+        while True:
+            is_last = self._stopping.is_set()
+            self._acknowledged.judge(self._partition, is_starting=True)
+            reads += 1
+            if is_last:
+                return reads
+            self._stopping.wait(0.2)

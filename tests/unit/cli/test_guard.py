@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,8 @@ from keeplast.cli.frame.exit_codes import DONE, INTERRUPTED, TERMINATED
 from keeplast.cli.frame.guard import StopSignals, Terminated, run_guarded, terminate_on_signal
 from keeplast.cli.show.output import print_document
 
+WAIT_SECONDS = 60
+"""Only ends what would hang."""
 CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 ENDINGS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
 
@@ -25,6 +28,7 @@ def handlers() -> Iterator[dict[signal.Signals, Any]]:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     terminate_on_signal()
     yield {number: signal.getsignal(number) for number in CODES}
+    signal.set_wakeup_fd(-1)
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -105,25 +109,44 @@ def test_work_that_fails_leaves_the_handlers_as_they_were(
     assert handlers[number] == signal.getsignal(number)
 
 
-class EndedError(BaseException):
-    """Stands for the end of the process."""
-
-
+@pytest.mark.parametrize("is_over", [False, True], ids=["in the work", "behind it"])
 @pytest.mark.parametrize("number", CODES)
 def test_a_second_signal_ends_at_once_what_may_crash(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, is_over: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    codes = []
+    codes, ended = [], threading.Event()
 
     def end(code: int) -> None:
         codes.append(code)
-        raise EndedError
+        ended.set()
 
     monkeypatch.setattr("keeplast.cli.frame.guard.os._exit", end)
     asked = []
-    with StopSignals(lambda: asked.append(number), ends_at_second=True):
+    with StopSignals(lambda: asked.append(number), ends_at_second=True) as signals:
         signal.raise_signal(number)
         assert ([], [number]) == (codes, asked)
-        with pytest.raises(EndedError):
+        if not is_over:
             signal.raise_signal(signal.SIGTERM)
-    assert ([CODES[number]], [number]) == (codes, asked)
+            assert ended.wait(WAIT_SECONDS)
+    if is_over:
+        signal.raise_signal(signal.SIGTERM)
+        assert ended.wait(WAIT_SECONDS)
+    assert ([CODES[number]], [number], CODES[number]) == (codes, asked, signals.exit_code)
+
+
+def test_signals_that_stop_nothing_end_nothing_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr("keeplast.cli.frame.guard.os._exit", codes.append)
+    before = signal.getsignal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        with StopSignals(lambda: None, ends_at_second=True):
+            for _ in range(3):
+                signal.raise_signal(signal.SIGUSR1)
+            (thread,) = [x for x in threading.enumerate() if x.name == "keeplast-signals"]
+        thread.join(WAIT_SECONDS)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert ([], False, -1) == (codes, thread.is_alive(), signal.set_wakeup_fd(-1))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -129,10 +130,12 @@ class StopSignals:
         """Call ``stop`` when one of them arrives.
 
         ``ends_at_second`` ends the process when another one does, as a crash would: for work that
-        goes on from wherever a crash has left it.
+        goes on from wherever a crash has left it. Also while a library keeps the main thread, in
+        which handlers run.
         """
         self._stop = stop
         self._ends_at_second = ends_at_second
+        self._wakeup: tuple[int, socket.socket] | None = None
         self._previous: dict[signal.Signals, Any] = {}
         self.exit_code: int | None = None
 
@@ -141,7 +144,28 @@ class StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in _STOP_CODES:
                 self._previous[number] = signal.signal(number, self._on_signal)
+            if self._ends_at_second:
+                self._watch()
         return self
+
+    def _watch(self) -> None:
+        """Count signals as they arrive, in a thread of its own."""
+        arriving, told = socket.socketpair()
+        told.setblocking(False)
+        self._wakeup = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False), told
+
+        def watch() -> None:
+            with arriving, told:
+                found: list[signal.Signals] = []
+                while len(found) < 2 and (data := arriving.recv(1)):
+                    if data[0] in _STOP_CODES:
+                        found.append(signal.Signals(data[0]))
+            if len(found) > 1:
+                say(f"{found[1].name} again: ended at once; the next run goes on from it")
+                sys.stderr.flush()
+                os._exit(_STOP_CODES[found[0]])
+
+        threading.Thread(target=watch, name="keeplast-signals", daemon=True).start()
 
     def __exit__(
         self,
@@ -150,6 +174,11 @@ class StopSignals:
         trace: TracebackType | None,
     ) -> None:
         """Put the handlers back after an error, else after one more signal."""
+        # What is closed behind the work may wait for others: a second signal ends that, too.
+        if self._wakeup is not None and (kind is not None or self.exit_code is None):
+            before, told = self._wakeup
+            signal.set_wakeup_fd(before)
+            told.close()
         if kind is not None:
             self._put_back()
         else:
@@ -161,15 +190,11 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # Mostly a second one changes nothing: what it cut short would be what makes the first safe.
+        # A second one changes nothing here: what it cut short would be what makes the first safe.
         if self.exit_code is None:
             self.exit_code = _STOP_CODES[signal.Signals(number)]
             self._stop()
             say(f"{signal.Signals(number).name}: stopping at the next safe point")
-        elif self._ends_at_second:
-            say(f"{signal.Signals(number).name} again: ended at once; the next run goes on from it")
-            sys.stderr.flush()
-            os._exit(self.exit_code)
 
     def _on_late_signal(self, number: int, frame: FrameType | None) -> None:
         self._put_back()

@@ -68,6 +68,7 @@ class Rendering:
             has_scans=self._has_scans, may_read=visitor.role is not VisitorRole.NOBODY,
             form_token=visitor.form_token(), runs=control is not None,
             is_paused=control is not None and control.is_paused, reload_seconds=RELOAD_SECONDS,
+            has_wishes=control is not None and control.has_wishes,
             trouble=None if control is None else control.fault(),
             now=pages.moment(view.now_ms, self._clock.now_ms()), **values,
         )  # fmt: skip

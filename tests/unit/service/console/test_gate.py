@@ -162,7 +162,10 @@ def test_who_may_act_leaves_a_wish_with_the_loop(
     assert not source.control.has_wishes
     answer = site.post(path, WHICH | {"form": site.form_token()})
     assert 303 == answer.status_code
+    # Whoever asked sees that it was heard, and that it is not done yet.
+    assert "What was asked for waits" in site.get("/work").text
     (wish,) = source.control.take()
+    assert "What was asked for waits" not in site.get("/work").text
     assert deed is wish.deed
     assert "127.0.0.1" in wish.by
     by_header = site.ask("POST", path, data=WHICH, headers={"authorization": f"Bearer {ACTOR}"})

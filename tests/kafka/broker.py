@@ -151,6 +151,16 @@ class Broker:
         """End as a crash does."""
         self._end(signal.SIGKILL)
 
+    def freeze(self) -> None:
+        """Let it answer nobody, and keep its connections, until :meth:`thaw`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on, with everything that it believed."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def lines(self, *levels: str) -> list[str]:
         """Return what the broker logged since it was last started, without times."""
         found = (_LINE.match(line) for line in self._text().splitlines())

@@ -1,0 +1,393 @@
+"""Three brokers under rounds: leaders change in every step, die, freeze, and upload over a round.
+
+The metadata topic and the topic have three replicas, two in sync. What consumers read is judged by
+what producers were told (:mod:`tests.support.acknowledged`). Each test has a partition of its own;
+the last ones look at all of them, and restart everything.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+
+from keeplast.attach.collection import collect
+from keeplast.attach.metadata_view import AttachTerms
+from keeplast.attach.publication import Publisher, claim
+from keeplast.attach.repair import repair
+from keeplast.attach.round import RoundWish, clean_attached
+from keeplast.clock import SystemClock
+from keeplast.cluster import client as client_module
+from keeplast.cluster.client import ClusterClient
+from keeplast.cluster.layouts.layout import RemoteLayout
+from keeplast.cluster.layouts.local_storage import LocalStorage
+from keeplast.cluster.live_cluster import LiveCluster
+from keeplast.cluster.status import is_compactors, name_of
+from keeplast.errors import (
+    CompactionError,
+    CorruptError,
+    InvariantError,
+    UnavailableError,
+)
+from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
+from keeplast.run.local_runner import LocalRunner
+from keeplast.tier.metadata.database import open_database
+from keeplast.tier.metadata.decisions import DecisionLog
+from tests.kafka.broker import VERSIONS
+from tests.kafka.tiered_cluster import SEGMENT_BYTES, TieredCluster
+from tests.support.acknowledged import Acknowledged, Watch
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.kafka
+
+TOPIC = "ledger"
+STEPS = (
+    ("log", "register"), ("cluster", "append"), ("cluster", "append 2"), ("log", "mark_published"),
+    ("cluster", "append 3"),
+)  # fmt: skip
+"""Before which calls leaders change. Batches of a round and of a collection are the announcement,
+the swap, and the end of the deletion."""
+SWAP_STEP = 2
+KILLED, FROZEN, OVERLAID, SLOW = range(len(STEPS), len(STEPS) + 4)
+PARTITIONS = len(STEPS) + 4
+RECORDS = 3000
+ATTEMPTS_MAX = 10
+DELAY_SECONDS = 0.1
+WISH = RoundWish(
+    topic=TopicConfig(
+        cleanup_policy=frozenset({"compact"}), segment_bytes=SEGMENT_BYTES,
+        min_cleanable_dirty_ratio=0.0,
+    ),
+    margin_bytes=2 * SEGMENT_BYTES, force=True, memory_bytes=MEMORY_BYTES_MIN,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class World:
+    """What runs, what producers were told, and one decision log."""
+
+    brokers: TieredCluster
+    acknowledged: Acknowledged
+    store: str
+    settled: set[int] = field(default_factory=set)
+
+    @property
+    def is_newest(self) -> bool:
+        """Say whether this is the version on which everything is tried."""
+        return self.brokers.version == VERSIONS[-1]
+
+    def compactor(self, partition: int) -> Compactor:
+        """Return who compacts a partition."""
+        return Compactor(self, partition)
+
+    def wait_until_compacted(self, partition: int) -> None:
+        """Judge what readers get, until it is clearly less than was sent.
+
+        A broker serves what was before until it has heard of a swap, which takes it longer when
+        the leader that it listened to has changed.
+        """
+        limit = 0.7 * self.acknowledged.count(partition)
+        wait_until(
+            lambda: self.acknowledged.judge(partition, is_starting=True) < limit,
+            told=self.brokers.told,
+        )
+
+
+@dataclass
+class Compactor:
+    """One partition's rounds by this process; ``calls`` happen before calls of its parts."""
+
+    world: World
+    partition: int
+
+    def __post_init__(self) -> None:
+        """Let nothing happen."""
+        self.calls: dict[tuple[str, str], Callable[[], None]] = {}
+        self.met: list[tuple[str, str]] = []
+        self.delay = 0.0
+        self.wish = WISH
+
+    def claim(self) -> Publisher:
+        """Hold the partition; its parts are those of a process, with what happens before calls."""
+        address = self.world.brokers.address
+        client = ClusterClient(address)
+        facts = client.read_facts([TOPIC])
+        log = DecisionLog(open_database(self.world.store), SystemClock())
+        layout = LocalStorage(self.world.brokers.remote)
+        parts = [
+            Calls(each, name, self)
+            for each, name in ((client, "cluster"), (log, "log"), (layout, "layout"))
+        ]
+        return claim(
+            cast(LiveCluster, parts[0]), cast(DecisionLog, parts[1]), cast(RemoteLayout, parts[2]),
+            name_of(facts.topics[0], self.partition), facts.cluster_id,
+            AttachTerms(address=address), takes_over=True,
+        )  # fmt: skip
+
+    def clean(self) -> None:
+        """Repair, and do a round."""
+        publisher, clock = self.claim(), SystemClock()
+        try:
+            repair(publisher)
+            with LocalRunner(1, clock=clock) as runner:
+                clean_attached(
+                    publisher, self.wish, lambda _: nullcontext(runner), clock,
+                    progressed=lambda _: None,
+                )  # fmt: skip
+        finally:
+            publisher.close()
+
+    def collect(self) -> None:
+        """Repair, and collect without a grace."""
+        publisher = self.claim()
+        try:
+            repair(publisher)
+            collect(publisher, 0)
+        finally:
+            publisher.close()
+
+    def until_done(self, work: Callable[[], None]) -> list[CompactionError]:
+        """Do ``work`` again while it fails as keeplast fails; return what it met."""
+        errors: list[CompactionError] = []
+        while True:
+            try:
+                work()
+            except (CorruptError, InvariantError):
+                raise
+            except CompactionError as error:
+                errors.append(error)
+            else:
+                return errors
+            assert len(errors) < ATTEMPTS_MAX, errors
+
+
+class Calls:
+    """A part of a compactor before whose calls something may happen, once each."""
+
+    def __init__(self, target: object, name: str, compactor: Compactor) -> None:
+        self._target = target
+        self._name = name
+        self._compactor = compactor
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._target, name)
+        if not callable(found):
+            return found
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            compactor = self._compactor
+            if self._name == "layout":
+                time.sleep(compactor.delay)
+            compactor.met.append((self._name, name))
+            count = compactor.met.count((self._name, name))
+            key = (self._name, name if count == 1 else f"{name} {count}")
+            compactor.calls.pop(key, lambda: None)()
+            return found(*arguments, **named)
+
+        return call
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    root = tmp_path_factory.mktemp("cluster")
+    with TieredCluster(request.param, root) as brokers:
+        brokers.create(TOPIC, PARTITIONS)
+        acknowledged = Acknowledged(brokers.address, TOPIC)
+        is_newest = request.param == VERSIONS[-1]
+        used = range(PARTITIONS) if is_newest else (SWAP_STEP, OVERLAID)
+        for partition in used:
+            acknowledged.send(partition, RECORDS)
+            acknowledged.send_in_transactions(partition, 6)
+        for partition in used:
+            brokers.wait_until_remote(TOPIC, partition)
+        yield World(brokers, acknowledged, f"sqlite:///{root / 'decisions.db'}")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_leaders_of_topic_and_metadata_change_in_a_step(
+    world: World, step: tuple[str, str]
+) -> None:
+    """P16, AT-11, AT-13, AT-32: both are others afterwards, and the old ones think they lead."""
+    if not world.is_newest and step != STEPS[SWAP_STEP]:
+        pytest.skip("the step before the swap alone, on this version")
+    partition = STEPS.index(step)
+    compactor, watch = world.compactor(partition), Watch(world.acknowledged, partition)
+    changed: list[int] = []
+
+    def change() -> None:
+        world.brokers.move_both_leaders(TOPIC, partition)
+        changed.append(partition)
+
+    compactor.calls[step] = change
+    compactor.until_done(compactor.clean)
+    world.wait_until_compacted(partition)
+    compactor.until_done(compactor.collect)
+    assert 0 < watch.stop()
+    assert [partition] == changed
+    check_settled(world, partition)
+
+
+def check_settled(world: World, partition: int) -> None:
+    found = world.brokers.status(TOPIC, partition)
+    assert ((), 0, 0) == (found.holes, found.copying.count, found.deleting.count)
+    assert found.compacted.count
+    world.wait_until_compacted(partition)
+    world.settled.add(partition)
+
+
+def test_a_broker_that_is_killed_in_a_round_and_comes_back_serves_the_same(world: World) -> None:
+    """C3, P8: it led what the metadata topic has of the partition."""
+    if not world.is_newest:
+        pytest.skip("the same as on the newest")
+    brokers, compactor = world.brokers, world.compactor(KILLED)
+    killed: list[int] = []
+
+    def kill() -> None:
+        node = brokers.metadata_leader(TOPIC, KILLED)
+        killed.append(node)
+        brokers.brokers[node].kill()
+
+    compactor.calls["cluster", "append 2"] = kill
+    compactor.until_done(compactor.clean)
+    world.wait_until_compacted(KILLED)
+    compactor.until_done(compactor.collect)
+    brokers.brokers[killed[0]].start()
+    brokers.wait_for_replicas(TOPIC, KILLED)
+    check_settled(world, KILLED)
+
+
+def test_a_compactor_that_sees_only_some_brokers_goes_on_with_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C3, R-5: who leads what it writes to is frozen when it decides, and wakes up later."""
+    if not world.is_newest:
+        pytest.skip("a client's matter")
+    brokers, compactor = world.brokers, world.compactor(FROZEN)
+    alone = ClusterClient(brokers.brokers[1].address)
+    brokers.freeze(1)
+    try:
+        monkeypatch.setattr(client_module, "TIMEOUT_SECONDS", 3.0)
+        with pytest.raises(UnavailableError):
+            alone.read_facts([TOPIC])
+    finally:
+        monkeypatch.undo()
+        brokers.thaw()
+    brokers.wait_for_replicas(TOPIC, FROZEN)
+    frozen: list[int] = []
+
+    def freeze() -> None:
+        frozen.append(brokers.metadata_leader(TOPIC, FROZEN))
+        brokers.freeze(frozen[0])
+
+    compactor.calls["cluster", "append 2"] = freeze
+    try:
+        compactor.until_done(compactor.clean)
+        # Who followed the frozen leader may not have heard of the swap, and serves the sources.
+        world.acknowledged.judge(FROZEN, is_starting=True)
+    finally:
+        brokers.thaw()
+    world.wait_until_compacted(FROZEN)
+    compactor.until_done(compactor.collect)
+    check_settled(world, FROZEN)
+
+
+def test_what_a_new_leader_uploads_over_a_round_is_read_right_and_compacted_again(
+    world: World,
+) -> None:
+    """R-4, AT-12: its segments begin elsewhere, and far below what was copied already."""
+    brokers, acknowledged = world.brokers, world.acknowledged
+    first = brokers.replicas(TOPIC, OVERLAID)[0]
+    brokers.elect_preferred(TOPIC, OVERLAID)
+    # Who leads first sleeps through the rest, and rolls at another size when it catches up. What it
+    # misses has to be local then: it would begin where the remote tier ends.
+    brokers.keep_local(TOPIC, keeps=True)
+    brokers.freeze(first)
+    try:
+        acknowledged.send(OVERLAID, RECORDS)
+        wait_until(lambda: brokers.leader(TOPIC, OVERLAID) not in (-1, first), told=brokers.told)
+        brokers.set_segment_bytes(TOPIC, 10 * SEGMENT_BYTES)
+    finally:
+        brokers.thaw(first)
+    brokers.wait_for_replicas(TOPIC, OVERLAID)
+    brokers.keep_local(TOPIC, keeps=False)
+    brokers.wait_until_remote(TOPIC, OVERLAID)
+    compactor = world.compactor(OVERLAID)
+    # No margin but the last segment: it is sized by what segments were, not by what they become.
+    compactor.wish = replace(WISH, margin_bytes=0)
+    compactor.until_done(compactor.clean)
+    world.wait_until_compacted(OVERLAID)
+    before = brokers.status(TOPIC, OVERLAID)
+    served = brokers.cache(TOPIC, OVERLAID).served()
+    compacted_to = max(each.end_offset for each in served if is_compactors(each.segment))
+
+    brokers.elect_preferred(TOPIC, OVERLAID)
+    acknowledged.send(OVERLAID, 3 * RECORDS)
+    brokers.wait_until_remote(TOPIC, OVERLAID)
+    served = brokers.cache(TOPIC, OVERLAID).served()
+    lying_over = [
+        each.segment
+        for each in served
+        if not is_compactors(each.segment) and each.start_offset <= (before.remote_end or 0)
+    ]
+    assert lying_over
+    assert min(each.start_offset for each in lying_over) <= compacted_to
+    assert () == brokers.status(TOPIC, OVERLAID).holes
+    acknowledged.judge(OVERLAID, is_starting=True)
+
+    compactor.until_done(compactor.clean)
+    world.wait_until_compacted(OVERLAID)
+    left = {each.segment.id for each in brokers.cache(TOPIC, OVERLAID).served()}
+    assert not left & {each.id for each in lying_over}
+    assert 0 == brokers.status(TOPIC, OVERLAID).hidden.count
+    compactor.until_done(compactor.collect)
+    check_settled(world, OVERLAID)
+
+
+def test_a_slow_storage_changes_nothing(world: World) -> None:
+    """A tenth of a second before each request to it, with readers meanwhile."""
+    if not world.is_newest:
+        pytest.skip("keeplast's matter")
+    compactor, watch = world.compactor(SLOW), Watch(world.acknowledged, SLOW)
+    compactor.delay = DELAY_SECONDS
+    compactor.until_done(compactor.clean)
+    compactor.until_done(compactor.collect)
+    assert 0 < watch.stop()
+    requests = [name for part, name in compactor.met if part == "layout"]
+    assert len(requests) > 10
+    check_settled(world, SLOW)
+
+
+def test_all_brokers_restart_with_cold_caches_and_one_without_the_log(world: World) -> None:
+    """P8, P17, P18, AT-19, AT-20, AT-23, R-10: it begins where the remote tier ends, and leads."""
+    if not world.is_newest:
+        pytest.skip("the same as on the newest")
+    brokers, acknowledged = world.brokers, world.acknowledged
+    assert {SWAP_STEP, OVERLAID} <= world.settled
+    first = brokers.replicas(TOPIC, SWAP_STEP)[0]
+    acknowledged.go_on(SWAP_STEP, 100)
+    brokers.brokers[first].kill()
+    brokers.cluster.stop()
+    brokers.clear_caches()
+    shutil.rmtree(brokers.brokers[first].data / f"{TOPIC}-{SWAP_STEP}")
+    brokers.cluster.__enter__()
+    for partition in sorted(world.settled):
+        brokers.wait_for_replicas(TOPIC, partition)
+        check_settled(world, partition)
+    brokers.elect_preferred(TOPIC, SWAP_STEP)
+    acknowledged.go_on(SWAP_STEP, RECORDS)
+    folders = [each.data / f"{TOPIC}-{SWAP_STEP}" for each in brokers.brokers.values()]
+    # An epoch without a record is in its leader's file alone, until the next one has some.
+    files = [each / "leader-epoch-checkpoint" for each in folders]
+    wait_until(
+        lambda: len({each.read_text() for each in files}) == 1,
+        told=lambda: str([each.read_text() for each in files]),
+    )
+    acknowledged.judge(SWAP_STEP, is_starting=True)

@@ -40,7 +40,7 @@ endef
 export NEEDS_CHROMIUM
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-all test-kafka beside-a-broker test-services test-console fuzz-console console-pictures chromium soak simulate bench bench-peers bench-growth bench-start bench-tier bench-console demo demo-tier demo-attach demo-console docs readme lock bare java clean
+.PHONY: all help setup check test test-all test-kafka beside-a-broker test-services test-console fuzz-console console-pictures chromium soak soak-attach simulate bench bench-peers bench-growth bench-start bench-tier bench-console demo demo-tier demo-attach demo-console docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -111,6 +111,9 @@ console-pictures: setup chromium  ## Take the pictures in docs/operations/images
 
 soak: setup $(GATEWAY)  ## Two hosts under load, killed and frozen, on PostgreSQL and S3; ARGS='--minutes 10 --seed 7'
 	$(BIN)/pytest -m services tests/services/test_soak.py -s $(ARGS)
+
+soak-attach: setup java  ## Three tiered brokers under load, rounds, kills and new leaders; ARGS='--soak-minutes 60 --soak-seed 7'
+	$(BIN)/pytest -m kafka tests/kafka/soak_attach.py -s $(ARGS)
 
 simulate: setup  ## Hosts of the tier with faults, by seed; ARGS='--seeds 0:10000 --jobs 2', '--seed N --trace', '--world owners'
 	$(BIN)/python tools/simulate.py $(ARGS)

@@ -146,6 +146,13 @@ def test_every_scenario_of_the_tier_has_a_test() -> None:
     assert [] == [scenario for scenario, tests in rows if not tests]
 
 
+def test_every_scenario_under_live_brokers_is_told_of() -> None:
+    page = (ROOT / "docs" / "design" / "attached-scenarios.md").read_text("utf-8")
+    found = set(re.findall(r"^\| ([A-Z]+-?\d+) \|", page, re.MULTILINE))
+    families = {"P": 19, "C": 9, "Z": 6, "R": 4, "AT-": 38}
+    assert {f"{each}{n}" for each, last in families.items() for n in range(1, last + 1)} <= found
+
+
 def test_no_path_of_a_machine_is_written_down() -> None:
     texts = [
         path

@@ -248,7 +248,7 @@ def records_of_batch(broker: Broker, decision: Decision) -> int:
 def test_swaps_are_read_alike_before_after_collected_and_restarted(
     broker: Broker, log: DecisionLog
 ) -> None:
-    """P2, P5, P8, C3: one to one and two to one, kill -9, collection, a clean restart."""
+    """P2, P5, P8, C3, R-14: one to one and two to one, kill -9, collection, a clean restart."""
     expected = read(broker, "swapped")
     assert RECORDS == len(expected)
     publisher = claimed(broker, log, "swapped")
@@ -345,7 +345,7 @@ def test_what_was_decided_and_not_published_is_published_by_who_comes_next(
 
 
 def test_of_two_compactors_one_alone_decides(broker: Broker, log: DecisionLog) -> None:
-    """Z1 to Z3 end here: the other is fenced before anything is decided."""
+    """Z1, Z2, Z3: the other is fenced before anything is decided."""
     first = claimed(broker, log, "rivals")
     swap = swap_of(first, sources_of(first)[:1])
     rival = DecisionLog(open_database(store_of(broker)), SystemClock())

@@ -160,6 +160,7 @@ def read_both(broker: Broker, topic: str) -> tuple[list[Got], list[Got]]:
 def test_readers_get_what_the_key_law_leaves(
     broker: Broker, compactor: LiveCompactor, topic: str
 ) -> None:
+    """P1, P3, P4, P7, AT-15, AT-17, AT-18."""
     before, raw = read_both(broker, topic)
     served = compactor.status(topic).served
     report = compactor.clean(topic, WISH)
@@ -199,6 +200,7 @@ def check_places(broker: Broker, expected: list[Got], end: int) -> None:
 def test_a_second_round_takes_in_the_first(
     broker: Broker, compactor: LiveCompactor, topic: str
 ) -> None:
+    """P6, P9: its producers have the same transactional ids."""
     if topic == STATES:
         fill_states(broker, seed=2, count=1500)
     else:
@@ -216,6 +218,7 @@ def test_a_second_round_takes_in_the_first(
 def test_readers_get_the_same_when_the_sources_are_gone(
     broker: Broker, compactor: LiveCompactor, topic: str
 ) -> None:
+    """P5."""
     before = read_both(broker, topic)
     stored = list((broker.root / "remote").rglob("*.log"))
     assert compactor.collect(topic).segments
@@ -227,6 +230,7 @@ def test_readers_get_the_same_when_the_sources_are_gone(
 def test_a_restart_and_a_crash_of_the_broker_change_nothing(
     broker: Broker, compactor: LiveCompactor
 ) -> None:
+    """P8, AT-20."""
     before = {topic: read_both(broker, topic) for topic in (STATES, TRANSACTIONS)}
     for end in (broker.stop, broker.kill):
         end()

@@ -175,6 +175,7 @@ def check_servable(world: World, before: Sequence[RemoteLogSegment], end: int) -
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("cores", [1, 2])
 def test_what_readers_get_is_what_the_key_law_leaves(tmp_path: Path, seed: int, cores: int) -> None:
+    """AT-17: transactions lie over the bounds of segments."""
     world = World(tmp_path, seed=seed)
     before, segments = world.tier.read().records(), world.tier.served()
     end = world.sources().end
@@ -276,6 +277,7 @@ def test_a_late_record_loses_by_timestamp(tmp_path: Path) -> None:
 def test_a_round_that_fails_leaves_what_was_decided_and_nothing_else(
     tmp_path: Path, step: str, swaps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """AT-33, AT-34: of several swaps, too."""
     monkeypatch.setattr("keeplast.attach.attached_place.SWAP_SEGMENTS_MAX", 4)
     world = World(tmp_path)
     before, segments = world.tier.read().records(), world.tier.served()
@@ -296,6 +298,7 @@ def test_a_round_that_fails_leaves_what_was_decided_and_nothing_else(
 def test_no_log_that_a_task_could_not_finish_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """AT-34."""
     world = World(tmp_path)
     ids = world.tier.ids()
 
@@ -312,6 +315,7 @@ def test_no_log_that_a_task_could_not_finish_stays(
 def test_an_output_that_the_store_changed_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """AT-16, AT-24: it is read again before anybody hears of it."""
     world = World(tmp_path)
     kept = type(world.tier.layout).complete
 
@@ -336,6 +340,7 @@ def test_each_wave_has_its_line_of_the_receipt(tmp_path: Path) -> None:
 
 
 def test_sources_end_before_the_margin_a_hole_and_another_lineage(tmp_path: Path) -> None:
+    """AT-14."""
     world = World(tmp_path)
     segments = world.tier.served()
     found = world.sources(margin=8000)

@@ -39,6 +39,7 @@ from tests.support.attached_world import (
     CrashError,
     MemoryTier,
     Steps,
+    log_of,
     moved,
 )
 
@@ -103,6 +104,7 @@ def counted(tmp_path: Path) -> list[str]:
 
 
 def test_a_crash_at_every_step_rolls_forward_or_is_taken_back(tmp_path: Path) -> None:
+    """AT-2 to AT-6, AT-3, AT-4, AT-5: nothing is left over, whoever comes next."""
     (tmp_path / "count").mkdir()
     names = counted(tmp_path / "count")
     assert {"append", "decide", "mark_published", "mark_collecting", "delete"} <= set(names)
@@ -129,6 +131,7 @@ def test_a_crash_at_every_step_rolls_forward_or_is_taken_back(tmp_path: Path) ->
 def test_a_zombie_that_wakes_at_any_step_changes_nothing_that_was_not_decided(
     tmp_path: Path,
 ) -> None:
+    """AT-7, AT-8, AT-9, Z2: whatever the next owner has done by then."""
     (tmp_path / "count").mkdir()
     ends = set()
     for number in range(len(counted(tmp_path / "count"))):
@@ -208,6 +211,7 @@ def test_a_batch_that_never_arrives_is_left_to_the_next_claim(world: AttachedWor
 
 
 def test_a_setting_that_changed_stops_the_swap(world: AttachedWorld) -> None:
+    """AT-28, R3: looked at again before the decision."""
     publisher = world.claim()
     swap = world.swap(publisher)
     world.cluster.settings["retention.ms"] = "604800000"
@@ -292,7 +296,7 @@ def test_a_segment_that_comes_over_a_source_meanwhile_is_not_merged_away(
 
 
 def test_an_output_that_a_broker_expired_is_given_up(world: AttachedWorld) -> None:
-    """AT-25: the log's start passes an output that is not live yet."""
+    """AT-25, R1: the log's start passes an output that is not live yet."""
     publisher = world.claim()
     swap = world.swap(publisher)
     world.expire(*swap.sources, *swap.outputs)
@@ -302,6 +306,7 @@ def test_an_output_that_a_broker_expired_is_given_up(world: AttachedWorld) -> No
 
 
 def test_what_expires_behind_the_decision_is_published_and_collected(world: AttachedWorld) -> None:
+    """R2, AT-25."""
     publisher = world.claim()
     swap = world.swap(publisher)
     world.cluster.lost_answers = [False] * 3
@@ -462,12 +467,25 @@ def test_what_brokers_serve_is_not_discarded_whatever_the_log_says(world: Attach
 
 
 def test_nothing_is_collected_before_its_grace_is_over(world: AttachedWorld) -> None:
+    """AT-1: sources wait, and what replaced them is read."""
     publisher = world.claim()
     publisher.decide_and_publish(world.swap(publisher))
     world.clock.advance(GRACE_MS - 1)
     assert (0, 1) == ((found := collect(publisher, GRACE_MS)).decisions, found.waiting)
     world.clock.advance(1)
     assert (1, 0) == ((found := collect(publisher, GRACE_MS)).decisions, found.waiting)
+
+
+def test_sources_stay_when_an_output_ends_before_it_should(world: AttachedWorld) -> None:
+    """C7, C9, AT-16: consumers would stop there, or be reset."""
+    publisher = world.claim()
+    decision = publisher.decide_and_publish(world.swap(publisher, 0, 2))
+    (output,) = decision.outputs
+    last = output.end_offset - 1
+    world.tier.put(output, log_of((last,), last))
+    with pytest.raises(CorruptError, match="consumers would stop there"):
+        collect(publisher, 0)
+    assert {each.id.segment_id for each in decision.sources} <= set(world.tier.segments)
 
 
 def test_sources_stay_when_an_output_cannot_be_read(world: AttachedWorld) -> None:
@@ -593,6 +611,7 @@ def test_a_partition_is_detached_when_nothing_is_left_to_do(world: AttachedWorld
 
 
 def test_a_round_of_states_that_no_broker_survives_is_never_sent(world: AttachedWorld) -> None:
+    """AT-22."""
     (segment, *_) = world.served()
     topic = world.cluster.metadata_topic
     for wrong in (

@@ -98,6 +98,7 @@ def test_a_topic_as_it_should_be_has_no_finding() -> None:
 def test_each_setting_that_loses_data_is_refused_with_the_line_to_type(
     key: str, value: str, rule: str, remedy: str
 ) -> None:
+    """AT-28, R3."""
     (found,) = check_topic(changed(TOPIC, key, value), COMPACT, ADDRESS)
     assert (rule, Severity.REFUSES, "orders") == (found.rule, found.severity, found.topic)
     assert found.remedy == (
@@ -115,6 +116,7 @@ def test_retention_is_lifted_before_the_policy_leaves_compact() -> None:
 
 
 def test_a_topic_that_is_to_expire_may_have_a_retention() -> None:
+    """AT-37."""
     (found,) = check_topic(changed(TOPIC, "retention.ms", "1000"), BOTH, ADDRESS)
     assert ("retention-ms", Severity.WARNS) == (found.rule, found.severity)
 

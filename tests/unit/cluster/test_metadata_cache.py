@@ -104,6 +104,7 @@ def test_a_merge_up_to_the_end_hides_all_its_sources(three: Story) -> None:
 def test_a_replacement_that_is_deleted_leaves_a_hole_until_the_source_is_asserted(
     three: Story,
 ) -> None:
+    """C5, AT-10."""
     three.copy("R", 0, 49)
     three.move("R", KILL)
     assert ["hole"] == three.reads(10)
@@ -114,6 +115,7 @@ def test_a_replacement_that_is_deleted_leaves_a_hole_until_the_source_is_asserte
 
 
 def test_a_late_duplicate_comes_back_and_its_deletion_leaves_a_hole() -> None:
+    """Z2, Z3, AT-10."""
     story = Story()
     story.copy("A", 0, 49)
     story.copy("R", 0, 49)
@@ -137,6 +139,7 @@ def test_a_late_duplicate_comes_back_and_its_deletion_leaves_a_hole() -> None:
 def test_what_comes_too_late_is_dropped(
     three: Story, states: tuple[RemoteLogSegmentState, ...], why: str
 ) -> None:
+    """Z5."""
     three.move("A", *states[:-1])
     before = three.cache.segments
     told = three.cache.apply(moved("A", states[-1]))
@@ -174,6 +177,7 @@ def test_an_upload_that_overlaps_shadows_what_it_covers() -> None:
 def test_a_replacement_of_another_range_leaves_a_hole(
     start: int, end: int, expected: list[str]
 ) -> None:
+    """C9."""
     story = Story()
     story.copy("A", 0, 99)
     story.copy("R", start, end)

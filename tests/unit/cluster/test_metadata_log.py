@@ -94,6 +94,7 @@ def test_a_partition_of_which_nothing_was_announced_has_nothing() -> None:
 
 @pytest.mark.parametrize("value", [None, b"\0", b"\1\x07\0"])
 def test_nothing_is_concluded_from_behind_a_record_that_nobody_reads(value: bytes | None) -> None:
+    """AT-22."""
     found = folded(*HISTORY[:2], value, *HISTORY[2:])
     (fault,) = found.faults
     assert (7, 2) == (fault.partition, fault.offset)
@@ -103,6 +104,7 @@ def test_nothing_is_concluded_from_behind_a_record_that_nobody_reads(value: byte
 
 
 def test_an_offset_without_a_record_is_a_fault() -> None:
+    """AT-21: a marker of a transaction is one."""
     found = folded(*HISTORY[:2], 2)
     assert [2] == [each.offset for each in found.faults]
     assert "marker" in found.faults[0].problem

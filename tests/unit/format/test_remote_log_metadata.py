@@ -84,6 +84,7 @@ def test_bytes_are_those_of_a_broker(name: str) -> None:
 
 
 def test_what_a_newer_broker_adds_is_kept() -> None:
+    """AT-36."""
     segment = replace(
         SEGMENT,
         id=RemoteLogSegmentId(replace(PARTITION, tags=((7, b"a"),)), SEGMENT_ID, ((9, b""),)),

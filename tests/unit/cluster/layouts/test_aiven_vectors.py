@@ -174,6 +174,7 @@ def test_a_new_segment_is_like_an_old_one(case: PluginCase, layout: AivenLayout)
 
 
 def test_custom_metadata_comes_back_byte_for_byte(case: PluginCase) -> None:
+    """AT-35."""
     data = case.segment.custom_metadata
     fields = decode_custom_metadata(data)
     assert data == encode_custom_metadata(fields)

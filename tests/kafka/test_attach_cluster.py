@@ -366,13 +366,12 @@ def test_a_slow_storage_changes_nothing(world: World) -> None:
 
 
 def test_all_brokers_restart_with_cold_caches_and_one_without_the_log(world: World) -> None:
-    """P8, P17, P18, AT-19, AT-20, AT-23, R-10: it begins where the remote tier ends, and leads."""
+    """P8, P17, P18, AT-19, AT-20, AT-23: it begins where the remote tier ends, and leads."""
     if not world.is_newest:
         pytest.skip("the same as on the newest")
     brokers, acknowledged = world.brokers, world.acknowledged
     assert {SWAP_STEP, OVERLAID} <= world.settled
     first = brokers.replicas(TOPIC, SWAP_STEP)[0]
-    acknowledged.go_on(SWAP_STEP, 100)
     brokers.brokers[first].kill()
     brokers.cluster.stop()
     brokers.clear_caches()
@@ -382,7 +381,7 @@ def test_all_brokers_restart_with_cold_caches_and_one_without_the_log(world: Wor
         brokers.wait_for_replicas(TOPIC, partition)
         check_settled(world, partition)
     brokers.elect_preferred(TOPIC, SWAP_STEP)
-    acknowledged.go_on(SWAP_STEP, RECORDS)
+    acknowledged.send(SWAP_STEP, RECORDS)
     folders = [each.data / f"{TOPIC}-{SWAP_STEP}" for each in brokers.brokers.values()]
     # An epoch without a record is in its leader's file alone, until the next one has some.
     files = [each / "leader-epoch-checkpoint" for each in folders]

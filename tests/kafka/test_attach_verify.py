@@ -17,7 +17,8 @@ from keeplast.attach.verification import AttachedVerifier, AttachedVerifySetting
 from keeplast.cluster.metadata_log import fold_metadata
 from keeplast.cluster.status import is_compactors, name_of
 from keeplast.format.identifier import encode_id
-from keeplast.inspect.verdicts import Verdict, VerificationReport
+from keeplast.inspect.verdicts import VerificationReport
+from keeplast.model.verdict import Verdict
 from tests.kafka.broker import VERSIONS, Broker
 from tests.kafka.test_attach import PARTITIONS, attach, create, tier_settings
 from tests.kafka.test_attach_rounds import (

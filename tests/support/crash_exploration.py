@@ -19,10 +19,10 @@ from keeplast.format import txn_index
 from keeplast.format.checkpoint import decode_offsets
 from keeplast.format.filename import CLEANER_CHECKPOINT, LOG, TXN_INDEX, parse_segment_file
 from keeplast.format.message_set import Batch, read_batches
-from keeplast.inspect.verdicts import Verdict
 from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.log.files import FileSystem
 from keeplast.log.recovery import recover_swap
+from keeplast.model.verdict import Verdict
 from keeplast.rewrite.runner import Progressed, Runner
 from keeplast.rewrite.task import PartitionTask, TaskResult
 from keeplast.run.coordinator import Coordinator

@@ -30,8 +30,9 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentState,
     RemoteLogSegmentUpdate,
 )
-from keeplast.inspect.verdicts import Verdict, VerificationReport
+from keeplast.inspect.verdicts import VerificationReport
 from keeplast.model.topic_config import TopicConfig
+from keeplast.model.verdict import Verdict
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport

@@ -49,12 +49,13 @@ from keeplast.format.murmur2 import metadata_partition
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.inspect.aborted_scan import AbortedScan
 from keeplast.inspect.sorted_runs import SortedRuns
-from keeplast.inspect.verdicts import Findings, Verdict, VerificationReport
+from keeplast.inspect.verdicts import Findings, VerificationReport
 from keeplast.inspect.verified_log import WINDOW_BYTES, PartReader, VerifiedPart
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
+from keeplast.model.verdict import Verdict
 from keeplast.read.transaction_outcomes import TransactionOutcomes
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog

@@ -34,7 +34,10 @@ def show(
     ],
     as_json: Json = False,
 ) -> Result:
-    """Show each round: its clock and range, what it read and wrote, and what went and why."""
+    """Show each round: its clock and range, what it read and wrote, and what went and why.
+
+    Beside it stands what verify --note said of it last.
+    """
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.show.output import print_result
     from keeplast.cli.show.receipt import receipts_table

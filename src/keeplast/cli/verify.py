@@ -49,6 +49,15 @@ ReceiptHead = Annotated[
         rich_help_panel=FACTS,
     ),
 ]
+Note = Annotated[
+    bool,
+    typer.Option(
+        "--note",
+        help="Append each verdict to the receipt, as a line of its own; keeplast receipt show and "
+        "the console show it beside the rounds that it is of.",
+        rich_help_panel=RUN,
+    ),
+]
 Replicas = Annotated[
     bool,
     typer.Option(
@@ -79,6 +88,7 @@ class VerifyOptions:
     places: Places
     receipt: ReceiptFile = None
     receipt_head: ReceiptHead = None
+    note: Note = False
     replicas: Replicas = False
     scope: ScopeOptions
     settings: SettingOptions
@@ -96,14 +106,14 @@ def verify(options: VerifyOptions, as_json: Json = False) -> Result:
     """Judge what cleaning did, by a method of its own: nothing of the cleaner decides here.
 
     Each check *holds*, is *broken* (exit 1), or *cannot be judged*, with the reason. Nothing is
-    written but sorted runs in a temporary directory, and no lock is taken: nobody may write to the
-    logs meanwhile.
+    written but sorted runs in a temporary directory (with --note, a line in the receipt), and no
+    lock is taken: nobody may write to the logs meanwhile.
     """
     from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
     from keeplast.cli.show.outcome import checks_line
-    from keeplast.cli.show.output import print_result
+    from keeplast.cli.show.output import print_result, say
     from keeplast.cli.show.verify import render
-    from keeplast.inspect.verdicts import Verdict
+    from keeplast.model.verdict import Verdict
 
     _check_places(options)
     reports = []
@@ -115,7 +125,16 @@ def verify(options: VerifyOptions, as_json: Json = False) -> Result:
     if not as_json and (len(reports) != 1 or Verdict.UNJUDGED in verdicts):
         print_result("", checks_line(reports, is_strict=options.strict))
     fails = Verdict.BROKEN in verdicts or (options.strict and Verdict.UNJUDGED in verdicts)
-    return CHECK_FAILED if fails else DONE, {"partitions": reports}
+    document: dict[str, object] = {"partitions": reports}
+    if options.note:
+        document["noted"] = sum(1 for report in reports if report.rounds)
+        for report in reports:
+            if not report.rounds:
+                say(
+                    f"no round was judged, so nothing is noted. partition={report.name}",
+                    kind="note",
+                )
+    return CHECK_FAILED if fails else DONE, document
 
 
 def _check_places(options: VerifyOptions) -> None:
@@ -123,6 +142,8 @@ def _check_places(options: VerifyOptions) -> None:
     count = len(options.places)
     if options.receipt_head is not None and options.receipt is None:
         raise InvalidError("--receipt-head is of a receipt; give --receipt FILE too.")
+    if options.note and options.receipt is None:
+        raise InvalidError("--note writes into a receipt; give --receipt FILE too.")
     if options.replicas and (options.receipt is not None or count != 2):
         raise InvalidError(
             f"--replicas takes two directories and no receipt; leave the others out. "
@@ -136,7 +157,8 @@ def _check_places(options: VerifyOptions) -> None:
 
 
 def _reports(options: VerifyOptions) -> Iterator[VerificationReport]:
-    """Yield what is found of each partition."""
+    """Yield what is found of each partition, and then note it where that is asked for."""
+    from keeplast.cli.verify_note import note_verdict, prove_note
     from keeplast.cli.verify_pairs import find_pairs
     from keeplast.config.sources import read_settings
     from keeplast.inspect.receipt_proof import with_chain
@@ -159,6 +181,10 @@ def _reports(options: VerifyOptions) -> Iterator[VerificationReport]:
             f"in_receipt={min(described)} partition={pairs.found[0].partition} "
             f"path={options.receipt}"
         )
+    if options.note and options.receipt is not None:
+        # Before anything is judged, which may take hours.
+        paths = [path for pair in pairs.found for path in (pair.before, pair.after)]
+        prove_note(files, options.receipt, [path for path in paths if path is not None])
     settings = read_settings(pairs.root, files, options.settings)
     for pair in pairs.found:
         verifier = Verifier(
@@ -185,6 +211,8 @@ def _reports(options: VerifyOptions) -> Iterator[VerificationReport]:
                 report, notes=(f"{UNWRITTEN} receipt={options.receipt}", *report.notes)
             )
         yield report
+        if options.note and options.receipt is not None and report.rounds:
+            note_verdict(files, options.receipt, pair.partition, report)
 
 
 def _chain(options: VerifyOptions, files: FileSystem) -> ChainReport | None:

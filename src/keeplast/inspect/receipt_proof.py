@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from keeplast.inspect.log_facts import LogFacts
 from keeplast.inspect.receipt_groups import Print, Prints, count_in_place, groups_of
-from keeplast.inspect.verdicts import Check, Finding, Findings, Verdict, VerificationReport
+from keeplast.inspect.verdicts import Check, Finding, Findings, VerificationReport
 from keeplast.inspect.verified_log import VerifiedLog
+from keeplast.model.verdict import Verdict
 from keeplast.survey.receipt_book import RoundReceipt, SegmentEntry
 from keeplast.survey.receipt_chain import ChainReport
 

@@ -7,18 +7,11 @@ be judged*, with the reason, unless something is broken; a reason is never shown
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
+
+from keeplast.model.verdict import Verdict
 
 FINDINGS_MAX = 10
 REASONS_MAX = 5
-
-
-class Verdict(StrEnum):
-    """The answer of one check."""
-
-    HOLDS = "holds"
-    BROKEN = "broken"
-    UNJUDGED = "cannot be judged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +78,19 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class VerificationReport:
-    """All checks of one partition, and facts that explain them."""
+    """All checks of one partition, and facts that explain them.
+
+    ``rounds`` are the names of the rounds that were judged, oldest first, as a receipt has them.
+    """
 
     name: str
     checks: tuple[Check, ...]
     notes: tuple[str, ...] = ()
+    rounds: tuple[str, ...] = ()
+
+    def names(self, verdict: Verdict) -> tuple[str, ...]:
+        """Return the names of the checks with this verdict."""
+        return tuple(check.name for check in self.checks if check.verdict is verdict)
 
     @property
     def verdict(self) -> Verdict:

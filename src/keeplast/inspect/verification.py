@@ -144,7 +144,8 @@ class Verifier:
             notes += interruption(rounds[-1], right, clean_to[1])
         elif receipts is not None:
             notes = (NO_ROUND, *notes)
-        return VerificationReport(after.name, _checks(checks), notes)
+        judged = tuple(each.name for each in rounds)
+        return VerificationReport(after.name, _checks(checks), notes, judged)
 
     def verify_in_place(self, after: Path, receipts: Sequence[RoundReceipt]) -> VerificationReport:
         """Judge a log that was cleaned in place by what its receipts say.
@@ -179,7 +180,8 @@ class Verifier:
         for name in ("winners", "transactions", "horizons"):
             checks[name] = Findings()
             checks[name].cannot_judge(NO_BEFORE)
-        return VerificationReport(after.name, _checks(checks), notes)
+        judged = tuple(each.name for each in rounds)
+        return VerificationReport(after.name, _checks(checks), notes, judged)
 
     def verify_replicas(self, first: Path, second: Path) -> VerificationReport:
         """Say whether two replicas differ by more than compaction allows."""

@@ -30,6 +30,7 @@ from keeplast.log.lock import appended
 from keeplast.model.document import encode
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
+from keeplast.model.verdict import Verdict
 from keeplast.run.round_reports import group_reports, round_report
 from keeplast.run.round_state import Round
 from keeplast.survey.notes import Lift
@@ -39,6 +40,8 @@ from keeplast.survey.report import ExpiryReport
 from keeplast.survey.wording import lift_words
 
 RECEIPT_VERSION = 2
+ROUNDS_MAX = 1000
+"""Rounds that a verdict names; a line has an end."""
 Receipt = Callable[[bytes], bytes | None]
 """Takes a line and returns it as it was written, None where it is not chained; what it raises says
 that the line is not durable."""
@@ -89,6 +92,37 @@ def action_line(partition: TopicPartition | None, *, name: str, by: str, now_ms:
         "now_ms": now_ms,
         "keeplast": importlib.metadata.version("keeplast"),
         "action": {"name": name, "by": by},
+    }
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def verdict_line(
+    partition: TopicPartition,
+    *,
+    now_ms: int,
+    verdict: Verdict,
+    rounds: Sequence[str],
+    broken: Sequence[str],
+    unjudged: Sequence[str],
+) -> bytes:
+    """Return the line of what ``verify`` said, newline included.
+
+    ``rounds`` are the names of the rounds that were judged, oldest first, of which the newest
+    :data:`ROUNDS_MAX` are in it; ``broken`` and ``unjudged`` those of checks. ``now_ms`` is the
+    wall clock of who judged.
+    """
+    document = {
+        "version": RECEIPT_VERSION,
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "now_ms": now_ms,
+        "versions": {"keeplast": importlib.metadata.version("keeplast")},
+        "verdict": {
+            "verdict": verdict.value,
+            "rounds": list(rounds[-ROUNDS_MAX:]),
+            "broken": list(broken),
+            "unjudged": list(unjudged),
+        },
     }
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 

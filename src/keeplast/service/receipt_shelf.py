@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keeplast.errors import CompactionError
@@ -24,7 +24,10 @@ from keeplast.survey.receipt_book import (
     Entry,
     ExpiryReceipt,
     RemovalReceipt,
+    RoundName,
     RoundReceipt,
+    VerdictReceipt,
+    beside_rounds,
     join_waves,
     parse_entry,
 )
@@ -42,11 +45,12 @@ REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")
 
 @dataclass(frozen=True, slots=True)
 class ReceiptLine:
-    """A round, an expiry, a removal, a collection or an action, in short.
+    """A round, an expiry, a removal, a collection, an action or a verdict, in short.
 
     Offsets are ``[first, end)``. ``removed`` are records by the reason they went, those that are
     not 0. ``partition`` None is of an action that is about no partition; ``words`` say what a line
-    is about that is no round.
+    is about that is no round. ``told`` is which round it is of, or the verdict that it is;
+    ``verdict`` what ``verify`` said of the round and when, empty where nobody noted it.
     """
 
     kind: str
@@ -58,6 +62,8 @@ class ReceiptLine:
     removed: tuple[tuple[str, int], ...] = ()
     has_ended: bool = True
     words: str = ""
+    told: RoundName | VerdictReceipt | None = None
+    verdict: str = ""
 
 
 @dataclass(slots=True)
@@ -79,6 +85,7 @@ class ReceiptShelf:
         self._now = _ReadSoFar()
         self._open: dict[tuple[TopicPartition, str], RoundReceipt] = {}
         self._lines: deque[ReceiptLine] = deque(maxlen=LINES_MAX)
+        self._shown: tuple[ReceiptLine, ...] | None = None
         self.last_rounds: dict[TopicPartition, LastRound] = {}
         self.unreadable = 0
 
@@ -96,12 +103,17 @@ class ReceiptShelf:
         return (self._path.with_name(older), self._path)
 
     def lines(self) -> tuple[ReceiptLine, ...]:
-        """Return the newest lines, oldest first."""
-        return tuple(self._lines)
+        """Return the newest lines, oldest first; a verdict stands beside the rounds it is of."""
+        if self._shown is None:
+            self._shown = tuple(
+                line if verdict is None else replace(line, verdict=verdict.words)
+                for line, verdict in beside_rounds(self._lines, lambda line: line.told)
+            )
+        return self._shown
 
     def of(self, partition: TopicPartition) -> tuple[ReceiptLine, ...]:
         """Return those of one partition."""
-        return tuple(each for each in self._lines if each.partition == partition)
+        return tuple(each for each in self.lines() if each.partition == partition)
 
     def refresh(self) -> Mapping[TopicPartition, LastRound]:
         """Read what was appended; returns the newest round of each partition. Raises OSError."""
@@ -126,6 +138,7 @@ class ReceiptShelf:
         self._now = _ReadSoFar()
         self._open.clear()
         self._lines.clear()
+        self._shown = None
         self.last_rounds = {}
         self.unreadable = 0
 
@@ -171,6 +184,7 @@ class ReceiptShelf:
         if found.round is not None and found.partition is not None:
             self.last_rounds[found.partition] = found.round
         self._lines.append(found)
+        self._shown = None
 
     def _whole(self, wave: RoundReceipt) -> RoundReceipt:
         """Return a round with its earlier waves, whose line goes."""
@@ -210,6 +224,11 @@ def receipt_line(entry: Entry) -> ReceiptLine:
         )  # fmt: skip
     if isinstance(entry, ActionReceipt):
         return ReceiptLine("action", entry.now_ms, entry.partition, words=entry.words)
+    if isinstance(entry, VerdictReceipt):
+        return ReceiptLine(
+            "verdict", entry.now_ms, entry.partition,
+            words=f"{entry.words}, of rounds before these", told=entry,
+        )  # fmt: skip
     reasons = entry.document["round"].get("reasons") or {}
     return ReceiptLine(
         "round",
@@ -224,4 +243,5 @@ def receipt_line(entry: Entry) -> ReceiptLine:
             if reasons.get(f"{name}_records")
         ),
         entry.has_ended,
+        told=(entry.partition, entry.name),
     )

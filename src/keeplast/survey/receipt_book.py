@@ -7,15 +7,17 @@ is not a receipt is refused: a verdict must not rest on half of one.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from keeplast.clock import time_text
 from keeplast.errors import CompactionError, InvalidError
 from keeplast.log.files import FileSystem, reading
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
+from keeplast.model.verdict import Verdict
 from keeplast.survey.notes import ClockBehind
 from keeplast.survey.receipt_chain import ChainHead, ChainReport, check_chain
 
@@ -69,6 +71,11 @@ class RoundReceipt:
     expired: frozenset[int] = frozenset()
     """Base offsets of what retention or the log start offset let go since."""
 
+    @property
+    def name(self) -> str:
+        """Return what a verdict calls the round: its attempt; its clock and range in old lines."""
+        return self.attempt or f"{self.now_ms}:{self.first_dirty}-{self.end_offset}"
+
 
 @dataclass(frozen=True, slots=True)
 class ExpiryReceipt:
@@ -116,7 +123,38 @@ class CollectionReceipt:
     document: dict[str, Any]
 
 
-Entry = RoundReceipt | ExpiryReceipt | RemovalReceipt | ActionReceipt | CollectionReceipt
+@dataclass(frozen=True, slots=True)
+class VerdictReceipt:
+    """A line about what ``verify`` said of rounds of earlier lines; nothing was changed then.
+
+    ``rounds`` are their names; ``broken`` the names of the checks that were.
+    """
+
+    partition: TopicPartition
+    now_ms: int
+    verdict: Verdict
+    rounds: tuple[str, ...]
+    broken: tuple[str, ...]
+    document: dict[str, Any]
+
+    @property
+    def words(self) -> str:
+        """Return the verdict, what is broken, and when it was said."""
+        broken = f": {', '.join(self.broken)}" if self.broken else ""
+        return f"{self.verdict.value}{broken} {time_text(self.now_ms)}"
+
+
+Entry = (
+    RoundReceipt
+    | ExpiryReceipt
+    | RemovalReceipt
+    | ActionReceipt
+    | CollectionReceipt
+    | VerdictReceipt
+)
+RoundName = tuple[TopicPartition, str]
+"""A round among all of a file."""
+Line = TypeVar("Line")
 
 
 def read_receipts(path: Path, files: FileSystem) -> tuple[RoundReceipt, ...]:
@@ -139,6 +177,34 @@ def rounds_of(entries: Sequence[Entry]) -> tuple[RoundReceipt, ...]:
             at = newest[entry.partition]
             rounds[at] = replace(rounds[at], expired=rounds[at].expired.union(entry.bases))
     return tuple(rounds)
+
+
+def beside_rounds(
+    lines: Iterable[Line], told: Callable[[Line], RoundName | VerdictReceipt | None]
+) -> list[tuple[Line, VerdictReceipt | None]]:
+    """Return ``lines`` without verdicts, and beside each round the verdict that counts of it.
+
+    ``told`` says which round a line is of, or which verdict it is. The newest verdict counts; one
+    that could not judge does not take the place of one that could. A verdict about no earlier line
+    stays a line: its rounds were put aside, or more waves of them came since.
+    """
+    found: list[tuple[Line, VerdictReceipt | None]] = []
+    at: dict[RoundName, int] = {}
+    for line in lines:
+        about = told(line)
+        if isinstance(about, VerdictReceipt):
+            names = ((about.partition, name) for name in about.rounds)
+            judged = [at[name] for name in names if name in at]
+            for index in judged:
+                round_, known = found[index]
+                if known is None or about.verdict is not Verdict.UNJUDGED:
+                    found[index] = round_, about
+            if judged:
+                continue
+        elif about is not None:
+            at[about] = len(found)
+        found.append((line, None))
+    return found
 
 
 def clock_notes(files: FileSystem, path: Path | None, now_ms: int) -> tuple[ClockBehind, ...]:
@@ -257,6 +323,8 @@ def _entry(document: dict[str, Any]) -> Entry:
         return _removal(document)
     if "collection" in document:
         return _collection(document)
+    if "verdict" in document:
+        return _verdict(document)
     return _expiry(document) if "expiry" in document else _receipt(document)
 
 
@@ -296,6 +364,20 @@ def _collection(document: dict[str, Any]) -> CollectionReceipt:
         end=int(found["end"]),
         segments=int(found["segments"]),
         size_bytes=int(found["bytes"]),
+        document=document,
+    )
+
+
+def _verdict(document: dict[str, Any]) -> VerdictReceipt:
+    if document["version"] not in VERSIONS:
+        raise ValueError(f"version {document['version']}")
+    found = document["verdict"]
+    return VerdictReceipt(
+        partition=TopicPartition(str(document["topic"]), int(document["partition"])),
+        now_ms=int(document["now_ms"]),
+        verdict=Verdict(found["verdict"]),
+        rounds=tuple(str(each) for each in found["rounds"]),
+        broken=tuple(str(each) for each in found["broken"]),
         document=document,
     )
 

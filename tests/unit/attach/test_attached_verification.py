@@ -21,8 +21,8 @@ from keeplast.format.remote_log_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentState,
 )
-from keeplast.inspect.verdicts import Verdict
 from keeplast.model.strategy import Strategy
+from keeplast.model.verdict import Verdict
 from tests.support.attached_tier import AttachedTier
 from tests.support.attached_world import PARTITION, AttachedWorld, moved
 from tests.support.verified_world import Consumers, VerifiedWorld, broken, edit, with_value, without

@@ -12,7 +12,8 @@ from keeplast.cli.show.outcome import checks_line, closing_line, ends_line
 from keeplast.cli.show.output import print_result
 from keeplast.cli.show.tables import summary_table
 from keeplast.errors import CorruptError
-from keeplast.inspect.verdicts import Check, Verdict, VerificationReport
+from keeplast.inspect.verdicts import Check, VerificationReport
+from keeplast.model.verdict import Verdict
 from keeplast.rewrite.stats import Reasons, Stats
 from keeplast.survey.report import (
     CleanReport,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from keeplast.clock import time_text
 from tests.support.cleaned_pair import LATE_MS, SECOND_MS, make_pair
 from tests.support.damaged_log import DamagedLog
 from tests.unit.cli.conftest import Run
@@ -248,3 +250,106 @@ def test_a_receipt_that_was_edited_breaks_the_check_where_its_head_was_kept(
     assert (1, True) == (edited.code, "not the one that was kept as head" in edited.out)
     refused = keeplast("verify", cleaned / "before", cleaned / "after", "--receipt-head", head)
     assert (2, True) == (refused.code, "give --receipt FILE too" in refused.err)
+
+
+def noted(place: Path, keeplast: Command, *more: str) -> Run:
+    """Judge ``before`` and ``after`` by the receipt, and have the verdict noted there."""
+    places = (place / "before", place / "after")
+    return keeplast("verify", *places, "--receipt", place / "receipt", "--note", *more)
+
+
+def test_a_verdict_is_noted_in_the_receipts_chain_beside_its_round(
+    cleaned: Path, keeplast: Command
+) -> None:
+    before = (cleaned / "receipt").read_bytes()
+    run = noted(cleaned, keeplast, "--json")
+    assert (0, 1) == (run.code, run.document["noted"]), run.err
+    after = (cleaned / "receipt").read_bytes()
+    assert after.startswith(before)
+    (line,) = after[len(before) :].splitlines()
+    first, verdict = json.loads(before.splitlines()[0]), json.loads(line)
+    assert {
+        "verdict": "holds", "rounds": [first["attempt"]], "broken": [], "unjudged": [],
+    } == verdict["verdict"]  # fmt: skip
+    assert ("log", 0) == (verdict["topic"], verdict["partition"])
+    shown = keeplast("receipt", "show", cleaned / "receipt")
+    assert (0, True) == (shown.code, "its chain is whole" in shown.out)
+    words = " ".join(shown.out.split())
+    assert f"holds {time_text(verdict['now_ms'])[:10]}" in words
+    # It stands beside its round, as no line of its own.
+    assert 1 == words.count("log-0")
+    # What was noted changes nothing for who judges, or cleans, by the same file.
+    assert 0 == noted(cleaned, keeplast).code
+    assert 3 == len((cleaned / "receipt").read_bytes().splitlines())
+
+
+def test_nothing_is_noted_unless_that_is_asked_for(cleaned: Path, keeplast: Command) -> None:
+    before = (cleaned / "receipt").read_bytes()
+    places = (cleaned / "before", cleaned / "after")
+    run = keeplast("verify", *places, "--receipt", cleaned / "receipt", "--json")
+    assert (0, before) == (run.code, (cleaned / "receipt").read_bytes())
+    assert "noted" not in run.document
+    assert "verdict" not in keeplast("receipt", "show", cleaned / "receipt").out
+
+
+def test_what_is_broken_is_noted_and_no_log_is_touched(cleaned: Path, keeplast: Command) -> None:
+    log = DamagedLog(cleaned / "after" / "log-0")
+    log.drop(21)
+    log.save()
+    kept = {path: path.read_bytes() for path in cleaned.rglob("*-0/*") if path.is_file()}
+    run = noted(cleaned, keeplast, "--json")
+    assert 1 == run.code
+    (partition,) = run.document["partitions"]
+    broken = [each["name"] for each in partition["checks"] if each["verdict"] == "broken"]
+    line = json.loads((cleaned / "receipt").read_bytes().splitlines()[-1])
+    assert ("broken", broken) == (line["verdict"]["verdict"], line["verdict"]["broken"])
+    assert "winners" in broken
+    shown = keeplast("receipt", "show", cleaned / "receipt", "--json")
+    assert line == shown.document["receipts"][-1]
+    assert "broken:" in keeplast("receipt", "show", cleaned / "receipt").out
+    assert kept == {path: path.read_bytes() for path in kept}
+
+
+def test_an_edited_receipt_is_noted_as_broken_and_stays_so(
+    cleaned: Path, keeplast: Command
+) -> None:
+    assert 0 == noted(cleaned, keeplast).code
+    path = cleaned / "receipt"
+    path.write_bytes(path.read_bytes().replace(b'"wave":1', b'"wave":1 ', 1))
+    assert 1 == noted(cleaned, keeplast).code
+    line = json.loads(path.read_bytes().splitlines()[-1])
+    assert ["receipt"] == line["verdict"]["broken"]
+    assert "its chain is broken" in keeplast("receipt", "show", path).out
+
+
+def test_where_no_round_was_judged_nothing_is_noted(cleaned: Path, keeplast: Command) -> None:
+    shutil.copytree(cleaned / "after", cleaned / "copy")
+    before = (cleaned / "receipt").read_bytes()
+    run = keeplast(
+        "verify", cleaned / "copy", cleaned / "after", "--receipt", cleaned / "receipt", "--note",
+        "--now-ms", LATE_MS, "--json",
+    )  # fmt: skip
+    assert (0, 0) == (run.code, run.document["noted"])
+    assert "no round was judged, so nothing is noted. partition=log-0" in run.err
+    assert before == (cleaned / "receipt").read_bytes()
+    missing = keeplast(
+        "verify", cleaned / "before", cleaned / "after", "--receipt", cleaned / "none", "--note"
+    )
+    assert (0, False) == (missing.code, (cleaned / "none").exists()), missing.err
+
+
+def test_what_cannot_be_noted_is_refused_before_anything_is_judged(
+    cleaned: Path, keeplast: Command
+) -> None:
+    places = (cleaned / "before", cleaned / "after")
+    alone = keeplast("verify", *places, "--note")
+    assert (2, True) == (alone.code, "--note writes into a receipt" in alone.err)
+    inside, link = cleaned / "after" / "log-0" / "receipt", cleaned / "link"
+    shutil.copy(cleaned / "receipt", inside)
+    link.symlink_to(cleaned / "receipt")
+    for path in (inside, link):
+        before = path.read_bytes()
+        run = keeplast("verify", *places, "--receipt", path, "--note")
+        assert (4, "") == (run.code, run.out), run.err
+        assert "leave --note out to judge only" in run.err
+        assert before == path.read_bytes()

@@ -25,12 +25,13 @@ from keeplast.inspect.final_records import (
     final_records,
 )
 from keeplast.inspect.sorted_runs import COLUMNS, FLAGS, HORIZON, OFFSET, VERSION, Rows, SortedRuns
-from keeplast.inspect.verdicts import Verdict, VerificationReport
+from keeplast.inspect.verdicts import VerificationReport
 from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
 from keeplast.model.document import encode
 from keeplast.model.topic_config import CleanerConfig
+from keeplast.model.verdict import Verdict
 from keeplast.survey.receipt_book import RoundReceipt, read_receipts
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from tests.support.cleaned_pair import BOUND, LATE_MS, SECOND_MS, TOPIC, make_pair

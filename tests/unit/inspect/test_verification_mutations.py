@@ -19,10 +19,11 @@ from keeplast.format.batch import encode_batch
 from keeplast.format.control import ControlType, EndTransactionMarker, encode_end_transaction
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX, TXN_INDEX, Kind, segment_file
 from keeplast.format.record import Record
-from keeplast.inspect.verdicts import Verdict, VerificationReport
+from keeplast.inspect.verdicts import VerificationReport
 from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.log.files import LocalFiles
 from keeplast.model.document import encode
+from keeplast.model.verdict import Verdict
 from tests.support.cleaned_pair import BOUND, LATE_MS, SECOND_MS, TOPIC, CleanedPair, make_pair
 from tests.support.damaged_log import DamagedLog, remade
 from tests.support.log_builder import START_MS

@@ -32,13 +32,13 @@ from keeplast.format.filename import (
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
 )
-from keeplast.inspect.verdicts import Verdict
 from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import Buffer, FileSystem, LocalFiles, ReadHandle, WriteHandle
 from keeplast.model.document import encode
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
+from keeplast.model.verdict import Verdict
 from keeplast.rewrite.runner import Progressed
 from keeplast.rewrite.task import PartitionTask, TaskResult
 from keeplast.run.coordinator import Coordinator

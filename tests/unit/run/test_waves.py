@@ -13,10 +13,10 @@ import pytest
 from keeplast.clock import SystemClock
 from keeplast.errors import RefusedError
 from keeplast.format.filename import CLEANER_CHECKPOINT
-from keeplast.inspect.verdicts import Verdict
 from keeplast.inspect.verification import Verifier, VerifySettings
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.topic_config import TopicConfig
+from keeplast.model.verdict import Verdict
 from keeplast.rewrite.runner import Progressed
 from keeplast.rewrite.stats import Stats
 from keeplast.rewrite.task import PartitionTask, TaskResult

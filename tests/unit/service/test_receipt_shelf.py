@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from keeplast.cli.main import app
+from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.run.receipt import action_line
+from keeplast.model.verdict import Verdict
+from keeplast.run.receipt import action_line, verdict_line
 from keeplast.service.receipt_names import FILE_NAME, PREVIOUS_NAME
 from keeplast.service.receipt_shelf import ReceiptShelf
 from keeplast.service.status import find_last_rounds, read_round_receipts
+from keeplast.survey.receipt_book import (
+    RoundReceipt,
+    VerdictReceipt,
+    parse_entry,
+    read_chain,
+    read_entries,
+)
 from tests.support.small_log import write_log
 
 
@@ -97,3 +107,135 @@ def test_actions_are_listed_by_the_command_line(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["receipt", "show", str(path)])
     assert 0 == shown.exit_code, shown.stderr
     assert "pause, asked for by a test" in " ".join(shown.stdout.split())
+
+
+def verdict_of(
+    verdict: Verdict, *rounds: RoundReceipt, broken: tuple[str, ...] = (), now_ms: int = 7
+) -> bytes:
+    """Return a line that says so of ``rounds``, which are of one partition."""
+    names = [each.name for each in rounds]
+    return verdict_line(
+        rounds[0].partition, now_ms=now_ms, verdict=verdict, rounds=names, broken=broken,
+        unjudged=("records",) if verdict is Verdict.UNJUDGED else (),
+    )  # fmt: skip
+
+
+def round_in(line: bytes) -> RoundReceipt:
+    found = parse_entry(line)
+    assert isinstance(found, RoundReceipt)
+    return found
+
+
+def test_a_verdict_stands_beside_its_round_and_is_no_line(
+    tmp_path: Path, lines: list[bytes]
+) -> None:
+    path, shelf = tmp_path / FILE_NAME, shelf_of(tmp_path)
+    first, second = round_in(lines[0]), round_in(lines[1])
+    path.write_bytes(lines[0] + lines[1])
+    last_rounds = dict(shelf.refresh())
+    assert ["", ""] == [each.verdict for each in shelf.lines()]
+    with path.open("ab") as file:
+        file.write(verdict_of(Verdict.HOLDS, first))
+    assert last_rounds == shelf.refresh()
+    found = shelf.lines()
+    assert ["holds 1970-01-01 00:00:00.007", ""] == [each.verdict for each in found]
+    assert (["round", "round"], 0) == ([each.kind for each in found], shelf.unreadable)
+    assert shelf.of(first.partition) == (found[0],)
+    # The newest counts, unless it could not judge.
+    with path.open("ab") as file:
+        file.write(verdict_of(Verdict.BROKEN, first, broken=("winners", "receipt"), now_ms=8))
+        file.write(verdict_of(Verdict.UNJUDGED, first, now_ms=9))
+        file.write(verdict_of(Verdict.UNJUDGED, second, now_ms=9))
+    shelf.refresh()
+    assert [
+        "broken: winners, receipt 1970-01-01 00:00:00.008",
+        "cannot be judged 1970-01-01 00:00:00.009",
+    ] == [each.verdict for each in shelf.lines()]
+    expected = find_last_rounds(read_round_receipts(LocalFiles(), tmp_path, None))
+    assert expected == shelf.refresh()
+
+
+def test_a_verdict_finds_its_round_in_the_file_that_was_put_aside(
+    tmp_path: Path, lines: list[bytes]
+) -> None:
+    (tmp_path / PREVIOUS_NAME).write_bytes(lines[0])
+    (tmp_path / FILE_NAME).write_bytes(verdict_of(Verdict.HOLDS, round_in(lines[0])) + lines[1])
+    shelf = shelf_of(tmp_path)
+    shelf.refresh()
+    assert ["holds 1970-01-01 00:00:00.007", ""] == [each.verdict for each in shelf.lines()]
+
+
+def test_a_verdict_whose_rounds_are_gone_is_a_line(tmp_path: Path, lines: list[bytes]) -> None:
+    gone = verdict_of(Verdict.BROKEN, round_in(lines[0]), broken=("winners",))
+    (tmp_path / FILE_NAME).write_bytes(gone + lines[1])
+    shelf = shelf_of(tmp_path)
+    shelf.refresh()
+    found = shelf.lines()
+    assert ["verdict", "round"] == [each.kind for each in found]
+    assert "broken: winners 1970-01-01 00:00:00.007, of rounds before these" == found[0].words
+    shown = CliRunner().invoke(app, ["receipt", "show", str(tmp_path / FILE_NAME)])
+    assert 0 == shown.exit_code, shown.stderr
+    assert "verdict: broken: winners" in " ".join(shown.stdout.split())
+
+
+def test_a_verdict_on_a_part_of_a_round_is_none_on_all_of_it(
+    tmp_path: Path, lines: list[bytes]
+) -> None:
+    wave = json.loads(lines[0])
+    del wave["chain"]
+    first = json.dumps({**wave, "is_last": False}).encode() + b"\n"
+    second = json.dumps({**wave, "wave": 2, "outputs": []}).encode() + b"\n"
+    path, shelf = tmp_path / FILE_NAME, shelf_of(tmp_path)
+    path.write_bytes(first + verdict_of(Verdict.HOLDS, round_in(first)))
+    shelf.refresh()
+    assert ["holds 1970-01-01 00:00:00.007"] == [each.verdict for each in shelf.lines()]
+    with path.open("ab") as file:
+        file.write(second)
+    shelf.refresh()
+    assert [("verdict", ""), ("round", "")] == [(e.kind, e.verdict) for e in shelf.lines()]
+    entries = read_entries(path, LocalFiles())
+    assert [VerdictReceipt, RoundReceipt] == [type(each) for each in entries]
+
+
+def test_an_old_line_without_a_name_is_found_by_its_clock_and_range(
+    tmp_path: Path, lines: list[bytes]
+) -> None:
+    old = json.loads(lines[0])
+    del old["attempt"], old["chain"]
+    line = json.dumps(old).encode() + b"\n"
+    (tmp_path / FILE_NAME).write_bytes(line + verdict_of(Verdict.HOLDS, round_in(line)))
+    shelf = shelf_of(tmp_path)
+    shelf.refresh()
+    assert ["holds 1970-01-01 00:00:00.007"] == [each.verdict for each in shelf.lines()]
+
+
+@pytest.mark.parametrize("verdict", ['"fine"', "[]", "null"])
+def test_a_verdict_that_is_none_is_counted_as_unreadable(
+    tmp_path: Path, lines: list[bytes], verdict: str
+) -> None:
+    line = verdict_of(Verdict.HOLDS, round_in(lines[0]))
+    bad = line.replace(b'"holds"', verdict.encode())
+    assert bad != line
+    (tmp_path / FILE_NAME).write_bytes(lines[0] + bad)
+    shelf = shelf_of(tmp_path)
+    shelf.refresh()
+    assert ([""], 1) == ([each.verdict for each in shelf.lines()], shelf.unreadable)
+    with pytest.raises(InvalidError, match=r"not a receipt.*line=2"):
+        read_entries(tmp_path / FILE_NAME, LocalFiles())
+
+
+def test_a_loop_goes_on_with_receipts_in_which_verdicts_were_noted(tmp_path: Path) -> None:
+    write_log(tmp_path, "t-0", {0: [(b"a", b"1")], 1: [(b"a", b"2")], 2: [(b"b", b"3")]})
+    (tmp_path / "keeplast.toml").write_text('[topic.t]\n"cleanup.policy" = "compact"\n', "utf-8")
+    receipts = str(tmp_path / FILE_NAME)
+    loop = ["run", str(tmp_path), "--once", "--runner", "local", "--cores", "1"]
+    note = ["verify", str(tmp_path), "--receipt", receipts, "--note"]
+    for arguments in (loop, note, loop, ["status", str(tmp_path)], note):
+        done = CliRunner().invoke(app, arguments)
+        assert 0 == done.exit_code, done.stderr
+    shelf = shelf_of(tmp_path)
+    shelf.refresh()
+    assert 0 == shelf.unreadable
+    assert "cannot be judged" in shelf.lines()[-1].verdict
+    chain = read_chain(tmp_path / FILE_NAME, LocalFiles())
+    assert () == chain.problems

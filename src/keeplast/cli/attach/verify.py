@@ -67,7 +67,7 @@ def verify(options: AttachedVerifyOptions, as_json: Json = False) -> Result:
     from keeplast.cli.show.output import print_result, say
     from keeplast.cli.show.verify import render
     from keeplast.errors import error_text
-    from keeplast.inspect.verdicts import Verdict
+    from keeplast.model.verdict import Verdict
 
     code, reports = DONE, []
     documents: list[object] = []

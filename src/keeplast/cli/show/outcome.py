@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from keeplast.inspect.verdicts import Verdict, VerificationReport
+from keeplast.inspect.verdicts import VerificationReport
 from keeplast.model.escapes import printable
 from keeplast.model.size import format_count, format_counted
+from keeplast.model.verdict import Verdict
 from keeplast.survey.report import CleanReport, PartitionReport
 
 FAILED, SKIPPED = "failed", "skipped"

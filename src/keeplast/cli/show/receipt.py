@@ -16,6 +16,10 @@ from keeplast.survey.receipt_book import (
     Entry,
     ExpiryReceipt,
     RemovalReceipt,
+    RoundName,
+    RoundReceipt,
+    VerdictReceipt,
+    beside_rounds,
 )
 
 REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")
@@ -25,10 +29,14 @@ def receipts_table(receipts: Sequence[Entry]) -> Table:
     """Return a row for each round: when, where, how much, and what went by reason.
 
     And one for each expiry, removal from a store, or collection of what was replaced: the offsets
-    and bytes that went.
+    and bytes that went. Where a verdict was noted, a last column has it beside the rounds.
     """
-    table = new_table("partition", "=clock", ">offsets", ">bytes", ">records", "records that went")
-    for each in receipts:
+    found = beside_rounds(receipts, _told)
+    names = ["partition", "=clock", ">offsets", ">bytes", ">records", "records that went"]
+    if any(verdict is not None for _, verdict in found):
+        names.append("verdict")
+    table = new_table(*names)
+    for each, verdict in found:
         if isinstance(each, ExpiryReceipt):
             _add_expiry(table, each)
             continue
@@ -38,9 +46,12 @@ def receipts_table(receipts: Sequence[Entry]) -> Table:
         if isinstance(each, CollectionReceipt):
             _add_collection(table, each)
             continue
-        if isinstance(each, ActionReceipt):
+        if isinstance(each, ActionReceipt | VerdictReceipt):
             name = "all" if each.partition is None else each.partition
-            table.add_row(*cells([name]), time_text(each.now_ms), "", "", "", printable(each.words))
+            words = each.words
+            if isinstance(each, VerdictReceipt):
+                words = f"verdict: {words}, of rounds before these"
+            table.add_row(*cells([name]), time_text(each.now_ms), "", "", "", printable(words))
             continue
         stats = each.document["round"]["stats"]
         reasons = each.document["round"].get("reasons") or {}
@@ -58,8 +69,15 @@ def receipts_table(receipts: Sequence[Entry]) -> Table:
             _change(format_bytes(stats["bytes_read"]), format_bytes(stats["bytes_written"])),
             _change(format_count(stats["messages_read"]), format_count(each.messages_written)),
             printable(", ".join(went)) or "none",
+            *([] if verdict is None else [printable(verdict.words)]),
         )
     return table
+
+
+def _told(receipt: Entry) -> RoundName | VerdictReceipt | None:
+    if isinstance(receipt, RoundReceipt):
+        return receipt.partition, receipt.name
+    return receipt if isinstance(receipt, VerdictReceipt) else None
 
 
 def _add_expiry(table: Table, expiry: ExpiryReceipt) -> None:

@@ -89,12 +89,13 @@ def upcoming(view: ConsoleView, live: LiveProgress | None) -> tuple[Choice, ...]
 
 
 def receipts_found(view: ConsoleView, query: Query) -> list[ReceiptLine]:
-    """Return the receipts whose partition, kind or reasons have the text, the newest first."""
+    """Return the receipts whose partition, kind, reasons or verdict have the text, newest first."""
     wanted = query.text.casefold()
     found = [
         each
         for each in reversed(view.receipts)
-        if not wanted or wanted in f"{each.partition} {receipt_words(each)}".casefold()
+        if not wanted
+        or wanted in f"{each.partition} {receipt_words(each)} {each.verdict}".casefold()
     ]
     if query.sort == "size":
         found.sort(key=lambda each: -(0 if each.round is None else each.round.bytes_read))

@@ -15,6 +15,7 @@ from keeplast.cli.tier.watching import store_watcher
 from keeplast.clock import SystemClock
 from keeplast.model.partition import TopicPartition
 from keeplast.service.console import anatomy, work
+from keeplast.service.console.pages import Query
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.receipt_shelf import ReceiptLine
 from keeplast.service.snapshot import AttachedTotals, Snapshot
@@ -94,6 +95,20 @@ def test_what_a_round_would_free_is_told_by_the_share_of_the_last_one(root: Path
     broken = next(e for e in view.status.partitions if e.log is None)  # type: ignore[union-attr]
     assert "" == anatomy.saving_words(broken, None, [])
     assert "a round would free" in Site(FixedSource(view)).get("/log/orders/0").text
+
+
+def test_the_pages_have_the_verdict_beside_the_round(root: Path) -> None:
+    broken = replace(line(1, 2048, 1024), verdict="broken: winners 2026-11-23")
+    view = replace(directory_view(root), receipts=(line(2, 2048, 1024), broken))
+    site = Site(FixedSource(view))
+    for address in ("/work", "/log/orders/0"):
+        text = site.get(address).text
+        assert '<th scope="col">Verdict</th>' in text
+        assert 1 == text.count('<td data-label="Verdict">broken: winners 2026-11-23</td>')
+        assert 1 == text.count('<td data-label="Verdict"></td>')
+    assert [broken] == work.receipts_found(view, Query(text="BROKEN"))
+    plain = Site(FixedSource(replace(view, receipts=(line(2, 2048, 1024),))))
+    assert "Verdict" not in plain.get("/work").text + plain.get("/log/orders/0").text
 
 
 def test_caps_of_a_live_cluster_are_told_with_what_was_used() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from tests.console.conftest import Served
+from keeplast.service.console import rendering
+from tests.console.conftest import Served, printed
 from tests.console.test_what_is_seen import find_key
 from tests.support.browser import NARROW, WIDTH, Browser, cells
-from tests.support.console_site import ACTOR
+from tests.support.console_site import ACTOR, VIEWER
 
 pytestmark = pytest.mark.console
 PAGES = (
@@ -79,6 +82,43 @@ def test_a_segment_under_the_pointer_is_told(browser: Browser, served: Served) -
     first = browser.all("svg.strip.tall a")[0]
     browser.point_at(first)
     browser.wait(lambda: first.get_attribute("aria-label") == browser.text("#segment"))
+
+
+@pytest.mark.parametrize("has_script", [True, False], ids=["script", "none"])
+def test_a_key_is_found_by_the_keyboard_alone(
+    browser: Browser,
+    served: Served,
+    demo: Path,
+    now_ms: int,
+    monkeypatch: pytest.MonkeyPatch,
+    has_script: bool,
+) -> None:
+    # A page without script is made anew by itself, and the focus goes back to its beginning.
+    monkeypatch.setattr(rendering, "RELOAD_SECONDS", 3600)
+    browser.run_script(allowed=has_script)
+    browser.open(served.url("/enter"))
+    walk(browser, "token")
+    browser.press(VIEWER, Keys.ENTER)
+    browser.wait(lambda: browser.address == served.url("/") and bool(browser.all("tbody")))
+    walk(browser, "Find a key")
+    browser.press(Keys.ENTER)
+    browser.wait(lambda: bool(browser.all("form.keys")))
+    walk(browser, "topic")
+    browser.press("customers")
+    assert ["partition", "key"] == walk(browser, "key")
+    told = printed("explain", demo, "key-00041", "--topic", "customers", "--now-ms", now_ms)
+    (partition,) = told["partitions"]
+    offsets = [str(each["offset"]) for each in partition["records"]]
+    assert len(offsets) > 1
+    browser.press("key-00041", Keys.ENTER)
+    table = "section[aria-labelledby=h-found]"
+    browser.wait(lambda: offsets == [row[0] for row in cells(browser, table)])
+    assert served.url("/keys") == browser.address
+    # And from the answer on to the log.
+    walk(browser, "customers-0")
+    browser.press(Keys.ENTER)
+    browser.wait(lambda: browser.address.endswith("/log/customers/0"))
+    assert [] == browser.complaints()
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -158,7 +158,6 @@ def _check_places(options: VerifyOptions) -> None:
 
 def _reports(options: VerifyOptions) -> Iterator[VerificationReport]:
     """Yield what is found of each partition, and then note it where that is asked for."""
-    from keeplast.cli.verify_note import note_verdict, prove_note
     from keeplast.cli.verify_pairs import find_pairs
     from keeplast.config.sources import read_settings
     from keeplast.inspect.receipt_proof import with_chain
@@ -181,10 +180,13 @@ def _reports(options: VerifyOptions) -> Iterator[VerificationReport]:
             f"in_receipt={min(described)} partition={pairs.found[0].partition} "
             f"path={options.receipt}"
         )
-    if options.note and options.receipt is not None:
+    noted_in = options.receipt if options.note else None
+    if noted_in is not None:
+        from keeplast.cli.verify_note import prove_note
+
         # Before anything is judged, which may take hours.
         paths = [path for pair in pairs.found for path in (pair.before, pair.after)]
-        prove_note(files, options.receipt, [path for path in paths if path is not None])
+        prove_note(files, noted_in, [path for path in paths if path is not None])
     settings = read_settings(pairs.root, files, options.settings)
     for pair in pairs.found:
         verifier = Verifier(
@@ -211,8 +213,10 @@ def _reports(options: VerifyOptions) -> Iterator[VerificationReport]:
                 report, notes=(f"{UNWRITTEN} receipt={options.receipt}", *report.notes)
             )
         yield report
-        if options.note and options.receipt is not None and report.rounds:
-            note_verdict(files, options.receipt, pair.partition, report)
+        if noted_in is not None and report.rounds:
+            from keeplast.cli.verify_note import note_verdict
+
+            note_verdict(files, noted_in, pair.partition, report)
 
 
 def _chain(options: VerifyOptions, files: FileSystem) -> ChainReport | None:

@@ -13,7 +13,15 @@ from pathlib import Path
 from keeplast.cleaner.reasons import Decision
 from keeplast.errors import InvalidError
 from keeplast.format.record import Record
-from keeplast.inspect.fates import Fate, FoundLog, Outlook, RoundReach, find_fates, find_reaches
+from keeplast.inspect.fates import (
+    Fate,
+    FoundLog,
+    Outlook,
+    RoundReach,
+    find_fates,
+    find_reaches,
+    untouched_fate,
+)
 from keeplast.inspect.key_rounds import KeyRounds
 from keeplast.inspect.key_search import (
     KeyRecord,
@@ -143,35 +151,78 @@ def _explain(
     workspace: Workspace,
     progressed: Progressed,
 ) -> KeyExplanation:
-    topic = partition.topic
     # A round for what has expired has a first dirty offset of its own.
     request = replace(request, expired=False)
     survey = survey_partition(partition, request, checkpoints, files, now_ms, foresees_roll=True)
-    segments = searched_segments(survey)
-    key = asked.key if asked.offset is None else _key_at(segments, asked.offset, files, partition)
-    rankings = rankings_of(topic, asked.header)
-    records = find_key_records(
-        segments, key or b"", rankings, files, workspace, progressed, asked.values_bytes_max
-    )
-    log = _found_log(partition, survey, checkpoints, files, now_ms)
-
-    def rounds(strategy: Strategy) -> KeyRounds:
-        return KeyRounds(records, strategy, rankings[strategy], workspace)
-
-    reaches = find_reaches(log, topic)
-    fates = find_fates(records, rounds(topic.strategy), log, topic, reaches)
-    return KeyExplanation(
+    looked = LookedLog(
         partition=partition.partition,
         path=partition.path,
-        key=key or b"",
-        now_ms=now_ms,
-        topic=topic,
-        log_start=survey.log_start,
-        log_end=survey.tail.log_end,
-        first_dirty=survey.section.first_dirty.offset,
+        topic=partition.topic,
+        files=files,
+        segments=searched_segments(survey),
+        log=_found_log(partition, survey, checkpoints, files, now_ms),
         bound=survey.section.cleanable.bound,
         decision=survey.decision,
-        winners={each: rounds(each).winner(survey.log_start) for each in rankings},
+    )
+    return explain_looked(looked, asked, workspace, progressed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookedLog:
+    """A log as it was looked at: ``segments`` are searched, ``log`` says what rounds may do.
+
+    ``bound`` is the next round's, exclusive, ``decision`` whether one is due. What lies in segments
+    that begin below ``rounds_from`` no round reads or touches.
+    """
+
+    partition: TopicPartition
+    path: Path
+    topic: TopicConfig
+    files: FileSystem
+    segments: Sequence[SearchedSegment]
+    log: FoundLog
+    bound: int
+    decision: Decision
+    rounds_from: int = 0
+
+
+def explain_looked(
+    looked: LookedLog, asked: AskedKey, workspace: Workspace, progressed: Progressed
+) -> KeyExplanation:
+    """Explain a key in a log that was looked at; errors as for :func:`explain_key`."""
+    topic, log, files = looked.topic, looked.log, looked.files
+    key = asked.key if asked.offset is None else _key_at(looked, asked.offset)
+    rankings = rankings_of(topic, asked.header)
+    records = find_key_records(
+        looked.segments, key or b"", rankings, files, workspace, progressed, asked.values_bytes_max
+    )
+    taken = [each for each in records if each.segment >= looked.rounds_from]
+
+    def winner(strategy: Strategy) -> int | None:
+        return KeyRounds(records, strategy, rankings[strategy], workspace).winner(log.log_start)
+
+    winners = {each: winner(each) for each in rankings}
+    reaches = find_reaches(log, topic)
+    rounds = KeyRounds(taken, topic.strategy, rankings[topic.strategy], workspace)
+    told = iter(find_fates(taken, rounds, log, topic, reaches))
+    fates = [
+        next(told)
+        if each.segment >= looked.rounds_from
+        else untouched_fate(each, winners[topic.strategy], log)
+        for each in records
+    ]
+    return KeyExplanation(
+        partition=looked.partition,
+        path=looked.path,
+        key=key or b"",
+        now_ms=log.now_ms,
+        topic=topic,
+        log_start=log.log_start,
+        log_end=log.log_end,
+        first_dirty=log.first_dirty,
+        bound=looked.bound,
+        decision=looked.decision,
+        winners=winners,
         reaches=tuple(reaches),
         records=tuple(FoundRecord(*each) for each in zip(records, fates, strict=True)),
     )
@@ -194,11 +245,9 @@ def searched_segments(survey: Survey) -> list[SearchedSegment]:
     ]
 
 
-def _key_at(
-    segments: Sequence[SearchedSegment], offset: int, files: FileSystem, partition: PartitionRequest
-) -> bytes:
-    record: Record | None = find_record_at(segments, offset, files)
-    where = f"offset={offset} partition={partition.partition}"
+def _key_at(looked: LookedLog, offset: int) -> bytes:
+    record: Record | None = find_record_at(looked.segments, offset, looked.files)
+    where = f"offset={offset} partition={looked.partition}"
     if record is None:
         raise InvalidError(
             "there is no record at this offset (any more); keeplast inspect PATH --records "

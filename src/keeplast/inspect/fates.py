@@ -29,13 +29,14 @@ from keeplast.cleaner.reasons import (
     HoldLimit,
     LagLimit,
     Limit,
+    SourcesLimit,
     TransactionLimit,
     WatermarkLimit,
 )
 from keeplast.inspect.key_rounds import KeyRounds, RecordVerdict, RoundTerms
 from keeplast.inspect.key_search import KeyRecord
 from keeplast.model.hold import Hold, in_force
-from keeplast.model.offsets import INT64_MAX, delete_horizon
+from keeplast.model.offsets import INT64_MAX, NO_HORIZON, delete_horizon
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 from keeplast.read.transaction_outcomes import TransactionOutcome
@@ -57,6 +58,7 @@ class Stay(StrEnum):
     BELOW_LOG_START = auto()
     UNDECIDED_KEY = auto()
     NO_DIRTY_RECORD = auto()
+    CUT_SEGMENT = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +85,19 @@ class FoundLog:
 
     ``stable`` is what keeps offsets from being cleaned that no time ends, None when nothing does.
     ``active_first_ms`` and ``active_largest_ms`` are the first and the greatest timestamp of the
-    active segment, None when it has none.
+    active segment, None when it has none. With ``expires_nothing`` rounds keep tombstones.
     """
 
     segments: Sequence[SegmentSummary]
     log_start: int
     first_dirty: int
     log_end: int
-    stable: TransactionLimit | WatermarkLimit | None
+    stable: TransactionLimit | WatermarkLimit | SourcesLimit | None
     active_first_ms: int | None
     active_largest_ms: int | None
     now_ms: int
     holds: tuple[Hold, ...] = ()
+    expires_nothing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,12 +214,14 @@ def _is_beyond(reach: RoundReach, reaches: Sequence[RoundReach]) -> bool:
 
 
 def _is_stable(limit: Limit | None) -> bool:
-    return isinstance(limit, TransactionLimit | WatermarkLimit)
+    return isinstance(limit, TransactionLimit | WatermarkLimit | SourcesLimit)
 
 
 def _terms(
     log: FoundLog, topic: TopicConfig, first_dirty: int, bound: int, now_ms: int
 ) -> RoundTerms:
+    if log.expires_nothing:
+        return RoundTerms(log.log_start, first_dirty, bound, -1, NO_HORIZON, -1)
     return RoundTerms(
         log.log_start, first_dirty, bound, now_ms,
         delete_horizon(now_ms, topic.delete_retention_ms),
@@ -248,6 +253,8 @@ def _expire(
 
     Not ``is_known`` are the times of what is stamped by a round whose time nobody knows.
     """
+    if log.expires_nothing:
+        return since_ms
     bound = _expired_bound(log, first_dirty)
     horizons = rounds.horizons(bound)
     # What a later record had contested may go in the round after that one.
@@ -263,6 +270,17 @@ def _expire(
                 has_horizon=True,
             )  # fmt: skip
     return since_ms
+
+
+def untouched_fate(record: KeyRecord, winner: int | None, log: FoundLog) -> Fate:
+    """Return the fate of a record in a segment that no round takes."""
+    if record.outcome is TransactionOutcome.OPEN:
+        return Fate(Outlook.UNDECIDED, limit=log.stable)
+    if record.offset == winner:
+        return Fate(Outlook.WINS)
+    is_below = record.offset < log.log_start
+    stay = Stay.BELOW_LOG_START if is_below else Stay.CUT_SEGMENT
+    return Fate(Outlook.STAYS, by_offset=None if is_below else winner, stay=stay)
 
 
 def _staying(record: KeyRecord, winner: int | None, log: FoundLog, *, has_open: bool) -> Fate:

@@ -29,6 +29,7 @@ from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import SegmentFiles
 from keeplast.log.transactions import markers_of
 from keeplast.log.windows import Window, WindowBuffers, read_windows
+from keeplast.model.offsets import INT64_MAX
 from keeplast.model.strategy import Strategy
 from keeplast.read.log_reader import read_segment
 from keeplast.read.log_state import new_hash_key
@@ -44,10 +45,16 @@ RECORDS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class SearchedSegment:
-    """A segment to look into, up to ``valid_bytes``."""
+    """A segment to look into, up to ``valid_bytes``; offsets in ``[start, end)`` count alone."""
 
     files: SegmentFiles
     valid_bytes: int
+    start: int = 0
+    end: int = INT64_MAX
+
+    def has(self, offset: int) -> bool:
+        """Say whether an offset counts."""
+        return self.start <= offset < self.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,8 @@ def find_key_records(
     values_bytes = 0
     for segment in segments:
         for each in search.records_of(segment, files, progressed):
+            if not segment.has(each.record.offset):
+                continue
             if len(found) >= RECORDS_MAX:
                 raise InvalidError(
                     f"the log has more than {RECORDS_MAX} records of this key; have a round clean "
@@ -138,7 +147,7 @@ def find_record_at(
     segments: Sequence[SearchedSegment], offset: int, files: FileSystem
 ) -> Record | None:
     """Return the record at ``offset``, None when there is none (any more); no control record."""
-    holding = [each for each in segments if each.files.base_offset <= offset][-1:]
+    holding = [s for s in segments if s.files.base_offset <= offset and s.has(offset)][-1:]
     for segment in holding:
         if not segment.valid_bytes:
             continue
@@ -268,6 +277,8 @@ def _outcomes(
             ):
                 progressed(0)
                 for producer_id, offset, kind in markers_of(window).tolist():
+                    if not segment.has(offset):
+                        continue
                     its = waiting.get(producer_id, [])
                     for number in [n for n in its if found[n].record.offset < offset]:
                         outcomes[number] = (

@@ -27,6 +27,10 @@ class TraceKind(StrEnum):
     STAYS = auto()
     NO_BOUND = auto()
     NEEDS_NEW_DATA = auto()
+    TOMBSTONE_STAYS = auto()
+    NO_LOOP_BOUND = auto()
+    IN_REPLACED = auto()
+    UNSEEN = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,31 @@ def find_last_trace(
     return LastTrace(TraceKind.BOUNDED, max(stamped) + turn_ms, values_by_ms)
 
 
+def find_attached_trace(
+    found: KeyExplanation, *, replaced: int, is_partly_unseen: bool
+) -> LastTrace:
+    """Return what is known in a live cluster's remote tier, where rounds keep tombstones.
+
+    ``replaced`` are records in segments that brokers serve no more. No time bounds it: when brokers
+    copy, which sets what a round may take, nobody knows.
+    """
+    outlooks = {each.fate.outlook for each in found.records}
+    if Outlook.UNDECIDED in outlooks:
+        return LastTrace(TraceKind.UNDECIDED)
+    if Outlook.STAYS in outlooks:
+        return LastTrace(TraceKind.STAYS)
+    if found.winner is not None:
+        is_tombstone = found.winner.record.is_tombstone
+        return LastTrace(TraceKind.TOMBSTONE_STAYS if is_tombstone else TraceKind.VALUE_WINS)
+    if found.records:
+        return LastTrace(TraceKind.NO_LOOP_BOUND)
+    if replaced:
+        return LastTrace(TraceKind.IN_REPLACED)
+    if is_partly_unseen:
+        return LastTrace(TraceKind.UNSEEN)
+    return LastTrace(TraceKind.NOTHING_THERE, found.now_ms, found.now_ms)
+
+
 _TRACES = {
     TraceKind.NOTHING_THERE: "no record of the key is in this log",
     TraceKind.BOUNDED: "every record of the key is gone from this log by then",
@@ -87,6 +116,16 @@ _TRACES = {
         "not bounded: a tombstone goes with the first round for new records after its delete "
         "horizon, and nobody knows when those come"
     ),
+    TraceKind.TOMBSTONE_STAYS: (
+        "never at this rate: its tombstone wins, and rounds of attached topics keep tombstones"
+    ),
+    TraceKind.NO_LOOP_BOUND: (
+        "not bounded: nobody knows when brokers copy more, which decides what a round may take"
+    ),
+    TraceKind.IN_REPLACED: (
+        "only in segments that brokers serve no more: gone once the last of them is collected"
+    ),
+    TraceKind.UNSEEN: "no record of the key is in what was searched",
 }
 _VERDICTS = {
     RecordVerdict.SUPERSEDED: "superseded",
@@ -98,6 +137,10 @@ _STAYS = {
     Stay.UNDECIDED_KEY: "what becomes of it depends on an open transaction with the same key",
     Stay.NO_DIRTY_RECORD: (
         "does not win, and no dirty record has its key: it goes once another one does"
+    ),
+    Stay.CUT_SEGMENT: (
+        "its segment begins below the log start, and no round takes that: it goes once the log "
+        "start has passed it"
     ),
 }
 

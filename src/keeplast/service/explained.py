@@ -35,7 +35,8 @@ class ExplainedPartition:
     """A partition, by when the last trace is gone, and what cleaned it before.
 
     ``erased_by`` says when what is overwritten now is gone, in words. ``receipts`` are the rounds
-    of the partition that are known; ``copies`` the replaced segments of a store.
+    of the partition that are known; ``copies`` lie in replaced segments. ``unseen``
+    says what of the partition was not searched.
     """
 
     found: KeyExplanation
@@ -43,6 +44,7 @@ class ExplainedPartition:
     erased_by: str
     receipts: Sequence[RoundReceipt] = ()
     copies: Sequence[ReplacedCopy] = ()
+    unseen: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -81,6 +83,10 @@ class KeyAnswer:
                     ),
                 }
                 for partition, error in self.faults
+            ],
+            "left_out": [
+                {"topic": partition.topic, "partition": partition.partition, "why": why}
+                for partition, why in self.left_out
             ],
         }
 
@@ -134,10 +140,20 @@ def answer_lines(each: ExplainedPartition) -> list[str]:
     ]
     lines += [
         f"{each.name}: offset {copy.record.offset} also in replaced segment {copy.segment_id}, "
-        f"collected from {time_text(copy.collected_ms)} on"
+        + (
+            "and nothing says when that is collected"
+            if copy.collected_ms is None
+            else f"collected from {time_text(copy.collected_ms)} on"
+        )
         for copy in each.copies
     ]
+    lines += unseen_lines(each)
     return [printable(line) for line in (*lines, *receipt_lines(each))]
+
+
+def unseen_lines(each: ExplainedPartition) -> list[str]:
+    """Say what of the partition was not searched."""
+    return [f"{each.name}: not searched: {words}" for words in each.unseen]
 
 
 def _next_round(found: KeyExplanation) -> str:
@@ -184,6 +200,7 @@ def _partition_document(each: ExplainedPartition, *, values: bool) -> dict[str, 
             "why": trace_words(each.trace),
         },
         "erased_by": each.erased_by,
+        "not_searched": list(each.unseen),
         "records": [_record_document(found, e, values=values) for e in found.records],
         "replaced_copies": [
             {

@@ -22,11 +22,14 @@ from keeplast.tier.objects.round_files import RoundFiles
 
 @dataclass(frozen=True, slots=True)
 class ReplacedCopy:
-    """A record in a replaced segment, which may be collected from ``collected_ms`` on."""
+    """A record in a replaced segment, which may be collected from ``collected_ms`` on.
+
+    None: nothing says when.
+    """
 
     record: KeyRecord
     segment_id: str
-    collected_ms: int
+    collected_ms: int | None
 
 
 def explain_stored(

@@ -32,8 +32,9 @@ NARROW = {
 """Options that choose partitions, resources or what is shown. A new option is put here, or gets a
 row: somebody has decided."""
 READING = {
-    "attach check", "attach plan", "attach status", "attach verify", "config list", "console",
-    "demo", "explain", "inspect", "pack", "receipt show", "status", "tier explain", "verify",
+    "attach check", "attach explain", "attach plan", "attach status", "attach verify",
+    "config list", "console", "demo", "explain", "inspect", "pack", "receipt show", "status",
+    "tier explain", "verify",
 }  # fmt: skip
 """Commands that change no log whatever they are told."""
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.attach.options import ClusterOptions, DecisionOptions, PolicyOptions, fold
+from keeplast.cli.attach.options import ClusterOptions, PolicyOptions, decision_log_there, fold
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import Json
-from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
     from keeplast.cluster.check import AttachFinding
@@ -73,26 +71,11 @@ def _metadata_findings(
 
     if facts.metadata_topic is None:
         return []
-    with _decision_log(store) as log:
+    with decision_log_there(store) as log:
         folded = fold(client, facts, facts.metadata_topic, log)
         own = set() if log is None else _own_ids(log, facts.cluster_id)
     names = {each.name for each in facts.topics}
     return [*check_faults(folded.faults), *check_marks(folded.cache, names, own)]
-
-
-@contextlib.contextmanager
-def _decision_log(store: str | None) -> Iterator[DecisionLog | None]:
-    """Open a decision log that is there, where one is named."""
-    from keeplast.model.redaction import shown_url
-    from keeplast.tier.metadata.database import is_missing
-
-    if store is None:
-        yield None
-        return
-    if is_missing(store):
-        raise InvalidError(f"there is no such decision log. --store={shown_url(store)}")
-    with DecisionOptions(store=store).open_log() as log:
-        yield log
 
 
 def _own_ids(log: DecisionLog, cluster_id: str) -> set[bytes]:

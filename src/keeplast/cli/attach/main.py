@@ -21,6 +21,7 @@ class _Attach(LazyGroup):
         "run": "keeplast.cli.attach.run:run",
         "collect": "keeplast.cli.attach.upkeep:collect",
         "verify": "keeplast.cli.attach.verify:verify",
+        "explain": "keeplast.cli.attach.explain:explain",
         "repair": "keeplast.cli.attach.upkeep:repair",
         "pause": "keeplast.cli.attach.upkeep:pause",
         "resume": "keeplast.cli.attach.upkeep:resume",

@@ -134,26 +134,30 @@ class DecisionOptions:
             log.close()
 
 
+Storage = Annotated[
+    str,
+    typer.Option(
+        "--storage", metavar="PLUGIN:PLACE", show_default=False,
+        help="Where the brokers' plugin keeps segments: local:PATH for Kafka's "
+        "LocalTieredStorage, aiven:URL (s3://, gs://, az://, file://) for Aiven's.",
+    ),
+]  # fmt: skip
+StorageOptions = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        "--storage-option", metavar="KEY=VALUE",
+        help="A setting of the plugin, or an option of its store; repeatable. Give secrets as "
+        "KEY=@FILE or KEY=env:NAME.",
+    ),
+]  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierOptions(DecisionOptions):
     """Where the decision log and the segments of a cluster are."""
 
-    storage: Annotated[
-        str,
-        typer.Option(
-            "--storage", metavar="PLUGIN:PLACE", show_default=False,
-            help="Where the brokers' plugin keeps segments: local:PATH for Kafka's "
-            "LocalTieredStorage, aiven:URL (s3://, gs://, az://, file://) for Aiven's.",
-        ),
-    ]  # fmt: skip
-    storage_options: Annotated[
-        tuple[str, ...],
-        typer.Option(
-            "--storage-option", metavar="KEY=VALUE",
-            help="A setting of the plugin, or an option of its store; repeatable. Give secrets as "
-            "KEY=@FILE or KEY=env:NAME.",
-        ),
-    ] = ()  # fmt: skip
+    storage: Storage
+    storage_options: StorageOptions = ()
 
     def open_layout(self) -> RemoteLayout:
         """Return the layout; InvalidError for what is not known."""
@@ -167,6 +171,23 @@ class TierOptions(DecisionOptions):
     def is_object_store(self) -> bool:
         """Return whether what is deleted is gone at once for who reads it."""
         return not self.storage.startswith("local:")
+
+
+@contextlib.contextmanager
+def decision_log_there(store: str | None) -> Iterator[DecisionLog | None]:
+    """Open a decision log that is there, where one is named; InvalidError when it is not."""
+    from keeplast.model.redaction import shown_url
+
+    if store is None:
+        yield None
+        return
+    check_packages()
+    from keeplast.tier.metadata.database import is_missing
+
+    if is_missing(store):
+        raise InvalidError(f"there is no such decision log. --store={shown_url(store)}")
+    with DecisionOptions(store=store).open_log() as log:
+        yield log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

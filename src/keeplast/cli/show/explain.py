@@ -17,6 +17,7 @@ from keeplast.service.explained import (
     kind_words,
     receipt_lines,
     summary_line,
+    unseen_lines,
 )
 
 
@@ -30,7 +31,8 @@ def render_explained(parts: Sequence[ExplainedPartition], *, values: bool) -> li
         shown += ["", *map(Text, answer_lines(each))]
     for each in parts:
         if each not in holding:
-            shown += [Text(line) for line in (f"{each.name}: nothing", *receipt_lines(each))]
+            lines = (f"{each.name}: nothing", *unseen_lines(each), *receipt_lines(each))
+            shown += [Text(line) for line in lines]
     return shown
 
 

@@ -1,0 +1,258 @@
+"""What there is of one key in a live cluster's remote tier: what brokers serve, and what is hidden.
+
+To the search the served segments are one log, each up to where the next one serves; what a round
+may do with it says the survey that a round begins with. Segments that brokers serve no more have
+their records until they are collected. The rule: **nothing is held, nothing is written**, and what
+was not searched is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from keeplast.attach.attached_files import AttachedFiles, AttachedRecipe
+from keeplast.attach.attached_place import NOBODY, AttachedPlace, AttachedState
+from keeplast.attach.effective_log import EffectiveLog, effective_log, synthetic_lineage
+from keeplast.attach.outputs import OutputMark
+from keeplast.attach.round import RoundWish, read_lineage, sources_of
+from keeplast.attach.seams import measure_sources
+from keeplast.attach.sources import Sources, newest_whole, source_of, summary_of
+from keeplast.cleaner.reasons import Decision, NothingBelow, SourcesLimit, TransactionLimit
+from keeplast.clock import Clock
+from keeplast.cluster.facts import OffsetRange
+from keeplast.cluster.layouts.layout import RemoteLayout
+from keeplast.cluster.metadata_cache import PartitionCache
+from keeplast.errors import ConflictError, CorruptError, RefusedError
+from keeplast.format.identifier import encode_id
+from keeplast.format.remote_log_metadata import (
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    RemoteLogSegmentState,
+)
+from keeplast.inspect.explain import (
+    AskedKey,
+    KeyExplanation,
+    LookedLog,
+    explain_looked,
+    rankings_of,
+)
+from keeplast.inspect.fates import FoundLog
+from keeplast.inspect.key_search import Progressed, SearchedSegment, find_key_records
+from keeplast.log.partition_log import SegmentFiles, list_partition
+from keeplast.model.partition import TopicPartition
+from keeplast.model.segment import SegmentSummary
+from keeplast.rewrite.workspace import Workspace
+from keeplast.run.round_state import PartitionRun
+from keeplast.store.explain import ReplacedCopy
+from keeplast.tier.state.attached import Decision as SwapDecision
+
+ON_BROKERS = (
+    "what brokers keep on their disks and in their caches of all this, and versions of objects"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteLog:
+    """A partition as cluster and decision log have it; offsets of ``ends`` are the whole log's.
+
+    ``cleaned_to`` is the first offset that is not clean.
+    """
+
+    partition: TopicPartition
+    ends: OffsetRange
+    cache: PartitionCache
+    cleaned_to: int
+    decisions: Sequence[SwapDecision] = ()
+
+    @property
+    def copied(self) -> list[RemoteLogSegment]:
+        """Return the segments that were once copied whole; all of them are searched."""
+        begun = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+        return [each for each in self.cache.segments if each.state is not begun]
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedExplanation:
+    """A key in one partition: in what is served, and in ``copies`` that brokers read no more.
+
+    ``unseen`` says what was not searched; ``is_partly_unseen`` that offsets of the log are in it.
+    """
+
+    found: KeyExplanation
+    copies: tuple[ReplacedCopy, ...]
+    unseen: tuple[str, ...]
+    is_partly_unseen: bool
+
+
+def explain_attached(
+    layout: RemoteLayout,
+    log: RemoteLog,
+    wish: RoundWish,
+    clock: Clock,
+    asked: AskedKey,
+    workspace: Workspace,
+    progressed: Progressed,
+    *,
+    grace_ms: int,
+) -> AttachedExplanation:
+    """Explain a key in what brokers serve of a partition, and find it in what they hide.
+
+    ``grace_ms`` is how long whoever collects lets replaced segments lie. Errors as for
+    :func:`~keeplast.inspect.explain.explain_key`; ConflictError when a served segment is gone
+    meanwhile.
+    """
+    try:
+        newest = newest_whole(log.cache)
+        lineage_of = partial(read_lineage, layout)
+        lineage = synthetic_lineage(log.cache) if newest is None else lineage_of(newest)
+        effective = effective_log(log.cache, lineage, log.ends.start)
+        if not effective.ranges:
+            raise RefusedError(
+                "nothing of the partition is in the remote tier: its records are on the brokers "
+                f"alone. partition={log.partition}"
+            )
+        sources = measure_sources(
+            layout, sources_of(lineage_of, log.cache, log.ends.start, wish.margin_bytes)
+        )
+        looked = _look(layout, log, effective, sources, wish, clock)
+        found = explain_looked(looked, asked, workspace, progressed)
+    except FileNotFoundError as error:
+        raise ConflictError(
+            "an object of a segment that brokers serve is missing; ask again, and if it stays so, "
+            f"keeplast attach verify. partition={log.partition} object={error.filename}"
+        ) from error
+    copies: list[ReplacedCopy] = []
+    unread: list[str] = []
+    times = _collected_times(log.decisions, grace_ms)
+    for segment, start in _not_read(log, effective):
+        name = encode_id(segment.id.segment_id)
+        files = _files_of(layout, [segment])
+        (listed,) = _listed(files).values()
+        try:
+            records = find_key_records(
+                [SearchedSegment(listed, segment.size_bytes, start)], found.key,
+                rankings_of(wish.topic, asked.header), files, workspace, progressed,
+                asked.values_bytes_max,
+            )  # fmt: skip
+        except FileNotFoundError:
+            continue  # It was on its way out.
+        except CorruptError as error:
+            unread.append(f"segment {name}, which brokers read no more: {error}")
+            continue
+        copies += [ReplacedCopy(each, name, times.get(segment.id)) for each in records]
+    ranges = _unseen_ranges(log.ends, effective)
+    return AttachedExplanation(
+        found, tuple(copies), (*ranges, *unread, ON_BROKERS), bool(ranges or unread)
+    )
+
+
+def _look(
+    layout: RemoteLayout, log: RemoteLog, effective: EffectiveLog, sources: Sources,
+    wish: RoundWish, clock: Clock,
+) -> LookedLog:  # fmt: skip
+    files = _files_of(layout, effective.segments)
+    listed = _listed(files)
+    searched = [
+        SearchedSegment(
+            listed[each.segment.start_offset], each.segment.size_bytes,
+            # What lies below the log start is still there.
+            each.segment.start_offset if each.start == log.ends.start else each.start,
+            each.end + 1,
+        )
+        for each in effective.ranges
+    ]  # fmt: skip
+    end = effective.ranges[-1].end + 1
+    if sources.segments:
+        state = AttachedState(sources, log.ends.start, log.cleaned_to)
+        request = wish.request_for(log.partition, state)
+        (asked,) = request.partitions
+        survey = AttachedPlace(layout, state, None, request, clock).survey(PartitionRun(asked))
+        first_dirty, bound = survey.section.first_dirty.offset, survey.section.cleanable.bound
+        decision: Decision = survey.decision
+        is_open = survey.last_stable < sources.end
+        stable: TransactionLimit | SourcesLimit = (
+            TransactionLimit(survey.last_stable) if is_open else sources.limit
+        )
+        rounds_from = sources.segments[0].start_offset
+    else:
+        first_dirty = bound = rounds_from = sources.end
+        decision, stable = NothingBelow(sources.limit), sources.limit
+    return LookedLog(
+        partition=log.partition, path=files.path, topic=wish.topic, files=files,
+        segments=searched, bound=bound, decision=decision, rounds_from=rounds_from,
+        log=FoundLog(
+            segments=_summaries(effective, sources, wish.topic.index_interval_bytes, end),
+            log_start=log.ends.start, first_dirty=first_dirty, log_end=end, stable=stable,
+            active_first_ms=None, active_largest_ms=None, now_ms=clock.now_ms(),
+            expires_nothing=True,
+        ),
+    )  # fmt: skip
+
+
+def _files_of(layout: RemoteLayout, segments: Sequence[RemoteLogSegment]) -> AttachedFiles:
+    """Return segments as files that are read; RefusedError for two that begin at one offset."""
+    starts: dict[int, RemoteLogSegment] = {}
+    for each in segments:
+        if each.start_offset in starts:
+            raise RefusedError(
+                "brokers serve two segments that begin at the same offset, each in part; see "
+                f"keeplast attach status. partition={each.id.partition.topic}-"
+                f"{each.id.partition.partition} offset={each.start_offset}"
+            )
+        starts[each.start_offset] = each
+    sources = tuple(source_of(starts[start]) for start in sorted(starts))
+    return AttachedRecipe(layout, sources, OutputMark(NOBODY, 0)).open()
+
+
+def _listed(files: AttachedFiles) -> Mapping[int, SegmentFiles]:
+    """Return the segments by start offset, without the active one that stands behind them."""
+    *closed, _active = list_partition(files.path, files).segments
+    return {each.base_offset: each for each in closed}
+
+
+def _summaries(
+    effective: EffectiveLog, sources: Sources, interval: int, end: int
+) -> tuple[SegmentSummary, ...]:
+    """Return what rounds may take now or later, and the empty active segment behind it."""
+    later = [source_of(each) for each in effective.segments if each.start_offset >= sources.end]
+    later.sort(key=lambda each: each.start_offset)
+    closed = [summary_of(each, interval) for each in (*sources.segments, *later)]
+    return (*closed, SegmentSummary(end, 0, 0, -1, 0, 0))
+
+
+def _not_read(log: RemoteLog, effective: EffectiveLog) -> Iterator[tuple[RemoteLogSegment, int]]:
+    """Yield what lies there and is not read, and the first offset of it that is not."""
+    ends = {each.segment.id: each.end + 1 for each in effective.ranges}
+    for each in log.copied:
+        start = ends.get(each.id, 0)
+        if start <= each.end_offset:
+            yield each, start
+
+
+def _collected_times(
+    decisions: Sequence[SwapDecision], grace_ms: int
+) -> dict[RemoteLogSegmentId, int]:
+    """Return from when on replaced segments may be collected; not of what nobody published."""
+    return {
+        source.id: each.published_ms + max(grace_ms, each.keep_ms)
+        for each in decisions
+        if each.published_ms is not None
+        for source in each.sources
+    }
+
+
+def _unseen_ranges(ends: OffsetRange, effective: EffectiveLog) -> list[str]:
+    """Say which offsets of the log were not searched."""
+    found = [
+        f"offsets {first} to {last}, which nothing in the remote tier serves"
+        for first, last in effective.holes
+    ]
+    end = effective.ranges[-1].end + 1
+    if end < ends.end:
+        found.append(
+            f"offsets {end} to {ends.end - 1}, which only brokers have: a later record of the key "
+            "may be among them"
+        )
+    return found

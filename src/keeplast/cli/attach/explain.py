@@ -1,0 +1,145 @@
+"""``keeplast attach explain``: what there is of one key in a live cluster's remote tier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from keeplast.cli.attach.options import (
+    ClusterOptions,
+    Storage,
+    StorageOptions,
+    TierOptions,
+    WantedOptions,
+    decision_log_there,
+    fold,
+)
+from keeplast.cli.attach.upkeep import GraceMs
+from keeplast.cli.explain import Header, Key, Offset, Values, asked_key
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.parameters import FACTS, SCOPE, Json
+from keeplast.errors import InvalidError, RefusedError
+
+if TYPE_CHECKING:
+    from keeplast.cluster.facts import ClusterFacts, TopicFacts
+
+Partitions = Annotated[
+    tuple[int, ...],
+    typer.Option(
+        "--partition", metavar="N", min=0, rich_help_panel=SCOPE,
+        help="Only partitions of this number; repeatable.",
+    ),
+]  # fmt: skip
+DecisionStore = Annotated[
+    str | None,
+    typer.Option(
+        "--store", metavar="URL", show_default=False,
+        help="The decision log: it says how far a partition is clean, and when what was replaced "
+        "may be collected. Default: none.",
+    ),
+]  # fmt: skip
+Receipts = Annotated[
+    Path | None,
+    typer.Option(
+        "--receipt", metavar="FILE", help="Where rounds wrote their receipts.",
+        rich_help_panel=FACTS,
+    ),
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachedExplainOptions:
+    """What ``attach explain`` takes beside the key."""
+
+    key: Key = None
+    cluster: ClusterOptions
+    storage: Storage
+    storage_options: StorageOptions = ()
+    store: DecisionStore = None
+    wanted: WantedOptions
+    offset: Offset = None
+    partitions: Partitions = ()
+    values: Values = False
+    header: Header = None
+    grace_ms: GraceMs = None
+    receipt: Receipts = None
+
+
+@command(
+    first=("bootstrap_server", "storage", "topics"),
+    example="keeplast attach explain customer-17 --bootstrap-server localhost:9092"
+    " --storage local:/mnt/tier --store sqlite:///decisions.db --topic orders",
+)
+def explain(options: AttachedExplainOptions, as_json: Json = False) -> Result:
+    """Show every record of one key in the remote tier: what brokers serve, and what was replaced.
+
+    Says what becomes of each, when, and by when the last is gone, and what was not searched: what
+    brokers alone have. All partitions of the chosen topics are read once, from their objects. Joins
+    no group, claims nothing and writes nothing.
+    """
+    from keeplast.attach.collection import GRACE_MS_DEFAULT, check_grace
+    from keeplast.cli.frame.exit_codes import DONE, error_exit_code
+    from keeplast.cli.show.explain import render_explained
+    from keeplast.cli.show.fault import fault_text
+    from keeplast.cli.show.output import print_result, say
+    from keeplast.cli.show.progress import ProgressEvents
+    from keeplast.clock import SystemClock
+    from keeplast.log.files import LocalFiles
+    from keeplast.service.cluster_answer import answer_from_cluster
+    from keeplast.survey.receipt_book import read_receipts
+
+    asked = asked_key(options.key, options.offset, options.header)
+    receipts = () if options.receipt is None else read_receipts(options.receipt, LocalFiles())
+    tier = TierOptions(
+        store=options.store or "", storage=options.storage,
+        storage_options=options.storage_options,
+    )  # fmt: skip
+    grace_ms = check_grace(
+        GRACE_MS_DEFAULT if options.grace_ms is None else options.grace_ms,
+        is_object_store=tier.is_object_store,
+    )
+    layout = tier.open_layout()
+    with decision_log_there(options.store) as log:
+        client = options.cluster.connect()
+        facts = client.read_facts(options.cluster.topics)
+        chosen = _chosen(facts, options.partitions)
+        asked.require_one(len(chosen))
+        if facts.metadata_topic is None:
+            raise RefusedError("nothing was ever copied to a remote tier here")
+        folded = fold(client, facts, facts.metadata_topic, log)
+        folded.require_sound()
+        settings = options.wanted.settings_of(facts.topics)
+        with ProgressEvents("searching") as events:
+            answer = answer_from_cluster(
+                client, facts, folded.cache, log, layout, settings, chosen, SystemClock(), asked,
+                grace_ms=grace_ms, receipts=receipts, planned=events.planned,
+                progressed=events.progressed,
+            )  # fmt: skip
+    for partition, reason in answer.left_out:
+        say(f"{partition} is not searched: {reason}", kind="note")
+    code = DONE
+    for partition, error in answer.faults:
+        say(f"{partition}: {fault_text(error)}", kind="error")
+        code = max(code, error_exit_code(error))
+    if not as_json:
+        print_result(*render_explained(answer.parts, values=options.values))
+    return code, answer.document(values=options.values, fault_text=fault_text)
+
+
+def _chosen(facts: ClusterFacts, partitions: tuple[int, ...]) -> list[tuple[TopicFacts, int]]:
+    """Return the chosen partitions; InvalidError when there is none."""
+    found = [
+        (topic, number)
+        for topic in facts.topics
+        for number in range(topic.partition_count)
+        if not partitions or number in partitions
+    ]
+    if not found:
+        raise InvalidError(
+            "no such partition of a tiered topic; correct --topic and --partition. "
+            f"partitions={list(partitions)} topics={[each.name for each in facts.topics]}"
+        )
+    return found

@@ -1,0 +1,126 @@
+"""What is known of one key in a live cluster's remote tier: the answer of ``attach explain``.
+
+Cluster, decision log and objects are only read: nothing is claimed and nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from keeplast.attach.explain import RemoteLog, explain_attached
+from keeplast.attach.round import RoundWish, clean_to, margin_of
+from keeplast.clock import Clock, time_text
+from keeplast.cluster.facts import ClusterFacts, TopicFacts
+from keeplast.cluster.layouts.layout import RemoteLayout
+from keeplast.cluster.live_cluster import MetadataReader
+from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
+from keeplast.cluster.status import name_of
+from keeplast.config.settings import Settings
+from keeplast.errors import CompactionError, StoppedError
+from keeplast.inspect.explain import AskedKey
+from keeplast.inspect.traces import find_attached_trace
+from keeplast.model.duration import duration_text
+from keeplast.model.partition import TopicPartition
+from keeplast.rewrite.workspace import Workspace
+from keeplast.service.explained import ExplainedPartition, KeyAnswer
+from keeplast.survey.receipt_book import RoundReceipt
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT
+from keeplast.tier.metadata.decisions import DecisionLog
+from keeplast.tier.state.attached import AttachedName
+
+
+def answer_from_cluster(
+    cluster: MetadataReader,
+    facts: ClusterFacts,
+    known: ClusterCache,
+    log: DecisionLog | None,
+    layout: RemoteLayout,
+    settings: Settings,
+    chosen: Sequence[tuple[TopicFacts, int]],
+    clock: Clock,
+    asked: AskedKey,
+    *,
+    grace_ms: int,
+    receipts: Sequence[RoundReceipt] = (),
+    memory_bytes: int = MEMORY_BYTES_DEFAULT,
+    planned: Callable[[int], None] = lambda _: None,
+    progressed: Callable[[int], None] = lambda _: None,
+) -> KeyAnswer:
+    """Explain a key in each of ``chosen`` that keeplast is to compact and that has segments.
+
+    ``known`` is the fold of the metadata topic. Without a decision ``log`` all counts as dirty, and
+    nobody knows when replaced segments go. ``planned`` and ``progressed`` hear of the bytes that
+    are read; what they raise ends the search. A partition that cannot be read is among the faults;
+    where an offset was asked about, its error is raised.
+    """
+    asked.require_one(len(chosen))
+    workspace = Workspace(memory_bytes)
+    faults: list[tuple[TopicPartition, Exception]] = []
+    left_out: list[tuple[TopicPartition, str]] = []
+    found: list[tuple[RemoteLog, RoundWish]] = []
+    for topic, number in chosen:
+        partition, name = TopicPartition(topic.name, number), name_of(topic, number)
+        cache = known.partitions.get(name, PartitionCache())
+        config = settings.topic_config(topic.name)
+        if not config.is_compacted:
+            left_out.append((partition, "keeplast's settings do not compact it"))
+        elif not cache.served():
+            left_out.append(
+                (partition, "nothing of it is in the remote tier; brokers alone have it")
+            )
+        else:
+            held = None if log is None else log.find(AttachedName(facts.cluster_id, name))
+            ends = cluster.read_ranges(topic)[number]
+            remote = RemoteLog(
+                partition=partition, ends=ends, cache=cache,
+                cleaned_to=ends.start
+                if log is None or held is None
+                else clean_to(log, held, cache),
+                decisions=() if log is None or held is None else log.decisions(held),
+            )  # fmt: skip
+            wish = RoundWish(
+                topic=config, margin_bytes=margin_of(config, topic),
+                cleaner=settings.cleaner_config(),
+            )  # fmt: skip
+            found.append((remote, wish))
+    planned(sum(each.size_bytes for remote, _ in found for each in remote.copied))
+    parts = []
+    for remote, wish in found:
+        try:
+            told = explain_attached(
+                layout, remote, wish, clock, asked, workspace, progressed, grace_ms=grace_ms
+            )
+        except StoppedError:
+            raise
+        except (CompactionError, OSError) as error:
+            if asked.offset is not None:
+                raise
+            faults.append((remote.partition, error))
+            continue
+        trace = find_attached_trace(
+            told.found, replaced=len(told.copies), is_partly_unseen=told.is_partly_unseen
+        )
+        parts.append(
+            ExplainedPartition(
+                told.found, trace, _erased_words(remote, grace_ms, has_log=log is not None),
+                [each for each in receipts if each.partition == remote.partition], told.copies,
+                told.unseen,
+            )
+        )  # fmt: skip
+    return KeyAnswer(asked.key, tuple(parts), tuple(faults), tuple(left_out))
+
+
+def _erased_words(remote: RemoteLog, grace_ms: int, *, has_log: bool) -> str:
+    """Say what stands between a round and the end of what it replaces."""
+    words = (
+        "no bound: nobody knows when brokers copy more; what a round replaces stays "
+        f"{duration_text(grace_ms)} longer at least, until it is collected"
+    )
+    if not has_log:
+        return f"{words} (--store says how far it is clean, and what waits)"
+    kept = [
+        each.published_ms + each.keep_ms
+        for each in remote.decisions
+        if each.published_ms is not None and each.keep_ms > grace_ms
+    ]
+    return f"{words}; sources are kept until {time_text(max(kept))}" if kept else words

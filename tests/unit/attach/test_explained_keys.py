@@ -1,0 +1,245 @@
+"""What is said of a key in a live cluster's remote tier is what lies there, and comes true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keeplast.attach.explain import AttachedExplanation, RemoteLog, explain_attached
+from keeplast.attach.round import RoundWish, clean_to
+from keeplast.cleaner.reasons import SourcesEnd, SourcesLimit, TransactionLimit
+from keeplast.errors import ConflictError, InvalidError, RefusedError
+from keeplast.format.message_set import read_batches
+from keeplast.inspect.explain import AskedKey
+from keeplast.inspect.fates import Outlook, Stay
+from keeplast.inspect.traces import TraceKind, find_attached_trace
+from keeplast.model.partition import TopicPartition
+from keeplast.model.strategy import Strategy
+from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
+from keeplast.tier.state.attached import AttachedName
+from tests.support.attached_world import CLUSTER_ID, PARTITION
+from tests.support.verified_world import VerifiedWorld
+from tests.unit.attach.test_attached_rounds import LINEAGE, MERGING, write_history
+
+KEYS = [b"k%d" % number for number in range(30)]
+GRACE_MS = 1000
+MARGIN = 8000
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_history(tmp_path_factory.mktemp("history"), count=250)
+
+
+@pytest.fixture
+def world(tmp_path: Path, history: Path) -> Iterator[VerifiedWorld]:
+    """A partition of which nothing is compacted."""
+    made = VerifiedWorld(tmp_path, history, LINEAGE)
+    yield made
+    made.close()
+
+
+def explained(
+    world: VerifiedWorld, key: bytes | None = None, topic: TopicConfig = MERGING, *,
+    offset: int | None = None, workspace: Workspace | None = None,
+) -> AttachedExplanation:  # fmt: skip
+    cache, log = world.cluster.cache(), world.world.log()
+    held = log.find(AttachedName(CLUSTER_ID, PARTITION))
+    remote = RemoteLog(
+        partition=TopicPartition(PARTITION.topic, PARTITION.partition), ends=world.cluster.log,
+        cache=cache, cleaned_to=0 if held is None else clean_to(log, held, cache),
+        decisions=() if held is None else log.decisions(held),
+    )  # fmt: skip
+    return explain_attached(
+        world.tier.layout, remote, RoundWish(topic=topic, margin_bytes=MARGIN), world.world.clock,
+        AskedKey(key, offset), workspace or Workspace(MEMORY_BYTES_MIN), lambda _: None,
+        grace_ms=GRACE_MS,
+    )  # fmt: skip
+
+
+def offsets(told: AttachedExplanation, *outlooks: Outlook) -> list[int]:
+    return [
+        each.record.offset
+        for each in told.found.records
+        if not outlooks or each.fate.outlook in outlooks
+    ]
+
+
+def served(world: VerifiedWorld) -> dict[bytes | None, list[int]]:
+    """Return the offsets of each key that brokers serve."""
+    found: dict[bytes | None, list[int]] = {}
+    for batch in world.tier.read().batches:
+        for each in () if batch.is_control else batch.records():
+            found.setdefault(each.key, []).append(each.offset)
+    return found
+
+
+def replaced(world: VerifiedWorld) -> dict[bytes | None, list[int]]:
+    """Return the offsets of each key in what waits to be collected."""
+    found: dict[bytes | None, list[int]] = {}
+    for segment in world.replaced():
+        for batch in read_batches(world.tier.log_of(segment)):
+            for each in () if batch.is_control else batch.records():
+                found.setdefault(each.key, []).append(each.offset)
+    return found
+
+
+@pytest.mark.parametrize("strategy", [Strategy.OFFSET, Strategy.TIMESTAMP])
+def test_what_is_to_go_goes_with_the_next_round_and_nothing_else(
+    world: VerifiedWorld, strategy: Strategy
+) -> None:
+    topic, workspace = replace(MERGING, strategy=strategy), Workspace(MEMORY_BYTES_MIN)
+    before = served(world)
+    told = {key: explained(world, key, topic, workspace=workspace) for key in KEYS}
+    assert before == {key: offsets(each) for key, each in told.items()}
+    assert not any(each.copies for each in told.values())
+    assert not world.clean(topic, margin=MARGIN).skipped
+    after = served(world)
+    goes = {key: offsets(each, Outlook.GOES_NEXT) for key, each in told.items()}
+    gone = {key: [n for n in before[key] if n not in after.get(key, [])] for key in KEYS}
+    assert goes == gone
+    assert any(gone.values())
+    waiting = replaced(world)
+    published = world.world.clock.now_ms()
+    for key in KEYS:
+        again = explained(world, key, topic, workspace=workspace)
+        assert after.get(key, []) == offsets(again)
+        assert not offsets(again, Outlook.GOES_NEXT)
+        assert waiting.get(key, []) == [each.record.offset for each in again.copies]
+        times = {each.collected_ms for each in again.copies}
+        assert all(at is not None and at <= published + GRACE_MS for at in times)
+    world.collect()
+    assert not any(explained(world, key, topic, workspace=workspace).copies for key in KEYS)
+
+
+def test_a_tombstone_that_wins_stays_and_that_is_said(world: VerifiedWorld) -> None:
+    world.clean(MERGING, margin=MARGIN)
+    kinds: dict[bool, set[TraceKind]] = {True: set(), False: set()}
+    workspace = Workspace(MEMORY_BYTES_MIN)
+    for key in KEYS:
+        told = explained(world, key, workspace=workspace)
+        winner = told.found.winner
+        assert winner is not None, key
+        assert not winner.fate.has_horizon
+        kinds[winner.record.is_tombstone].add(
+            find_attached_trace(told.found, replaced=len(told.copies), is_partly_unseen=True).kind
+        )
+    assert {True: {TraceKind.TOMBSTONE_STAYS}, False: {TraceKind.VALUE_WINS}} == kinds
+
+
+def test_what_the_newest_segments_hold_goes_when_no_clock_tells(world: VerifiedWorld) -> None:
+    told = [explained(world, key) for key in KEYS[:6]]
+    later = [
+        each.fate
+        for one in told
+        for each in one.found.records
+        if each.fate.outlook is Outlook.GOES_LATER
+    ]
+    assert later
+    for each in later:
+        assert each.from_ms is None
+        # A transaction whose end lies in the newest segments is open to a round, too.
+        assert isinstance(each.limit, TransactionLimit) or (
+            isinstance(each.limit, SourcesLimit) and SourcesEnd.MARGIN is each.limit.why
+        )
+
+
+def test_a_key_that_nobody_wrote_is_in_nothing_that_was_searched(world: VerifiedWorld) -> None:
+    told = explained(world, b"nobody")
+    assert not told.found.records
+    end = world.tier.served()[-1].end_offset + 1
+    assert any(f"offsets {end} to {world.cluster.log.end - 1}" in each for each in told.unseen)
+    unseen = find_attached_trace(told.found, replaced=0, is_partly_unseen=told.is_partly_unseen)
+    assert (TraceKind.UNSEEN, None) == (unseen.kind, unseen.by_ms)
+    world.cluster.log = replace(world.cluster.log, end=end)
+    told = explained(world, b"nobody")
+    assert not told.is_partly_unseen
+    assert (
+        TraceKind.IN_REPLACED
+        is find_attached_trace(told.found, replaced=1, is_partly_unseen=False).kind
+    )
+
+
+def test_an_offset_asks_about_its_record(world: VerifiedWorld) -> None:
+    key, (first, *_) = next((key, found) for key, found in served(world).items() if key)
+    assert key == explained(world, offset=first).found.key
+    with pytest.raises(InvalidError, match="there is no record at this offset"):
+        explained(world, offset=world.cluster.log.end + 7)
+
+
+def test_a_segment_that_the_log_start_has_cut_stays(world: VerifiedWorld) -> None:
+    first = world.tier.served()[0]
+    start = first.start_offset + 7
+    world.cluster.log = replace(world.cluster.log, start=start)
+    stays: set[Stay | None] = set()
+    for key in KEYS:
+        for each in explained(world, key).found.records:
+            if each.record.offset > first.end_offset:
+                continue
+            assert each.fate.outlook in (Outlook.STAYS, Outlook.WINS)
+            is_below = each.record.offset < start
+            expected = Stay.BELOW_LOG_START if is_below else Stay.CUT_SEGMENT
+            assert each.fate.stay is (expected if each.fate.outlook is Outlook.STAYS else None)
+            stays.add(each.fate.stay)
+    assert {Stay.BELOW_LOG_START, Stay.CUT_SEGMENT} <= stays
+
+
+def test_what_lies_below_the_log_start_is_found(world: VerifiedWorld) -> None:
+    second = world.tier.served()[1]
+    lost = served(world)
+    world.cluster.log = replace(world.cluster.log, start=second.start_offset)
+    for key in KEYS[:8]:
+        told = explained(world, key)
+        below = [each.record.offset for each in told.copies]
+        assert [n for n in lost[key] if n < second.start_offset] == below
+        assert {None} >= {each.collected_ms for each in told.copies}
+
+
+def test_each_record_is_told_once_where_a_new_leader_uploaded_over_the_end(
+    world: VerifiedWorld, history: Path
+) -> None:
+    *_, last, newest = world.tier.served()
+    batches = list(read_batches(world.tier.log_of(last)))
+    first = batches[len(batches) // 2].base_offset
+    world.tier.copy_over(history, first, newest.end_offset)
+    expected = served(world)
+    shadowed = {key: [n for n in found if first <= n] for key, found in expected.items()}
+    for key in KEYS[:10]:
+        told = explained(world, key)
+        assert expected[key] == offsets(told)
+        assert set(shadowed[key]) == {each.record.offset for each in told.copies}
+
+
+def test_a_served_object_that_is_missing_is_told_with_the_partition(world: VerifiedWorld) -> None:
+    world.file_of(world.tier.served()[1]).unlink()
+    with pytest.raises(ConflictError, match=r"missing.*orders-0"):
+        explained(world, KEYS[0])
+
+
+def test_a_replaced_object_that_is_gone_meanwhile_is_left_out(world: VerifiedWorld) -> None:
+    world.clean(MERGING, margin=MARGIN)
+    for each in world.replaced():
+        world.file_of(each).unlink()
+    assert not explained(world, KEYS[0]).copies
+
+
+def test_a_replaced_object_that_is_damaged_is_told_as_not_searched(world: VerifiedWorld) -> None:
+    world.clean(MERGING, margin=MARGIN)
+    path = world.file_of(world.replaced()[0])
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+    told = explained(world, KEYS[0])
+    assert told.is_partly_unseen
+    assert any("which brokers read no more" in each for each in told.unseen)
+
+
+def test_a_partition_of_which_nothing_is_read_is_refused(world: VerifiedWorld) -> None:
+    end = world.tier.served()[-1].end_offset + 1
+    world.cluster.log = replace(world.cluster.log, start=end, end=end + 5)
+    with pytest.raises(RefusedError, match="nothing of the partition is in the remote tier"):
+        explained(world, KEYS[0])

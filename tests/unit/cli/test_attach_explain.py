@@ -1,0 +1,143 @@
+"""``keeplast attach explain``: what a person and a script are told; no cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from keeplast.cli.attach.options import ClusterOptions, DecisionOptions, TierOptions
+from keeplast.cli.main import app
+from keeplast.tier.metadata.decisions import DecisionLog
+from tests.support.attached_world import PARTITION
+from tests.support.verified_world import VerifiedWorld
+from tests.unit.attach.test_attached_rounds import LINEAGE, MERGING, write_history
+
+NAME = f"{PARTITION.topic}-{PARTITION.partition}"
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerifiedWorld]:
+    made = VerifiedWorld(tmp_path, write_history(tmp_path / "logs", count=150), LINEAGE)
+    made.clean(MERGING, margin=4000)
+
+    @contextmanager
+    def open_log(_: object) -> Iterator[DecisionLog]:
+        yield made.world.log()
+
+    monkeypatch.setattr(ClusterOptions, "connect", lambda _: made.consumers)
+    monkeypatch.setattr(DecisionOptions, "open_log", open_log)
+    monkeypatch.setattr(TierOptions, "open_layout", lambda _: made.tier.layout)
+    yield made
+    made.close()
+
+
+def explain(world: VerifiedWorld, *more: str, expected: int = 0, store: bool = True) -> str:
+    decided = ("--store", f"sqlite:///{world.world.root / 'decisions.db'}") if store else ()
+    found = CliRunner().invoke(
+        app,
+        [
+            "attach", "explain", "--bootstrap-server", "127.0.0.1:1", "--topic", PARTITION.topic,
+            "--storage", "local:/x", *decided, *more,
+        ],
+    )  # fmt: skip
+    assert expected == found.exit_code, found.output
+    return found.stdout + found.stderr
+
+
+def document(text: str) -> dict[str, Any]:
+    return dict(json.loads(text[: text.rindex("}") + 1]))
+
+
+def files(world: VerifiedWorld) -> dict[str, bytes]:
+    """Return all that lies in the remote tier."""
+    root = world.tier.root
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def test_a_person_is_told_of_each_record_and_of_what_was_not_searched(
+    world: VerifiedWorld,
+) -> None:
+    before, told = files(world), list(world.cluster.values)
+    text = " ".join(explain(world, "k1").split())
+    assert 'key "k1": ' in text
+    assert "more in replaced segments" in text
+    assert "wins: stays until a later record supersedes it" in text
+    assert f"{NAME}: would win by offset" in text
+    assert f"{NAME}: last trace: never" in text
+    assert "also in replaced segment" in text
+    assert "collected from" in text
+    assert "which only brokers have" in text
+    assert before == files(world)
+    assert told == world.cluster.values
+
+
+def test_a_script_reads_the_document_of_explain(world: VerifiedWorld) -> None:
+    found = document(explain(world, "k1", "--values", "--json"))
+    assert {"text": "k1"}.items() <= found["key"].items()
+    assert [] == found["errors"] == found["left_out"]
+    (part,) = found["partitions"]
+    assert (PARTITION.topic, 0) == (part["topic"], part["partition"])
+    (winner,) = (each for each in part["records"] if each["fate"] == "wins")
+    assert winner["offset"] == part["winners"]["offset"]
+    assert part["not_searched"]
+    copies = part["replaced_copies"]
+    assert copies
+    assert all(each["collected_from_ms"] > 0 for each in copies)
+    asked = document(
+        explain(world, "--offset", str(winner["offset"]), "--partition", "0", "--json")
+    )
+    assert part["records"][0]["offset"] == asked["partitions"][0]["records"][0]["offset"]
+
+
+def test_without_a_decision_log_nobody_says_when_copies_go(world: VerifiedWorld) -> None:
+    (part,) = document(explain(world, "k1", "--json", store=False))["partitions"]
+    assert {None} == {each["collected_from_ms"] for each in part["replaced_copies"]}
+    assert "--store" in part["erased_by"]
+    assert "nothing says when that is collected" in explain(world, "k1", store=False)
+
+
+def test_a_topic_that_is_not_to_be_compacted_is_left_out(
+    world: VerifiedWorld, tmp_path: Path
+) -> None:
+    said = tmp_path / "settings.toml"
+    said.write_text(f'[topic."{PARTITION.topic}"]\n"cleanup.policy" = "delete"\n')
+    found = document(explain(world, "k1", "--config-file", str(said), "--json"))
+    assert [] == found["partitions"]
+    assert ["keeplast's settings do not compact it"] == [each["why"] for each in found["left_out"]]
+
+
+def test_a_served_object_that_is_missing_is_told_of_its_partition(world: VerifiedWorld) -> None:
+    world.file_of(world.compacted()[0]).unlink()
+    text = explain(world, "k1", "--json", expected=5)
+    (error,) = document(text)["errors"]
+    assert 0 == error["partition"]
+    assert "attach verify" in error["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ((), "give a key or the offset"),
+        (("k1", "--offset", "3"), "give a key or the offset"),
+        (("hex:zz",), "hex"),
+        (("k1", "--partition", "7"), "no such partition"),
+        (("k1", "--grace-ms", "-1"), "grace"),
+    ],
+)
+def test_what_cannot_be_asked_is_exit_code_2(
+    world: VerifiedWorld, more: tuple[str, ...], words: str
+) -> None:
+    assert words in explain(world, *more, expected=2)
+
+
+def test_a_decision_log_that_is_not_there_is_not_made(world: VerifiedWorld) -> None:
+    store = world.world.root / "nowhere.db"
+    text = explain(world, "k1", "--store", f"sqlite:///{store}", expected=2, store=False)
+    assert "no such decision log" in text
+    assert not store.exists()

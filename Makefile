@@ -40,7 +40,7 @@ endef
 export NEEDS_CHROMIUM
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-all test-kafka beside-a-broker test-services test-console fuzz-console console-pictures chromium soak soak-attach simulate bench bench-peers bench-growth bench-start bench-tier bench-console demo demo-tier demo-attach demo-console docs readme lock bare java clean
+.PHONY: all help setup check test test-all test-kafka test-attach-cluster beside-a-broker test-services test-console fuzz-console console-pictures chromium soak soak-attach simulate bench bench-peers bench-growth bench-start bench-tier bench-console demo demo-tier demo-attach demo-console docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -80,10 +80,13 @@ test: setup java  ## Every promise, of large matrices a share that changes by da
 
 test-all: setup java  ## Everything: all of every matrix, the long forms, Kafka as the referee, the services
 	$(PYTEST) --all --long $(ARGS)
-	$(MAKE) --no-print-directory test-kafka test-services test-console
+	$(MAKE) --no-print-directory test-kafka test-attach-cluster test-services test-console
 
 test-kafka: setup java  ## Kafka's own cleaner as the referee (fetches its jars with Maven); SEEDS=N for more logs
-	$(BIN)/pytest -m kafka --all --long tests/kafka $(ARGS)
+	$(BIN)/pytest -m 'kafka and not cluster' --all --long tests/kafka $(ARGS)
+
+test-attach-cluster: setup java  ## Rounds in a live tier under three brokers whose leaders change, die and freeze
+	$(BIN)/pytest -m cluster --all --long tests/kafka/test_attach_cluster.py $(ARGS)
 
 beside-a-broker: setup java  ## A store copied beside real brokers that clean, for longer; ARGS='--beside-seconds 600'
 	$(BIN)/pytest -m kafka tests/kafka/test_store_beside_a_broker.py -s $(ARGS)

@@ -3,6 +3,9 @@
 The metadata topic and the topic have three replicas, two in sync. What consumers read is judged by
 what producers were told (:mod:`tests.support.acknowledged`). Each test has a partition of its own;
 the last ones look at all of them, and restart everything.
+
+By ``make test-attach-cluster``, not with the others: it takes minutes, and a busy machine decides
+which leader uploads what.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ from tests.kafka.tiered_cluster import SEGMENT_BYTES, TieredCluster
 from tests.support.acknowledged import Acknowledged, Watch
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.cluster]
 
 TOPIC = "ledger"
 STEPS = (

@@ -23,6 +23,7 @@ from keeplast.cli.frame.options import ScopeOptions, SettingOptions
 from keeplast.cli.frame.parameters import LOOPBACK, Json, ObjectOptions
 from keeplast.cli.frame.places import place, recipe_for
 from keeplast.errors import InvalidError
+from keeplast.model.redaction import shown_url
 
 if TYPE_CHECKING:
     from keeplast.clock import Clock
@@ -59,6 +60,22 @@ ClientConfig = Annotated[
         help="client.properties as Kafka's own tools take it, for SSL and SASL.",
     ),
 ]  # fmt: skip
+Segments = Annotated[
+    str | None,
+    typer.Option(
+        "--storage", metavar="PLUGIN:PLACE", show_default=False,
+        help="With --bootstrap-server: where the brokers' plugin keeps segments, as for attach "
+        "explain; keys are found there. Default: none are.",
+    ),
+]  # fmt: skip
+SegmentOptions = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        "--storage-option", metavar="KEY=VALUE",
+        help="A setting of the plugin, or an option of its store; repeatable. Give secrets as "
+        "KEY=@FILE or KEY=env:NAME.",
+    ),
+]  # fmt: skip
 Listen = Annotated[
     str,
     typer.Option(
@@ -78,6 +95,8 @@ def console(
     store: Store = None,
     bootstrap_server: Bootstrap = None,
     command_config: ClientConfig = None,
+    storage: Segments = None,
+    storage_options: SegmentOptions = (),
     listen: Listen = f"{LOOPBACK}:{PORT_DEFAULT}",
     object_options: ObjectOptions = (),
     as_json: Json = False,
@@ -94,6 +113,11 @@ def console(
     check_packages()
     address = console_address(listen)
     check_place(data_dir, store, bootstrap_server, command_config)
+    if bootstrap_server is None and (storage is not None or storage_options):
+        raise InvalidError(
+            "--storage is about a live cluster; give --bootstrap-server too. "
+            f"--storage={shown_url(storage or '')}"
+        )
     clock = SystemClock()
     find: KeyFinder | None = None
     scan: HeaderScanner | None = None
@@ -103,13 +127,22 @@ def console(
         find = directory_finder(data_dir, files, scope, settings)
         scan = directory_scanner(data_dir, files)
     elif bootstrap_server is not None:
-        from keeplast.cli.attach.options import ClusterOptions
-        from keeplast.cli.attach.watching import attached_watcher
+        from keeplast.cli.attach.options import ClusterOptions, TierOptions, WantedOptions
+        from keeplast.cli.attach.watching import attached_finder, attached_watcher
 
         cluster = ClusterOptions(
             bootstrap_server=bootstrap_server, command_config=command_config, topics=scope.topics
         )
         watcher = attached_watcher(cluster, store, clock, partitions=scope.partitions)
+        if storage is not None:
+            find = attached_finder(
+                cluster, store,
+                TierOptions(
+                    store=store or "", storage=storage, storage_options=storage_options
+                ),
+                WantedOptions(flags=settings.flags, config_file=settings.config_file), clock,
+                partitions=scope.partitions,
+            )  # fmt: skip
     else:
         from keeplast.cli.tier.options import StoreCall
         from keeplast.cli.tier.watching import store_finder, store_watcher

@@ -11,8 +11,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from keeplast.cli.attach.options import ClusterOptions, DecisionOptions, TierOptions
+from keeplast.cli.attach.options import (
+    ClusterOptions,
+    DecisionOptions,
+    TierOptions,
+    WantedOptions,
+)
+from keeplast.cli.attach.watching import attached_finder
 from keeplast.cli.main import app
+from keeplast.clock import SystemClock
+from keeplast.errors import InvalidError, StoppedError
+from keeplast.service.console.found_key import found_key
+from keeplast.service.console.searches import KeySearches, SearchLimits
 from keeplast.tier.metadata.decisions import DecisionLog
 from tests.support.attached_world import PARTITION
 from tests.support.verified_world import VerifiedWorld
@@ -141,3 +151,47 @@ def test_a_decision_log_that_is_not_there_is_not_made(world: VerifiedWorld) -> N
     text = explain(world, "k1", "--store", f"sqlite:///{store}", expected=2, store=False)
     assert "no such decision log" in text
     assert not store.exists()
+
+
+def test_the_console_finds_what_the_command_tells(world: VerifiedWorld) -> None:
+    url = f"sqlite:///{world.world.root / 'decisions.db'}"
+    cluster = ClusterOptions(bootstrap_server="127.0.0.1:1", topics=(PARTITION.topic,))
+    tier = TierOptions(store=url, storage="local:/x")
+    clock = SystemClock()
+    find = attached_finder(cluster, url, tier, WantedOptions(), clock)
+    searches = KeySearches(find, clock, SearchLimits())
+    found = searches.search(PARTITION.topic, None, b"k1", None, lambda: False)
+    told, shown = document(explain(world, "k1", "--json")), found.document(values=False)
+    for each in (*told["partitions"], *shown["partitions"]):
+        each.pop("now_ms")
+        for record in each["records"]:
+            record.pop("timeline")
+            record.pop("goes_from_ms")
+    assert told["partitions"][0]["records"] == shown["partitions"][0]["records"]
+    assert told["partitions"][0]["replaced_copies"] == shown["partitions"][0]["replaced_copies"]
+    with pytest.raises(InvalidError, match="not shown here"):
+        searches.search("another", None, b"k1", None, lambda: False)
+    with pytest.raises(InvalidError, match="no such partition"):
+        searches.search(PARTITION.topic, 7, b"k1", None, lambda: False)
+    with pytest.raises(StoppedError):
+        searches.search(PARTITION.topic, None, b"k1", None, lambda: True)
+
+
+def test_what_was_not_searched_stands_on_the_page_also_without_a_record(
+    world: VerifiedWorld,
+) -> None:
+    cluster = ClusterOptions(bootstrap_server="127.0.0.1:1")
+    tier = TierOptions(store="", storage="local:/x")
+    find = attached_finder(cluster, None, tier, WantedOptions(), SystemClock())
+    searches = KeySearches(find, SystemClock(), SearchLimits())
+    page = found_key(
+        searches.search(PARTITION.topic, 0, b"nobody", None, lambda: False), values=False
+    )
+    assert not page.holding
+    assert any("which only brokers have" in each for each in page.problems)
+
+
+def test_a_storage_without_a_cluster_is_a_mistake_of_the_console(tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["console", str(tmp_path), "--storage", "local:/x"])
+    assert 2 == found.exit_code
+    assert "give --bootstrap-server too" in found.stdout + found.stderr

@@ -80,7 +80,7 @@ def _watched(
     clock: Clock,
 ) -> tuple[TierTeller, Observer]:
     """Serve the console while the stack lasts; returns who is told, and who hears of snapshots."""
-    from keeplast.cli.attach.watching import attached_watcher
+    from keeplast.cli.attach.watching import attached_finder, attached_watcher
     from keeplast.service.console.view import LoopFeed, Observers
 
     live, asked = LiveTierProgress(lines, clock, control), options.console
@@ -94,7 +94,11 @@ def _watched(
     server = stack.enter_context(
         console_served(
             feed, console_at, asked.entrance, clock, allows_actions=asked.allow_actions,
-            search=asked.search, find=None,
+            search=asked.search,
+            find=attached_finder(
+                options.cluster, options.tier.store, options.tier, options.wanted, clock,
+                partitions=options.partitions, grace_ms=options.grace_ms,
+            ),
         )
     )  # fmt: skip
     say_console(server, asked.entrance)

@@ -1,22 +1,30 @@
 """What a console is shown of a live cluster: its tiered topics, looked at again and again.
 
-Read are the metadata topic, as brokers do, and the decision log where one is named; no object, no
-group, no claim.
+Read are the metadata topic, as brokers do, and the decision log where one is named; no group, no
+claim. Objects are read only when a key is looked for.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keeplast.cli.attach.options import ClusterOptions, DecisionOptions
+from keeplast.cli.attach.options import (
+    ClusterOptions,
+    DecisionOptions,
+    TierOptions,
+    WantedOptions,
+)
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError
+from keeplast.inspect.explain import AskedKey
 from keeplast.log.files import LocalFiles
 from keeplast.model.redaction import shown_url
+from keeplast.service.console.searches import MEMORY_BYTES, KeyFinder
 from keeplast.service.console.view import AttachedLook, Looked, Watcher
+from keeplast.service.explained import KeyAnswer
 from keeplast.service.receipt_shelf import ReceiptShelf
 
 if TYPE_CHECKING:
@@ -81,6 +89,72 @@ def attached_watcher(
     if store is not None:
         place += f", decided in {shown_url(store)}"
     return Watcher(place, look, clock, files, ReceiptShelf(files, receipt), endures=endures)
+
+
+def attached_finder(
+    cluster: ClusterOptions,
+    store: str | None,
+    tier: TierOptions,
+    wanted: WantedOptions,
+    clock: Clock,
+    *,
+    partitions: tuple[int, ...] = (),
+    grace_ms: int | None = None,
+) -> KeyFinder:
+    """Return what finds keys in the chosen topics, as ``attach explain`` does.
+
+    Each search reads what is new of the metadata topic, and the topic's objects. InvalidError for a
+    storage or a decision log that cannot be used.
+    """
+    from keeplast.attach.collection import GRACE_MS_DEFAULT
+    from keeplast.attach.kept_folds import KeptFolds
+    from keeplast.cluster.fold_checkpoint import FoldCheckpoint
+    from keeplast.cluster.metadata_log import fold_metadata, partitions_of
+    from keeplast.service.cluster_answer import answer_from_cluster
+
+    layout = tier.open_layout()
+    _require_there(store)
+    client = cluster.connect()
+
+    def find(
+        topic: str,
+        partition: int | None,
+        asked: AskedKey,
+        now_ms: int,
+        *,
+        planned: Callable[[int], None],
+        progressed: Callable[[int], None],
+    ) -> KeyAnswer:
+        if cluster.topics and topic not in cluster.topics:
+            raise InvalidError(f"this topic is not shown here. topic={topic}")
+        facts = client.read_facts([topic])
+        if facts.metadata_topic is None:
+            raise RefusedError("nothing was ever copied to a remote tier here")
+        chosen = [
+            (each, number)
+            for each in facts.topics
+            for number in range(each.partition_count)
+            if partition in (None, number) and (not partitions or number in partitions)
+        ]
+        if not chosen:
+            raise InvalidError(f"no such partition is shown here. topic={topic}")
+        with _opened(store) as log:
+
+            def kept(number: int) -> FoldCheckpoint | None:
+                return None if log is None else KeptFolds(log.folds).find(facts.cluster_id, number)
+
+            folded = fold_metadata(
+                client, facts.metadata_topic, partitions_of(facts.topics, facts.metadata_topic),
+                lambda _: progressed(0), kept,
+            )  # fmt: skip
+            folded.require_sound()
+            return answer_from_cluster(
+                client, facts, folded.cache, log, layout, wanted.settings_of(facts.topics), chosen,
+                clock, asked, grace_ms=GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
+                memory_bytes=MEMORY_BYTES, planned=planned, progressed=progressed,
+            )  # fmt: skip
+
+    return find
 
 
 def _require_there(store: str | None) -> None:

@@ -21,6 +21,7 @@ from keeplast.service.explained import (
     fate_words,
     kind_words,
     summary_line,
+    unseen_lines,
 )
 
 RECORDS_ANSWERED_MAX = 10_000
@@ -86,6 +87,9 @@ def found_key(answer: KeyAnswer, *, values: bool) -> FoundKey:
         f"{partition}: {without_secrets(error_text(error))}" for partition, error in answer.faults
     ]
     problems += [f"{partition} is not searched: {reason}" for partition, reason in answer.left_out]
+    problems += [
+        line for each in answer.parts if each not in holding for line in unseen_lines(each)
+    ]
     return FoundKey(
         summary_line(answer.parts), tuple(shown), tuple(without[:NOTHING_MAX]),
         max(len(without) - NOTHING_MAX, 0), tuple(problems[:NOTHING_MAX]),

@@ -293,6 +293,15 @@ def test_the_printed_link_opens_the_console_and_leaves_no_token_behind(
     assert [] == browser.all("form[action='/do/resume']")
 
 
+def test_the_printed_link_is_taken_also_where_the_page_is_open(
+    browser: Browser, served: Served
+) -> None:
+    browser.open(served.url("/enter"))
+    browser.script(f"location.hash = '{ACTOR}'")
+    browser.wait(lambda: browser.address == served.url("/"))
+    assert 1 == len(browser.all("form[action='/leave']"))
+
+
 def test_a_wrong_token_is_told(browser: Browser, served: Served) -> None:
     browser.open(served.url("/enter"))
     browser.one("#token").send_keys("wrong\n")

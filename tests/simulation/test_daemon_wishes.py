@@ -51,7 +51,9 @@ def test_a_log_that_is_not_dirty_enough_is_cleaned_when_somebody_asks(world: Wor
             control.ask(Deed.CLEAN, ZERO, "a test")
 
     _, told, published = world.until_idle(2, act, control)
-    assert ["t-0"] == told.of("chosen")
+    assert [("chosen", "t-0", "asked for from the console")] == [
+        line for line in told.lines if line[0] == "chosen"
+    ]
     assert (10, None) == (world.checkpoint(0), world.checkpoint(1))
     assert 1 == published.facts(0).rounds
     wish, *rounds = receipts(world)

@@ -41,7 +41,8 @@ class Candidate:
     """A log that is worth a round.
 
     ``compaction_delay_ms`` is for how long it has been overdue, 0 when it is not. ``passed_over``
-    counts the choices in a row in which it was eligible and was not taken.
+    counts the choices in a row in which it was eligible and was not taken. ``is_asked_for`` says
+    that somebody asked for its round, which changes why it was chosen and not when.
     """
 
     partition: TopicPartition
@@ -49,6 +50,7 @@ class Candidate:
     compaction_delay_ms: int = 0
     is_expired_round: bool = False
     passed_over: int = 0
+    is_asked_for: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ def _kafka_key(candidate: Candidate) -> float:
 
 
 def _why(candidate: Candidate, order: Order) -> str:
+    if candidate.is_asked_for:
+        return "asked for from the console"
     if order is Order.OVERDUE_FIRST:
         if candidate.passed_over >= PASSED_OVER_MAX:
             return f"passed over {candidate.passed_over} times"

@@ -108,7 +108,9 @@ def find_attached_trace(
 _TRACES = {
     TraceKind.NOTHING_THERE: "no record of the key is in this log",
     TraceKind.BOUNDED: "every record of the key is gone from this log by then",
-    TraceKind.VALUE_WINS: "never while its value wins: nobody has written a tombstone",
+    TraceKind.VALUE_WINS: (
+        "never while its value wins: no tombstone supersedes its winning value (offset {offset})"
+    ),
     TraceKind.UNDECIDED: "not bounded: a transaction with the key is open",
     TraceKind.STAYS: "not bounded: a record stays that no round would remove",
     TraceKind.NO_BOUND: "not bounded: nothing says when a round is due, see 'erased by'",
@@ -145,9 +147,10 @@ _STAYS = {
 }
 
 
-def trace_words(trace: LastTrace) -> str:
+def trace_words(found: KeyExplanation, trace: LastTrace) -> str:
     """Say what is known of the last trace."""
-    return _TRACES[trace.kind]
+    winner = found.winner
+    return _TRACES[trace.kind].format(offset=None if winner is None else winner.record.offset)
 
 
 def reason_words(fate: Fate) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from itertools import pairwise
 
 DURATION_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 """Names and milliseconds, the largest first."""
@@ -31,8 +33,29 @@ def duration_text(milliseconds: int) -> str:
     return f"{milliseconds} ms"
 
 
+def precise_duration_text(milliseconds: int) -> str:
+    """Return a span of at least 0 in its largest unit and the next, rounded down: ``6 d 23 h``.
+
+    The next one is left out where it is zero, and below it nothing is said.
+    """
+    for (unit, size), (less, part) in pairwise(DURATION_UNITS):
+        if milliseconds >= size:
+            rest = milliseconds % size // part
+            return f"{milliseconds // size} {unit}" + (f" {rest} {less}" if rest else "")
+    return duration_text(milliseconds)
+
+
+def precise_relative_text(at_ms: int, now_ms: int) -> str:
+    """Return the same as :func:`relative_text` in two units."""
+    return _relative(at_ms, now_ms, precise_duration_text)
+
+
 def relative_text(at_ms: int, now_ms: int) -> str:
     """Return how long until a moment, or since."""
+    return _relative(at_ms, now_ms, duration_text)
+
+
+def _relative(at_ms: int, now_ms: int, span: Callable[[int], str]) -> str:
     if at_ms > now_ms:
-        return f"in {duration_text(at_ms - now_ms)}"
-    return "now" if at_ms == now_ms else f"{duration_text(now_ms - at_ms)} ago"
+        return f"in {span(at_ms - now_ms)}"
+    return "now" if at_ms == now_ms else f"{span(now_ms - at_ms)} ago"

@@ -350,10 +350,13 @@ class DirectoryWork:
     def candidates(self) -> Sequence[Candidate]:
         """Return the partitions that are worth a round; those wished for are alone in a turn."""
         return [
-            candidate_of(
-                found.survey,
-                found.partition,
-                passed_over=self._schedule.history(found.partition).passed_over,
+            replace(
+                candidate_of(
+                    found.survey,
+                    found.partition,
+                    passed_over=self._schedule.history(found.partition).passed_over,
+                ),
+                is_asked_for=found.partition in self._wished,
             )
             for found in self._known.findings.values()
             if found.is_eligible

@@ -21,6 +21,7 @@ from keeplast.model.document import encode
 from keeplast.model.escapes import printable, shown_bytes
 from keeplast.model.partition import TopicPartition
 from keeplast.model.redaction import without_secrets
+from keeplast.model.size import format_counted
 from keeplast.read.transaction_outcomes import TransactionOutcome
 from keeplast.store.explain import ReplacedCopy
 from keeplast.survey.receipt_book import RoundReceipt
@@ -91,16 +92,31 @@ class KeyAnswer:
         }
 
 
-def summary_line(parts: Sequence[ExplainedPartition]) -> str:
-    """Return one sentence about all partitions; the key in it is made visible and shortened."""
+def summary_line(answer: KeyAnswer) -> str:
+    """Return one sentence about all partitions; the key in it is made visible and shortened.
+
+    No count where nothing could be read: nobody knows then whether the key is there.
+    """
+    parts, total = answer.parts, len(answer.parts) + len(answer.faults)
+    key = answer.key
+    if key is None and parts:
+        key = parts[0].found.key
+    name = "key" if key is None else f"key {shown_bytes(key)}"
+    unread = (
+        f"{len(answer.faults)} of {format_counted(total, 'partition')} could not be read"
+        if answer.faults
+        else ""
+    )
+    if not parts:
+        return f"{name}: not known, {unread or 'no partition was searched'}"
     holding = sum(bool(each.found.records or each.copies) for each in parts)
     count = sum(len(each.found.records) for each in parts)
     copies = sum(len(each.copies) for each in parts)
-    key = shown_bytes(parts[0].found.key) if parts else ""
     more = f", {copies} more in replaced segments" if copies else ""
+    missing = f"; {unread}" if unread else ""
     return (
-        f"key {key}: {count} record{'' if count == 1 else 's'} in {holding} of {len(parts)} "
-        f"partition{'' if len(parts) == 1 else 's'}{more}"
+        f"{name}: {count} record{'' if count == 1 else 's'} in {holding} of {len(parts)} "
+        f"partition{'' if len(parts) == 1 else 's'}{more}{missing}"
     )
 
 
@@ -130,12 +146,10 @@ def answer_lines(each: ExplainedPartition) -> list[str]:
         f"{strategy} {'nothing' if offset is None else offset}"
         for strategy, offset in found.winners.items()
     ]
-    by_ms = each.trace.by_ms
-    when = "" if by_ms is None else f"{time_text(by_ms)}: "
     lines = [
         f"{each.name}: {_next_round(found)}",
         f"{each.name}: would win by {', '.join(tried)}; in force is {found.topic.strategy}",
-        f"{each.name}: last trace: {when}{trace_words(each.trace)}",
+        trace_line(each),
         f"{each.name}: what is overwritten now is erased by: {each.erased_by}",
     ]
     lines += [
@@ -149,6 +163,13 @@ def answer_lines(each: ExplainedPartition) -> list[str]:
     ]
     lines += unseen_lines(each)
     return [printable(line) for line in (*lines, *receipt_lines(each))]
+
+
+def trace_line(each: ExplainedPartition) -> str:
+    """Say by when no record of the key is left."""
+    by_ms = each.trace.by_ms
+    when = "" if by_ms is None else f"{time_text(by_ms)}: "
+    return f"{each.name}: last trace: {when}{trace_words(each.found, each.trace)}"
 
 
 def unseen_lines(each: ExplainedPartition) -> list[str]:
@@ -197,7 +218,7 @@ def _partition_document(each: ExplainedPartition, *, values: bool) -> dict[str, 
             "kind": each.trace.kind,
             "by_ms": each.trace.by_ms,
             "values_by_ms": each.trace.values_by_ms,
-            "why": trace_words(each.trace),
+            "why": trace_words(found, each.trace),
         },
         "erased_by": each.erased_by,
         "not_searched": list(each.unseen),

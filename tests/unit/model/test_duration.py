@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keeplast.model.duration import duration_text
+from keeplast.model.duration import duration_text, precise_relative_text
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,20 @@ from keeplast.model.duration import duration_text
 )
 def test_the_largest_unit_that_is_not_too_coarse(milliseconds: int, words: str) -> None:
     assert words == duration_text(milliseconds)
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "words"),
+    [
+        (1, "in 1 ms"),
+        (59_999, "in 59 s"),
+        (90_000, "in 1 min 30 s"),
+        (3_600_000, "in 1 h"),
+        (86_400_000 + 3_599_999, "in 1 d"),
+        (7 * 86_400_000 - 1, "in 6 d 23 h"),
+        (-5_400_000, "1 h 30 min ago"),
+        (0, "now"),
+    ],
+)
+def test_how_far_away_in_two_units(milliseconds: int, words: str) -> None:
+    assert words == precise_relative_text(10**12 + milliseconds, 10**12)

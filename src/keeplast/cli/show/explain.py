@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -12,6 +12,7 @@ from keeplast.clock import time_text
 from keeplast.model.escapes import shown_bytes
 from keeplast.service.explained import (
     ExplainedPartition,
+    KeyAnswer,
     answer_lines,
     fate_words,
     kind_words,
@@ -21,10 +22,11 @@ from keeplast.service.explained import (
 )
 
 
-def render_explained(parts: Sequence[ExplainedPartition], *, values: bool) -> list[RenderableType]:
+def render_explained(answer: KeyAnswer, *, values: bool) -> list[RenderableType]:
     """Return what a person is shown; ``values`` shows those of the records too."""
+    parts = answer.parts
     holding = [each for each in parts if each.found.records or each.copies]
-    shown: list[RenderableType] = [Text(summary_line(parts))]
+    shown: list[RenderableType] = [Text(summary_line(answer))]
     if any(each.found.records for each in parts):
         shown += ["", _table(holding, values=values)]
     for each in holding:

@@ -69,5 +69,5 @@ def explain(
             planned=events.planned, progressed=events.progressed,
         )  # fmt: skip
     if not as_json:
-        print_result(*render_explained(answer.parts, values=values))
+        print_result(*render_explained(answer, values=values))
     return DONE, answer.document(values=values)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast.clock import time_text
+from keeplast.config.definition import DOUBLE_MAX, Definition, Value
 from keeplast.config.definitions import BY_KEY, DEFINITIONS
 from keeplast.config.layers import Layer
 from keeplast.config.setting_rows import origin_text, shown_value
 from keeplast.config.settings import Settings
-from keeplast.model.duration import relative_text
+from keeplast.model.duration import precise_relative_text
 from keeplast.model.size import format_bytes, format_counted
 from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.console.pages import Entry, Row, row_of, twin_of
@@ -39,6 +40,7 @@ from keeplast.store.status import TierStatus
 
 SEGMENTS_MAX = 500
 ROUNDS_MAX = 30
+RATE_KEY = "log.cleaner.io.max.bytes.per.second"
 KEPT_SOURCE = "kept with the partition"
 
 
@@ -161,7 +163,7 @@ def _cleanable(entry: Entry, facts: PartitionFacts | None) -> tuple[int, int]:
 
 
 def _at(at_ms: int, now_ms: int) -> str:
-    return f"{time_text(at_ms)[:19]} ({relative_text(at_ms, now_ms)})"
+    return f"{time_text(at_ms)[:19]} ({precise_relative_text(at_ms, now_ms)})"
 
 
 def _attached_lines(entry: AttachedStatus, now_ms: int) -> list[str]:
@@ -267,9 +269,17 @@ def setting_rows(
     found = [(each, settings.effective(each, topic)) for each in chosen]
     return tuple(
         SettingRow(
-            definition.key, shown_value(definition, value.value),
+            definition.key, _setting_text(definition, value.value),
             origin_text(definition, value, root), definition.about.replace("`", ""),
             value.is_default,
         )
         for definition, value in found
     )  # fmt: skip
+
+
+def _setting_text(definition: Definition, value: Value | None) -> str:
+    """Return a value with what it means; a rate, which is no whole number, too."""
+    text = shown_value(definition, value)
+    if definition.key == RATE_KEY and isinstance(value, float) and value < DOUBLE_MAX:
+        return f"{text} ({format_bytes(int(value))}/s)"
+    return text

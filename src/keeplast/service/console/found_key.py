@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from keeplast.clock import time_text
 from keeplast.errors import error_text
 from keeplast.inspect.fates import Outlook
-from keeplast.model.escapes import shown_bytes
+from keeplast.model.escapes import printable, shown_bytes
 from keeplast.model.partition import TopicPartition
 from keeplast.model.redaction import without_secrets
 from keeplast.service.console.pages import ShownTime, log_url, moment
@@ -21,6 +21,7 @@ from keeplast.service.explained import (
     fate_words,
     kind_words,
     summary_line,
+    trace_line,
     unseen_lines,
 )
 
@@ -91,7 +92,7 @@ def found_key(answer: KeyAnswer, *, values: bool) -> FoundKey:
         line for each in answer.parts if each not in holding for line in unseen_lines(each)
     ]
     return FoundKey(
-        summary_line(answer.parts), tuple(shown), tuple(without[:NOTHING_MAX]),
+        summary_line(answer), tuple(shown), tuple(without[:NOTHING_MAX]),
         max(len(without) - NOTHING_MAX, 0), tuple(problems[:NOTHING_MAX]),
     )  # fmt: skip
 
@@ -108,8 +109,11 @@ def _partition_answer(each: ExplainedPartition, left: int, *, values: bool) -> P
         for record in found.records[:left]
     )  # fmt: skip
     prefix = f"{each.name}: "
+    # The answer first: by when the last trace is gone.
+    last, lines = printable(trace_line(each)), answer_lines(each)
+    lines.sort(key=lambda line: line != last)
     return PartitionAnswer(
         found.partition, rows, len(found.records) - len(rows),
-        tuple(line.removeprefix(prefix) for line in answer_lines(each)),
+        tuple(line.removeprefix(prefix) for line in lines),
         moment(each.trace.by_ms, found.now_ms),
     )  # fmt: skip

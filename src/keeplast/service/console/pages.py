@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 from keeplast.clock import time_text
-from keeplast.model.duration import relative_text
+from keeplast.model.duration import precise_relative_text
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes, format_counted
 from keeplast.service.attached_status import AttachedStatus
@@ -131,7 +131,7 @@ def moment(at_ms: int | None, now_ms: int) -> ShownTime:
         return ShownTime("")
     text = time_text(at_ms)
     iso = f"{text[:10]}T{text[11:19]}Z" if len(text) == 23 and at_ms >= 0 else ""
-    return ShownTime(relative_text(at_ms, now_ms), iso, f"{text[:19]} UTC")
+    return ShownTime(precise_relative_text(at_ms, now_ms), iso, f"{text[:19]} UTC")
 
 
 # The overview.
@@ -248,7 +248,7 @@ def row_of(view: ConsoleView, each: Entry, facts: PartitionFacts | None) -> Row:
         cleanable=format_bytes(each.cleanable_bytes),
         last=""
         if last is None
-        else f"{relative_text(last.sums.last_ms, view.now_ms)}, on {last.host}",
+        else f"{precise_relative_text(last.sums.last_ms, view.now_ms)}, on {last.host}",
     )  # fmt: skip
 
 
@@ -270,7 +270,7 @@ def _directory_row(each: PartitionStatus, now_ms: int) -> Row:
     words = (
         ""
         if last is None
-        else f"{relative_text(last.at_ms, now_ms)}: {format_bytes(last.bytes_read)} to "
+        else f"{precise_relative_text(last.at_ms, now_ms)}: {format_bytes(last.bytes_read)} to "
         f"{format_bytes(last.bytes_written)}"
     )
     row = Row(

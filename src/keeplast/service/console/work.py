@@ -122,6 +122,8 @@ def throughput(line: ReceiptLine) -> str:
 
 def span(seconds: float) -> str:
     """Return how long something took."""
+    if seconds < 0.05:
+        return "< 0.1 s"
     return f"{seconds:.1f} s" if seconds < 120 else duration_text(int(seconds * 1000))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.support.console_site import (
     VIEWER,
     FixedSource,
     Site,
+    searches_in,
 )
 
 PAGES = ["/", "/log/orders/0", "/work"]
@@ -170,6 +172,25 @@ def test_who_may_act_leaves_a_wish_with_the_loop(
     assert "127.0.0.1" in wish.by
     by_header = site.ask("POST", path, data=WHICH, headers={"authorization": f"Bearer {ACTOR}"})
     assert 303 == by_header.status_code
+
+
+def test_trying_again_is_offered_where_something_is_wrong(site: Site) -> None:
+    site.enter(ACTOR)
+    offered = {
+        path: [deed in site.get(path).text for deed in ("/do/clean", "/do/retry")]
+        for path in ("/log/orders/0", "/log/broken/0")
+    }
+    assert {"/log/orders/0": [True, False], "/log/broken/0": [True, True]} == offered
+
+
+def test_the_way_in_says_what_it_is_for(source: FixedSource, root: Path) -> None:
+    looks = replace(OPEN, allows_actions=False)
+    for entrance, searches, words in (
+        (OPEN, None, "Enter to act<"),
+        (OPEN, searches_in(root), "Enter to act or find keys<"),
+        (looks, searches_in(root), "Enter to find keys<"),
+    ):
+        assert words in Site(source, entrance, searches=searches).get("/").text
 
 
 def test_wishes_are_bounded(site: Site, source: FixedSource) -> None:

@@ -94,6 +94,25 @@ def test_a_log_that_cannot_be_read_is_told_beside_the_others(keys: Site, root: P
     assert document["errors"][0]["error"]["message"] in told(keys)
 
 
+def test_where_nothing_could_be_read_no_count_is_told(keys: Site, root: Path) -> None:
+    path = root / "orders-0" / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    text = told(keys, key="key-00100", partition="0")
+    assert 'key "key-00100": not known, 1 of 1 partition could not be read' in text
+    assert "0 records" not in text
+    text = told(keys)
+    assert 'key "a": 1 record in 1 of 1 partition; 1 of 2 partitions could not be read' in text
+    arguments = ["explain", str(root), "b", "--topic", "orders", "--partition", "0"]
+    assert 'key "b": not known, 1 of 1 partition' in CliRunner().invoke(app, arguments).stdout
+
+
+def test_a_value_above_a_tombstone_names_its_offset_first(keys: Site, root: Path) -> None:
+    write_log(root, "orders-2", {0: [(b"z", b"1"), (b"z", None)], 2: [(b"z", b"2")]})
+    text = told(keys, key="z")
+    assert "<ul><li>last trace: never while its value wins: no tombstone supersedes its winning " \
+        "value (offset 2)</li>" in text  # fmt: skip
+
+
 def test_the_page_has_every_record_with_its_fate_and_no_value(keys: Site, root: Path) -> None:
     text = told(keys)
     for part in explained(root, "a")["partitions"]:

@@ -59,6 +59,12 @@ def test_an_interrupted_round_does_not_count() -> None:
     assert () == work.growth_of(view_of(ReceiptLine("action", NOW_MS, None))).days
 
 
+def test_what_took_no_time_to_speak_of_took_some() -> None:
+    assert ["< 0.1 s", "0.1 s", "119.9 s", "2 min"] == [
+        work.span(each) for each in (0.0, 0.05, 119.9, 120)
+    ]
+
+
 def test_growth_is_told_in_words() -> None:
     grown = work.growth_of(view_of(line(2, 2048, 1024), line(1, 4096, 4096)))
     assert "2 rounds freed 1,024 B" in grown.words
@@ -75,7 +81,7 @@ def test_the_page_has_budgets_with_where_they_come_from(root: Path) -> None:
     text = " ".join(html.unescape(Site(FixedSource(view)).get("/work").text).split())
     for key in work.BUDGET_KEYS:
         assert f'<th scope="row">{key}</th>' in text
-    assert "1048576" in text
+    assert "1048576.0 (1.00 MiB/s)" in text
     assert "keeplast.toml, cluster" in text
     assert "1 round freed 1,024 B" in text
 

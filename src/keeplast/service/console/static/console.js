@@ -2,12 +2,18 @@
 "use strict";
 
 const enter = document.getElementById("enter");
-if (enter && location.hash.length > 1) {
+function takeLink() {
+  if (location.hash.length < 2) return;
   // The token of the printed link: out of the address before anything else, then by POST.
   const token = decodeURIComponent(location.hash.slice(1));
   history.replaceState(null, "", location.pathname);
   document.getElementById("token").value = token;
   enter.submit();
+}
+if (enter) {
+  takeLink();
+  // A link that is pasted while this page is open changes nothing but what follows the #.
+  window.addEventListener("hashchange", takeLink);
 }
 
 // What the page shows, as events count it; and whether a newer one waits until nobody types.

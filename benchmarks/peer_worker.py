@@ -11,11 +11,10 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.later_removals import LaterRemovals
+from benchmarks.opened_runner import opened_runner
 from benchmarks.process_figures import family_seconds
 from benchmarks.workload import FIRST_TIMESTAMP_MS, TOPIC, Workload, write_log
 from keeplast.clock import SystemClock
@@ -28,7 +27,6 @@ from keeplast.rewrite.runner import Runner
 from keeplast.rewrite.stats import Stats
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
-from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.request import CleanRequest, PartitionRequest
 
 NOW_MS = FIRST_TIMESTAMP_MS + 10**12
@@ -52,21 +50,9 @@ def main() -> None:
     if arguments.contestant == "sql":
         document = _query(arguments.data_directory, arguments.cores, started)
     else:
-        with _runner(arguments.contestant, arguments.cores) as runner:
+        with opened_runner(arguments.contestant, arguments.cores) as runner:
             document = _clean_all(runner, arguments, started)
     print(json.dumps(document))
-
-
-@contextmanager
-def _runner(name: str, cores: int) -> Iterator[Runner]:
-    if name == "local":
-        with LocalRunner(cores) as local:
-            yield local
-        return
-    from keeplast.pipeline.runner import SparkRunner
-
-    with SparkRunner(None, cores) as spark:
-        yield spark
 
 
 def _clean_all(runner: Runner, arguments: argparse.Namespace, started: float) -> dict[str, object]:

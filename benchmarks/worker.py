@@ -14,11 +14,10 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.later_removals import LaterRemovals
+from benchmarks.opened_runner import opened_runner
 from benchmarks.process_figures import family_seconds
 from benchmarks.workload import FIRST_TIMESTAMP_MS, TOPIC, Workload, write_log
 from keeplast.clock import SystemClock
@@ -27,11 +26,9 @@ from keeplast.format.compression import Codec
 from keeplast.model.partition import TopicPartition
 from keeplast.model.shape import Shape
 from keeplast.model.topic_config import TopicConfig
-from keeplast.rewrite.runner import Runner
 from keeplast.rewrite.stats import Stats
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
-from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest, PartitionRequest
 
@@ -64,7 +61,7 @@ def main() -> None:
         segment_bytes=warm_up_bytes // 2,
     )
     files = LaterRemovals()
-    with _runner(arguments.runner, arguments.cores, files) as runner:
+    with opened_runner(arguments.runner, arguments.cores, files) as runner:
         coordinator = Coordinator(runner, SystemClock(), files, NoEvents())
         for shape in (None,) if arguments.runner == "local" else (Shape.PARTITION, Shape.BUCKET):
             with tempfile.TemporaryDirectory() as scratch:
@@ -88,18 +85,6 @@ def main() -> None:
     stats = done.stats
     assert stats is not None, done.error
     print(json.dumps(_measured(stats, seconds, cpu_seconds, before_bytes, peak_bytes)))
-
-
-@contextmanager
-def _runner(name: str, cores: int, files: LaterRemovals) -> Iterator[Runner]:
-    if name == "local":
-        with LocalRunner(cores=cores, files=files) as local:
-            yield local
-        return
-    from keeplast.pipeline.runner import SparkRunner
-
-    with SparkRunner(None, cores) as spark:
-        yield spark
 
 
 def _measured(

@@ -80,11 +80,6 @@ class World:
     store: str
     settled: set[int] = field(default_factory=set)
 
-    @property
-    def is_newest(self) -> bool:
-        """Say whether this is the version on which everything is tried."""
-        return self.brokers.version == VERSIONS[-1]
-
     def compactor(self, partition: int) -> Compactor:
         """Return who compacts a partition."""
         return Compactor(self, partition)
@@ -214,13 +209,21 @@ def world(
         yield World(brokers, acknowledged, f"sqlite:///{root / 'decisions.db'}")
 
 
-@pytest.mark.parametrize("step", STEPS)
+NEWEST_ALONE = pytest.mark.parametrize("world", VERSIONS[-1:], indirect=True)
+
+
+@pytest.mark.parametrize(
+    ("world", "step"),
+    [
+        *((version, STEPS[SWAP_STEP]) for version in VERSIONS[:-1]),
+        *((VERSIONS[-1], step) for step in STEPS),
+    ],
+    indirect=["world"],
+)
 def test_leaders_of_topic_and_metadata_change_in_a_step(
     world: World, step: tuple[str, str]
 ) -> None:
     """P16, AT-11, AT-13, AT-32: both are others afterwards, and the old ones think they lead."""
-    if not world.is_newest and step != STEPS[SWAP_STEP]:
-        pytest.skip("the step before the swap alone, on this version")
     partition = STEPS.index(step)
     compactor, watch = world.compactor(partition), Watch(world.acknowledged, partition)
     changed: list[int] = []
@@ -246,10 +249,9 @@ def check_settled(world: World, partition: int) -> None:
     world.settled.add(partition)
 
 
+@NEWEST_ALONE
 def test_a_broker_that_is_killed_in_a_round_and_comes_back_serves_the_same(world: World) -> None:
     """C3, P8: it led what the metadata topic has of the partition."""
-    if not world.is_newest:
-        pytest.skip("the same as on the newest")
     brokers, compactor = world.brokers, world.compactor(KILLED)
     killed: list[int] = []
 
@@ -267,12 +269,11 @@ def test_a_broker_that_is_killed_in_a_round_and_comes_back_serves_the_same(world
     check_settled(world, KILLED)
 
 
+@NEWEST_ALONE
 def test_a_compactor_that_sees_only_some_brokers_goes_on_with_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C3, R-5: who leads what it writes to is frozen when it decides, and wakes up later."""
-    if not world.is_newest:
-        pytest.skip("a client's matter")
     brokers, compactor = world.brokers, world.compactor(FROZEN)
     alone = ClusterClient(brokers.brokers[1].address)
     brokers.freeze(1)
@@ -354,10 +355,9 @@ def test_what_a_new_leader_uploads_over_a_round_is_read_right_and_compacted_agai
     check_settled(world, OVERLAID)
 
 
+@NEWEST_ALONE
 def test_a_slow_storage_changes_nothing(world: World) -> None:
     """A tenth of a second before each request to it, with readers meanwhile."""
-    if not world.is_newest:
-        pytest.skip("keeplast's matter")
     compactor, watch = world.compactor(SLOW), Watch(world.acknowledged, SLOW)
     compactor.delay = DELAY_SECONDS
     compactor.until_done(compactor.clean)
@@ -368,10 +368,9 @@ def test_a_slow_storage_changes_nothing(world: World) -> None:
     check_settled(world, SLOW)
 
 
+@NEWEST_ALONE
 def test_all_brokers_restart_with_cold_caches_and_one_without_the_log(world: World) -> None:
     """P8, P17, P18, AT-19, AT-20, AT-23: it begins where the remote tier ends, and leads."""
-    if not world.is_newest:
-        pytest.skip("the same as on the newest")
     brokers, acknowledged = world.brokers, world.acknowledged
     assert {SWAP_STEP, OVERLAID} <= world.settled
     first = brokers.replicas(TOPIC, SWAP_STEP)[0]

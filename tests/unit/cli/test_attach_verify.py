@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from keeplast.cli.attach.options import ClusterOptions, DecisionOptions, TierOptions
 from keeplast.cli.main import app
-from keeplast.tier.metadata.decisions import DecisionLog
 from tests.support.attached_world import PARTITION
+from tests.support.commanded_world import commanded_world
 from tests.support.verified_world import VerifiedWorld
-from tests.unit.attach.test_attached_rounds import LINEAGE, MERGING, write_history
 
 NAME = f"{PARTITION.topic}-{PARTITION.partition}"
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerifiedWorld]:
-    made = VerifiedWorld(tmp_path, write_history(tmp_path / "logs", count=150), LINEAGE)
-    made.clean(MERGING, margin=4000)
-
-    @contextmanager
-    def open_log(_: object) -> Iterator[DecisionLog]:
-        yield made.world.log()
-
-    monkeypatch.setattr(ClusterOptions, "connect", lambda _: made.consumers)
-    monkeypatch.setattr(DecisionOptions, "open_log", open_log)
-    monkeypatch.setattr(TierOptions, "open_layout", lambda _: made.tier.layout)
-    yield made
-    made.close()
+    with commanded_world(tmp_path, monkeypatch) as made:
+        yield made
 
 
 def verify(

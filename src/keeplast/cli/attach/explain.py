@@ -10,6 +10,7 @@ import typer
 
 from keeplast.cli.attach.options import (
     ClusterOptions,
+    Partitions,
     Storage,
     StorageOptions,
     TierOptions,
@@ -20,19 +21,12 @@ from keeplast.cli.attach.options import (
 from keeplast.cli.attach.upkeep import GraceMs
 from keeplast.cli.explain import Header, Key, Offset, Values, asked_key
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.parameters import FACTS, SCOPE, Json
+from keeplast.cli.frame.parameters import FACTS, Json
 from keeplast.errors import InvalidError, RefusedError
 
 if TYPE_CHECKING:
     from keeplast.cluster.facts import ClusterFacts, TopicFacts
 
-Partitions = Annotated[
-    tuple[int, ...],
-    typer.Option(
-        "--partition", metavar="N", min=0, rich_help_panel=SCOPE,
-        help="Only partitions of this number; repeatable.",
-    ),
-]  # fmt: skip
 DecisionStore = Annotated[
     str | None,
     typer.Option(

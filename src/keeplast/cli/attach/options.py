@@ -204,17 +204,28 @@ class WantedOptions(PolicyOptions):
         return wanted_settings(read_layers(LocalFiles(), self), topics)
 
 
+Partitions = Annotated[
+    tuple[int, ...],
+    typer.Option(
+        "--partition", metavar="N", min=0, rich_help_panel=SCOPE,
+        help="Only partitions of this number; repeatable.",
+    ),
+]  # fmt: skip
+KeylessChoice = Annotated[
+    Keyless,
+    typer.Option(
+        "--keyless", rich_help_panel=ROUND,
+        help="What becomes of records without a key, which belong to no key: fail, drop or "
+        "retain.",
+    ),
+]  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundChoice:
     """Which partitions a round is about, and what becomes of what no key law covers."""
 
-    partitions: Annotated[
-        tuple[int, ...],
-        typer.Option(
-            "--partition", metavar="N", min=0, rich_help_panel=SCOPE,
-            help="Only partitions of this number; repeatable.",
-        ),
-    ] = ()  # fmt: skip
+    partitions: Partitions = ()
     force: Annotated[
         bool,
         typer.Option(
@@ -222,14 +233,7 @@ class RoundChoice:
             help="Ignore min.cleanable.dirty.ratio, and nothing else.",
         ),
     ] = False  # fmt: skip
-    keyless: Annotated[
-        Keyless,
-        typer.Option(
-            "--keyless", rich_help_panel=ROUND,
-            help="What becomes of records without a key, which belong to no key: fail, drop or "
-            "retain.",
-        ),
-    ] = Keyless.FAIL  # fmt: skip
+    keyless: KeylessChoice = Keyless.FAIL
 
 
 KeepSources = Annotated[

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.attach.options import ClusterOptions, KeepSources, TierOptions, WantedOptions
+from keeplast.cli.attach.options import (
+    ClusterOptions,
+    KeepSources,
+    KeylessChoice,
+    Partitions,
+    TierOptions,
+    WantedOptions,
+)
 from keeplast.cli.frame.console import ConsoleOptions
 from keeplast.cli.frame.options import MetricsOptions, RunnerOptions, WorkOptions
 from keeplast.cli.frame.parameters import ROUND, RUN, SCOPE
@@ -118,13 +125,7 @@ class AttachedRunOptions:
     cluster: LoopClusterOptions
     tier: TierOptions
     wanted: WantedOptions
-    partitions: Annotated[
-        tuple[int, ...],
-        typer.Option(
-            "--partition", metavar="N", min=0, rich_help_panel=SCOPE,
-            help="Only partitions of this number; repeatable.",
-        ),
-    ] = ()  # fmt: skip
+    partitions: Partitions = ()
     once: Annotated[
         bool,
         typer.Option(
@@ -140,14 +141,7 @@ class AttachedRunOptions:
             f"{SPAN_WORDS}; a second at least. Default: a minute.",
         ),
     ] = None  # fmt: skip
-    keyless: Annotated[
-        Keyless,
-        typer.Option(
-            "--keyless", rich_help_panel=ROUND,
-            help="What becomes of records without a key, which belong to no key: fail, drop or "
-            "retain.",
-        ),
-    ] = Keyless.FAIL  # fmt: skip
+    keyless: KeylessChoice = Keyless.FAIL
     grace_ms: Annotated[
         int | None,
         typer.Option(

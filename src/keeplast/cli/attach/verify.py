@@ -8,22 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keeplast.cli.attach.options import ClusterOptions, TierOptions, WantedOptions
+from keeplast.cli.attach.options import ClusterOptions, Partitions, TierOptions, WantedOptions
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.options import memory_size
-from keeplast.cli.frame.parameters import MEMORY_DEFAULT, RUN, SCOPE, Json
+from keeplast.cli.frame.parameters import MEMORY_DEFAULT, RUN, Json
 from keeplast.errors import CompactionError, InvalidError
 
 if TYPE_CHECKING:
     from keeplast.inspect.verdicts import VerificationReport
 
-Partitions = Annotated[
-    tuple[int, ...],
-    typer.Option(
-        "--partition", metavar="N", min=0, rich_help_panel=SCOPE,
-        help="Only partitions of this number; repeatable.",
-    ),
-]  # fmt: skip
 Strict = Annotated[
     bool, typer.Option("--strict", help="Exit with 1 also when a check cannot be judged.")
 ]

@@ -1,0 +1,31 @@
+"""A model partition that was compacted once, in the place of what ``keeplast attach`` opens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from keeplast.cli.attach.options import ClusterOptions, DecisionOptions, TierOptions
+from keeplast.tier.metadata.decisions import DecisionLog
+from tests.support.verified_world import VerifiedWorld
+from tests.unit.attach.test_attached_rounds import LINEAGE, MERGING, write_history
+
+
+@contextmanager
+def commanded_world(root: Path, patch: pytest.MonkeyPatch) -> Iterator[VerifiedWorld]:
+    """Yield the world that commands connect to, whatever address and storage they are given."""
+    made = VerifiedWorld(root, write_history(root / "logs", count=150), LINEAGE)
+    made.clean(MERGING, margin=4000)
+
+    @contextmanager
+    def open_log(_: object) -> Iterator[DecisionLog]:
+        yield made.world.log()
+
+    patch.setattr(ClusterOptions, "connect", lambda _: made.consumers)
+    patch.setattr(DecisionOptions, "open_log", open_log)
+    patch.setattr(TierOptions, "open_layout", lambda _: made.tier.layout)
+    yield made
+    made.close()

@@ -40,7 +40,7 @@ endef
 export NEEDS_CHROMIUM
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-all test-kafka test-attach-cluster beside-a-broker test-services test-console fuzz-console console-pictures chromium soak soak-attach simulate bench bench-peers bench-growth bench-start bench-tier bench-console demo demo-tier demo-attach demo-console docs readme lock bare java clean
+.PHONY: all help setup check test test-all test-kafka test-attach-cluster beside-a-broker test-services test-console fuzz-console console-pictures chromium soak soak-attach simulate bench bench-peers bench-growth bench-start bench-tier bench-attached bench-console demo demo-tier demo-attach demo-console docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -123,6 +123,10 @@ simulate: setup  ## Hosts of the tier with faults, by seed; ARGS='--seeds 0:1000
 
 bench: setup java  ## keeplast beside Kafka's cleaner on the same logs, and README's table; ARGS='--resume' for doubtful rows
 	$(BIN)/python -m benchmarks.run $(ARGS)
+	$(BIN)/python tools/fill_readme.py --files
+
+bench-attached: setup  ## A round in a live cluster's remote tier beside a local one, by layout; ARGS='--mib 64'
+	$(BIN)/python -m benchmarks.attached $(ARGS)
 	$(BIN)/python tools/fill_readme.py --files
 
 bench-tier: setup  ## What rounds in object storage read, with filters and without

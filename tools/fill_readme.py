@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
     "docs/quickstart.md",
+    "docs/design/layouts.md",
     "docs/design/spark.md",
     "docs/operations/run.md",
     "docs/operations/status.md",

@@ -21,7 +21,7 @@ from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline import joint_job
 from keeplast.pipeline.jobs import packed, runs_of
-from keeplast.pipeline.joint_job import SlotWatch
+from keeplast.pipeline.joint_job import SlotWatch, arrived_slots
 from keeplast.pipeline.runner import SparkRunner
 from keeplast.rewrite.runner import Progressed, Runner
 from keeplast.rewrite.stats import Stats
@@ -140,6 +140,30 @@ def test_items_are_packed_to_about_the_same_cost_the_greatest_first() -> None:
     costs = [1, 9, 2, 8, 3, 7, 4, 6]
     packs = packed(costs, lambda cost: cost, 4)
     assert [[9, 1], [8, 2], [7, 3], [6, 4]] == packs
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "there", "expected", "waited_ms"),
+    [
+        (0, [1, 1, 2], 2, 200),
+        (0, [1] * 100, 1, 2000),
+        (0, [0], 0, 0),
+        (0, [3], 3, 0),
+        (60_000, [1, 2], 1, 0),
+    ],
+)
+def test_executors_of_a_new_session_are_waited_for(
+    age_ms: int, there: list[int], expected: int, waited_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Context:
+        startTime = 10**12
+
+    found = iter(there)
+    monkeypatch.setattr(joint_job, "slots_at_once", lambda context: next(found))
+    clock = ManualClock(Context.startTime + age_ms)
+    began = clock.now_ms()
+    assert expected == arrived_slots(Context(), 2, clock)  # type: ignore[arg-type]
+    assert waited_ms == clock.now_ms() - began
 
 
 def test_notes_are_enough_where_all_is_dirty_and_nothing_aborted(

@@ -232,7 +232,8 @@ def _quickest(workload: Workload, ground: Ground, tasks: int, buckets: int) -> S
     if tasks < ground.slots or counts.rows > tasks * JOINT_OFFSETS_MAX:
         counts = replace(counts, is_joint=False)
     buckets = min(max(buckets, tasks), BUCKETS_MAX)
-    can_be_sent = counts.is_joint or counts.map_bytes <= SENT_MAP_BYTES_MAX
+    # Tasks that meet send nothing, but a round that they give up goes through its stages.
+    can_be_sent = counts.map_bytes <= SENT_MAP_BYTES_MAX
     seconds = {
         shape: predict_seconds(shape, counts, tasks=tasks, buckets=buckets, is_cold=ground.is_cold)
         for shape in Shape

@@ -27,6 +27,10 @@ from keeplast.rewrite.units import RewriteUnit
 ASK_SECONDS, HOPELESS_SECONDS = 5.0, 60.0
 """How often slots are counted while a job runs, and how long a cluster may have too few: one that
 replaces a lost executor has done so by then."""
+ARRIVAL_SECONDS, ARRIVAL_ASK_SECONDS = 2.0, 0.1
+NEW_SESSION_MS = 60_000
+"""How long executors of a session are waited for that is no older than this: stages without them
+take longer by more. In an older one, who is not there does not come."""
 
 
 def run_jointly(
@@ -39,7 +43,7 @@ def run_jointly(
     fitting = [each for each in rounds if each.round.stage is Stage.INDEX and is_joint(each.task)]
     if len(rounds) > 1:
         fitting = [each for each in fitting if len(each.round.groups) >= slots]
-    free = min(slots, slots_at_once(context)) if fitting else 0
+    free = min(slots, arrived_slots(context, slots, SystemClock())) if fitting else 0
     for each in fitting:
         runs = runs_of_groups(each.round, free)
         if len(runs) > 1:
@@ -54,6 +58,15 @@ def slots_at_once(context: SparkContext) -> int:
     session: Any = context._jsc
     profile = session.sc().resourceProfileManager().defaultResourceProfile()
     return int(session.sc().maxNumConcurrentTasks(profile))
+
+
+def arrived_slots(context: SparkContext, wanted: int, clock: Clock) -> int:
+    """Return how many tasks fit; of a new session when ``wanted`` do, or none came for a while."""
+    is_new = clock.now_ms() - int(context.startTime) < NEW_SESSION_MS
+    until = clock.seconds() + (ARRIVAL_SECONDS if is_new else 0.0)
+    while 0 < (found := slots_at_once(context)) < wanted and clock.seconds() < until:
+        clock.sleep(ARRIVAL_ASK_SECONDS)
+    return found
 
 
 def runs_of_groups(round_: StagedRound, tasks: int) -> list[Run]:

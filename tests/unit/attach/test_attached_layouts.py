@@ -10,21 +10,17 @@ import pytest
 from Crypto.PublicKey import RSA
 
 from keeplast.attach.round import RoundWish, plan_attached
-from keeplast.cluster.layouts.aiven import LOG, AivenLayout
+from keeplast.cluster.layouts.aiven import AivenLayout
 from keeplast.cluster.layouts.aiven_keys import KeyPair, KeyRing
-from keeplast.cluster.layouts.aiven_log import AivenLogWriter
 from keeplast.cluster.layouts.aiven_manifest import SegmentManifest
-from keeplast.cluster.layouts.layout import AuxiliaryFile
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
-from keeplast.tier.objects.new_object import NewObject
-from keeplast.tier.objects.stores import ObstoreObjects, open_tree
+from keeplast.tier.objects.stores import ObstoreObjects
 from tests.support.attached_tier import PARTITION
+from tests.support.plugin_tier import Variant, keep_as
 from tests.unit.attach.test_attached_rounds import MERGING, World, by_key_law, check_servable
 
-Variant = tuple[bool, bool, int]
-"""Whether it is compressed, whether encrypted, and the size of a chunk."""
 ZSTD, SEALED, PLAIN, BOTH = (True, False), (False, True), (False, False), (True, True)
 
 
@@ -33,25 +29,6 @@ def ring(tmp_path_factory: pytest.TempPathFactory) -> KeyRing:
     path: Path = tmp_path_factory.mktemp("keys") / "key.pem"
     path.write_bytes(RSA.generate(2048).export_key("PEM", pkcs=8))
     return KeyRing((KeyPair("k", None, path),), "k")
-
-
-def keep_as(world: World, root: Path, ring: KeyRing, variants: list[Variant]) -> AivenLayout:
-    """Have the plugin keep what ``world`` has, segment by segment in another of ``variants``."""
-    root.mkdir()
-    layout = AivenLayout(f"file://{root}", "ts-", (), ring)
-    for number, segment in enumerate(world.tier.served()):
-        is_compressed, is_sealed, chunk = variants[number % len(variants)]
-        sealing, cipher = ring.new_segment(None) if is_sealed else (None, None)
-        key = f"{layout._key(segment.id, segment.start_offset)}.{LOG}"
-        target = NewObject(open_tree(layout.url), key)
-        writer = AivenLogWriter(target, chunk, sealing, cipher, is_compressed=is_compressed)
-        writer.write(world.tier.log_of(segment))
-        reader = world.tier.layout.open(segment)
-        found = {kind: reader.read_auxiliary(kind) for kind in AuxiliaryFile}
-        auxiliary = {kind: data for kind, data in found.items() if data is not None}
-        layout.complete(segment, writer.close(), auxiliary, segment)
-    world.tier.layout = layout  # type: ignore[assignment]
-    return layout
 
 
 def test_an_exact_plan_counts_what_a_round_removes_and_writes_nothing(tmp_path: Path) -> None:
@@ -81,7 +58,7 @@ def test_a_plan_says_about_how_many_requests_a_round_takes(
     tmp_path: Path, ring: KeyRing, variant: Variant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path / "world")
-    layout = keep_as(world, tmp_path / "plugin", ring, [variant])
+    layout = keep_as(world.tier, tmp_path / "plugin", ring, [variant])
     wish = RoundWish(topic=MERGING, margin_bytes=8000, force=True, memory_bytes=MEMORY_BYTES_MIN)
     _, costs = plan_attached(
         layout, PARTITION, world.tier.cache, wish, world.clock, log_start=0, cleaned_to=0
@@ -124,7 +101,7 @@ def test_outputs_are_kept_as_their_sources_and_never_weaker(
     tmp_path: Path, ring: KeyRing, variants: list[Variant], expected: Variant, cores: int
 ) -> None:
     world = World(tmp_path / "world")
-    layout = keep_as(world, tmp_path / "plugin", ring, variants)
+    layout = keep_as(world.tier, tmp_path / "plugin", ring, variants)
     before, segments = world.tier.read().records(), world.tier.served()
     done = world.clean(cores=cores).end_offset or 0
     assert 0 < done

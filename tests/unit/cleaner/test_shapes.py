@@ -153,7 +153,12 @@ def test_tasks_that_meet_are_ahead_while_each_can_note_all_of_its_records(
     size_gib: float, slots: int, is_cut: bool
 ) -> None:
     (choice,) = choose_shapes([one_partition(size_gib)], Ground(slots, 1 << 50))
-    assert is_cut is (choice.shape is Shape.BROADCAST), choice.why
+    assert is_cut is (choice.shape is not Shape.PARTITION), choice.why
+
+
+def test_what_tasks_that_meet_may_give_up_is_never_more_than_a_driver_can_send() -> None:
+    (choice,) = choose_shapes([one_partition(100)], Ground(16, 1 << 50))
+    assert Shape.BUCKET is choice.shape, choice.why
 
 
 def test_tasks_that_meet_have_all_slots_or_are_none() -> None:

@@ -151,19 +151,7 @@ def _explain(
     workspace: Workspace,
     progressed: Progressed,
 ) -> KeyExplanation:
-    # A round for what has expired has a first dirty offset of its own.
-    request = replace(request, expired=False)
-    survey = survey_partition(partition, request, checkpoints, files, now_ms, foresees_roll=True)
-    looked = LookedLog(
-        partition=partition.partition,
-        path=partition.path,
-        topic=partition.topic,
-        files=files,
-        segments=searched_segments(survey),
-        log=_found_log(partition, survey, checkpoints, files, now_ms),
-        bound=survey.section.cleanable.bound,
-        decision=survey.decision,
-    )
+    looked = look_for_keys(partition, request, checkpoints, files, now_ms)
     return explain_looked(looked, asked, workspace, progressed)
 
 
@@ -186,16 +174,51 @@ class LookedLog:
     rounds_from: int = 0
 
 
+def look_for_keys(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    checkpoints: Checkpoints,
+    files: FileSystem,
+    now_ms: int,
+) -> LookedLog:
+    """Look at a log without reading its records; errors as for :func:`explain_key`."""
+    # A round for what has expired has a first dirty offset of its own.
+    request = replace(request, expired=False)
+    survey = survey_partition(partition, request, checkpoints, files, now_ms, foresees_roll=True)
+    return LookedLog(
+        partition=partition.partition,
+        path=partition.path,
+        topic=partition.topic,
+        files=files,
+        segments=searched_segments(survey),
+        log=_found_log(partition, survey, checkpoints, files, now_ms),
+        bound=survey.section.cleanable.bound,
+        decision=survey.decision,
+    )
+
+
 def explain_looked(
     looked: LookedLog, asked: AskedKey, workspace: Workspace, progressed: Progressed
 ) -> KeyExplanation:
     """Explain a key in a log that was looked at; errors as for :func:`explain_key`."""
-    topic, log, files = looked.topic, looked.log, looked.files
     key = asked.key if asked.offset is None else _key_at(looked, asked.offset)
-    rankings = rankings_of(topic, asked.header)
+    rankings = rankings_of(looked.topic, asked.header)
     records = find_key_records(
-        looked.segments, key or b"", rankings, files, workspace, progressed, asked.values_bytes_max
-    )
+        looked.segments, key or b"", rankings, looked.files, workspace, progressed,
+        asked.values_bytes_max,
+    )  # fmt: skip
+    return explain_records(looked, key or b"", records, rankings, workspace)
+
+
+def explain_records(
+    looked: LookedLog,
+    key: bytes,
+    records: Sequence[KeyRecord],
+    rankings: Mapping[Strategy, Ranking],
+    workspace: Workspace,
+) -> KeyExplanation:
+    """Explain the records of one key that were found in a log; nothing is read."""
+    topic, log = looked.topic, looked.log
     taken = [each for each in records if each.segment >= looked.rounds_from]
 
     def winner(strategy: Strategy) -> int | None:
@@ -214,7 +237,7 @@ def explain_looked(
     return KeyExplanation(
         partition=looked.partition,
         path=looked.path,
-        key=key or b"",
+        key=key,
         now_ms=log.now_ms,
         topic=topic,
         log_start=log.log_start,

@@ -1,8 +1,8 @@
-"""Finds the records of one key in a log, wherever they lie, the active segment included.
+"""Finds the records of one key, or of many, in a log, wherever they lie, active segment included.
 
-One pass over the log: kernels hash the keys of each window, and only batches in which the hash
-occurs are looked into, byte for byte. How transactions ended is asked of the markers, headers only,
-and only where a record that was found is part of one.
+One pass over the log: kernels hash the keys of each window, and only batches in which one of the
+hashes occurs are looked into, byte for byte. How transactions ended is asked of the markers,
+headers only, and only where a record that was found is part of one.
 
 A record that is found is all that a round would know of it: the header of its batch as a row of the
 batch table, its flags and what it ranks by. :mod:`keeplast.inspect.key_rounds` gives that to the
@@ -11,14 +11,14 @@ cleaner's own kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from keeplast.columns import arrow_columns, verdicts
 from keeplast.columns import batch_table as t
-from keeplast.columns import verdicts
 from keeplast.columns.hashing import hash_of
 from keeplast.columns.rows import HAS_KEY
 from keeplast.errors import InvalidError
@@ -31,8 +31,10 @@ from keeplast.log.transactions import markers_of
 from keeplast.log.windows import Window, WindowBuffers, read_windows
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.strategy import Strategy
+from keeplast.read.log_ranges import ALL
 from keeplast.read.log_reader import read_segment
 from keeplast.read.log_state import new_hash_key
+from keeplast.read.record_columns import ColumnCollector, RecordColumns
 from keeplast.read.transaction_outcomes import TransactionOutcome, is_transactional_data
 from keeplast.rewrite.decompressed_cache import DecompressedCache
 from keeplast.rewrite.ranking import Ranking
@@ -40,7 +42,7 @@ from keeplast.rewrite.workspace import Slice, Workspace
 
 Progressed = Callable[[int], None]
 RECORDS_MAX = 100_000
-"""More records of one key than anybody reads; each is some hundred bytes of memory."""
+"""More records of one log than anybody reads; each is some hundred bytes of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,10 @@ class SearchedSegment:
     def has(self, offset: int) -> bool:
         """Say whether an offset counts."""
         return self.start <= offset < self.end
+
+
+Passed = Callable[[SearchedSegment, Window], None]
+"""Hears of every window of a search, in the order of the file, from its first byte on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,25 +120,106 @@ def find_key_records(
     more than ``values_bytes_max``. What ``progressed`` raises ends the search; it hears of each
     window, also of those that are read again for transactions.
     """
-    search = _Search(key, rankings, workspace)
+    search = _Search((key,), rankings, workspace)
     found: list[_Candidate] = []
     values_bytes = 0
     for segment in segments:
         for each in search.records_of(segment, files, progressed):
-            if not segment.has(each.record.offset):
-                continue
-            if len(found) >= RECORDS_MAX:
-                raise InvalidError(
-                    f"the log has more than {RECORDS_MAX} records of this key; have a round clean "
-                    f"it first. path={segment.files.log_path}"
-                )
-            found.append(each)
+            _keep(found, each, segment)
             values_bytes += len(each.record.value or b"")
             if values_bytes_max is not None and values_bytes > values_bytes_max:
                 raise InvalidError(
                     "the values of this key's records take more than is kept here; ask keeplast "
                     f"explain. limit={values_bytes_max} path={segment.files.log_path}"
                 )
+    return _judged(found, segments, files, progressed)
+
+
+def find_records_of_keys(
+    segments: Sequence[SearchedSegment],
+    keys: Collection[bytes],
+    rankings: Mapping[Strategy, Ranking],
+    files: FileSystem,
+    workspace: Workspace,
+    progressed: Progressed,
+    passed: Passed = lambda segment, window: None,
+) -> tuple[KeyRecord, ...]:
+    """Return the records of all of ``keys``, in log order, without values and headers.
+
+    One stream of keys for all of them. A tombstone has no value, every other record an empty one.
+    ``passed`` hears of each window. Errors as for :func:`find_key_records`.
+    """
+    search = _Search(keys, rankings, workspace)
+    found: list[_Candidate] = []
+    for segment in segments:
+        for each in search.records_of(segment, files, progressed, passed):
+            each.record = replace(
+                each.record, value=None if each.record.value is None else b"", headers=()
+            )
+            _keep(found, each, segment)
+    return _judged(found, segments, files, progressed)
+
+
+def find_keys(
+    segments: Sequence[SearchedSegment],
+    is_wanted: Callable[[bytes], bool],
+    files: FileSystem,
+    workspace: Workspace,
+    progressed: Progressed,
+) -> set[bytes]:
+    """Return the keys of a log that are wanted: for who knows them by another hash than ours.
+
+    Every key is asked about, so that this takes longer than a search. CorruptError where a batch
+    cannot be read or has a wrong CRC.
+    """
+    found: set[bytes] = set()
+    for segment in segments:
+        if not segment.valid_bytes:
+            continue
+        path, collector = segment.files.log_path, ColumnCollector()
+        with reading(files, path) as handle:
+            for window in read_windows(
+                handle, path, workspace.buffers, end=segment.valid_bytes, checks_crc=True
+            ):
+                window.table[: window.batches, t.STATE] = 0
+                verdicts.select_indexed(window.table, 0, window.batches)
+                for first, last in workspace.uncovered(window):
+                    for columns in collector.add(
+                        window, workspace.scratch, first, last, ALL.bounds()
+                    ):
+                        found.update(filter(is_wanted, _keys_of(columns)))
+                progressed(window.length)
+        for columns in collector.finish():
+            found.update(filter(is_wanted, _keys_of(columns)))
+    return found
+
+
+def _keys_of(columns: RecordColumns) -> set[bytes]:
+    """Return the keys of some records, each once."""
+    ends = columns.ends[arrow_columns.KEYS, : columns.rows + 1].tolist()
+    data = columns.keys[: ends[-1]].tobytes()
+    has_key = columns.marks[arrow_columns.HAS_KEY, : columns.rows].tolist()
+    return {data[ends[row] : ends[row + 1]] for row, has in enumerate(has_key) if has}
+
+
+def _keep(found: list[_Candidate], each: _Candidate, segment: SearchedSegment) -> None:
+    if not segment.has(each.record.offset):
+        return
+    if len(found) >= RECORDS_MAX:
+        raise InvalidError(
+            f"the log has more than {RECORDS_MAX} records of what is asked for; have a round clean "
+            f"it first, or ask for less. path={segment.files.log_path}"
+        )
+    found.append(each)
+
+
+def _judged(
+    found: Sequence[_Candidate],
+    segments: Sequence[SearchedSegment],
+    files: FileSystem,
+    progressed: Progressed,
+) -> tuple[KeyRecord, ...]:
+    """Return what was found with how transactions ended."""
     outcomes = _outcomes(found, segments, files, progressed)
     return tuple(
         KeyRecord(
@@ -159,22 +246,30 @@ def find_record_at(
 
 
 class _Search:
-    """One key, hashed once; the workspace has the rows of the window at hand."""
+    """Keys, each hashed once; the workspace has the rows of the window at hand."""
 
-    def __init__(self, key: bytes, rankings: Mapping[Strategy, Ranking], w: Workspace) -> None:
-        self._key = key
+    def __init__(
+        self, keys: Collection[bytes], rankings: Mapping[Strategy, Ranking], w: Workspace
+    ) -> None:
+        self._keys = frozenset(keys)
         self._rankings = rankings
         self._w = w
         self._hash_key = new_hash_key()
-        self._hash = np.zeros(2, np.uint64)
-        hash_of(
-            np.frombuffer(bytearray(key), np.uint8), *map(np.uint64, self._hash_key), self._hash
-        )
+        hashes = np.zeros((len(self._keys), 2), np.uint64)
+        for number, key in enumerate(self._keys):
+            data = np.frombuffer(bytearray(key), np.uint8)
+            hash_of(data, *map(np.uint64, self._hash_key), hashes[number])
+        # Half of a hash is enough to look closer, and bytes decide then.
+        self._hashes = np.sort(hashes[:, 0])
 
     def records_of(
-        self, segment: SearchedSegment, files: FileSystem, progressed: Progressed
+        self,
+        segment: SearchedSegment,
+        files: FileSystem,
+        progressed: Progressed,
+        passed: Passed = lambda segment, window: None,
     ) -> Iterator[_Candidate]:
-        """Yield the records of the key in one segment."""
+        """Yield the records of the keys in one segment."""
         if not segment.valid_bytes:
             return
         path = segment.files.log_path
@@ -189,14 +284,20 @@ class _Search:
                     window, segment.files.base_offset, self._hash_key, cache, keeps=True
                 ):
                     yield from self._records_in(window, part, segment.files)
+                passed(segment, window)
                 progressed(window.length)
 
     def _records_in(
         self, window: Window, part: Slice, segment: SegmentFiles
     ) -> Iterator[_Candidate]:
+        if not len(self._hashes):
+            return
         w, rows = self._w, slice(0, part.rows)
         has_key = w.flags[rows] & HAS_KEY != 0
-        w.marks[rows] = has_key & (w.hashes[rows] == self._hash).all(axis=1)
+        halves = w.hashes[rows, 0]
+        nearest = np.searchsorted(self._hashes, halves)
+        nearest[nearest == len(self._hashes)] = 0
+        w.marks[rows] = has_key & (self._hashes[nearest] == halves)
         marked = np.flatnonzero(w.marks[rows])
         if not len(marked):
             return
@@ -214,7 +315,7 @@ class _Search:
                 records = {each.offset: each for each in batch.records()}
                 decoded, horizon_ms = number, batch.delete_horizon_ms
             record = records.get(offset)
-            if record is not None and record.key == self._key:
+            if record is not None and record.key in self._keys:
                 header = window.table[number].copy()
                 yield _Candidate(
                     record, segment, window.position + int(header[t.POSITION]), header,

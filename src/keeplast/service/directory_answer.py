@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from keeplast.cleaner.erasure import find_turn_ms
 from keeplast.config.selection import Selection
 from keeplast.errors import CompactionError, StoppedError
 from keeplast.inspect.explain import AskedKey, explain_key
-from keeplast.inspect.traces import find_last_trace
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.workspace import Workspace
-from keeplast.service.directory_look import look_at_directory
 from keeplast.service.explained import ExplainedPartition, KeyAnswer
-from keeplast.service.status import find_last_rounds, read_round_receipts
+from keeplast.service.status import read_round_receipts
 from keeplast.service.status_words import erased_sentence
+from keeplast.service.trace_bounds import TraceBounds
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest
 
 
@@ -42,13 +40,10 @@ def answer_from_directory(
     about, its error is raised.
     """
     asked.require_one(len(selection.partitions))
-    look = look_at_directory(selection, files, now_ms)
-    root, receipts = look.root, read_round_receipts(files, look.root, receipt)
-    standing = look.joined(files, find_last_rounds(receipts))
-    states = {each.partition: each for each in standing.partitions}
-    planned(sum(look.sizes[each.partition] for each in selection.partitions))
-    turn_ms = find_turn_ms([*look.sizes.values()], standing.pace) if look.sizes else 0
-    has_expired_rounds = selection.settings.cleaner_config().has_expired_rounds
+    root = selection.directory.root
+    receipts = read_round_receipts(files, root, receipt)
+    bounds = TraceBounds(selection, files, now_ms, receipts)
+    planned(sum(bounds.look.sizes[each.partition] for each in selection.partitions))
     request, workspace = CleanRequest((), rolls_idle=True), Workspace(memory_bytes)
     parts: list[ExplainedPartition] = []
     faults: list[tuple[TopicPartition, Exception]] = []
@@ -62,15 +57,11 @@ def answer_from_directory(
                 raise
             faults.append((each.partition, error))
             continue
-        erased = states[each.partition].erased_by
-        trace = find_last_trace(
-            found, erased_by_ms=None if erased is None else erased.by_ms, turn_ms=turn_ms,
-            has_expired_rounds=has_expired_rounds,
-        )  # fmt: skip
+        erased = bounds.erased_by(each.partition)
         parts.append(
             ExplainedPartition(
                 found,
-                trace,
+                bounds.last_trace(found),
                 "nobody knows" if erased is None else erased_sentence(erased, now_ms),
                 [receipt for receipt in receipts if receipt.partition == each.partition],
             )
@@ -79,4 +70,4 @@ def answer_from_directory(
         (TopicPartition(each.topic, each.partition), each.rounds[-1].reason or f"see {root}")
         for each in selection.decided
     )
-    return KeyAnswer(asked.key, tuple(parts), tuple(faults), left_out, look.warnings)
+    return KeyAnswer(asked.key, tuple(parts), tuple(faults), left_out, bounds.look.warnings)

@@ -1,0 +1,52 @@
+"""By when traces of keys are gone from the logs of a data directory: one look, many keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keeplast.cleaner.erasure import find_turn_ms
+from keeplast.config.selection import Selection
+from keeplast.inspect.explain import KeyExplanation
+from keeplast.inspect.traces import LastTrace, find_last_trace
+from keeplast.log.files import FileSystem
+from keeplast.model.partition import TopicPartition
+from keeplast.service.directory_look import DirectoryLook, look_at_directory
+from keeplast.service.status import ErasedBy, find_last_rounds
+from keeplast.survey.receipt_book import RoundReceipt
+
+
+class TraceBounds:
+    """What ``keeplast status`` says of the chosen logs as of ``now_ms``, and what follows."""
+
+    beside_words = "in files beside the log, which the next clean, run or start of a broker removes"
+
+    def __init__(
+        self,
+        selection: Selection,
+        files: FileSystem,
+        now_ms: int,
+        receipts: Sequence[RoundReceipt] = (),
+    ) -> None:
+        """Look at the directory; errors are those of the directory itself."""
+        self.look: DirectoryLook = look_at_directory(selection, files, now_ms)
+        standing = self.look.joined(files, find_last_rounds(receipts))
+        self._states = {each.partition: each for each in standing.partitions}
+        sizes = self.look.sizes
+        self._turn_ms = find_turn_ms([*sizes.values()], standing.pace) if sizes else 0
+        self._has_expired_rounds = selection.settings.cleaner_config().has_expired_rounds
+
+    def erased_by(self, partition: TopicPartition) -> ErasedBy | None:
+        """Return by when all that is overwritten now is gone, None when nobody knows."""
+        return self._states[partition].erased_by
+
+    def erased_by_ms(self, partition: TopicPartition) -> int | None:
+        """Return the same in ms since 1970."""
+        erased = self.erased_by(partition)
+        return None if erased is None else erased.by_ms
+
+    def last_trace(self, found: KeyExplanation) -> LastTrace:
+        """Return by when the last record of the key is gone from its log."""
+        return find_last_trace(
+            found, erased_by_ms=self.erased_by_ms(found.partition), turn_ms=self._turn_ms,
+            has_expired_rounds=self._has_expired_rounds,
+        )  # fmt: skip

@@ -30,7 +30,7 @@ EXPLAINED = (
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 COMMAND = re.compile(
     r"\bkeeplast ((?:inspect|explain|plan|clean|demo|verify|export|status|run|delete-records|pack"
-    r"|receipt show|config [a-z]+|tier [a-z]+)\b[^\n`|&]*)"
+    r"|receipt show|config [a-z]+|erase|erasure [a-z]+|tier [a-z]+)\b[^\n`|&]*)"
 )
 SINGLE_COMMANDS = [n for n, home in HOMES.items() if not isinstance(import_home(home), typer.Typer)]
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
@@ -104,7 +104,7 @@ def test_every_command_is_documented(name: str) -> None:
 def test_options_in_commands_exist(page: Path) -> None:
     for command in COMMAND.findall(page.read_text("utf-8")):
         words = command.split()
-        names = words[: 2 if words[0] in ("tier", "receipt", "config") else 1]
+        names = words[: 2 if words[0] in ("tier", "receipt", "config", "erasure") else 1]
         helped = CliRunner().invoke(app, [*names, "--help"], env={"COLUMNS": "200"})
         known = set(OPTION.findall(helped.output))
         assert set() == set(OPTION.findall(command)) - known, command

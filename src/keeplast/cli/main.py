@@ -32,6 +32,8 @@ HOMES = {
     "demo": "keeplast.cli.demo.command:demo",
     "doctor": "keeplast.cli.doctor:doctor",
     "hold": "keeplast.cli.hold:hold",
+    "erase": "keeplast.cli.erase:erase",
+    "erasure": "keeplast.cli.erasure:erasure",
     "receipt": "keeplast.cli.receipt:receipt",
     "config": "keeplast.cli.config:config",
     "tier": "keeplast.cli.tier.main:tier",

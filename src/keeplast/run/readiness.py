@@ -12,6 +12,7 @@ from pathlib import Path
 
 from keeplast.errors import RefusedError, making
 from keeplast.format.filename import CLEAN_SHUTDOWN, CLEANER_CHECKPOINT, LOCK, META_PROPERTIES
+from keeplast.log.erasure_requests import REQUESTS_NAME
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.holds import HOLDS_NAME
 from keeplast.log.object_paths import is_object_path
@@ -27,6 +28,7 @@ NAMES_TAKEN = (
     "keeplast-set-aside",
     "keeplast-failing",
     HOLDS_NAME,
+    REQUESTS_NAME,
     "keeplast.toml",
 )
 """What brokers and keeplast look for in a data directory, with the checkpoints, by these names."""

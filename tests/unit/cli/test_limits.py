@@ -33,7 +33,8 @@ NARROW = {
 row: somebody has decided."""
 READING = {
     "attach check", "attach explain", "attach plan", "attach status", "attach verify",
-    "config list", "console", "demo", "explain", "inspect", "pack", "receipt show", "status",
+    "config list", "console", "demo", "erasure forget", "erasure list", "erasure verify", "explain",
+    "inspect", "pack", "receipt show", "status",
     "tier explain", "verify",
 }  # fmt: skip
 """Commands that change no log whatever they are told."""

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 
 from keeplast.errors import InvalidError, installing
 
 TIER_PACKAGES = ("sqlalchemy", "alembic", "obstore")
+SIGNING_PACKAGES = ("cryptography",)
 
 
 def check_packages() -> None:
     """Raise InvalidError when the packages of the tier are not installed."""
-    missing = [name for name in TIER_PACKAGES if importlib.util.find_spec(name) is None]
+    _check(TIER_PACKAGES, "the tier needs", "tier")
+
+
+def check_signing() -> None:
+    """Raise InvalidError when what signs and checks certificates is not installed."""
+    _check(SIGNING_PACKAGES, "certificates need", "cluster")
+
+
+def _check(names: Sequence[str], who: str, extra: str) -> None:
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise InvalidError(
-            f"the tier needs more packages; {installing('tier')}. missing={', '.join(missing)}"
+            f"{who} more packages; {installing(extra)}. missing={', '.join(missing)}"
         )

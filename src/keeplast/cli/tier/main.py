@@ -24,6 +24,7 @@ class _Tier(LazyGroup):
         "run": "keeplast.cli.tier.run:run",
         "status": "keeplast.cli.tier.look:status",
         "explain": "keeplast.cli.tier.explain:explain",
+        "erase": "keeplast.cli.tier.erase:erase",
         "configure": "keeplast.cli.tier.settings:configure",
         "clean": "keeplast.cli.tier.upkeep:clean",
         "expire": "keeplast.cli.tier.upkeep:expire",

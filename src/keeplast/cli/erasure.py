@@ -1,0 +1,329 @@
+"""``keeplast erasure``: requests that keys be gone, and certificates that they are."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keeplast.cli.erase import (
+    KEYS,
+    HashKey,
+    Keys,
+    Requests,
+    requests_path,
+    select_topics,
+)
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.options import SettingOptions
+from keeplast.cli.frame.parameters import FACTS, DataDir, Json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keeplast.service.certificate_check import PartitionStanding
+
+erasure = typer.Typer(
+    name="erasure",
+    help="Requests that keys be gone, and signed certificates that no trace was found.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+RequestId = Annotated[
+    str | None,
+    typer.Option(
+        "--request",
+        metavar="ID",
+        help="The request. Default: the only one there is.",
+        rich_help_panel=KEYS,
+    ),
+]
+SignKey = Annotated[
+    Path,
+    typer.Option(
+        "--sign-key",
+        metavar="FILE",
+        help="The Ed25519 private key, in PEM: openssl genpkey -algorithm ed25519.",
+        show_default=False,
+    ),
+]
+Out = Annotated[
+    Path,
+    typer.Option(
+        "--out", metavar="FILE", help="Where the certificate goes; a new file.", show_default=False
+    ),
+]
+PublicKey = Annotated[
+    Path,
+    typer.Option(
+        "--public-key",
+        metavar="FILE",
+        help="The signer's Ed25519 public key, in PEM: openssl pkey -pubout.",
+        show_default=False,
+    ),
+]
+Certificate = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE", help="What keeplast erasure certificate wrote.", show_default=False
+    ),
+]
+HashKeyIfAny = Annotated[
+    Path | None,
+    typer.Option(
+        "--hash-key",
+        metavar="FILE",
+        help="The key that the certificate's keys are hashed with: to look for them, and to match "
+        "--keys.",
+        rich_help_panel=KEYS,
+    ),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="Compare what lies in this data directory now."),
+]
+Receipts = Annotated[
+    Path | None,
+    typer.Option(
+        "--receipt",
+        metavar="FILE",
+        help="Where rounds wrote their receipts. Default: those that keeplast run keeps in the "
+        "data directory.",
+        rich_help_panel=FACTS,
+    ),
+]
+
+
+@erasure.command(name="list")
+@command(first=(), example="keeplast erasure list DATA_DIR")
+def list_(data_dir: DataDir, requests: Requests = None, as_json: Json = False) -> Result:
+    """Show the requests of a data directory."""
+    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.show.erase import requests_table
+    from keeplast.cli.show.output import print_result
+    from keeplast.log.erasure_requests import read_requests
+    from keeplast.log.files import LocalFiles
+
+    path = requests_path(data_dir, requests)
+    found = read_requests(LocalFiles(), path)
+    if not as_json:
+        print_result(requests_table(found) if found else "no requests")
+    return DONE, {
+        "path": path,
+        "requests": [
+            {
+                "id": each.request_id,
+                "created_ms": each.created_ms,
+                "topics": list(each.topics),
+                "hash_key": each.hash_check,
+                "keys": list(each.keys),
+            }
+            for each in found
+        ],
+    }
+
+
+@erasure.command()
+@command(first=(), example="keeplast erasure forget DATA_DIR 0123456789abcdef")
+def forget(
+    data_dir: DataDir,
+    request: Annotated[str, typer.Argument(metavar="ID", help="The request.", show_default=False)],
+    requests: Requests = None,
+    as_json: Json = False,
+) -> Result:
+    """Remove a request: nobody looks for its keys again. Its certificate counts as before."""
+    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.show.output import print_result
+    from keeplast.log.files import LocalFiles
+    from keeplast.service.erasure_book import forget_request
+
+    path = requests_path(data_dir, requests)
+    found = forget_request(LocalFiles(), path, request)
+    if not as_json:
+        print_result(f"forgot {found.request_id}, of {len(found.keys)} key(s)")
+    return DONE, {"path": path, "forgotten": found.request_id}
+
+
+@erasure.command()
+@command(
+    first=("hash_key", "sign_key", "out"),
+    example="keeplast erasure certificate DATA_DIR --hash-key hash.key --sign-key sign.pem --out "
+    "gone.json",
+)
+def certificate(
+    data_dir: DataDir,
+    hash_key: HashKey,
+    sign_key: SignKey,
+    out: Out,
+    settings: SettingOptions,
+    request: RequestId = None,
+    keys: Keys = None,
+    requests: Requests = None,
+    receipt: Receipts = None,
+    as_json: Json = False,
+) -> Result:
+    """Search for the keys of a request, and sign that no trace of them was found.
+
+    Refused while there is one, with where and until when. It says what was searched and what
+    cannot be from here, and never that a key is gone there. With --keys the search is faster.
+    """
+    from keeplast.cli.frame.exit_codes import DONE
+    from keeplast.cli.frame.key_files import read_hasher, read_keys
+    from keeplast.cli.frame.packages import check_signing
+    from keeplast.cli.show.output import print_result, say
+    from keeplast.cli.show.progress import ProgressEvents
+    from keeplast.clock import SystemClock
+    from keeplast.errors import InvalidError
+    from keeplast.log.erasure_requests import read_requests
+    from keeplast.log.files import LocalFiles
+    from keeplast.service.erasing import find_traces
+    from keeplast.service.erasure_book import choose_requests, keys_of_requests
+    from keeplast.service.status import read_round_receipts
+
+    check_signing()
+    from keeplast.service.certificate import (
+        make_certificate,
+        read_identity,
+        read_standing,
+        receipt_paths,
+    )
+    from keeplast.signing import Signer
+
+    files, path = LocalFiles(), requests_path(data_dir, requests)
+    if files.exists(out):
+        raise InvalidError(f"there is a file; name a new one. --out={out}")
+    signer, hasher = Signer(sign_key), read_hasher(hash_key)
+    chosen = choose_requests(read_requests(files, path), request, path)
+    if len(chosen) > 1:
+        ids = ", ".join(each.request_id for each in chosen)
+        raise InvalidError(f"there are several requests; name one with --request. requests={ids}")
+    (asked,) = chosen
+    wanted = keys_of_requests(chosen, hasher, None if keys is None else read_keys(keys))
+    selection = select_topics(data_dir, files, asked.topics, settings)
+    root = selection.directory.root
+    for warning in selection.warnings:
+        say(warning, kind="warning")
+    rounds = read_round_receipts(files, root, receipt)
+    standing = read_standing(files, receipt_paths(root, receipt), rounds)
+    with ProgressEvents("searching") as events:
+        answer = find_traces(
+            selection, files, SystemClock().now_ms(), wanted,
+            planned=events.planned, progressed=events.progressed,
+        )  # fmt: skip
+    data = make_certificate(
+        asked, answer, read_identity(files, root), standing, signer, nonce=secrets.token_hex(16)
+    )
+    files.write_durable(out, data)
+    if not as_json:
+        print_result(
+            f"{out}: no record with one of {len(asked.keys)} key(s) was found in "
+            f"{len(answer.searches)} partition(s); it says what was searched, and what was not"
+        )
+    return DONE, {
+        "request": asked.request_id,
+        "certificate": out,
+        "signed_by": signer.key_id,
+        **answer.document(),
+    }
+
+
+@erasure.command()
+@command(
+    first=("public_key", "hash_key", "data"),
+    example="keeplast erasure verify gone.json --public-key sign.pub",
+)
+def verify(
+    file: Certificate,
+    public_key: PublicKey,
+    hash_key: HashKeyIfAny = None,
+    keys: Keys = None,
+    data: Data = None,
+    receipt: Receipts = None,
+    as_json: Json = False,
+) -> Result:
+    """Prove that a certificate is as it was signed; with --data, look at what is there now.
+
+    The public key proves integrity. Whether a person is meant only the hash key can tell, with
+    --keys. A directory that came back from a backup is told as older, a key that was written again
+    as later.
+    """
+    from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
+    from keeplast.cli.frame.key_files import read_hasher, read_keys
+    from keeplast.cli.frame.packages import check_signing
+    from keeplast.cli.show.output import print_result, say
+    from keeplast.cli.show.progress import ProgressEvents
+    from keeplast.errors import InvalidError
+    from keeplast.log.files import LocalFiles
+
+    check_signing()
+    from keeplast.service.certificate import CERTIFICATE_BYTES_MAX
+    from keeplast.service.certificate_check import (
+        IS_FINE,
+        compare_directory,
+        lines_within,
+        read_certificate,
+    )
+    from keeplast.signing import SignatureCheck
+
+    if keys is not None and hash_key is None:
+        raise InvalidError("only the hash key tells whose hashes these are; give --hash-key too.")
+    files, check = LocalFiles(), SignatureCheck(public_key)
+    hasher = None if hash_key is None else read_hasher(hash_key)
+    plain = None if keys is None else read_keys(keys)
+    document: dict[str, Any] = {"certificate": file, "is_as_signed": False, "problem": None}
+    try:
+        statement = read_certificate(files.read_bytes(file, CERTIFICATE_BYTES_MAX), check)
+    except InvalidError as error:
+        say(f"{error} path={file}", kind="error")
+        return CHECK_FAILED, {**document, "problem": str(error)}
+    within = {} if plain is None or hasher is None else lines_within(statement, hasher, plain)
+    standings: Sequence[PartitionStanding] = ()
+    if data is not None:
+        with ProgressEvents("searching") as events:
+            standings = compare_directory(
+                statement, data, files, hasher, receipt=receipt, progressed=events.progressed
+            )
+    code = DONE
+    outside = [line for line, is_within in within.items() if not is_within]
+    for line in outside:
+        say(f"line {line}: the certificate is not about this key", kind="error")
+        code = CHECK_FAILED
+    for each in standings:
+        if each.standing not in IS_FINE:
+            code = CHECK_FAILED
+            say(f"{each.partition}: {each.standing}: {each.why}", kind="error")
+    if not as_json:
+        print_result(*_verified_lines(file, statement, within, standings))
+    return code, {
+        **document,
+        "is_as_signed": True,
+        "statement": statement,
+        "keys": [{"line": line, "is_within": is_within} for line, is_within in within.items()],
+        "data": standings,
+    }
+
+
+def _verified_lines(
+    file: Path,
+    statement: dict[str, Any],
+    within: dict[int, bool],
+    standings: Sequence[PartitionStanding],
+) -> list[str]:
+    """Return what a person is told of a certificate that is as it was signed."""
+    from keeplast.clock import time_text
+    from keeplast.model.escapes import printable
+
+    lines = [
+        f"{file}: as it was signed, {time_text(int(statement['signed_at_ms']))[:19]} by the "
+        "signer's clock",
+        f"{statement['claim']} {len(statement['keys']['hashes'])} key(s), "
+        f"{len(statement['partitions'])} partition(s)",
+    ]
+    if within:
+        lines.append(f"it is about {sum(within.values())} of {len(within)} key(s) of the file")
+    lines += [f"not searched: {each}" for each in statement["not_searched"]]
+    lines += [f"{each.partition}: {each.standing}: {each.why}" for each in standings]
+    return [printable(line) for line in lines]

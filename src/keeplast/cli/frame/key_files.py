@@ -1,0 +1,73 @@
+"""Files that an operator keeps apart: keys of records, one a line, and the key to hash them with.
+
+What a reader must not break: no error has anything of a line in it but its number.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from keeplast.cli.frame.keys import FORMS, KEY_BYTES_MAX
+from keeplast.errors import InvalidError
+from keeplast.model.erasure_request import KEYS_MAX
+from keeplast.model.key_text import KeyForm, decode_key
+from keeplast.model.keyed_hash import HASH_KEY_BYTES_MAX, KeyHasher
+
+KEYS_FILE_WORDS = (
+    "one key a line: text, hex:DIGITS or base64:DATA; text:TEXT is taken as it stands. Empty lines "
+    "count for nothing"
+)
+FILE_BYTES_MAX = 256 << 20
+
+
+def read_keys(path: Path) -> dict[int, bytes]:
+    """Return the keys of a file by their line, from 1 on; InvalidError names the line alone."""
+    data = _read(path, FILE_BYTES_MAX)
+    found: dict[int, bytes] = {}
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        text = line.removesuffix(b"\r")
+        if not text:
+            continue
+        if len(found) == KEYS_MAX or len(text) > 2 * KEY_BYTES_MAX + len("base64:"):
+            raise InvalidError(
+                f"too many keys, or too long a line; a file has up to {KEYS_MAX} keys of up to "
+                f"{KEY_BYTES_MAX} bytes. path={path} line={number}"
+            )
+        try:
+            found[number] = _parse(text)
+        except InvalidError as error:
+            raise InvalidError(f"{error} path={path} line={number}") from None
+    if not found:
+        raise InvalidError(f"the file has no key; give {KEYS_FILE_WORDS}. path={path}")
+    return found
+
+
+def read_hasher(path: Path) -> KeyHasher:
+    """Return what hashes with the key in a file, without the newline that an editor adds."""
+    data = _read(path, HASH_KEY_BYTES_MAX + 2).rstrip(b"\r\n")
+    try:
+        return KeyHasher(data)
+    except InvalidError as error:
+        raise InvalidError(f"{error} path={path}") from None
+
+
+def _parse(line: bytes) -> bytes:
+    for prefix, form in FORMS.items():
+        if line.startswith(prefix.encode()):
+            rest = line[len(prefix) :]
+            return rest if form is KeyForm.TEXT else decode_key(rest.decode("latin-1"), form)
+    return line
+
+
+def _read(path: Path, limit: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise InvalidError(
+            f"the file of keys cannot be read; name another one. path={path} "
+            f"error={(error.strerror or str(error)).lower()}"
+        ) from None
+    if len(data) > limit:
+        raise InvalidError(f"the file is too large for what it is. path={path} limit={limit}")
+    return data

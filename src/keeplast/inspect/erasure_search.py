@@ -1,0 +1,325 @@
+"""Every place of one partition in which keys may be: its log, and whatever else was one beside it.
+
+The log is read by the kernels of a search, from its first byte to the end of its last sound batch,
+compressed batches decompressed. What else lies in the directory and is, or was, a ``.log`` (staged,
+replaced, put aside) is read batch by batch, and so is a directory that a broker disposes of.
+
+The rule that a reader must not break: what could not be read to its end is told as a place with a
+``problem``, and what is not known as unknown. Neither ever counts as searched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keeplast.errors import CorruptError, RefusedError, UnavailableError
+from keeplast.format.filename import LOG, PARTITION_METADATA, parse_segment_file
+from keeplast.format.identifier import encode_id
+from keeplast.inspect.key_search import (
+    KeyRecord,
+    Progressed,
+    SearchedSegment,
+    find_keys,
+    find_records_of_keys,
+)
+from keeplast.log.child_path import child_path
+from keeplast.log.data_directory import DataDirectory
+from keeplast.log.files import FileSystem, reading
+from keeplast.log.log_start import noted_log_start
+from keeplast.log.partition_log import (
+    PartitionFiles,
+    SegmentFiles,
+    Tail,
+    find_tail,
+    list_partition,
+)
+from keeplast.log.windows import Window
+from keeplast.model.erasure_request import SegmentDigest
+from keeplast.model.partition import TopicPartition
+from keeplast.model.strategy import Strategy
+from keeplast.read.log_reader import read_segment
+from keeplast.read.log_view import read_topic_id
+from keeplast.rewrite.ranking import Ranking
+from keeplast.rewrite.workspace import Workspace
+
+LOOKS_MAX = 3
+"""A log whose files change while it is searched is searched so many times."""
+PIECE_BYTES = 1 << 20
+NAME_BYTES_CUT = 255
+"""A broker cuts the topic in the name of a directory that it disposes of, to this length."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedKeys:
+    """Which keys are searched for: ``keys`` where they are known, else what ``is_wanted`` says."""
+
+    is_wanted: Callable[[bytes], bool]
+    keys: frozenset[bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BesideLog:
+    """A file beside a log: the wanted ``keys`` in it, and why not all of it could be searched."""
+
+    name: str
+    keys: frozenset[bytes] = frozenset()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSearch:
+    """What one directory has of the wanted keys, as far as ``log_end``, exclusive.
+
+    ``records`` are by key, in log order, without values. ``sums`` are of the bytes that were
+    searched of each segment. ``beside`` are files with a wanted key or a problem; ``searched`` is
+    how many were looked into beside the log, ``unknown`` the names of files that nobody knows.
+    """
+
+    partition: TopicPartition
+    path: Path
+    topic_id: str | None
+    listing: PartitionFiles
+    tail: Tail
+    records: Mapping[bytes, tuple[KeyRecord, ...]]
+    sums: tuple[SegmentDigest, ...]
+    batches: int
+    beside: tuple[BesideLog, ...]
+    searched: int
+    unknown: tuple[str, ...]
+
+    @property
+    def log_end(self) -> int:
+        """Return the end of what was searched, exclusive."""
+        return self.tail.log_end
+
+    @property
+    def problems(self) -> tuple[BesideLog, ...]:
+        """Return what could not be searched to its end."""
+        return tuple(each for each in self.beside if each.problem is not None)
+
+    def is_of(self, segments: Iterable[SearchedSegment]) -> bool:
+        """Say whether these are the files that were searched; one without a byte is none."""
+        return [_identity(each.files) for each in segments if each.files.size_bytes] == [
+            _identity(each) for each in self.listing.segments if each.size_bytes
+        ]
+
+
+def search_partition(
+    partition: TopicPartition,
+    path: Path,
+    wanted: WantedKeys,
+    rankings: Mapping[Strategy, Ranking],
+    files: FileSystem,
+    workspace: Workspace,
+    progressed: Progressed,
+) -> PartitionSearch:
+    """Search one partition directory; takes no lock and writes nothing.
+
+    ``rankings`` say by what versions are read. CorruptError where a closed segment cannot be read,
+    UnavailableError when files change all the time.
+    """
+    for _ in range(LOOKS_MAX):
+        try:
+            found = _search(partition, path, wanted, rankings, files, workspace, progressed)
+            if _is_still(found, list_partition(path, files, if_empty=found.tail.log_end)):
+                return found
+        except FileNotFoundError:
+            continue
+    raise UnavailableError(
+        "the log changed each time that it was searched; run again when no round is under way. "
+        f"partition={partition} path={path}"
+    )
+
+
+def search_marked(
+    directory: DataDirectory, partition: TopicPartition, wanted: WantedKeys, files: FileSystem
+) -> tuple[list[BesideLog], int]:
+    """Search what a broker disposes of, moves or has set aside of ``partition``.
+
+    Returns what was found, names with their directory, and how many files were looked into.
+    """
+    found: list[BesideLog] = []
+    searched = 0
+    for entry in directory.partitions:
+        is_cut = len(entry.path.name) >= NAME_BYTES_CUT
+        is_its = entry.partition.topic == partition.topic or (
+            is_cut and partition.topic.startswith(entry.partition.topic)
+        )
+        if entry.mark is None or not is_its or entry.partition.partition != partition.partition:
+            continue
+        try:
+            names = [name for name in files.listdir(entry.path) if _was_log(name)]
+        except FileNotFoundError:
+            continue  # disposed of by now
+        for name in names:
+            each = search_file(child_path(entry.path, name), wanted, files)
+            searched += 1
+            if each is not None and (each.keys or each.problem):
+                found.append(BesideLog(f"{entry.path.name}/{each.name}", each.keys, each.problem))
+    return found, searched
+
+
+def sum_file(files: FileSystem, path: Path, size_bytes: int) -> str | None:
+    """Return the SHA-256 of the first bytes of a file, None when it has less or is not there."""
+    digest = hashlib.sha256()
+    try:
+        with reading(files, path) as handle:
+            if handle.size_bytes < size_bytes:
+                return None
+            buffer = bytearray(min(PIECE_BYTES, max(size_bytes, 1)))
+            at = 0
+            while at < size_bytes:
+                view = memoryview(buffer)[: min(len(buffer), size_bytes - at)]
+                got = handle.pread_into(view, at)
+                if not got:
+                    return None
+                digest.update(view[:got])
+                at += got
+    except FileNotFoundError:
+        return None
+    return digest.hexdigest()
+
+
+def _search(
+    partition: TopicPartition,
+    path: Path,
+    wanted: WantedKeys,
+    rankings: Mapping[Strategy, Ranking],
+    files: FileSystem,
+    workspace: Workspace,
+    progressed: Progressed,
+) -> PartitionSearch:
+    listing = list_partition(path, files, if_empty=noted_log_start(files, path))
+    tail = find_tail(listing, files)
+    segments = [
+        SearchedSegment(each, tail.valid_bytes if each is listing.active else each.size_bytes)
+        for each in listing.segments
+    ]
+    keys = wanted.keys
+    if keys is None:
+        keys = frozenset(find_keys(segments, wanted.is_wanted, files, workspace, progressed))
+    digests = {each.files.base_offset: hashlib.sha256() for each in segments}
+    batches = 0
+
+    def passed(segment: SearchedSegment, window: Window) -> None:
+        nonlocal batches
+        batches += window.batches
+        digests[segment.files.base_offset].update(window.data[: window.length].data)
+
+    records: dict[bytes, list[KeyRecord]] = {}
+    for each in find_records_of_keys(
+        segments, keys, rankings, files, workspace, progressed, passed
+    ):
+        records.setdefault(each.record.key or b"", []).append(each)
+    beside, searched, unknown = _search_beside(listing, tail, wanted, files)
+    topic_id = read_topic_id(path, files)
+    return PartitionSearch(
+        partition, path, None if topic_id is None else encode_id(topic_id), listing, tail,
+        {key: tuple(its) for key, its in records.items()},
+        tuple(
+            SegmentDigest(
+                partition, each.files.log_path.name, each.valid_bytes,
+                _hex(digests[each.files.base_offset]),
+            )
+            for each in segments
+        ),
+        batches, beside, searched, unknown,
+    )  # fmt: skip
+
+
+def _hex(digest: Any) -> str:
+    return str(digest.hexdigest())
+
+
+def _search_beside(
+    listing: PartitionFiles, tail: Tail, wanted: WantedKeys, files: FileSystem
+) -> tuple[tuple[BesideLog, ...], int, tuple[str, ...]]:
+    """Return what was found beside the log, how many files were searched, and what is unknown."""
+    found: list[BesideLog] = []
+    if listing.active.size_bytes > tail.valid_bytes and not _is_zero(
+        files, listing.active.log_path, tail.valid_bytes, listing.active.size_bytes
+    ):
+        found.append(
+            BesideLog(
+                listing.active.log_path.name,
+                problem=f"bytes behind the log's end, from position {tail.valid_bytes} on, are no "
+                "batches: a broker's start cuts them off",
+            )
+        )
+    searched, unknown = 0, []
+    for name in (*listing.leftovers, *listing.unknown):
+        if not _was_log(name):
+            if name in listing.unknown and name not in _KNOWN:
+                unknown.append(name)
+            continue
+        each = search_file(child_path(listing.path, name), wanted, files)
+        searched += each is not None
+        if each is not None and (each.keys or each.problem):
+            found.append(each)
+    return tuple(found), searched, tuple(unknown)
+
+
+_KNOWN = frozenset({PARTITION_METADATA, "leader-epoch-checkpoint", "leader-epoch-checkpoint.tmp"})
+"""Files of a partition directory that have neither keys nor values of records."""
+
+
+def _was_log(name: str) -> bool:
+    """Say whether a file is, or by its name may have been, a segment of records."""
+    parsed = parse_segment_file(name)
+    return parsed.kind == LOG if parsed is not None else LOG in name
+
+
+def search_file(path: Path, wanted: WantedKeys, files: FileSystem) -> BesideLog | None:
+    """Return what a file beside a log has, None when it is gone by now."""
+    keys: set[bytes] = set()
+    try:
+        for batch in read_segment(files, path):
+            if batch.is_control:
+                continue
+            if not batch.is_valid:
+                return BesideLog(path.name, frozenset(keys), "a batch has a wrong checksum")
+            keys.update(
+                record.key
+                for record in batch.records()
+                if record.key is not None and wanted.is_wanted(record.key)
+            )
+    except FileNotFoundError:
+        return None
+    except (CorruptError, RefusedError) as error:
+        problem = error.problem if isinstance(error, CorruptError) else "it is no plain file"
+        return BesideLog(path.name, frozenset(keys), f"it cannot be read to its end ({problem})")
+    return BesideLog(path.name, frozenset(keys))
+
+
+def _is_zero(files: FileSystem, path: Path, start: int, end: int) -> bool:
+    """Say whether bytes ``[start, end)`` of a file are all zero, as a broker's preallocation is."""
+    with reading(files, path) as handle:
+        buffer = bytearray(PIECE_BYTES)
+        while start < end:
+            view = memoryview(buffer)[: min(PIECE_BYTES, end - start)]
+            got = handle.pread_into(view, start)
+            if not got:
+                return True
+            if any(view[:got]):
+                return False
+            start += got
+    return True
+
+
+def _identity(segment: SegmentFiles) -> tuple[int, int]:
+    return segment.base_offset, segment.inode
+
+
+def _is_still(found: PartitionSearch, now: PartitionFiles) -> bool:
+    """Say whether all that was searched is what is there, but for what was appended since."""
+    there = {each.base_offset: each for each in now.segments}
+    for each in found.listing.segments:
+        same = there.pop(each.base_offset, None)
+        if same is None or same.inode != each.inode or same.size_bytes < each.size_bytes:
+            return False
+    is_new = all(base >= found.log_end for base in there)
+    return is_new and set(now.leftovers) <= set(found.listing.leftovers)

@@ -1,0 +1,254 @@
+"""What an erasure certificate says, and when there is none.
+
+A certificate is a statement: on such a day, by the signer's clock, no record with one of these keys
+was found in what was searched, up to these offsets. It is about what was searched and nothing else.
+
+The rule that a reader must not break: it is refused while anything is left that could be a trace, a
+file that cannot be read included, and what cannot be searched from here stands in it as such.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keeplast.errors import CorruptError, RefusedError, error_text
+from keeplast.format.filename import META_PROPERTIES
+from keeplast.format.meta_properties import MetaProperties
+from keeplast.format.meta_properties import decode as decode_meta_properties
+from keeplast.inspect.erasure_search import PartitionSearch
+from keeplast.log.files import FileSystem
+from keeplast.model.erasure_request import ErasureRequest, SegmentDigest
+from keeplast.model.keyed_hash import ALGORITHM
+from keeplast.model.partition import TopicPartition
+from keeplast.model.statement import statement_bytes
+from keeplast.service.erasure_answer import ErasureAnswer, date_words
+from keeplast.service.receipt_names import FILE_NAME, PREVIOUS_NAME
+from keeplast.signing import Signer
+from keeplast.survey.receipt_book import BYTES_MAX, RoundReceipt
+from keeplast.survey.receipt_chain import ChainReport, check_chain
+
+KIND = "keeplast erasure certificate"
+VERSION = 1
+CONTEXT = f"{KIND} {VERSION}".encode()
+CERTIFICATE_BYTES_MAX = 256 << 20
+META_PROPERTIES_BYTES_MAX = 1 << 20
+ROUNDS_MAX = 1000
+SHOWN_MAX = 5
+CLAIM = "No record with one of these keys was found in what was searched."
+SEARCHED = (
+    "every batch of every segment named below, decompressed, active segments included, from the "
+    "first byte on, up to searched_to",
+    "files beside the segments that are or were segments: staged, replaced, put aside, and "
+    "directories that a broker disposes of",
+)
+NOT_SEARCHED = (
+    "other partitions of these topics than those below, and replicas: on other brokers, in other "
+    "directories",
+    "caches of brokers, hosts, networks and readers",
+    "object storage: versions, locks, retained or replaced objects, replicas of buckets",
+    "backups and snapshots, of files, volumes and databases",
+    "other topics and clusters",
+    "values and headers of records with other keys",
+    "exports, and what consumers have read and kept",
+    "temporary files, swapped memory, and blocks of disks that are free now",
+    "what was written at searched_to or behind it",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptStanding:
+    """What the receipts of a data directory say: their chain, and the rounds, oldest first."""
+
+    chain: ChainReport | None
+    rounds: tuple[RoundReceipt, ...] = ()
+
+
+def receipt_paths(root: Path, given: Path | None) -> tuple[Path, ...]:
+    """Return where receipts are read: ``given``, else those that a loop keeps, the older first."""
+    if given is not None:
+        return (given,)
+    return tuple(root / name for name in (PREVIOUS_NAME, FILE_NAME))
+
+
+def read_receipt_lines(files: FileSystem, paths: Sequence[Path]) -> list[bytes]:
+    """Return the whole lines of receipt files that follow each other, newlines included."""
+    lines: list[bytes] = []
+    for path in paths:
+        if files.exists(path):
+            whole = files.read_bytes(path, BYTES_MAX).rpartition(b"\n")[0]
+            lines += [line + b"\n" for line in whole.split(b"\n")] if whole else []
+    return lines
+
+
+def read_standing(
+    files: FileSystem, paths: Sequence[Path], rounds: Sequence[RoundReceipt]
+) -> ReceiptStanding:
+    """Return what receipts say; RefusedError where their chain is broken."""
+    lines = read_receipt_lines(files, paths)
+    chain = check_chain(lines) if lines else None
+    if chain is not None and chain.problems:
+        raise RefusedError(
+            "the receipts were changed, and no certificate can rest on them; keeplast receipt show "
+            f"says where. problem={chain.problems[0]} path={paths[-1]}"
+        )
+    return ReceiptStanding(chain, tuple(rounds))
+
+
+def read_identity(files: FileSystem, root: Path) -> MetaProperties | None:
+    """Return which cluster and directory this is, None where it does not say."""
+    path = root / META_PROPERTIES
+    if not files.exists(path):
+        return None
+    try:
+        return decode_meta_properties(files.read_bytes(path, META_PROPERTIES_BYTES_MAX))
+    except CorruptError as error:
+        raise error.located(str(path)) from error
+
+
+def require_gone(answer: ErasureAnswer) -> None:
+    """Raise RefusedError unless everything was searched and nothing found; says what is where."""
+    left = [
+        f"{each.name}: {place.partition}: {_where(place.offsets, place.beside)}: {place.why}; may "
+        f"go from: {date_words(place.may_go_ms)}, gone by: {date_words(place.by_ms)}"
+        for each in answer.there
+        for place in each.places
+    ]
+    left += [f"{partition}: {each.name}: {each.problem}" for partition, each in answer.problems]
+    left += [f"{partition}: {error_text(error)}" for partition, error in answer.faults]
+    if not left and answer.searches:
+        return
+    shown = "; ".join(left[:SHOWN_MAX]) or "nothing was searched"
+    more = f"; and {len(left) - SHOWN_MAX} more" if len(left) > SHOWN_MAX else ""
+    raise RefusedError(
+        f"no certificate while a trace may be left: {shown}{more}; keeplast erase shows all of "
+        "them, and --now does what may be done now."
+    )
+
+
+def _where(offsets: Sequence[tuple[int, int]], beside: Sequence[str]) -> str:
+    segments = sorted({segment for segment, _ in offsets})
+    parts = [f"{len(offsets)} record(s) in segment(s) {segments[:SHOWN_MAX]}"] if offsets else []
+    return ", ".join([*parts, *beside[:SHOWN_MAX]])
+
+
+def make_certificate(
+    request: ErasureRequest,
+    answer: ErasureAnswer,
+    identity: MetaProperties | None,
+    standing: ReceiptStanding,
+    signer: Signer,
+    *,
+    nonce: str,
+) -> bytes:
+    """Return the file of a certificate; RefusedError while a trace may be left."""
+    require_gone(answer)
+    covered = {each.partition for each in answer.searches}
+    chain = standing.chain
+    statement = {
+        "kind": KIND,
+        "version": VERSION,
+        "claim": CLAIM,
+        "nonce": nonce,
+        "signed_at_ms": answer.now_ms,
+        "time_is": "the signer's clock",
+        "place": {
+            "kind": "data directory",
+            "cluster_id": None if identity is None else identity.cluster_id,
+            "directory_id": None if identity is None else identity.directory_id,
+            "node_id": None if identity is None else identity.node_id,
+            "metadata_version": None,
+        },
+        "request": {
+            "id": request.request_id,
+            "created_ms": request.created_ms,
+            "topics": list(request.topics),
+        },
+        "keys": {
+            "hash": ALGORITHM,
+            "hash_key": request.hash_check,
+            "hashes": list(request.keys),
+        },
+        "partitions": [_partition(each, request, answer) for each in answer.searches],
+        "rounds": [
+            _round(each)
+            for each in standing.rounds
+            if each.partition in covered and each.now_ms >= request.created_ms
+        ][-ROUNDS_MAX:],
+        "receipts": None
+        if chain is None
+        else {
+            "head": None if chain.head is None else str(chain.head),
+            "lines": chain.lines,
+            "missing_before": chain.missing_before,
+            "unchained": chain.unchained,
+        },
+        "searched": list(SEARCHED),
+        "searched_in_directories_disposed_of": answer.searched_beside,
+        "not_searched": [
+            *NOT_SEARCHED,
+            *(f"partition {partition}: {why}" for partition, why in answer.left_out),
+            *(f"not a partition's directory, or a link: {name}" for name in answer.ignored),
+            *(
+                f"partition {each.partition}: files that nobody here knows: "
+                f"{', '.join(each.unknown)}"
+                for each in answer.searches
+                if each.unknown
+            ),
+        ],
+    }
+    signature = signer.sign(CONTEXT, statement_bytes(statement))
+    return statement_bytes(
+        {
+            "statement": statement,
+            "signed_by": signer.key_id,
+            "signature": base64.b64encode(signature).decode(),
+        }
+    )
+
+
+def _partition(
+    search: PartitionSearch, request: ErasureRequest, answer: ErasureAnswer
+) -> dict[str, Any]:
+    partition = search.partition
+    return {
+        "topic": partition.topic,
+        "topic_id": search.topic_id,
+        "partition": partition.partition,
+        "searched_from": search.listing.segments[0].base_offset,
+        "searched_to": search.log_end,
+        "clean_to": answer.clean_to[partition],
+        "batches": search.batches,
+        "files_beside": search.searched,
+        "segments_before": [_segment(e) for e in request.before if e.partition == partition],
+        "segments_after": [_segment(each) for each in search.sums],
+    }
+
+
+def _segment(held: SegmentDigest) -> dict[str, Any]:
+    return {"name": held.name, "bytes": held.size_bytes, "sha256": held.sha256}
+
+
+def _round(receipt: RoundReceipt) -> dict[str, Any]:
+    return {
+        "topic": receipt.partition.topic,
+        "partition": receipt.partition.partition,
+        "round": receipt.name,
+        "now_ms": receipt.now_ms,
+        "first_dirty": receipt.first_dirty,
+        "end_offset": receipt.end_offset,
+        "inputs": [_crc(e.base_offset, e.size_bytes, e.crc32c) for e in receipt.inputs],
+        "outputs": [_crc(e.base_offset, e.size_bytes, e.crc32c) for e in receipt.outputs],
+    }
+
+
+def _crc(base: int, size_bytes: int, crc32c: int | None) -> dict[str, Any]:
+    return {"base": base, "bytes": size_bytes, "crc32c": crc32c}
+
+
+def partition_of(entry: dict[str, Any]) -> TopicPartition:
+    """Return which partition an entry of a statement is about."""
+    return TopicPartition(str(entry["topic"]), int(entry["partition"]))

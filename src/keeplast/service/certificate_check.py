@@ -1,0 +1,290 @@
+"""Proves an erasure certificate: that it is as it was signed, whom it is about, what is there now.
+
+The public key alone proves that nothing in it was changed. Whether a person is meant only the hash
+key can tell. What lies in a directory now is compared by what only grows: the end of a log, the
+cleaner's checkpoint, the chain of receipts.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum, auto
+from pathlib import Path
+from typing import Any
+
+from keeplast.errors import CompactionError, InvalidError, StoppedError, error_text
+from keeplast.format.filename import CLEANER_CHECKPOINT
+from keeplast.inspect.erasure_search import (
+    PartitionSearch,
+    WantedKeys,
+    search_marked,
+    search_partition,
+    sum_file,
+)
+from keeplast.inspect.explain import rankings_of
+from keeplast.log.checkpoints import read_checkpoint
+from keeplast.log.child_path import child_path
+from keeplast.log.data_directory import DataDirectory, open_data_directory
+from keeplast.log.files import FileSystem
+from keeplast.model.keyed_hash import ALGORITHM, KeyHasher
+from keeplast.model.partition import TopicPartition
+from keeplast.model.statement import read_statement, statement_bytes
+from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.workspace import Workspace
+from keeplast.service.certificate import (
+    CONTEXT,
+    KIND,
+    VERSION,
+    partition_of,
+    read_identity,
+    read_receipt_lines,
+    receipt_paths,
+)
+from keeplast.signing import SignatureCheck
+from keeplast.survey.receipt_chain import ChainHead, check_chain
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT
+
+
+class CertificateStanding(StrEnum):
+    """How what is there now stands to what a certificate says; the worst comes first."""
+
+    OTHER = auto()
+    MISSING = auto()
+    OLDER = auto()
+    UNREADABLE = auto()
+    LATER_WRITE = auto()
+    CHANGED = auto()
+    LATER = auto()
+    SAME = auto()
+
+
+IS_FINE = (CertificateStanding.LATER_WRITE, CertificateStanding.LATER, CertificateStanding.SAME)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStanding:
+    """One partition of a certificate, as it is now, and why it is said to be so."""
+
+    partition: TopicPartition
+    standing: CertificateStanding
+    why: str
+
+    def as_document(self) -> dict[str, object]:
+        """Return what the document shows."""
+        return {
+            "topic": self.partition.topic, "partition": self.partition.partition,
+            "standing": self.standing, "why": self.why,
+        }  # fmt: skip
+
+
+def read_certificate(data: bytes, check: SignatureCheck) -> dict[str, Any]:
+    """Return the statement of a certificate; InvalidError unless it is as its signer wrote it."""
+    outer = read_statement(data)
+    statement, signature = outer.get("statement"), outer.get("signature")
+    if not isinstance(statement, dict) or not isinstance(signature, str) or len(outer) != 3:
+        raise InvalidError("not a certificate: statement, signature and signer are not all there.")
+    if outer.get("signed_by") != check.key_id:
+        raise InvalidError(
+            "signed with another key than the public key that was given; give the signer's. "
+            f"signed_by={str(outer.get('signed_by'))[:64]} given={check.key_id}"
+        )
+    try:
+        raw = base64.b64decode(signature, validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    if not check.holds(CONTEXT, statement_bytes(statement), raw):
+        raise InvalidError("the signature does not hold: what it says is not what was signed.")
+    if statement.get("kind") != KIND or statement.get("version") != VERSION:
+        raise InvalidError(
+            "a statement that this keeplast does not know; use a newer one. "
+            f"kind={statement.get('kind')!r} version={statement.get('version')!r}"
+        )
+    return statement
+
+
+def require_hash_key(statement: Mapping[str, Any], hasher: KeyHasher) -> None:
+    """Raise InvalidError unless the hashes of a statement were made with this hash key."""
+    keys = statement["keys"]
+    if keys["hash"] != ALGORITHM or keys["hash_key"] != hasher.check:
+        raise InvalidError(
+            "the hash key is not the one that the certificate's hashes were made with; give that "
+            f"one. hash_key={hasher.check} wanted={keys['hash_key']}"
+        )
+
+
+def lines_within(
+    statement: Mapping[str, Any], hasher: KeyHasher, plain: Mapping[int, bytes]
+) -> dict[int, bool]:
+    """Return for each line of a key file whether the certificate is about its key."""
+    require_hash_key(statement, hasher)
+    hashes = set(statement["keys"]["hashes"])
+    return {line: hasher.hash_of(key) in hashes for line, key in sorted(plain.items())}
+
+
+def compare_directory(
+    statement: Mapping[str, Any],
+    path: Path,
+    files: FileSystem,
+    hasher: KeyHasher | None,
+    *,
+    receipt: Path | None = None,
+    memory_bytes: int = MEMORY_BYTES_DEFAULT,
+    progressed: Callable[[int], None] = lambda _: None,
+) -> tuple[PartitionStanding, ...]:
+    """Compare what lies in a directory now with a certificate; reads only.
+
+    Without ``hasher`` nobody looks for keys, and what has changed is told as such.
+    """
+    directory = open_data_directory(path, files)
+    entries: Sequence[Mapping[str, Any]] = statement["partitions"]
+    strange = _strangeness(statement, directory, files)
+    if strange is not None:
+        return tuple(
+            PartitionStanding(partition_of(dict(each)), CertificateStanding.OTHER, strange)
+            for each in entries
+        )
+    checkpoints = read_checkpoint(files, directory.root, CLEANER_CHECKPOINT)
+    behind = _receipts_behind(statement, directory, files, receipt)
+    wanted = None
+    if hasher is not None:
+        require_hash_key(statement, hasher)
+        hashes = frozenset(statement["keys"]["hashes"])
+        wanted = WantedKeys(lambda key: hasher.hash_of(key) in hashes)
+    workspace = Workspace(memory_bytes)
+    found = []
+    for each in entries:
+        partition = partition_of(dict(each))
+        try:
+            standing = _compare(
+                each, partition, directory, files, wanted, workspace, progressed,
+                checkpoints.get(partition), behind,
+            )  # fmt: skip
+        except StoppedError:
+            raise
+        except (CompactionError, OSError) as error:
+            standing = PartitionStanding(
+                partition, CertificateStanding.UNREADABLE, error_text(error)
+            )
+        found.append(standing)
+    return tuple(found)
+
+
+def _strangeness(
+    statement: Mapping[str, Any], directory: DataDirectory, files: FileSystem
+) -> str | None:
+    """Return why a directory is not the one that a certificate is about, None when it may be."""
+    identity = read_identity(files, directory.root)
+    place = statement["place"]
+    if place["kind"] != "data directory":
+        return f"the certificate is about a {place['kind']}"
+    told = {
+        "cluster_id": None if identity is None else identity.cluster_id,
+        "directory_id": None if identity is None else identity.directory_id,
+    }
+    for name, found in told.items():
+        if place[name] is not None and found != place[name]:
+            return f"another directory: {name} is {found}, the certificate's is {place[name]}"
+    return None
+
+
+def _receipts_behind(
+    statement: Mapping[str, Any],
+    directory: DataDirectory,
+    files: FileSystem,
+    receipt: Path | None,
+) -> str | None:
+    """Return why the receipts are older than those of a certificate, None when they are not."""
+    receipts = statement["receipts"]
+    if receipts is None or receipts["head"] is None:
+        return None
+    lines = read_receipt_lines(files, receipt_paths(directory.root, receipt))
+    kept = ChainHead.parse(str(receipts["head"]))
+    chain = check_chain(lines, kept)
+    if chain.is_tail_proven:
+        return None
+    if chain.missing_before >= kept.number:
+        return None  # put aside since, and not here: the lines that are here are later ones
+    at = "there is none" if chain.head is None else f"the newest line is {chain.head.number}"
+    return f"the receipts do not reach line {kept.number} of the certificate's chain: {at}"
+
+
+def _compare(
+    entry: Mapping[str, Any],
+    partition: TopicPartition,
+    directory: DataDirectory,
+    files: FileSystem,
+    wanted: WantedKeys | None,
+    workspace: Workspace,
+    progressed: Callable[[int], None],
+    clean_to: int | None,
+    behind: str | None,
+) -> PartitionStanding:
+    there = directory.find(partition)
+    if there is None:
+        return PartitionStanding(
+            partition, CertificateStanding.MISSING, "there is no such partition"
+        )
+    search = search_partition(
+        partition, there.path, wanted or WantedKeys(lambda key: False, frozenset()),
+        rankings_of(TopicConfig(), None), files, workspace, progressed,
+    )  # fmt: skip
+    if entry["topic_id"] is not None and search.topic_id != entry["topic_id"]:
+        why = f"the topic was made anew: its id is {search.topic_id}"
+        return PartitionStanding(partition, CertificateStanding.OTHER, why)
+    searched_to = int(entry["searched_to"])
+    older = _age(search, entry, searched_to, clean_to, behind)
+    offsets = sorted(each.offset for its in search.records.values() for each in its)
+    back = [offset for offset in offsets if offset < searched_to]
+    beside = list(search.beside)
+    if wanted is not None:
+        beside += search_marked(directory, partition, wanted, files)[0]
+    files_back = [each.name for each in beside if each.keys]
+    if back or files_back:
+        where = f"offset {back[0]}" if back else f"file {files_back[0]}"
+        why = f"a key is there again, below what was searched: {where}"
+        return PartitionStanding(
+            partition, CertificateStanding.OLDER, f"{why}; {older}" if older else why
+        )
+    if older is not None:
+        return PartitionStanding(partition, CertificateStanding.OLDER, older)
+    problems = [f"{each.name}: {each.problem}" for each in beside if each.problem]
+    if problems and wanted is not None:
+        return PartitionStanding(partition, CertificateStanding.UNREADABLE, problems[0])
+    if offsets:
+        why = f"a key was written later, at offset {offsets[0]}, behind what was searched"
+        return PartitionStanding(partition, CertificateStanding.LATER_WRITE, why)
+    is_same = all(
+        sum_file(files, child_path(there.path, str(each["name"])), int(each["bytes"]))
+        == each["sha256"]
+        for each in entry["segments_after"]
+    )
+    if is_same:
+        return PartitionStanding(partition, CertificateStanding.SAME, "every segment is as it was")
+    if wanted is None:
+        why = "segments have changed since; give --hash-key to look for the keys"
+        return PartitionStanding(partition, CertificateStanding.CHANGED, why)
+    return PartitionStanding(
+        partition, CertificateStanding.LATER, "segments have changed since, and no key is in them"
+    )
+
+
+def _age(
+    search: PartitionSearch,
+    entry: Mapping[str, Any],
+    searched_to: int,
+    clean_to: int | None,
+    behind: str | None,
+) -> str | None:
+    """Return by what a log is older than the certificate, None when nothing shows that."""
+    if search.log_end < searched_to:
+        return f"the log ends at {search.log_end}, and was searched to {searched_to}"
+    first = search.listing.segments[0].base_offset
+    if first < int(entry["searched_from"]):
+        return f"the log begins at {first}, and began at {entry['searched_from']}"
+    was_clean_to = entry["clean_to"]
+    if was_clean_to is not None and (clean_to is None or clean_to < int(was_clean_to)):
+        return f"it is clean to {clean_to or 0}, and was to {was_clean_to}"
+    return behind

@@ -1,0 +1,238 @@
+"""Where traces of keys are, whether each delete is decided, and when they go: as values.
+
+The answer of ``keeplast erase``, and what a certificate rests on. A key stands here by its line in
+the operator's file and its keyed hash.
+
+The rule that a reader must not break: no document, word or error that is made here has a key in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from keeplast.clock import time_text
+from keeplast.errors import error_text
+from keeplast.inspect.erasure_search import (
+    BesideLog,
+    PartitionSearch,
+    WantedKeys,
+)
+from keeplast.model.keyed_hash import KeyHasher
+from keeplast.model.partition import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureKeys:
+    """The keys that are to be gone, by keyed hash, each with the topics that are meant (None: all).
+
+    ``plain`` has those that somebody gave, ``lines`` their line in the file, from 1 on. Without
+    ``plain`` every key of a log is hashed and looked up.
+    """
+
+    hasher: KeyHasher
+    topics: Mapping[str, frozenset[str] | None]
+    plain: Mapping[bytes, str] | None = field(default=None, repr=False)
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    def wanted(self) -> WantedKeys:
+        """Return what is searched for."""
+        if self.plain is not None:
+            keys = frozenset(self.plain)
+            return WantedKeys(keys.__contains__, keys)
+        hashes = frozenset(self.topics)
+        return WantedKeys(lambda key: self.hasher.hash_of(key) in hashes)
+
+    def hash_in(self, key: bytes, topic: str) -> str | None:
+        """Return the hash of a key that was found, None where it was not asked about."""
+        found = self.hasher.hash_of(key) if self.plain is None else self.plain[key]
+        topics = self.topics[found]
+        return found if topics is None or topic in topics else None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlace:
+    """Where in a partition a key is: records of its log, and files beside it.
+
+    ``is_decided`` says that no value of it wins and none may: a tombstone does, or nothing.
+    ``by_ms`` is when the last of it is gone, None where nobody can say; ``why`` says what that
+    rests on, or what is missing. From ``may_go_ms`` on rounds may take all of it, as far as a clock
+    tells, if somebody has them done. ``offsets`` are (segment, offset), in log order.
+    """
+
+    partition: TopicPartition
+    is_decided: bool
+    by_ms: int | None
+    why: str
+    offsets: tuple[tuple[int, int], ...]
+    tombstones: int
+    beside: tuple[str, ...] = ()
+    may_go_ms: int | None = None
+
+    def as_document(self) -> dict[str, object]:
+        """Return what the document shows."""
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.partition,
+            "decided": self.is_decided,
+            "may_go_from_ms": self.may_go_ms,
+            "gone_by_ms": self.by_ms,
+            "why": self.why,
+            "records": len(self.offsets),
+            "tombstones": self.tombstones,
+            "offsets": [offset for _, offset in self.offsets],
+            "segments": sorted({segment for segment, _ in self.offsets}),
+            "files_beside": list(self.beside),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedKey:
+    """What is there of one key; ``line`` None where the key itself is not known here."""
+
+    key_hash: str
+    line: int | None
+    places: tuple[KeyPlace, ...]
+
+    @property
+    def is_decided(self) -> bool:
+        """Say whether its delete is decided wherever it is."""
+        return all(each.is_decided for each in self.places)
+
+    @property
+    def gone_by_ms(self) -> int | None:
+        """Return when the last trace is gone, None where nobody can say."""
+        times = [each.by_ms for each in self.places]
+        known = [each for each in times if each is not None]
+        return max(known) if known and len(known) == len(times) else None
+
+    @property
+    def name(self) -> str:
+        """Return how it is called: its line, and the beginning of its hash."""
+        line = "" if self.line is None else f"line {self.line}, "
+        return f"{line}{self.key_hash[:16]}"
+
+    def as_document(self) -> dict[str, object]:
+        """Return what the document shows."""
+        return {
+            "line": self.line,
+            "hash": self.key_hash,
+            "decided": self.is_decided,
+            "is_there": bool(self.places),
+            "gone_by_ms": self.gone_by_ms,
+            "places": self.places,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureAnswer:
+    """What was found at ``now_ms``: of every key, and of every directory that was searched.
+
+    ``clean_to`` are the cleaner's checkpoints, None where there is none. ``problems`` are files
+    that could not be searched to their end; ``searched_beside`` is how many were looked into that
+    lie elsewhere than their log. ``faults`` could not be searched; ``left_out`` were not, each with
+    why, and ``ignored`` are links and other names in the data directory that nobody follows.
+    """
+
+    now_ms: int
+    keys: tuple[ErasedKey, ...]
+    searches: tuple[PartitionSearch, ...]
+    clean_to: Mapping[TopicPartition, int | None]
+    problems: tuple[tuple[TopicPartition, BesideLog], ...]
+    searched_beside: int
+    faults: tuple[tuple[TopicPartition, Exception], ...]
+    left_out: tuple[tuple[TopicPartition, str], ...]
+    ignored: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def undecided(self) -> tuple[ErasedKey, ...]:
+        """Return the keys of which somebody must still write a tombstone."""
+        return tuple(each for each in self.keys if not each.is_decided)
+
+    @property
+    def there(self) -> tuple[ErasedKey, ...]:
+        """Return the keys of which there is a trace."""
+        return tuple(each for each in self.keys if each.places)
+
+    def partitions_with_traces(self) -> tuple[TopicPartition, ...]:
+        """Return the partitions in which one of the keys is."""
+        return tuple(sorted({place.partition for each in self.keys for place in each.places}))
+
+    def document(self) -> dict[str, Any]:
+        """Return what the document shows."""
+        return {
+            "now_ms": self.now_ms,
+            "keys": self.keys,
+            "searched": [
+                {
+                    "topic": each.partition.topic,
+                    "partition": each.partition.partition,
+                    "to_offset": each.log_end,
+                    "batches": each.batches,
+                    "files_beside": each.searched,
+                    "unknown_files": list(each.unknown),
+                }
+                for each in self.searches
+            ],
+            "not_searched": [
+                *(
+                    {
+                        "topic": partition.topic, "partition": partition.partition,
+                        "file": each.name, "why": each.problem,
+                    }
+                    for partition, each in self.problems
+                ),
+                *(
+                    {
+                        "topic": partition.topic, "partition": partition.partition, "file": None,
+                        "why": why,
+                    }
+                    for partition, why in self.left_out
+                ),
+                *(
+                    {
+                        "topic": None, "partition": None, "file": name,
+                        "why": "a link, or no partition's directory",
+                    }
+                    for name in self.ignored
+                ),
+            ],
+            "errors": [
+                {
+                    "topic": partition.topic,
+                    "partition": partition.partition,
+                    "class": type(error).__name__,
+                    "message": error_text(error),
+                }
+                for partition, error in self.faults
+            ],
+        }  # fmt: skip
+
+
+def answer_words(answer: ErasureAnswer) -> list[str]:
+    """Return what is to be said of an answer in sentences, without any key."""
+    there = answer.there
+    lines = [
+        f"{len(answer.keys)} key(s), {len(there)} with a trace, {len(answer.undecided)} whose "
+        f"delete is not decided; searched: {len(answer.searches)} partition(s)"
+    ]
+    lines += [
+        f"not searched: {partition}: {each.name}: {each.problem}"
+        for partition, each in answer.problems
+    ]
+    lines += [f"not searched: {partition}: {why}" for partition, why in answer.left_out]
+    if answer.ignored:
+        lines.append(f"not searched: links and other names: {', '.join(answer.ignored)}")
+    lines += [
+        f"not searched: {each.partition}: files that nobody here knows: {', '.join(each.unknown)}"
+        for each in answer.searches
+        if each.unknown
+    ]
+    return lines
+
+
+def date_words(at_ms: int | None) -> str:
+    """Return a date, or that there is none."""
+    return "no date" if at_ms is None else time_text(at_ms)[:19]

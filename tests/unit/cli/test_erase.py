@@ -1,0 +1,516 @@
+"""``keeplast erase`` and ``keeplast erasure``: what they say, refuse, sign and find again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from keeplast.clock import SystemClock
+from keeplast.log.append import LogAppender, NewRecord
+from keeplast.log.files import LocalFiles
+from keeplast.model.topic_config import TopicConfig
+from tests.support.key_pair import OperatorFiles, write_operator_files
+from tests.support.small_log import batch, write_log
+from tests.unit.cli.conftest import Run
+
+Command = Callable[..., Run]
+ANNA, BEN, CORA = b"anna-4711", b"ben-4712", b"cora-4713"
+FILLER = b"filler"
+STAGED = f"{0:020d}.log.abc.deleted"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two partitions of ``t``: anna is overwritten and deleted, ben has a value, cora none."""
+    root = tmp_path / "data"
+    root.mkdir()
+    (root / "keeplast.toml").write_text(
+        '[topic."t"]\ncleanup.policy = "compact"\ndelete.retention.ms = 0\n'
+    )
+    write_log(root, "t-0", {0: [(ANNA, b"1"), (BEN, b"2")], 2: [(ANNA, None), (FILLER, b"3")]})
+    write_log(root, "t-1", {0: [(FILLER, b"1")], 1: [(FILLER, b"2")]})
+    return root
+
+
+@pytest.fixture
+def operator(tmp_path: Path) -> OperatorFiles:
+    return write_operator_files(tmp_path / "apart", [ANNA])
+
+
+def with_keys(operator: OperatorFiles, *keys: bytes) -> OperatorFiles:
+    operator.keys.write_bytes(b"".join(key + b"\n" for key in keys))
+    return operator
+
+
+def erase(
+    keeplast: Command, data: Path, operator: OperatorFiles, *more: object, code: int = 0
+) -> Run:
+    run = keeplast(
+        "erase", data, "--keys", operator.keys, "--hash-key", operator.hash_key, "--topic", "t",
+        *more,
+    )  # fmt: skip
+    assert code == run.code, run.err + run.out
+    return run
+
+
+def certify(
+    keeplast: Command, data: Path, operator: OperatorFiles, out: Path, *more: object, code: int = 0
+) -> Run:
+    run = keeplast(
+        "erasure", "certificate", data, "--hash-key", operator.hash_key,
+        "--sign-key", operator.sign_key, "--out", out, *more,
+    )  # fmt: skip
+    assert code == run.code, run.err + run.out
+    return run
+
+
+def prove(
+    keeplast: Command, out: Path, operator: OperatorFiles, *more: object, code: int = 0
+) -> Run:
+    run = keeplast("erasure", "verify", out, "--public-key", operator.public_key, *more, "--json")
+    assert code == run.code, run.err + run.out
+    return run
+
+
+def standings(run: Run) -> dict[int, str]:
+    return {each["partition"]: each["standing"] for each in run.document["data"]}
+
+
+@pytest.fixture
+def certified(keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path) -> Path:
+    """A certificate that anna is gone from ``data``."""
+    erase(keeplast, data, operator, "--now")
+    out = tmp_path / "gone.json"
+    certify(keeplast, data, operator, out)
+    return out
+
+
+def append(data: Path, name: str, *records: NewRecord) -> None:
+    topic = TopicConfig(cleanup_policy=frozenset({"compact"}))
+    with LogAppender(data / name, LocalFiles(), topic=topic, leader_epoch=0) as log:
+        log.append(records)
+
+
+def test_each_key_has_its_places_and_whether_its_delete_is_decided(
+    keeplast: Command, data: Path, operator: OperatorFiles
+) -> None:
+    with_keys(operator, ANNA, b"hex:" + BEN.hex().encode(), b"", CORA)
+    found = erase(keeplast, data, operator, "--json", code=1).document
+    assert [(1, True, True), (2, False, True), (4, True, False)] == [
+        (each["line"], each["decided"], each["is_there"]) for each in found["keys"]
+    ]
+    anna, ben, _ = found["keys"]
+    assert [(0, [0, 2], [0, 2], 1)] == [
+        (e["partition"], e["offsets"], e["segments"], e["tombstones"]) for e in anna["places"]
+    ]
+    assert "a value wins (offset 1)" in ben["places"][0]["why"]
+    assert None is ben["gone_by_ms"]
+    assert [(0, 4), (1, 2)] == [(e["partition"], e["to_offset"]) for e in found["searched"]]
+
+
+def test_no_key_is_printed_or_kept(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    with_keys(operator, ANNA, BEN)
+    out = tmp_path / "gone.json"
+    runs = [
+        erase(keeplast, data, operator, "--json", code=1),
+        erase(keeplast, data, operator, "--now", code=1),
+        certify(keeplast, data, operator, out, code=4),
+        certify(keeplast, data, operator, out, "--keys", operator.keys, code=4),
+        keeplast("erasure", "list", data, "--json"),
+    ]
+    for run in runs:
+        assert "471" not in run.out + run.err
+    others = [each for each in data.rglob("*") if each.is_file() and each.suffix != ".log"]
+    assert {"keeplast-erasures", "keeplast-receipts"} <= {each.name for each in others}
+    for each in others:
+        assert b"-471" not in each.read_bytes(), each
+    assert not out.exists()
+
+
+def test_now_does_what_may_be_done_and_a_certificate_says_so(
+    keeplast: Command, data: Path, operator: OperatorFiles, certified: Path
+) -> None:
+    run = prove(keeplast, certified, operator)
+    statement = run.document["statement"]
+    assert {0: 4, 1: 2} == {e["partition"]: e["searched_to"] for e in statement["partitions"]}
+    (before, after) = (statement["partitions"][0][e] for e in ("segments_before", "segments_after"))
+    assert [f"{base:020d}.log" for base in (0, 2)] == [each["name"] for each in before]
+    assert before != after
+    assert statement["rounds"]
+    assert "backups" in " ".join(statement["not_searched"])
+    assert statement["receipts"]["head"]
+    held = prove(keeplast, certified, operator, "--hash-key", operator.hash_key, "--data", data)
+    assert {0: "same", 1: "same"} == standings(held)
+    for path in data.rglob("*.log"):
+        assert ANNA not in path.read_bytes()
+
+
+def test_what_may_not_go_yet_stays_and_has_its_date(
+    keeplast: Command, data: Path, operator: OperatorFiles
+) -> None:
+    lag = "min.compaction.lag.ms=2000000000000"
+    found = erase(keeplast, data, operator, "--now", "--json", "--config", lag).document
+    assert [[0, 2]] == [each["offsets"] for each in found["keys"][0]["places"]]
+    kept = "delete.retention.ms=86400000"
+    found = erase(keeplast, data, operator, "--now", "--json", "--config", kept).document
+    (place,) = found["keys"][0]["places"]
+    assert ([2], 1) == (place["offsets"], place["tombstones"])
+    assert 0 < place["may_go_from_ms"] - found["now_ms"] <= 86_400_000
+
+
+def test_a_clock_that_is_given_moves_no_round(
+    keeplast: Command, data: Path, operator: OperatorFiles
+) -> None:
+    ahead = SystemClock().now_ms() + 10 * 86_400_000
+    kept = "delete.retention.ms=86400000"
+    more = ("--now", "--json", "--config", kept, "--now-ms", ahead)
+    found = erase(keeplast, data, operator, *more).document
+    assert [[2]] == [each["offsets"] for each in found["keys"][0]["places"]]
+
+
+def test_persons_are_matched_with_the_hash_key_alone(
+    keeplast: Command, operator: OperatorFiles, certified: Path
+) -> None:
+    with_keys(operator, ANNA, BEN)
+    both = ("--hash-key", operator.hash_key, "--keys", operator.keys)
+    run = prove(keeplast, certified, operator, *both, code=1)
+    assert [(1, True), (2, False)] == [(e["line"], e["is_within"]) for e in run.document["keys"]]
+    without = prove(keeplast, certified, operator, "--keys", operator.keys, code=2)
+    assert "--hash-key" in without.err
+    operator.hash_key.write_bytes(b"another" * 8)
+    other = prove(keeplast, certified, operator, *both, code=2)
+    assert "hash key is not the one" in other.err
+
+
+def test_a_later_write_is_told_as_later(
+    keeplast: Command, data: Path, operator: OperatorFiles, certified: Path
+) -> None:
+    append(data, "t-0", NewRecord(ANNA, b"again", 1_800_000_000_000))
+    hashed = ("--hash-key", operator.hash_key, "--data", data)
+    run = prove(keeplast, certified, operator, *hashed)
+    assert {0: "later_write", 1: "same"} == standings(run)
+
+
+def test_a_round_since_is_told_as_later_or_as_changed(
+    keeplast: Command, data: Path, operator: OperatorFiles, certified: Path
+) -> None:
+    append(data, "t-1", NewRecord(FILLER, b"3", 1_700_000_000_100))
+    clean = ("clean", data, "--force", "--roll-active", "--runner", "local")
+    done = keeplast(*clean, "--receipt", data / "keeplast-receipts")
+    assert 0 == done.code, done.err
+    hashed = ("--hash-key", operator.hash_key, "--data", data)
+    assert {0: "same", 1: "later"} == standings(prove(keeplast, certified, operator, *hashed))
+    bare = prove(keeplast, certified, operator, "--data", data, code=1)
+    assert {0: "same", 1: "changed"} == standings(bare)
+
+
+@pytest.mark.parametrize("has_hash_key", [True, False])
+def test_an_older_directory_is_told_as_older(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path, has_hash_key: bool
+) -> None:
+    shutil.copytree(data, tmp_path / "backup")
+    erase(keeplast, data, operator, "--now")
+    out = tmp_path / "gone.json"
+    certify(keeplast, data, operator, out)
+    hashed = ("--hash-key", operator.hash_key) if has_hash_key else ()
+    run = prove(keeplast, out, operator, *hashed, "--data", tmp_path / "backup", code=1)
+    assert "older" == standings(run)[0]
+    missing = prove(keeplast, out, operator, *hashed, "--data", tmp_path / "apart", code=1)
+    assert {0: "missing", 1: "missing"} == standings(missing)
+
+
+def test_a_backup_without_the_last_expiry_is_older_by_its_receipts(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    clean = ("clean", data, "--force", "--roll-active", "--runner", "local")
+    done = keeplast(*clean, "--receipt", data / "keeplast-receipts")
+    assert 0 == done.code, done.err
+    shutil.copytree(data, tmp_path / "backup")
+    erase(keeplast, data, operator, "--now")
+    out = tmp_path / "gone.json"
+    certify(keeplast, data, operator, out)
+    run = prove(keeplast, out, operator, "--data", tmp_path / "backup", code=1)
+    assert "older" == standings(run)[0]
+    assert "receipts" in run.document["data"][0]["why"]
+
+
+def test_what_came_back_with_a_backup_is_found_by_the_hash_key_alone(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    requests = tmp_path / "requests"
+    shutil.copytree(data, tmp_path / "backup")
+    erase(keeplast, data, operator, "--now", "--requests", requests)
+    again = ("--hash-key", operator.hash_key, "--reapply", "--requests", requests, "--json")
+    gone = keeplast("erase", data, *again)
+    assert (0, [False]) == (gone.code, [e["is_there"] for e in gone.document["keys"]])
+    shutil.rmtree(data)
+    (tmp_path / "backup").rename(data)
+    back = keeplast("erase", data, *again)
+    assert (0, [True]) == (back.code, [e["is_there"] for e in back.document["keys"]]), back.err
+    assert [None] == [each["line"] for each in back.document["keys"]]
+    done = keeplast("erase", data, *again, "--now")
+    assert (0, [False]) == (done.code, [e["is_there"] for e in done.document["keys"]]), done.err
+    operator.hash_key.write_bytes(b"another" * 8)
+    assert 2 == keeplast("erase", data, *again).code
+
+
+def edited(name: str, data: bytes) -> bytes:
+    match name:
+        case "letter":
+            return data.replace(b'"claim": "No', b'"claim": "Na')
+        case "number":
+            return data.replace(b'"searched_to": 4', b'"searched_to": 9')
+        case "order":
+            lines = data.split(b"\n")
+            at = next(i for i, line in enumerate(lines) if b'"searched_from"' in line)
+            lines[at], lines[at + 1] = lines[at + 1], lines[at]
+            return b"\n".join(lines)
+        case "cut":
+            return data[: len(data) // 2]
+        case "end":
+            return data[:-1]
+        case "space":
+            return data + b" "
+        case "twice":
+            return data.replace(b'"version": 1', b'"version": 2,\n  "version": 1')
+        case "left out":
+            at = data.index(b'"backups and')
+            return data[:at] + data[data.index(b"\n", at) + 1 :].lstrip()
+        case _:
+            return b""
+
+
+@pytest.mark.parametrize(
+    "name", ["letter", "number", "order", "cut", "end", "space", "twice", "left out", "nothing"]
+)
+def test_an_edited_certificate_is_found(
+    keeplast: Command, operator: OperatorFiles, certified: Path, name: str
+) -> None:
+    data = edited(name, certified.read_bytes())
+    assert data != certified.read_bytes()
+    certified.write_bytes(data)
+    run = prove(keeplast, certified, operator, code=1)
+    assert (False, True) == (run.document["is_as_signed"], bool(run.document["problem"]))
+
+
+def test_a_certificate_of_another_signer_is_found(
+    keeplast: Command, operator: OperatorFiles, certified: Path, tmp_path: Path
+) -> None:
+    other = write_operator_files(tmp_path / "other", seed=b"\x02")
+    run = prove(keeplast, certified, other, code=1)
+    assert "another key" in run.document["problem"]
+
+
+def test_no_certificate_while_a_trace_is_left(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    out = tmp_path / "gone.json"
+    erase(keeplast, data, operator)
+    refused = certify(keeplast, data, operator, out, code=4)
+    assert "2 record(s) in segment(s) [0, 2]" in refused.err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("name", [STAGED, "keeplast-copy.log", f"{0:020d}.log.swap"])
+def test_a_trace_beside_the_log_counts(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path, name: str
+) -> None:
+    erase(keeplast, data, operator, "--now")
+    (data / "t-1" / name).write_bytes(batch(0, ANNA, b"1"))
+    found = erase(keeplast, data, operator, "--json").document
+    assert [(1, [name])] == [
+        (each["partition"], each["files_beside"]) for each in found["keys"][0]["places"]
+    ]
+    refused = certify(keeplast, data, operator, tmp_path / "gone.json", code=4)
+    assert name in refused.err
+
+
+@pytest.mark.parametrize("mark", ["delete", "stray"])
+def test_a_trace_in_what_a_broker_disposes_of_counts(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path, mark: str
+) -> None:
+    erase(keeplast, data, operator, "--now")
+    marked = f"t-0.{'a' * 32}-{mark}"
+    write_log(data, marked, {0: [(ANNA, b"1")]})
+    found = erase(keeplast, data, operator, "--json").document
+    (place,) = found["keys"][0]["places"]
+    assert [f"{marked}/{0:020d}.log"] == place["files_beside"]
+    certify(keeplast, data, operator, tmp_path / "gone.json", code=4)
+
+
+def test_what_cannot_be_read_never_counts_as_searched(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    erase(keeplast, data, operator, "--now")
+    out = tmp_path / "gone.json"
+    (data / "t-1" / STAGED).write_bytes(batch(0, FILLER, b"1")[:-1])
+    found = erase(keeplast, data, operator, "--json", code=4).document
+    assert [STAGED] == [each["file"] for each in found["not_searched"]]
+    certify(keeplast, data, operator, out, code=4)
+    (data / "t-1" / STAGED).unlink()
+    (active, *_) = sorted((data / "t-1").glob("*.log"), reverse=True)
+    whole = active.read_bytes()
+    active.write_bytes(whole + bytes(100))
+    (data / "t-1" / f"{active.stem}.index").write_bytes(b"")
+    certify(keeplast, data, operator, out)
+    out.unlink()
+    active.write_bytes(whole + batch(50, ANNA, b"torn")[:-3])
+    refused = certify(keeplast, data, operator, out, code=4)
+    assert "behind the log's end" in refused.err
+    active.write_bytes(whole)
+    (data / "t-1" / "notes").write_bytes(ANNA)
+    certify(keeplast, data, operator, out)
+    statement = prove(keeplast, out, operator).document["statement"]
+    assert "partition t-1: files that nobody here knows: notes" in statement["not_searched"]
+
+
+def test_receipts_that_were_edited_carry_no_certificate(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    erase(keeplast, data, operator, "--now")
+    path = data / "keeplast-receipts"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0].replace(b'"wave":1', b'"wave":7'), *lines[1:]]))
+    refused = certify(keeplast, data, operator, tmp_path / "gone.json", code=4)
+    assert "receipts were changed" in refused.err
+
+
+def test_requests_are_listed_once_and_forgotten(
+    keeplast: Command, data: Path, operator: OperatorFiles
+) -> None:
+    erase(keeplast, data, operator, "--dry-run")
+    assert "no requests" in keeplast("erasure", "list", data).out
+    first = erase(keeplast, data, operator, "--json").document["request"]
+    assert first == erase(keeplast, data, operator, "--json").document["request"]
+    listed = keeplast("erasure", "list", data, "--json").document["requests"]
+    assert [(first, ["t"], 1)] == [(e["id"], e["topics"], len(e["keys"])) for e in listed]
+    assert 2 == keeplast("erasure", "forget", data, "0" * 16).code
+    assert 0 == keeplast("erasure", "forget", data, first).code
+    assert [] == keeplast("erasure", "list", data, "--json").document["requests"]
+
+
+def test_a_damaged_list_of_requests_is_no_empty_one(
+    keeplast: Command, data: Path, operator: OperatorFiles
+) -> None:
+    erase(keeplast, data, operator)
+    path = data / "keeplast-erasures"
+    path.write_bytes(path.read_bytes()[:-9])
+    damaged = keeplast("erasure", "list", data)
+    assert (3, True) == (damaged.code, "keeplast-erasures" in damaged.err)
+    path.write_bytes(b'{"version": 9, "requests": []}')
+    assert 2 == keeplast("erasure", "list", data).code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--topic", "t"], "give the keys"),
+        (["--keys", "KEYS"], "give --topic, or --all-topics"),
+        (["--keys", "KEYS", "--topic", "t", "--all-topics"], "give --topic, or --all-topics"),
+        (["--keys", "KEYS", "--topic", "z"], "no such topic"),
+        (["--keys", "KEYS", "--topic", "t", "--now", "--dry-run"], "leave one out"),
+        (["--reapply", "--topic", "t"], "--reapply takes the topics"),
+        (["--reapply"], "no such erasure request"),
+        (["--keys", "EMPTY", "--topic", "t"], "the file has no key"),
+        (["--keys", "BAD", "--topic", "t"], "line=2"),
+        (["--keys", "GONE", "--topic", "t"], "cannot be read"),
+    ],
+)
+def test_mistakes_are_usage_errors(
+    keeplast: Command, data: Path, operator: OperatorFiles, arguments: list[str], said: str
+) -> None:
+    names = {"KEYS": operator.keys, "GONE": operator.keys.with_name("gone")}
+    for name, content in (("EMPTY", b"\n\n"), ("BAD", b"anna\nhex:not-4711-hex\n")):
+        names[name] = operator.keys.with_name(name)
+        names[name].write_bytes(content)
+    given = [str(names.get(each, each)) for each in arguments]
+    run = keeplast("erase", data, "--hash-key", operator.hash_key, *given)
+    assert (2, True) == (run.code, said in " ".join(run.err.split())), run.err
+    assert "4711" not in run.err
+    assert not (data / "keeplast-erasures").exists()
+
+
+def test_an_object_store_is_refused_by_name(keeplast: Command, operator: OperatorFiles) -> None:
+    run = keeplast(
+        "erase", "s3://bucket/data", "--keys", operator.keys, "--hash-key", operator.hash_key,
+        "--topic", "t",
+    )  # fmt: skip
+    assert (4, True) == (run.code, "tier erase" in run.err), run.err
+
+
+def test_keys_that_are_none_of_the_requests_are_usage_errors(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    erase(keeplast, data, operator, "--now")
+    with_keys(operator, BEN)
+    out = tmp_path / "gone.json"
+    run = certify(keeplast, data, operator, out, "--keys", operator.keys, code=2)
+    assert "in no request" in run.err
+    bad = keeplast(
+        "erasure", "certificate", data, "--hash-key", operator.hash_key,
+        "--sign-key", operator.public_key, "--out", out,
+    )  # fmt: skip
+    assert (2, True) == (bad.code, "not an Ed25519 private key" in bad.err)
+
+
+def test_a_certificate_takes_no_files_place(
+    keeplast: Command, data: Path, operator: OperatorFiles, certified: Path
+) -> None:
+    before = certified.read_bytes()
+    run = certify(keeplast, data, operator, certified, code=2)
+    assert "name a new one" in run.err
+    assert before == certified.read_bytes()
+
+
+def test_all_topics_leaves_out_what_is_not_compacted_and_says_so(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    write_log(data, "u-0", {0: [(ANNA, b"1")]})
+    with (data / "keeplast.toml").open("a") as file:
+        file.write('[topic."u"]\ncleanup.policy = "delete"\n')
+    run = keeplast(
+        "erase", data, "--keys", operator.keys, "--hash-key", operator.hash_key, "--all-topics",
+        "--now", "--json",
+    )  # fmt: skip
+    assert 0 == run.code, run.err
+    assert ["u"] == [each["topic"] for each in run.document["not_searched"]]
+    out = tmp_path / "gone.json"
+    certify(keeplast, data, operator, out)
+    statement = prove(keeplast, out, operator).document["statement"]
+    assert any(each.startswith("partition u-0:") for each in statement["not_searched"])
+    named = keeplast(
+        "erase", data, "--keys", operator.keys, "--hash-key", operator.hash_key, "--topic", "u"
+    )
+    assert 4 == named.code, named.out
+
+
+def test_a_store_has_live_records_and_those_of_replaced_segments(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    keeplast("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
+    taken = keeplast("tier", "import", data, "--store", url, "--topic", "t")
+    assert 0 == taken.code, taken.err
+    with_keys(operator, ANNA, BEN)
+    asked = ("--store", url, "--hash-key", operator.hash_key, "--requests", tmp_path / "requests")
+    run = keeplast("tier", "erase", *asked, "--keys", operator.keys, "--topic", "t", "--json")
+    assert 1 == run.code, run.err
+    anna, ben = run.document["keys"]
+    assert ([True, [0, 2], []], False) == (
+        [anna["places"][0][each] for each in ("decided", "offsets", "files_beside")],
+        ben["decided"],
+    )
+    assert 0 == keeplast("tier", "clean", "--store", url, "--force").code
+    again = keeplast("tier", "erase", *asked, "--reapply", "--json")
+    named = {each["hash"]: each for each in again.document["keys"]}
+    (place,) = named[anna["hash"]]["places"]
+    assert [2] == place["offsets"]
+    assert all(each.startswith("replaced segment ") for each in place["files_beside"])
+    assert place["files_beside"]
+    for shown in (run, again):
+        assert "471" not in shown.out + shown.err

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from keeplast.cli.attach.options import ClusterOptions, DecisionOptions, TierOptions
+from keeplast.log.files import LocalFiles
+from keeplast.run.receipt import append_receipt
 from keeplast.tier.metadata.decisions import DecisionLog
 from tests.support.verified_world import VerifiedWorld
 from tests.unit.attach.test_attached_rounds import LINEAGE, MERGING, write_history
@@ -16,9 +19,13 @@ from tests.unit.attach.test_attached_rounds import LINEAGE, MERGING, write_histo
 
 @contextmanager
 def commanded_world(root: Path, patch: pytest.MonkeyPatch) -> Iterator[VerifiedWorld]:
-    """Yield the world that commands connect to, whatever address and storage they are given."""
+    """Yield the world that commands connect to, whatever address and storage they are given.
+
+    The receipt of its round lies in ``receipts.jsonl``.
+    """
     made = VerifiedWorld(root, write_history(root / "logs", count=150), LINEAGE)
-    made.clean(MERGING, margin=4000)
+    receipt = partial(append_receipt, LocalFiles(), root / "receipts.jsonl")
+    made.clean(MERGING, margin=4000, receipt=receipt)
 
     @contextmanager
     def open_log(_: object) -> Iterator[DecisionLog]:

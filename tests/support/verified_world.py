@@ -6,7 +6,7 @@ transactions by the transaction indexes alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -35,6 +35,8 @@ from keeplast.model.topic_config import TopicConfig
 from keeplast.model.verdict import Verdict
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.local_runner import LocalRunner
+from keeplast.run.receipt import Receipt
+from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.report import RoundReport
 from tests.support.attached_tier import AttachedTier
 from tests.support.attached_world import PARTITION, AttachedWorld, ModelCluster
@@ -121,7 +123,9 @@ class VerifiedWorld:
         """Close the decision log."""
         self.world.close()
 
-    def clean(self, topic: TopicConfig, *, margin: int = 8000) -> RoundReport:
+    def clean(
+        self, topic: TopicConfig, *, margin: int = 8000, receipt: Receipt | None = None
+    ) -> RoundReport:
         """Do one round, as a process of its own."""
         publisher = self.world.claim()
         repair(publisher)
@@ -133,7 +137,7 @@ class VerifiedWorld:
             with LocalRunner(1, clock=clock) as runner:
                 return clean_attached(
                     publisher, wish, lambda _: nullcontext(runner), clock,
-                    progressed=lambda _: None,
+                    progressed=lambda _: None, receipt=receipt,
                 )  # fmt: skip
         finally:
             publisher.close()
@@ -147,12 +151,16 @@ class VerifiedWorld:
         publisher.close()
         self.tier.cache = self.cluster.cache()
 
-    def verify(self, topic: TopicConfig) -> VerificationReport:
-        """Judge the partition."""
+    def verify(
+        self, topic: TopicConfig, receipts: Sequence[RoundReceipt] = ()
+    ) -> VerificationReport:
+        """Judge the partition, and name which of ``receipts`` that is of."""
         verifier = AttachedVerifier(
             cast(ReadCluster, self.consumers), self.world.log(), self.tier.layout
         )
-        settings = AttachedVerifySettings(topic=topic, memory_bytes=MEMORY_BYTES_MIN)
+        settings = AttachedVerifySettings(
+            topic=topic, memory_bytes=MEMORY_BYTES_MIN, receipts=tuple(receipts)
+        )
         return verifier.verify(self.cluster.topic, PARTITION.partition, settings)
 
     def file_of(self, segment: RemoteLogSegment) -> Path:

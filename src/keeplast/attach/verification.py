@@ -13,7 +13,7 @@ import secrets
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -44,10 +44,12 @@ from keeplast.cluster.topic_records import RecordReader
 from keeplast.columns.fingerprints import PRIME
 from keeplast.errors import ConflictError, CorruptError, RefusedError
 from keeplast.format import leader_epoch, txn_index
+from keeplast.format.checksum import crc32c
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.murmur2 import metadata_partition
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.inspect.aborted_scan import AbortedScan
+from keeplast.inspect.receipt_groups import Print, rounds_within
 from keeplast.inspect.sorted_runs import SortedRuns
 from keeplast.inspect.verdicts import Findings, VerificationReport
 from keeplast.inspect.verified_log import WINDOW_BYTES, PartReader, VerifiedPart
@@ -55,12 +57,16 @@ from keeplast.log.windows import WindowBuffers
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
-from keeplast.model.verdict import Verdict
+from keeplast.model.verdict import JudgedBy, Verdict
 from keeplast.read.transaction_outcomes import TransactionOutcomes
+from keeplast.survey.receipt_book import RoundReceipt
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Attached, AttachedName, Decision, DecisionState
 
+COMMAND = "attach verify"
+UNREAD = -1
+"""In place of the checksum of a segment that cannot be read whole."""
 LOOKS_MAX = 3
 """How often a partition is read again that changes while it is read."""
 CLAIMS = {
@@ -86,11 +92,15 @@ class ReadCluster(MetadataReader, RecordReader, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachedVerifySettings:
-    """``topic`` says by what records of a key rank; ``temporary`` is where keys are sorted."""
+    """``topic`` says by what records of a key rank; ``temporary`` is where keys are sorted.
+
+    The report names those of ``receipts``, all of the partition, that wrote what is served.
+    """
 
     topic: TopicConfig
     memory_bytes: int = MEMORY_BYTES_DEFAULT
     temporary: Path | None = None
+    receipts: tuple[RoundReceipt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +129,13 @@ class _Looked:
 
 @dataclass(slots=True)
 class _Judged:
-    """Findings by check."""
+    """Findings by check; ``prints`` are of what a compactor wrote and brokers serve."""
 
     checks: dict[str, Findings] = field(
         default_factory=lambda: {name: Findings() for name in CLAIMS}
     )
     notes: list[str] = field(default_factory=list)
+    prints: dict[int, Print] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Findings:
         return self.checks[name]
@@ -132,6 +143,15 @@ class _Judged:
     def report(self, name: str) -> VerificationReport:
         checks = tuple(self.checks[each].check(each, claim) for each, claim in CLAIMS.items())
         return VerificationReport(name, checks, tuple(self.notes))
+
+    def owned_report(
+        self, name: str, receipts: Sequence[RoundReceipt], judged_by: JudgedBy
+    ) -> VerificationReport:
+        """Return the report with the rounds that it is about."""
+        report = self.report(name)
+        is_broken = report.verdict is Verdict.BROKEN
+        rounds = rounds_within(receipts, self.prints, is_broken=is_broken)
+        return replace(report, rounds=tuple(each.name for each in rounds), judged_by=judged_by)
 
 
 class AttachedVerifier:
@@ -234,15 +254,15 @@ class AttachedVerifier:
             return found.report(title), end
         if any(each.state is DecisionState.DECIDED for each in looked.decisions):
             found.notes.append("a swap is decided and not published: keeplast attach repair")
-        found.notes.append(
-            f"clean below offset {clean_to(self._log, looked.known, looked.cache)}: {keys} keys"
-        )
+        clean = clean_to(self._log, looked.known, looked.cache)
+        found.notes.append(f"clean below offset {clean}: {keys} keys")
         found.notes.append(
             f"{len(sources)} replaced segments were compared with what is served"
             if sources
             else "no replaced segment is left to compare with"
         )
-        return found.report(title), end
+        judged_by = JudgedBy(COMMAND, looked.known.epoch, clean)
+        return found.owned_report(title, settings.receipts, judged_by), end
 
     def _lineage(self, looked: _Looked, found: _Judged) -> Sequence[LeaderEpoch]:
         """Return the epochs of the log; what cannot be read is a finding when it is read again."""
@@ -348,6 +368,7 @@ class AttachedVerifier:
                 effective.doubtful, compacted,
             )  # fmt: skip
             pass_ = _Pass(PartReader(self._seeds, settings.topic), given, law, found)
+            pass_.takes_prints = bool(settings.receipts)
             for each in effective.ranges:
                 pass_.read(StoredSegment(self._layout, each.segment), each, self._progressed)
             given.finish(end - 1)
@@ -366,12 +387,19 @@ class _Pass:
         self._found = found
         self._buffers = WindowBuffers(WINDOW_BYTES)
         self._aborts = AbortedScan()
+        self.takes_prints = False
 
     def read(self, stored: StoredSegment, at: EffectiveRange, progressed: Progressed) -> None:
         """Read one range; what cannot be read is a finding, and nothing is said of the rest."""
         position = at.start
+        takes_print = self.takes_prints and is_compactors(at.segment)
+        crc = 0
+        if takes_print:
+            self._found.prints[at.segment.start_offset] = Print(at.segment.size_bytes, UNREAD)
         try:
             for window in stored.windows(self._buffers):
+                if takes_print:
+                    crc = crc32c(window.data[: window.length].data, crc)
                 for part in self._reader.parts(window):
                     for number in range(len(part.table)):
                         batch = part.batch(number)
@@ -387,6 +415,8 @@ class _Pass:
             self._law.skip(at.end)
             self._aborts = AbortedScan()
             return
+        if takes_print:
+            self._found.prints[at.segment.start_offset] = Print(at.segment.size_bytes, crc)
         for problem in stored.index_problems():
             self._found["indexes"].add(str(problem), offset=at.start)
         entries = [each for each in stored.aborted if at.start <= each.last_offset <= at.end]

@@ -11,7 +11,15 @@ import typer
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.options import ScopeOptions, SettingOptions, memory_size
-from keeplast.cli.frame.parameters import FACTS, MEMORY_DEFAULT, RUN, Json, NowMs, ObjectOptions
+from keeplast.cli.frame.parameters import (
+    FACTS,
+    MEMORY_DEFAULT,
+    RUN,
+    Json,
+    Note,
+    NowMs,
+    ObjectOptions,
+)
 from keeplast.cli.frame.places import place, recipe_for
 from keeplast.errors import InvalidError
 
@@ -47,15 +55,6 @@ ReceiptHead = Annotated[
         help="The head of the receipt's chain that was kept elsewhere, as keeplast receipt show "
         "says it: nothing up to it may be gone or changed.",
         rich_help_panel=FACTS,
-    ),
-]
-Note = Annotated[
-    bool,
-    typer.Option(
-        "--note",
-        help="Append each verdict to the receipt, as a line of its own; keeplast receipt show and "
-        "the console show it beside the rounds that it is of.",
-        rich_help_panel=RUN,
     ),
 ]
 Replicas = Annotated[
@@ -111,7 +110,7 @@ def verify(options: VerifyOptions, as_json: Json = False) -> Result:
     """
     from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
     from keeplast.cli.show.outcome import checks_line
-    from keeplast.cli.show.output import print_result, say
+    from keeplast.cli.show.output import print_result
     from keeplast.cli.show.verify import render
     from keeplast.model.verdict import Verdict
 
@@ -128,12 +127,11 @@ def verify(options: VerifyOptions, as_json: Json = False) -> Result:
     document: dict[str, object] = {"partitions": reports}
     if options.note:
         document["noted"] = sum(1 for report in reports if report.rounds)
+        from keeplast.cli.verify_note import say_unnoted
+
         for report in reports:
             if not report.rounds:
-                say(
-                    f"no round was judged, so nothing is noted. partition={report.name}",
-                    kind="note",
-                )
+                say_unnoted(report)
     return CHECK_FAILED if fails else DONE, document
 
 

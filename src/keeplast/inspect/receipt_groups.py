@@ -99,6 +99,38 @@ def choose_rounds(
     return tuple(receipts[first : last + 1])
 
 
+def rounds_within(
+    receipts: Sequence[RoundReceipt], log: Prints, *, is_broken: bool = False
+) -> tuple[RoundReceipt, ...]:
+    """Return the rounds that wrote a segment of ``log``, in the order of ``receipts``.
+
+    For a log whose segments an owner replaces and never changes: a round is in it as long as one of
+    its outputs is, byte for byte. What was left alone nobody wrote, and a round of which all was
+    replaced has nothing left to be judged by. Where a log ``is_broken`` a segment may not be what
+    was written any more: then the newest round counts that wrote as many bytes there.
+    """
+    chosen: set[int] = set()
+    written = [_written(each) for each in receipts]
+    for base, found in log.items():
+        at = [number for number, outputs in enumerate(written) if base in outputs]
+        exact = [number for number in at if written[number][base] == found]
+        chosen.update(exact)
+        if is_broken and not exact:
+            alike = [n for n in at if written[n][base].size_bytes == found.size_bytes]
+            chosen.update(alike[-1:])
+    return tuple(each for number, each in enumerate(receipts) if number in chosen)
+
+
+def _written(receipt: RoundReceipt) -> dict[int, Print]:
+    """Return the outputs that are no inputs, as far as their checksums were taken."""
+    found = {(s.base_offset, s.size_bytes, s.crc32c) for s in receipt.inputs}
+    return {
+        s.base_offset: Print(s.size_bytes, s.crc32c)
+        for s in receipt.outputs
+        if s.crc32c is not None and (s.base_offset, s.size_bytes, s.crc32c) not in found
+    }
+
+
 def _has_happened(receipt: RoundReceipt, after: Prints) -> bool:
     """Say whether anything of a round was put in place.
 

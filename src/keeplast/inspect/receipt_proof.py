@@ -152,6 +152,19 @@ def _check_records(
         )
 
 
+def chain_check(chain: ChainReport) -> Check:
+    """Return the check of a receipt of which nothing is judged but its chain."""
+    found = Findings()
+    for problem in chain.problems:
+        found.add(f"chain: {problem}")
+    return found.check("receipt", f"the receipt is as it was written; {chain.sentence}")
+
+
+def with_check(report: VerificationReport, chain: ChainReport) -> VerificationReport:
+    """Return a report with the check of a receipt that it had none of."""
+    return replace(report, checks=(*report.checks, chain_check(chain)))
+
+
 def with_chain(report: VerificationReport, chain: ChainReport) -> VerificationReport:
     """Return a report whose check of the receipt says what the receipt's chain proves.
 

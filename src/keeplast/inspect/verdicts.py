@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from keeplast.model.verdict import Verdict
+from keeplast.model.verdict import JudgedBy, Verdict
 
 FINDINGS_MAX = 10
 REASONS_MAX = 5
@@ -80,13 +80,15 @@ class Check:
 class VerificationReport:
     """All checks of one partition, and facts that explain them.
 
-    ``rounds`` are the names of the rounds that were judged, oldest first, as a receipt has them.
+    ``rounds`` are the names of the rounds that were judged, oldest first, as a receipt has them;
+    ``judged_by`` says as of what, where the log has an owner.
     """
 
     name: str
     checks: tuple[Check, ...]
     notes: tuple[str, ...] = ()
     rounds: tuple[str, ...] = ()
+    judged_by: JudgedBy | None = None
 
     def names(self, verdict: Verdict) -> tuple[str, ...]:
         """Return the names of the checks with this verdict."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -11,3 +12,19 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     BROKEN = "broken"
     UNJUDGED = "cannot be judged"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedBy:
+    """Which command judged a log that has an owner, and as of what: the owner's epoch, and how far
+    the log was clean. ``clean_to`` is the first offset that was not.
+    """
+
+    command: str
+    epoch: int
+    clean_to: int
+
+    @property
+    def words(self) -> str:
+        """Return all of it, as every list shows it."""
+        return f"{self.command}, epoch {self.epoch}, clean to {self.clean_to}"

@@ -30,7 +30,7 @@ from keeplast.log.lock import appended
 from keeplast.model.document import encode
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
-from keeplast.model.verdict import Verdict
+from keeplast.model.verdict import JudgedBy, Verdict
 from keeplast.run.round_reports import group_reports, round_report
 from keeplast.run.round_state import Round
 from keeplast.survey.notes import Lift
@@ -104,13 +104,19 @@ def verdict_line(
     rounds: Sequence[str],
     broken: Sequence[str],
     unjudged: Sequence[str],
+    judged_by: JudgedBy | None = None,
 ) -> bytes:
     """Return the line of what ``verify`` said, newline included.
 
     ``rounds`` are the names of the rounds that were judged, oldest first, of which the newest
     :data:`ROUNDS_MAX` are in it; ``broken`` and ``unjudged`` those of checks. ``now_ms`` is the
-    wall clock of who judged.
+    wall clock of who judged; ``judged_by`` is of a log that has an owner.
     """
+    owned = (
+        {}
+        if judged_by is None
+        else {"by": judged_by.command, "epoch": judged_by.epoch, "clean_to": judged_by.clean_to}
+    )
     document = {
         "version": RECEIPT_VERSION,
         "topic": partition.topic,
@@ -122,6 +128,7 @@ def verdict_line(
             "rounds": list(rounds[-ROUNDS_MAX:]),
             "broken": list(broken),
             "unjudged": list(unjudged),
+            **owned,
         },
     }
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"

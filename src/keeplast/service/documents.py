@@ -7,6 +7,7 @@ same. Values are encoded by :mod:`keeplast.model.document`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from keeplast.service.status import DirectoryStatus, PartitionStatus, State
 from keeplast.survey.wording import sentences
 
 if TYPE_CHECKING:  # whoever shows a directory's logs needs none of a store's
+    from keeplast.inspect.header_scan import LogHeaders
     from keeplast.service.snapshot import PartitionFacts
     from keeplast.store.erasure import TierErasure
     from keeplast.store.status import TierStatus
@@ -86,6 +88,7 @@ def _document(each: PartitionStatus) -> dict[str, Any]:
             "messages_read": each.last_round.records_read,
             "messages_written": each.last_round.records_written,
             "seconds": each.last_round.seconds,
+            "verdict": each.last_round.verdict or None,
         },
         "erased_by": None
         if each.erased_by is None
@@ -127,6 +130,15 @@ def _log_document(log: LogStatus | None) -> dict[str, Any]:
         "notes": None if log is None else list(sentences(log.notes)),
         "tombstones": None if stages is None else _stage_document(stages.tombstones, stages),
         "markers": None if stages is None else _stage_document(stages.markers, stages),
+    }
+
+
+def headers_document(found: LogHeaders) -> dict[str, Any]:
+    """Return what the batch headers of a log tell, in sum and by segment."""
+    return {
+        "tombstones": _stage_document(found.stages.tombstones, found.stages),
+        "markers": _stage_document(found.stages.markers, found.stages),
+        "headers": [{"base_offset": base} | asdict(each) for base, each in found.segments.items()],
     }
 
 

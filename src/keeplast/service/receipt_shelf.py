@@ -7,6 +7,7 @@ any lock; a last line that is not whole yet waits for its end.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -86,6 +87,7 @@ class ReceiptShelf:
         self._open: dict[tuple[TopicPartition, str], RoundReceipt] = {}
         self._lines: deque[ReceiptLine] = deque(maxlen=LINES_MAX)
         self._shown: tuple[ReceiptLine, ...] | None = None
+        self._lock = threading.RLock()
         self.last_rounds: dict[TopicPartition, LastRound] = {}
         self.unreadable = 0
 
@@ -104,23 +106,31 @@ class ReceiptShelf:
 
     def lines(self) -> tuple[ReceiptLine, ...]:
         """Return the newest lines, oldest first; a verdict stands beside the rounds it is of."""
-        if self._shown is None:
-            self._shown = tuple(
-                line if verdict is None else replace(line, verdict=verdict.words)
-                for line, verdict in beside_rounds(self._lines, lambda line: line.told)
-            )
-        return self._shown
+        with self._lock:
+            if self._shown is None:
+                self._shown = tuple(
+                    line if verdict is None else replace(line, verdict=verdict.words)
+                    for line, verdict in beside_rounds(self._lines, lambda line: line.told)
+                )
+            return self._shown
 
     def of(self, partition: TopicPartition) -> tuple[ReceiptLine, ...]:
         """Return those of one partition."""
         return tuple(each for each in self.lines() if each.partition == partition)
 
     def refresh(self) -> Mapping[TopicPartition, LastRound]:
-        """Read what was appended; returns the newest round of each partition. Raises OSError."""
-        if self._path is None:
-            return self.last_rounds
-        size = self._size(self._path)
-        head = self._head(self._path) if size else b""
+        """Read what was appended; returns the newest round of each partition. Raises OSError.
+
+        A loop and who looks beside it may ask at once: one of them reads.
+        """
+        with self._lock:
+            if self._path is not None:
+                self._refresh(self._path)
+            return dict(self.last_rounds)
+
+    def _refresh(self, path: Path) -> None:
+        size = self._size(path)
+        head = self._head(path) if size else b""
         known = self._now
         if size < known.offset or not head.startswith(known.head):
             # Put aside by whoever writes, or another file: begin anew, with the one before.
@@ -130,9 +140,20 @@ class ReceiptShelf:
             older = self.paths[0]
             if self._size(older):
                 self._read(older, _ReadSoFar(), self._size(older))
-        self._read(self._path, known, size)
+        self._read(path, known, size)
         known.head = head
-        return self.last_rounds
+        is_judged = any(isinstance(each.told, VerdictReceipt) for each in self._lines)
+        if self._shown is None and is_judged:
+            self._judge_last()
+
+    def _judge_last(self) -> None:
+        """Let the newest rounds have the verdicts that count of them."""
+        for line in self.lines():
+            if line.partition is None or not line.verdict:
+                continue
+            last = self.last_rounds[line.partition]
+            if line.round == replace(last, verdict=""):
+                self.last_rounds[line.partition] = replace(last, verdict=line.verdict)
 
     def _forget(self) -> None:
         self._now = _ReadSoFar()

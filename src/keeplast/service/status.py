@@ -29,7 +29,14 @@ from keeplast.model.topic_config import CleanerConfig
 from keeplast.service.receipt_names import FILE_NAME, PREVIOUS_NAME
 from keeplast.service.schedule import LOOK_MS_MIN
 from keeplast.service.set_aside import SetAside, is_about
-from keeplast.survey.receipt_book import RoundReceipt, read_receipts
+from keeplast.survey.receipt_book import (
+    Entry,
+    RoundReceipt,
+    beside_rounds,
+    read_entries,
+    rounds_of,
+    told_of,
+)
 from keeplast.survey.report import PartitionReport, describe_error
 from keeplast.survey.request import PartitionRequest
 from keeplast.survey.wording import basis_words, decision_words
@@ -83,7 +90,10 @@ class ErasedBy:
 
 @dataclass(frozen=True, slots=True)
 class LastRound:
-    """The newest round of a partition that left a receipt."""
+    """The newest round of a partition that left a receipt.
+
+    ``verdict`` is what ``verify`` said of it and when, empty where nobody noted it.
+    """
 
     at_ms: int
     first_dirty: int
@@ -93,6 +103,7 @@ class LastRound:
     records_read: int
     records_written: int
     seconds: float
+    verdict: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,21 +191,33 @@ def join_status(
 def read_round_receipts(
     files: FileSystem, root: Path, given: Path | None
 ) -> tuple[RoundReceipt, ...]:
-    """Return the receipts in ``given``, else those that the daemon keeps in ``root``, in order."""
+    """Return the rounds in ``given``, else those that the daemon keeps in ``root``, in order."""
+    return rounds_of(read_kept_entries(files, root, given))
+
+
+def read_kept_entries(files: FileSystem, root: Path, given: Path | None) -> tuple[Entry, ...]:
+    """Return all that ``given`` tells, else what the daemon keeps in ``root``, in order."""
     if given is not None:
-        return read_receipts(given, files)
+        return read_entries(given, files)
     paths = [root / name for name in (PREVIOUS_NAME, FILE_NAME)]
     return tuple(
-        receipt
+        entry
         for path in paths
         if files.exists(path) and files.stat(path).size_bytes
-        for receipt in read_receipts(path, files)
+        for entry in read_entries(path, files)
     )
 
 
-def find_last_rounds(receipts: Iterable[RoundReceipt]) -> dict[TopicPartition, LastRound]:
-    """Return the newest round of each partition; ``receipts`` are in order."""
-    return {each.partition: last_round_of(each) for each in receipts}
+def find_last_rounds(entries: Iterable[Entry]) -> dict[TopicPartition, LastRound]:
+    """Return the newest round of each partition, and its verdict; ``entries`` are in order."""
+    found = {}
+    for entry, verdict in beside_rounds(entries, told_of):
+        if isinstance(entry, RoundReceipt):
+            last = last_round_of(entry)
+            found[entry.partition] = (
+                last if verdict is None else replace(last, verdict=verdict.words)
+            )
+    return found
 
 
 def find_sizes(

@@ -73,6 +73,7 @@ def detail_lines(each: PartitionStatus, now_ms: int) -> list[str]:
             f"{format_bytes(last.bytes_written)}, {format_count(last.records_read)} -> "
             f"{format_count(last.records_written)} records, offsets {last.first_dirty} to "
             f"{last.end_offset}, {last.seconds:.1f} s"
+            + (f"; verdict: {last.verdict}" if last.verdict else "")
         )
     if each.erased_by is not None:
         lines.append(f"erased by: {erased_sentence(each.erased_by, now_ms)}")

@@ -53,7 +53,7 @@ from keeplast.store.restored import Restoration
 from keeplast.store.round import clean_remote
 from keeplast.store.status import TierStatus, local_log, tier_status
 from keeplast.store.store_place import StorePlace
-from keeplast.store.verification import TierFinding, verify_partition
+from keeplast.store.verification import TierFinding, judge_partition
 from keeplast.survey.report import ExpiryReport, RoundReport
 from keeplast.survey.request import (
     MEMORY_BYTES_DEFAULT,
@@ -490,7 +490,9 @@ class TieredStore:
         planned: Progressed = _silent,
     ) -> tuple[TierFinding, ...]:
         """Check all rows, and the invariants of what is live by reading all of it; no change."""
-        return verify_partition(self._store, self._objects, partition, progressed, planned)
+        return judge_partition(
+            self._store, self._objects, partition, progressed, planned
+        ).findings  # fmt: skip
 
     def parts(self) -> StoreParts:
         """Return what a host of a partition works with; it is closed with this store."""

@@ -70,13 +70,26 @@ class TierFinding:
     row_key: str | None = None
 
 
-def verify_partition(
+@dataclass(frozen=True, slots=True)
+class TierJudgement:
+    """What is wrong with a partition, and of what that is said.
+
+    ``segments`` were live before they were read and, where something was found, behind it too.
+    Without a ``state`` rows could not be read, and there are none.
+    """
+
+    findings: tuple[TierFinding, ...]
+    segments: tuple[RemoteSegment, ...] = ()
+    state: PartitionState | None = None
+
+
+def judge_partition(
     store: MetadataStore,
     objects: ObjectStore,
     partition: TopicPartition,
     progressed: Progressed,
     planned: Progressed,
-) -> tuple[TierFinding, ...]:
+) -> TierJudgement:
     """Return everything that is wrong with a partition: its rows, and what is live in objects.
 
     A row that cannot be read is a finding, and the rest is looked at without it. ``planned`` hears
@@ -92,16 +105,17 @@ def verify_partition(
         for each in seen.problems
     ]  # fmt: skip
     if seen.state is None:
-        return tuple(found)
+        return TierJudgement(tuple(found))
     planned(seen.state.effective_bytes())
+    live = seen.state.segments
     broken = verify_remote(objects, seen.state, progressed, unread=seen.unread)
-    if not broken:
-        return tuple(found)
-    # What was replaced while it was read may be gone by now, and is nobody's.
-    now = store.inspection.inspect(partition).state
-    live = seen.state.segments if now is None else now.segments
-    found += [each for each in broken if each.segment_id is None or each.segment_id in live]
-    return tuple(found)
+    if broken:
+        # What was replaced while it was read may be gone by now, and is nobody's.
+        now = store.inspection.inspect(partition).state
+        live = live if now is None else now.segments
+        found += [each for each in broken if each.segment_id is None or each.segment_id in live]
+    segments = tuple(each for each in seen.state.segments.values() if each.segment_id in live)
+    return TierJudgement(tuple(found), segments, seen.state)
 
 
 def verify_remote(

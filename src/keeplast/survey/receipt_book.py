@@ -17,7 +17,7 @@ from keeplast.errors import CompactionError, InvalidError
 from keeplast.log.files import FileSystem, reading
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
-from keeplast.model.verdict import Verdict
+from keeplast.model.verdict import JudgedBy, Verdict
 from keeplast.survey.notes import ClockBehind
 from keeplast.survey.receipt_chain import ChainHead, ChainReport, check_chain
 
@@ -127,7 +127,8 @@ class CollectionReceipt:
 class VerdictReceipt:
     """A line about what ``verify`` said of rounds of earlier lines; nothing was changed then.
 
-    ``rounds`` are their names; ``broken`` the names of the checks that were.
+    ``rounds`` are their names; ``broken`` the names of the checks that were. ``judged_by`` None is
+    of a data directory.
     """
 
     partition: TopicPartition
@@ -136,12 +137,14 @@ class VerdictReceipt:
     rounds: tuple[str, ...]
     broken: tuple[str, ...]
     document: dict[str, Any]
+    judged_by: JudgedBy | None = None
 
     @property
     def words(self) -> str:
-        """Return the verdict, what is broken, and when it was said."""
+        """Return the verdict, what is broken, when it was said, and of what where that varies."""
         broken = f": {', '.join(self.broken)}" if self.broken else ""
-        return f"{self.verdict.value}{broken} {time_text(self.now_ms)}"
+        by = "" if self.judged_by is None else f" ({self.judged_by.words})"
+        return f"{self.verdict.value}{broken} {time_text(self.now_ms)}{by}"
 
 
 Entry = (
@@ -177,6 +180,13 @@ def rounds_of(entries: Sequence[Entry]) -> tuple[RoundReceipt, ...]:
             at = newest[entry.partition]
             rounds[at] = replace(rounds[at], expired=rounds[at].expired.union(entry.bases))
     return tuple(rounds)
+
+
+def told_of(entry: Entry) -> RoundName | VerdictReceipt | None:
+    """Return which round an entry is of, or which verdict it is, for :func:`beside_rounds`."""
+    if isinstance(entry, RoundReceipt):
+        return entry.partition, entry.name
+    return entry if isinstance(entry, VerdictReceipt) else None
 
 
 def beside_rounds(
@@ -379,6 +389,9 @@ def _verdict(document: dict[str, Any]) -> VerdictReceipt:
         rounds=tuple(str(each) for each in found["rounds"]),
         broken=tuple(str(each) for each in found["broken"]),
         document=document,
+        judged_by=None
+        if "by" not in found
+        else JudgedBy(str(found["by"]), int(found["epoch"]), int(found["clean_to"])),
     )
 
 

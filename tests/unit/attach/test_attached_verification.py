@@ -23,8 +23,10 @@ from keeplast.format.remote_log_metadata import (
 )
 from keeplast.model.strategy import Strategy
 from keeplast.model.verdict import Verdict
+from keeplast.run.receipt import Receipt
+from keeplast.survey.receipt_book import RoundReceipt, parse_entry
 from tests.support.attached_tier import AttachedTier
-from tests.support.attached_world import PARTITION, AttachedWorld, moved
+from tests.support.attached_world import CLUSTER_ID, PARTITION, AttachedWorld, moved
 from tests.support.verified_world import Consumers, VerifiedWorld, broken, edit, with_value, without
 from tests.unit.attach.test_attached_rounds import LINEAGE, MERGING, write_history
 
@@ -384,3 +386,57 @@ def test_an_empty_remote_tier_is_no_fault(tmp_path: Path) -> None:
     assert Verdict.HOLDS is report.verdict
     assert ("nothing of it is in the remote tier",) == report.notes
     world.close()
+
+
+def receipts_of(lines: list[bytes]) -> list[RoundReceipt]:
+    found = [parse_entry(line) for line in lines]
+    assert all(isinstance(each, RoundReceipt) for each in found)
+    return [each for each in found if isinstance(each, RoundReceipt)]
+
+
+def test_the_rounds_that_wrote_what_is_served_are_named(world: VerifiedWorld) -> None:
+    lines: list[bytes] = []
+    world.clean(MERGING, margin=30_000, receipt=appending(lines))
+    (first,) = receipts_of(lines)
+    report = world.verify(MERGING, [first])
+    held = world.world.log().partitions(CLUSTER_ID)[0]
+    assert (Verdict.HOLDS, (first.name,)) == (report.verdict, report.rounds)
+    assert report.judged_by is not None
+    assert ("attach verify", held.epoch) == (report.judged_by.command, report.judged_by.epoch)
+    assert f"clean below offset {report.judged_by.clean_to}:" in " ".join(report.notes)
+    world.clean(MERGING, receipt=appending(lines))
+    served = {(each.start_offset, each.size_bytes) for each in world.compacted()}
+    both = receipts_of(lines)
+    expected = tuple(
+        each.name
+        for each in both
+        if served & {(output.base_offset, output.size_bytes) for output in each.outputs}
+    )
+    assert both[-1].name in expected
+    assert expected == world.verify(MERGING, both).rounds
+
+
+def test_a_round_whose_object_is_missing_is_named_and_one_of_other_bytes_is_not(
+    world: VerifiedWorld,
+) -> None:
+    lines: list[bytes] = []
+    world.clean(MERGING, receipt=appending(lines))
+    (found,) = receipts_of(lines)
+    others = replace(
+        found, attempt="another",
+        outputs=tuple(replace(each, crc32c=(each.crc32c or 0) ^ 1) for each in found.outputs),
+    )  # fmt: skip
+    assert (found.name,) == world.verify(MERGING, [found, others]).rounds
+    assert () == world.verify(MERGING, [others]).rounds
+    for each in world.compacted():
+        world.file_of(each).unlink()
+    report = world.verify(MERGING, [others, found])
+    assert (Verdict.BROKEN, (found.name,)) == (report.verdict, report.rounds)
+
+
+def appending(lines: list[bytes]) -> Receipt:
+    def append(line: bytes) -> bytes:
+        lines.append(line)
+        return line
+
+    return append

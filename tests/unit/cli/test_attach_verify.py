@@ -11,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from keeplast.cli.main import app
+from keeplast.log.files import LocalFiles
+from keeplast.service.receipt_shelf import ReceiptShelf
 from tests.support.attached_world import PARTITION
 from tests.support.commanded_world import commanded_world
 from tests.support.verified_world import VerifiedWorld
@@ -101,3 +103,42 @@ def test_an_exact_plan_says_what_would_go(world: VerifiedWorld) -> None:
     assert guess["stats"] is None
     assert exact["stats"]["bytes_read"] >= exact["stats"]["bytes_written"] > 0
     assert "bytes" in verify(world, *more[:-1], "--exact", command="plan")
+
+
+def test_a_verdict_is_noted_beside_the_round_that_wrote_what_is_served(
+    world: VerifiedWorld, tmp_path: Path
+) -> None:
+    receipt = tmp_path / "receipts.jsonl"
+    before = receipt.read_bytes()
+    more = ("--receipt", str(receipt), "--note", "--json")
+    found = json.loads(verify(world, *more))
+    assert 1 == found["noted"]
+    assert "receipt" in [each["name"] for each in found["partitions"][0]["checks"]]
+    line = json.loads(receipt.read_bytes()[len(before) :])["verdict"]
+    attempt = json.loads(before.splitlines()[-1])["attempt"]
+    assert ("holds", [attempt], "attach verify") == (line["verdict"], line["rounds"], line["by"])
+    shelf = ReceiptShelf(LocalFiles(), receipt)
+    shelf.refresh()
+    words = f"(attach verify, epoch {line['epoch']}, clean to {line['clean_to']})"
+    assert all(each.verdict.endswith(words) for each in shelf.lines()), shelf.lines()
+    world.file_of(world.compacted()[0]).unlink()
+    assert 1 == json.loads(verify(world, *more, expected=1))["noted"]
+    line = json.loads(receipt.read_bytes().splitlines()[-1])["verdict"]
+    assert ("broken", [attempt]) == (line["verdict"], line["rounds"])
+    assert "objects" in line["broken"]
+
+
+def test_an_edited_receipt_is_a_check_that_is_broken(world: VerifiedWorld, tmp_path: Path) -> None:
+    receipt = tmp_path / "receipts.jsonl"
+    assert "its chain is whole" in verify(world, "--receipt", str(receipt))
+    verify(world, "--receipt", str(receipt), "--note")
+    receipt.write_bytes(receipt.read_bytes().replace(b'"wave":1', b'"wave":1 ', 1))
+    found = document(verify(world, "--receipt", str(receipt), "--json", expected=1))
+    broken = [each["name"] for each in found["checks"] if each["verdict"] == "broken"]
+    assert ["receipt"] == broken
+
+
+def test_a_note_needs_a_receipt(world: VerifiedWorld, tmp_path: Path) -> None:
+    verify(world, "--note", expected=2)
+    verify(world, "--note", "--receipt", str(tmp_path / "nothing"), expected=2)
+    assert not (tmp_path / "nothing").exists()

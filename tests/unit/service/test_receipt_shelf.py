@@ -12,11 +12,11 @@ from keeplast.cli.main import app
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
-from keeplast.model.verdict import Verdict
+from keeplast.model.verdict import JudgedBy, Verdict
 from keeplast.run.receipt import action_line, verdict_line
 from keeplast.service.receipt_names import FILE_NAME, PREVIOUS_NAME
 from keeplast.service.receipt_shelf import ReceiptShelf
-from keeplast.service.status import find_last_rounds, read_round_receipts
+from keeplast.service.status import LastRound, find_last_rounds, read_kept_entries
 from keeplast.survey.receipt_book import (
     RoundReceipt,
     VerdictReceipt,
@@ -47,11 +47,15 @@ def shelf_of(root: Path) -> ReceiptShelf:
     return ReceiptShelf.of_directory(LocalFiles(), root)
 
 
+def by_status(root: Path) -> dict[TopicPartition, LastRound]:
+    """Return the newest rounds as the command line finds them."""
+    return find_last_rounds(read_kept_entries(LocalFiles(), root, None))
+
+
 def test_last_rounds_are_those_that_status_finds(tmp_path: Path, lines: list[bytes]) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"".join(lines))
-    expected = find_last_rounds(read_round_receipts(LocalFiles(), tmp_path, None))
     shelf = shelf_of(tmp_path)
-    assert expected == shelf.refresh()
+    assert by_status(tmp_path) == shelf.refresh()
     # Nothing new: nothing is counted twice.
     count = len(shelf.lines())
     shelf.refresh()
@@ -132,11 +136,12 @@ def test_a_verdict_stands_beside_its_round_and_is_no_line(
     path, shelf = tmp_path / FILE_NAME, shelf_of(tmp_path)
     first, second = round_in(lines[0]), round_in(lines[1])
     path.write_bytes(lines[0] + lines[1])
-    last_rounds = dict(shelf.refresh())
+    shelf.refresh()
     assert ["", ""] == [each.verdict for each in shelf.lines()]
     with path.open("ab") as file:
         file.write(verdict_of(Verdict.HOLDS, first))
-    assert last_rounds == shelf.refresh()
+    assert by_status(tmp_path) == shelf.refresh()
+    assert "holds 1970-01-01 00:00:00.007" == shelf.last_rounds[first.partition].verdict
     found = shelf.lines()
     assert ["holds 1970-01-01 00:00:00.007", ""] == [each.verdict for each in found]
     assert (["round", "round"], 0) == ([each.kind for each in found], shelf.unreadable)
@@ -151,8 +156,39 @@ def test_a_verdict_stands_beside_its_round_and_is_no_line(
         "broken: winners, receipt 1970-01-01 00:00:00.008",
         "cannot be judged 1970-01-01 00:00:00.009",
     ] == [each.verdict for each in shelf.lines()]
-    expected = find_last_rounds(read_round_receipts(LocalFiles(), tmp_path, None))
-    assert expected == shelf.refresh()
+    assert by_status(tmp_path) == shelf.refresh()
+    assert "cannot be judged" in shelf.last_rounds[second.partition].verdict
+
+
+def test_status_says_the_verdict_of_the_last_round(tmp_path: Path, lines: list[bytes]) -> None:
+    write_log(tmp_path, "t-0", {0: [(b"a", b"1")], 1: [(b"a", b"2")], 2: [(b"b", b"3")]})
+    (tmp_path / "keeplast.toml").write_text('[topic.t]\n"cleanup.policy" = "compact"\n', "utf-8")
+    found = next(each for each in map(round_in, lines) if each.partition == TopicPartition("t", 0))
+    (tmp_path / FILE_NAME).write_bytes(b"".join(lines) + verdict_of(Verdict.HOLDS, found))
+    told = CliRunner().invoke(app, ["status", str(tmp_path), "--topic", "t", "--partition", "0"])
+    assert "verdict: holds 1970-01-01 00:00:00.007" in " ".join(told.stdout.split())
+    told = CliRunner().invoke(app, ["status", str(tmp_path), "--json"])
+    (partition,) = json.loads(told.stdout)["partitions"]
+    assert "holds 1970-01-01 00:00:00.007" == partition["last_round"]["verdict"]
+
+
+def test_a_verdict_on_a_log_with_an_owner_says_as_of_what(
+    tmp_path: Path, lines: list[bytes]
+) -> None:
+    first = round_in(lines[0])
+    judged_by = JudgedBy("tier verify", 3, 100)
+    line = verdict_line(
+        first.partition, now_ms=7, verdict=Verdict.HOLDS, rounds=[first.name], broken=(),
+        unjudged=(), judged_by=judged_by,
+    )  # fmt: skip
+    (tmp_path / FILE_NAME).write_bytes(lines[0] + line)
+    shelf = shelf_of(tmp_path)
+    shelf.refresh()
+    (found,) = shelf.lines()
+    assert "holds 1970-01-01 00:00:00.007 (tier verify, epoch 3, clean to 100)" == found.verdict
+    entry = parse_entry(line)
+    assert isinstance(entry, VerdictReceipt)
+    assert judged_by == entry.judged_by
 
 
 def test_a_verdict_finds_its_round_in_the_file_that_was_put_aside(

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from keeplast.errors import CorruptError
-from keeplast.store.verification import TierFinding, verify_partition
+from keeplast.store.verification import TierFinding, judge_partition
 from keeplast.tier.state.continuity import Visit, Visits
 from tests.support.log_builder import LogBuilder
 from tests.support.partition_maker import COMPACT, NOW_MS, PARTITION
@@ -42,7 +42,9 @@ class Store(Tiered):
         def ignore(count: int) -> None:
             """Take no notice of progress."""
 
-        return verify_partition(self.store, self.objects, PARTITION, ignore, ignore)
+        return judge_partition(
+            self.store, self.objects, PARTITION, ignore, ignore
+        ).findings  # fmt: skip
 
 
 @pytest.fixture

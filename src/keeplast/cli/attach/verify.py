@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,11 +12,14 @@ import typer
 from keeplast.cli.attach.options import ClusterOptions, Partitions, TierOptions, WantedOptions
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.options import memory_size
-from keeplast.cli.frame.parameters import MEMORY_DEFAULT, RUN, Json
+from keeplast.cli.frame.parameters import FACTS, MEMORY_DEFAULT, RUN, Json, Note
 from keeplast.errors import CompactionError, InvalidError
+from keeplast.model.partition import TopicPartition
 
 if TYPE_CHECKING:
     from keeplast.inspect.verdicts import VerificationReport
+    from keeplast.survey.receipt_book import RoundReceipt
+    from keeplast.survey.receipt_chain import ChainReport
 
 Strict = Annotated[
     bool, typer.Option("--strict", help="Exit with 1 also when a check cannot be judged.")
@@ -28,6 +32,14 @@ Memory = Annotated[
         "directory.",
     ),
 ]  # fmt: skip
+ReceiptFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--receipt", metavar="FILE", show_default=False, rich_help_panel=FACTS,
+        help="A receipt file of rounds of these topics: that no line of it was changed is a check "
+        "more.",
+    ),
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +50,18 @@ class AttachedVerifyOptions:
     tier: TierOptions
     wanted: WantedOptions
     partitions: Partitions = ()
+    receipt: ReceiptFile = None
+    note: Note = False
     memory: Memory = MEMORY_DEFAULT
     strict: Strict = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Receipt:
+    """What a receipt file has, and what its chain proves."""
+
+    rounds: tuple[RoundReceipt, ...]
+    chain: ChainReport
 
 
 @command(
@@ -53,7 +75,8 @@ def verify(options: AttachedVerifyOptions, as_json: Json = False) -> Result:
     Consumers read in both isolation levels, without a group; each object that brokers would read is
     read too, since their caches hide what is missing. Compared are both with each other, with the
     decision log, and what was replaced with what is served. Each check *holds*, is *broken* (exit
-    1), or *cannot be judged*, with the reason. Nothing is changed.
+    1), or *cannot be judged*, with the reason. Nothing is changed; with --note each verdict is
+    appended to the receipt, for the rounds that wrote what is served.
     """
     from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE, error_exit_code
     from keeplast.cli.show.outcome import checks_line
@@ -62,9 +85,11 @@ def verify(options: AttachedVerifyOptions, as_json: Json = False) -> Result:
     from keeplast.errors import error_text
     from keeplast.model.verdict import Verdict
 
-    code, reports = DONE, []
+    receipt = _read_receipt(options)
+    code, reports, noted = DONE, [], 0
     documents: list[object] = []
-    for name, found in _reports(options):
+    for partition, found in _reports(options, receipt):
+        name = str(partition)
         if isinstance(found, Exception):
             code = max(code, error_exit_code(found))
             documents.append({"partition": name, "error": error_text(found)})
@@ -74,20 +99,40 @@ def verify(options: AttachedVerifyOptions, as_json: Json = False) -> Result:
         documents.append(found)
         if not as_json:
             print_result(*render(found))
+        if options.note and options.receipt is not None:
+            from keeplast.cli.verify_note import note_all
+
+            noted += note_all(options.receipt, {partition: found})
     verdicts = {each.verdict for each in reports}
     if not as_json and (len(reports) > 1 or Verdict.UNJUDGED in verdicts):
         print_result("", checks_line(reports, is_strict=options.strict))
     if Verdict.BROKEN in verdicts or (options.strict and Verdict.UNJUDGED in verdicts):
         code = max(code, CHECK_FAILED)
-    return code, {"partitions": documents}
+    document: dict[str, object] = {"partitions": documents}
+    if options.note:
+        document["noted"] = noted
+    return code, document
+
+
+def _read_receipt(options: AttachedVerifyOptions) -> _Receipt | None:
+    """Return what the receipt has, None without one; errors of :func:`.read_judged`."""
+    from keeplast.cli.verify_note import read_judged
+    from keeplast.log.files import LocalFiles
+    from keeplast.survey.receipt_book import read_chain
+
+    rounds = read_judged(options.receipt, notes=options.note)
+    if options.receipt is None:
+        return None
+    return _Receipt(rounds, read_chain(options.receipt, LocalFiles()))
 
 
 def _reports(
-    options: AttachedVerifyOptions,
-) -> Iterator[tuple[str, VerificationReport | CompactionError | OSError]]:
+    options: AttachedVerifyOptions, receipt: _Receipt | None
+) -> Iterator[tuple[TopicPartition, VerificationReport | CompactionError | OSError]]:
     """Yield what is found of each partition, or why nothing could be."""
     from keeplast.attach.verification import AttachedVerifier, AttachedVerifySettings
     from keeplast.cli.show.progress import ProgressEvents
+    from keeplast.inspect.receipt_proof import with_check
     from keeplast.model.redaction import shown_url
     from keeplast.tier.metadata.database import is_missing
 
@@ -112,16 +157,18 @@ def _reports(
         )
     with options.tier.open_log() as log:
         for topic, number in chosen:
-            name = f"{topic.name}-{number}"
-            with ProgressEvents(f"reading {name}") as events:
+            partition = TopicPartition(topic.name, number)
+            mine = [] if receipt is None else receipt.rounds
+            with ProgressEvents(f"reading {partition}") as events:
                 verifier = AttachedVerifier(client, log, layout, events.progressed, events.planned)
                 wanted = AttachedVerifySettings(
-                    topic=settings.topic_config(topic.name), memory_bytes=memory_bytes
-                )
+                    topic=settings.topic_config(topic.name), memory_bytes=memory_bytes,
+                    receipts=tuple(each for each in mine if each.partition == partition),
+                )  # fmt: skip
+                found: VerificationReport | CompactionError | OSError
                 try:
-                    found: VerificationReport | CompactionError | OSError = verifier.verify(
-                        topic, number, wanted
-                    )
+                    report = verifier.verify(topic, number, wanted)
+                    found = report if receipt is None else with_check(report, receipt.chain)
                 except (CompactionError, OSError) as error:
                     found = error
-            yield name, found
+            yield partition, found

@@ -161,4 +161,13 @@ Receipt = Annotated[
         rich_help_panel=ROUND,
     ),
 ]
+Note = Annotated[
+    bool,
+    typer.Option(
+        "--note",
+        help="Append each verdict to the receipt, as a line of its own; keeplast receipt show and "
+        "the console show it beside the rounds that it is of.",
+        rich_help_panel=RUN,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from keeplast.cli.show.output import say
 from keeplast.inspect.status import TombstoneReading
 from keeplast.service.directory_look import look_at_directory
-from keeplast.service.status import find_last_rounds, read_round_receipts
+from keeplast.service.status import find_last_rounds, read_kept_entries
 
 if TYPE_CHECKING:
     from keeplast.cli.show.progress import ProgressEvents
@@ -34,5 +34,5 @@ def find_standing(
     )  # fmt: skip
     for warning in look.warnings:
         say(warning, kind="warning")
-    receipts = read_round_receipts(files, look.root, receipt)
-    return look.joined(files, find_last_rounds(receipts))
+    entries = read_kept_entries(files, look.root, receipt)
+    return look.joined(files, find_last_rounds(entries))

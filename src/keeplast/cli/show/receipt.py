@@ -16,10 +16,9 @@ from keeplast.survey.receipt_book import (
     Entry,
     ExpiryReceipt,
     RemovalReceipt,
-    RoundName,
-    RoundReceipt,
     VerdictReceipt,
     beside_rounds,
+    told_of,
 )
 
 REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")
@@ -31,7 +30,7 @@ def receipts_table(receipts: Sequence[Entry]) -> Table:
     And one for each expiry, removal from a store, or collection of what was replaced: the offsets
     and bytes that went. Where a verdict was noted, a last column has it beside the rounds.
     """
-    found = beside_rounds(receipts, _told)
+    found = beside_rounds(receipts, told_of)
     names = ["partition", "=clock", ">offsets", ">bytes", ">records", "records that went"]
     if any(verdict is not None for _, verdict in found):
         names.append("verdict")
@@ -72,12 +71,6 @@ def receipts_table(receipts: Sequence[Entry]) -> Table:
             *([] if verdict is None else [printable(verdict.words)]),
         )
     return table
-
-
-def _told(receipt: Entry) -> RoundName | VerdictReceipt | None:
-    if isinstance(receipt, RoundReceipt):
-        return receipt.partition, receipt.name
-    return receipt if isinstance(receipt, VerdictReceipt) else None
 
 
 def _add_expiry(table: Table, expiry: ExpiryReceipt) -> None:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.parameters import BrokerConfig, Json
+from keeplast.cli.frame.parameters import BrokerConfig, Json, Note
 from keeplast.cli.tier.options import StoreCall
 
 if TYPE_CHECKING:
+    from keeplast.inspect.verdicts import VerificationReport
     from keeplast.model.partition import TopicPartition
     from keeplast.store.tiered_store import TieredStore
+    from keeplast.store.verification import TierJudgement
+    from keeplast.survey.receipt_book import RoundReceipt
     from keeplast.survey.receipt_chain import ChainReport
 
 Local = Annotated[
@@ -104,24 +107,39 @@ def _places(local: Path | None) -> Callable[[TopicPartition], Path | None]:
     return place
 
 
-@command(first=("store", "topics"), example="keeplast tier verify --store sqlite:///meta.db")
-def verify(call: StoreCall, receipt: ReceiptFile = None, as_json: Json = False) -> Result:
+@command(
+    first=("store", "topics", "receipt"),
+    example="keeplast tier verify --store sqlite:///meta.db",
+)
+def verify(
+    call: StoreCall, receipt: ReceiptFile = None, note: Note = False, as_json: Json = False
+) -> Result:
     """Read every live object and check the store's invariants; changes nothing.
 
     With `--receipt` also that no line of it was changed, moved or removed, up to the last one that
-    a commit of the store has kept.
+    a commit of the store has kept. With `--note` each verdict is appended to it, for the rounds
+    that wrote what is live.
     """
     from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
     from keeplast.cli.show.output import print_result
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.cli.show.tier_status import findings_document, findings_lines
+    from keeplast.store.verification import judge_partition
 
-    found = {}
+    rounds: tuple[RoundReceipt, ...] = ()
+    if note:
+        from keeplast.cli.verify_note import note_all, read_judged
+
+        rounds = read_judged(receipt, notes=True)
+    found, judged = {}, {}
     with call.opened() as opened:
-        chosen = call.chosen(opened)
-        for each in chosen:
+        parts = opened.parts()
+        for each in call.chosen(opened):
             with ProgressEvents(f"reading {each}") as events:
-                found[each] = opened.verify(each, events.progressed, events.planned)
+                judged[each] = judge_partition(
+                    parts.metadata, parts.objects, each, events.progressed, events.planned
+                )
+            found[each] = judged[each].findings
             if not as_json:
                 print_result(*findings_lines({each: found[each]}))
         chain = None if receipt is None else _chain(opened, receipt)
@@ -135,7 +153,43 @@ def verify(call: StoreCall, receipt: ReceiptFile = None, as_json: Json = False) 
         }
         if not as_json:
             print_result(f"receipt: {chain.sentence}", *(f"  {each}" for each in chain.problems))
+    if note and receipt is not None and chain is not None:
+        reports = {each: _report(each, judged[each], rounds, chain) for each in judged}
+        document["noted"] = note_all(receipt, reports)
     return CHECK_FAILED if broken else DONE, document
+
+
+def _report(
+    partition: TopicPartition,
+    judged: TierJudgement,
+    rounds: tuple[RoundReceipt, ...],
+    chain: ChainReport,
+) -> VerificationReport:
+    """Return what is noted of a partition: what is broken, and of which rounds that is said."""
+    from keeplast.format.filename import LOG
+    from keeplast.inspect.receipt_groups import Print, rounds_within
+    from keeplast.inspect.receipt_proof import chain_check
+    from keeplast.inspect.verdicts import Findings, VerificationReport
+    from keeplast.model.verdict import JudgedBy
+
+    broken: dict[str, Findings] = {}
+    for each in judged.findings:
+        broken.setdefault(each.invariant, Findings()).add(each.problem, offset=each.offset)
+    state = judged.state
+    live = {
+        each.base_offset: Print(each.size_bytes, each.files[LOG].crc32c)
+        for each in judged.segments
+        if LOG in each.files
+    }
+    mine = [each for each in rounds if each.partition == partition]
+    return VerificationReport(
+        str(partition),
+        (*(broken[name].check(name, name) for name in sorted(broken)), chain_check(chain)),
+        rounds=tuple(each.name for each in rounds_within(mine, live)),
+        judged_by=None
+        if state is None
+        else JudgedBy("tier verify", state.leader_epoch, state.first_dirty()),
+    )
 
 
 def _chain(opened: TieredStore, path: Path) -> ChainReport:

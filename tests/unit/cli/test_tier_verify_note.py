@@ -1,0 +1,181 @@
+"""``tier verify --note``: the verdict stands beside the rounds that wrote what is live."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keeplast.cli.frame.options import ScopeOptions
+from keeplast.cli.tier.options import StoreCall
+from keeplast.cli.tier.watching import store_watcher
+from keeplast.clock import SystemClock
+from tests.support.small_log import write_log
+from tests.unit.cli.conftest import Run
+
+Command = Callable[..., Run]
+
+Pairs = list[tuple[bytes, bytes]]
+SEGMENTS: dict[int, Pairs] = {
+    0: [(b"a", b"1"), (b"b", b"2")],
+    2: [(b"a", b"3")],
+    3: [(b"c", b"4")],
+    4: [],
+}
+MORE: dict[int, Pairs] = {4: [(b"a", b"5")], 5: [(b"b", b"6")], 6: [(b"d", b"7")], 7: []}
+
+
+@pytest.fixture
+def store(tmp_path: Path, keeplast: Command) -> str:
+    """A store with the topic ``t``, cleaned once; the round's receipt is ``receipt``."""
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    keeplast("tier", "init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}")
+    take_in(tmp_path, keeplast, url, SEGMENTS)
+    clean(tmp_path, keeplast, url)
+    return url
+
+
+def take_in(place: Path, keeplast: Command, url: str, segments: Mapping[int, Pairs]) -> None:
+    shutil.rmtree(place / "data", ignore_errors=True)
+    write_log(place / "data", "t-0", segments)
+    taken = keeplast(
+        "tier", "import", place / "data", "--store", url, "--topic", "t", "--config",
+        "cleanup.policy=compact",
+    )  # fmt: skip
+    assert 0 == taken.code, taken.err
+
+
+def clean(place: Path, keeplast: Command, url: str) -> None:
+    run = keeplast(
+        "tier", "clean", "--store", url, "--force", "--grace-ms", 0, "--receipt", place / "receipt",
+        "--json",
+    )  # fmt: skip
+    assert (0, False) == (run.code, run.document["partitions"][0]["skipped"]), run.err
+
+
+def noted(place: Path, keeplast: Command, url: str, *more: str) -> Run:
+    return keeplast(
+        "tier", "verify", "--store", url, "--receipt", place / "receipt", "--note", *more
+    )
+
+
+def lines(place: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (place / "receipt").read_bytes().splitlines()]
+
+
+def beside(place: Path, url: str) -> list[str]:
+    """Return the verdict beside each round, as the console of a store shows it."""
+    call = StoreCall(store=url, object_options=(), scope=ScopeOptions())
+    with store_watcher(call, None, SystemClock(), place / "receipt") as watcher:
+        found = watcher.view().receipts
+    assert {"round"} == {each.kind for each in found}
+    return [re.sub(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+", "", each.verdict) for each in found]
+
+
+def test_a_verdict_is_noted_in_the_chain_with_the_state_that_it_is_of(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    before = (tmp_path / "receipt").read_bytes()
+    run = noted(tmp_path, keeplast, store, "--json")
+    assert (0, 1) == (run.code, run.document["noted"]), run.err
+    assert (tmp_path / "receipt").read_bytes().startswith(before)
+    *rounds, line = lines(tmp_path)
+    (state,) = keeplast("tier", "status", "--store", store, "--json").document["partitions"]
+    assert {
+        "verdict": "holds", "rounds": [rounds[-1]["attempt"]], "broken": [], "unjudged": [],
+        "by": "tier verify", "epoch": state["leader_epoch"], "clean_to": state["first_dirty"],
+    } == line["verdict"]  # fmt: skip
+    words = f"holds (tier verify, epoch {state['leader_epoch']}, clean to {state['first_dirty']})"
+    assert words == beside(tmp_path, store)[-1]
+    shown = " ".join(keeplast("receipt", "show", tmp_path / "receipt").out.split())
+    assert "its chain is whole" in shown
+    assert "holds 20" in shown
+    # What was noted is in nobody's way: the next round goes on in the chain, and is judged.
+    again = noted(tmp_path, keeplast, store)
+    assert (0, True) == (again.code, "proven up to the head" in again.out), again.err
+
+
+def test_a_round_of_which_all_was_replaced_keeps_the_verdict_it_had(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    assert 0 == noted(tmp_path, keeplast, store).code
+    first = beside(tmp_path, store)
+    take_in(tmp_path, keeplast, store, SEGMENTS | MORE)
+    clean(tmp_path, keeplast, store)
+    assert [*first, *[""] * (len(beside(tmp_path, store)) - len(first))] == beside(tmp_path, store)
+    assert 0 == noted(tmp_path, keeplast, store).code
+    found = beside(tmp_path, store)
+    assert first == found[: len(first)]
+    assert found[-1].endswith("clean to 7)")
+
+
+def test_what_is_broken_is_noted_beside_the_round_that_wrote_it(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    written = {each["bytes"] for each in lines(tmp_path)[-1]["outputs"] if not each["left_alone"]}
+    logs = [
+        each for each in (tmp_path / "objects").rglob("*.log") if each.stat().st_size in written
+    ]
+    assert logs
+    for each in logs:
+        each.write_bytes(each.read_bytes()[:-1] + b"?")
+    run = noted(tmp_path, keeplast, store, "--json")
+    assert (1, 1) == (run.code, run.document["noted"]), run.out
+    line = lines(tmp_path)[-1]["verdict"]
+    invariants = {each["invariant"] for each in run.document["partitions"][0]["findings"]}
+    assert ("broken", sorted(invariants)) == (line["verdict"], line["broken"])
+    assert beside(tmp_path, store)[-1].startswith("broken: I-")
+
+
+def test_a_round_that_never_was_committed_is_not_judged(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    *_, line = lines(tmp_path)
+    line["attempt"] = "f" * 32
+    for each in line["outputs"]:
+        each["crc32c"] ^= 1
+    path = tmp_path / "other"
+    del line["chain"]
+    path.write_bytes(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+    before = path.read_bytes()
+    run = keeplast("tier", "verify", "--store", store, "--receipt", path, "--note", "--json")
+    assert (0, 0, before) == (run.code, run.document["noted"], path.read_bytes())
+    assert "no round was judged, so nothing is noted. partition=t-0" in run.err
+
+
+def test_an_edited_receipt_is_noted_as_broken(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    path = tmp_path / "receipt"
+    path.write_bytes(path.read_bytes().replace(b'"wave":1', b'"wave":1 ', 1))
+    assert 1 == noted(tmp_path, keeplast, store).code
+    assert ["receipt"] == lines(tmp_path)[-1]["verdict"]["broken"]
+
+
+def test_a_note_needs_a_receipt_that_can_be_written(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    run = keeplast("tier", "verify", "--store", store, "--note")
+    assert (2, True) == (run.code, "give --receipt FILE too" in run.err)
+    link = tmp_path / "link"
+    os.symlink(tmp_path / "receipt", link)
+    run = keeplast("tier", "verify", "--store", store, "--receipt", link, "--note")
+    assert (4, True) == (run.code, "leave --note out to judge only" in run.err), run.err
+    # Only judged, it may be a link.
+    assert 0 == keeplast("tier", "verify", "--store", store, "--receipt", link).code
+
+
+def test_nothing_is_noted_unless_that_is_asked_for(
+    tmp_path: Path, keeplast: Command, store: str
+) -> None:
+    before = (tmp_path / "receipt").read_bytes()
+    run = keeplast("tier", "verify", "--store", store, "--receipt", tmp_path / "receipt", "--json")
+    assert (0, before) == (run.code, (tmp_path / "receipt").read_bytes())
+    assert "noted" not in run.document
+    assert {""} == set(beside(tmp_path, store))

@@ -76,6 +76,14 @@ SegmentOptions = Annotated[
         "KEY=@FILE or KEY=env:NAME.",
     ),
 ]  # fmt: skip
+ReceiptFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--receipt", metavar="FILE", show_default=False,
+        help="Of a store or a live cluster: the receipt file of a loop on this host, whose rounds, "
+        "and verdicts on them, are shown. Only read.",
+    ),
+]  # fmt: skip
 Listen = Annotated[
     str,
     typer.Option(
@@ -97,6 +105,7 @@ def console(
     command_config: ClientConfig = None,
     storage: Segments = None,
     storage_options: SegmentOptions = (),
+    receipt: ReceiptFile = None,
     listen: Listen = f"{LOOPBACK}:{PORT_DEFAULT}",
     object_options: ObjectOptions = (),
     as_json: Json = False,
@@ -118,6 +127,7 @@ def console(
             "--storage is about a live cluster; give --bootstrap-server too. "
             f"--storage={shown_url(storage or '')}"
         )
+    check_receipt(receipt, data_dir)
     clock = SystemClock()
     find: KeyFinder | None = None
     scan: HeaderScanner | None = None
@@ -128,12 +138,16 @@ def console(
         scan = directory_scanner(data_dir, files)
     elif bootstrap_server is not None:
         from keeplast.cli.attach.options import ClusterOptions, TierOptions, WantedOptions
+        from keeplast.cli.attach.run_options import CapOptions
         from keeplast.cli.attach.watching import attached_finder, attached_watcher
+        from keeplast.cluster.layouts.paced import pace_of
 
         cluster = ClusterOptions(
             bootstrap_server=bootstrap_server, command_config=command_config, topics=scope.topics
         )
-        watcher = attached_watcher(cluster, store, clock, partitions=scope.partitions)
+        watcher = attached_watcher(
+            cluster, store, clock, partitions=scope.partitions, receipt=receipt
+        )
         if storage is not None:
             find = attached_finder(
                 cluster, store,
@@ -141,15 +155,16 @@ def console(
                     store=store or "", storage=storage, storage_options=storage_options
                 ),
                 WantedOptions(flags=settings.flags, config_file=settings.config_file), clock,
-                partitions=scope.partitions,
+                pace_of(CapOptions().pace()), partitions=scope.partitions,
             )  # fmt: skip
     else:
         from keeplast.cli.tier.options import StoreCall
-        from keeplast.cli.tier.watching import store_finder, store_watcher
+        from keeplast.cli.tier.watching import store_finder, store_scanner, store_watcher
 
         call = StoreCall(store=store or "", object_options=object_options, scope=scope)
-        watcher = store_watcher(call, settings.broker_config, clock)
+        watcher = store_watcher(call, settings.broker_config, clock, receipt)
         find = store_finder(call, settings.broker_config)
+        scan = store_scanner(call)
     with watcher, console_served(
         watcher, address, entrance, clock, allows_actions=False, search=search, find=find,
         scan=scan,
@@ -184,6 +199,22 @@ def check_place(
         raise InvalidError(
             "client settings are about a live cluster; give --bootstrap-server too. "
             f"--command-config={command_config}"
+        )
+
+
+def check_receipt(receipt: Path | None, data_dir: Path | None) -> None:
+    """Raise InvalidError for a receipt file that is not shown, or of which nothing can be."""
+    if receipt is None:
+        return
+    if data_dir is not None:
+        raise InvalidError(
+            "--receipt is of a store or a live cluster; a data directory has its own. "
+            f"--receipt={receipt}"
+        )
+    if receipt.is_dir() or not receipt.resolve().parent.is_dir():
+        raise InvalidError(
+            "no file of that name can be a receipt; name the one that tier run or attach run "
+            f"appends to. --receipt={receipt}"
         )
 
 

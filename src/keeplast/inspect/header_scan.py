@@ -15,10 +15,11 @@ import numpy as np
 
 from keeplast.columns import batch_table as t
 from keeplast.format.compression import Codec
-from keeplast.inspect.stages import Progressed, Stages, stages_by_headers
+from keeplast.inspect.stages import Progressed, Stages, stages_of
 from keeplast.inspect.verified_log import WINDOW_BYTES, VerifiedLog
 from keeplast.log.files import FileSystem
 from keeplast.log.windows import WindowBuffers
+from keeplast.survey.horizons import FoundHorizons
 
 _NAMES = {each.value: each.name.lower() for each in Codec}
 
@@ -48,20 +49,21 @@ class LogHeaders:
 
 
 def scan_headers(path: Path, files: FileSystem, now_ms: int, progressed: Progressed) -> LogHeaders:
-    """Read the headers of the partition directory ``path``, without its lock.
+    """Read the headers of the partition directory ``path`` once, without its lock.
 
     ``progressed`` hears of the bytes of the log, and what it raises ends the scan. CorruptError
     where a batch's size cannot be right, OSError where files go meanwhile.
     """
     log = VerifiedLog(path, files)
     buffers = WindowBuffers(WINDOW_BYTES)
-    segments = {}
+    segments, staged = {}, FoundHorizons()
     for segment in log.segments:
         batches = records = stamped = 0
         codecs: Counter[str] = Counter()
         horizons: list[int] = []
         for window in log.windows_of(segment, buffers, checks_crc=False):
             table = window.table[: window.batches]
+            staged.take(table)
             batches += len(table)
             records += int(table[:, t.COUNT].sum())
             numbers, counts = np.unique(table[:, t.ATTRIBUTES] & t.CODEC_MASK, return_counts=True)
@@ -79,5 +81,4 @@ def scan_headers(path: Path, files: FileSystem, now_ms: int, progressed: Progres
             batches, records, dict(sorted(codecs.items())), stamped,
             min(horizons, default=None), max(horizons, default=None),
         )  # fmt: skip
-    stages = stages_by_headers(log.listing, log.tail, files, now_ms, lambda _: progressed(0))
-    return LogHeaders(segments, stages)
+    return LogHeaders(segments, stages_of(staged, now_ms))

@@ -22,7 +22,7 @@ from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, Tail
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.topic_config import TopicConfig
-from keeplast.survey.horizons import read_horizons
+from keeplast.survey.horizons import FoundHorizons, read_horizons
 
 Progressed = Callable[[int], None]
 """Hears how many bytes of the log have been gone through since the last call."""
@@ -70,8 +70,15 @@ def stages_by_headers(
         _merge(markers, found.markers)
         unstamped += found.unstamped_markers
         progressed(segment.size_bytes)
+    return stages_of(FoundHorizons(tombstones, markers, unstamped), now_ms)
+
+
+def stages_of(found: FoundHorizons, now_ms: int) -> Stages:
+    """Return what the headers that were read tell, as batches."""
     return Stages(
-        _counts(None, tombstones, now_ms), _counts(unstamped, markers, now_ms), counts_records=False
+        _counts(None, found.tombstones, now_ms),
+        _counts(found.unstamped_markers, found.markers, now_ms),
+        counts_records=False,
     )
 
 

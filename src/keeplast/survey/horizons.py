@@ -17,6 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from keeplast.cleaner.reasons import ExpiredDue
 from keeplast.columns import batch_table as t
 from keeplast.log.files import FileSystem, ReadHandle, reading
@@ -135,18 +138,13 @@ def read_horizons(
 
     Whoever reads many has one ``buffers`` for all of them.
     """
-    found = _FoundHorizons()
+    found = FoundHorizons()
     buffers = WindowBuffers() if buffers is None else buffers
     with reading(files, segment.log_path) as handle:
         for window in read_windows(
             handle, segment.log_path, buffers, end=segment.size_bytes, checks_crc=False
         ):
-            rows = window.table[: window.batches]
-            tells = (rows[:, t.ATTRIBUTES] & (t.DELETE_HORIZON | t.CONTROL) != 0) & (
-                rows[:, t.COUNT] > 0
-            )
-            for attributes, horizon in rows[tells][:, [t.ATTRIBUTES, t.BASE_TIMESTAMP]].tolist():
-                found.add(attributes, horizon)
+            found.take(window.table[: window.batches])
             if window.length > window.batches * HOP_BYTES:
                 _hop(handle, window.position + window.length, segment.size_bytes, found)
                 break
@@ -154,12 +152,20 @@ def read_horizons(
 
 
 @dataclass(slots=True)
-class _FoundHorizons:
-    """The horizons of a segment that is being read."""
+class FoundHorizons:
+    """The horizons of batches that are being read, and how many batches have each."""
 
     tombstones: dict[int, int] = field(default_factory=dict)
     markers: dict[int, int] = field(default_factory=dict)
     unstamped_markers: int = 0
+
+    def take(self, rows: NDArray[np.int64]) -> None:
+        """Count batches, which are rows of a batch table."""
+        tells = (rows[:, t.ATTRIBUTES] & (t.DELETE_HORIZON | t.CONTROL) != 0) & (
+            rows[:, t.COUNT] > 0
+        )
+        for attributes, horizon in rows[tells][:, [t.ATTRIBUTES, t.BASE_TIMESTAMP]].tolist():
+            self.add(attributes, horizon)
 
     def add(self, attributes: int, horizon: int) -> None:
         """Count a batch of magic 2 that has records, by its attributes."""
@@ -170,7 +176,7 @@ class _FoundHorizons:
         horizons[horizon] = horizons.get(horizon, 0) + 1
 
 
-def _hop(handle: ReadHandle, start: int, end: int, found: _FoundHorizons) -> None:
+def _hop(handle: ReadHandle, start: int, end: int, found: FoundHorizons) -> None:
     """Read the headers of ``[start, end)`` one by one; a damaged one is left to the round."""
     header = bytearray(t.HEADER_BYTES)
     position = start

@@ -15,14 +15,17 @@ from keeplast.cli.attach.options import (
     TierOptions,
     WantedOptions,
 )
+from keeplast.cli.attach.run_options import CapOptions
 from keeplast.cli.attach.watching import attached_finder
 from keeplast.cli.main import app
 from keeplast.clock import SystemClock
+from keeplast.cluster.layouts.paced import PaceLimits, RequestPace
 from keeplast.errors import InvalidError, StoppedError
 from keeplast.service.console.found_key import found_key
 from keeplast.service.console.searches import KeySearches, SearchLimits
-from tests.support.attached_world import PARTITION
+from tests.support.attached_world import PARTITION, START_MS
 from tests.support.commanded_world import commanded_world
+from tests.support.manual_clock import ManualClock
 from tests.support.verified_world import VerifiedWorld
 
 NAME = f"{PARTITION.topic}-{PARTITION.partition}"
@@ -145,7 +148,8 @@ def test_the_console_finds_what_the_command_tells(world: VerifiedWorld) -> None:
     cluster = ClusterOptions(bootstrap_server="127.0.0.1:1", topics=(PARTITION.topic,))
     tier = TierOptions(store=url, storage="local:/x")
     clock = SystemClock()
-    find = attached_finder(cluster, url, tier, WantedOptions(), clock)
+    pace = RequestPace(CapOptions().pace())
+    find = attached_finder(cluster, url, tier, WantedOptions(), clock, pace)
     searches = KeySearches(find, clock, SearchLimits())
     found = searches.search(PARTITION.topic, None, b"k1", None, lambda: False)
     told, shown = document(explain(world, "k1", "--json")), found.document(values=False)
@@ -156,6 +160,9 @@ def test_the_console_finds_what_the_command_tells(world: VerifiedWorld) -> None:
             record.pop("goes_from_ms")
     assert told["partitions"][0]["records"] == shown["partitions"][0]["records"]
     assert told["partitions"][0]["replaced_copies"] == shown["partitions"][0]["replaced_copies"]
+    # Every object of it went by the pace.
+    copied = sum(each.size_bytes for each in (*world.tier.served(), *world.replaced()))
+    assert (pace.bytes >= copied, pace.requests > 0) == (True, True)
     with pytest.raises(InvalidError, match="not shown here"):
         searches.search("another", None, b"k1", None, lambda: False)
     with pytest.raises(InvalidError, match="no such partition"):
@@ -169,13 +176,29 @@ def test_what_was_not_searched_stands_on_the_page_also_without_a_record(
 ) -> None:
     cluster = ClusterOptions(bootstrap_server="127.0.0.1:1")
     tier = TierOptions(store="", storage="local:/x")
-    find = attached_finder(cluster, None, tier, WantedOptions(), SystemClock())
+    pace = RequestPace(CapOptions().pace())
+    find = attached_finder(cluster, None, tier, WantedOptions(), SystemClock(), pace)
     searches = KeySearches(find, SystemClock(), SearchLimits())
     page = found_key(
         searches.search(PARTITION.topic, 0, b"nobody", None, lambda: False), values=False
     )
     assert not page.holding
     assert any("which only brokers have" in each for each in page.problems)
+
+
+def test_a_search_that_waits_for_its_pace_ends_with_its_budget(world: VerifiedWorld) -> None:
+    cluster = ClusterOptions(bootstrap_server="127.0.0.1:1")
+    tier = TierOptions(store="", storage="local:/x")
+    clock = ManualClock(START_MS)
+    limits = PaceLimits(requests_per_second=0.1, bytes_per_second=1 << 20, pause_ms=1000)
+    find = attached_finder(
+        cluster, None, tier, WantedOptions(), clock, RequestPace(limits, clock)
+    )  # fmt: skip
+    searches = KeySearches(find, clock, SearchLimits())
+    started = clock.seconds()
+    with pytest.raises(StoppedError, match="--search-seconds"):
+        searches.search(PARTITION.topic, 0, b"k1", None, lambda: False)
+    assert 20 <= clock.seconds() - started < 21
 
 
 def test_a_storage_without_a_cluster_is_a_mistake_of_the_console(tmp_path: Path) -> None:

@@ -60,6 +60,16 @@ def test_what_to_look_at_is_said_once(keeplast: Command, data_dir: Path) -> None
         assert "None" not in run.err
 
 
+def test_a_receipt_is_of_a_store_or_a_cluster(
+    keeplast: Command, data_dir: Path, tmp_path: Path
+) -> None:
+    run = keeplast("console", data_dir, "--receipt", tmp_path / "receipt")
+    assert (2, True) == (run.code, "a data directory has its own" in run.err)
+    for path in (tmp_path, tmp_path / "nowhere" / "receipt"):
+        run = keeplast("console", "--store", f"sqlite:///{tmp_path / 'm.db'}", "--receipt", path)
+        assert (2, True) == (run.code, f"--receipt={path}" in run.err), run.err
+
+
 def test_a_search_has_limits_that_make_sense(keeplast: Command, data_dir: Path) -> None:
     for option, value in (
         ("--search-seconds", "0"), ("--search-seconds", "51"), ("--search-bytes", "much"),

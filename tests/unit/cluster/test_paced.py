@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -61,6 +62,29 @@ def test_requests_and_bytes_stay_below_their_caps() -> None:
     layout.pace.take(0, 5 << 20)
     assert 14 <= clock.seconds() - started <= 15.5
     assert layout.pace.waited_seconds == pytest.approx(clock.seconds() - started)
+
+
+def test_a_wait_ends_when_somebody_says_so_and_what_was_taken_is_owed() -> None:
+    class LeftError(Exception):
+        pass
+
+    def leave() -> None:
+        raise LeftError
+
+    slow = PaceLimits(requests_per_second=0.001, bytes_per_second=1 << 20, pause_ms=60_000)
+    layout, clock = paced(Refusing(1), slow)
+    impatient = replace(layout, waiting=leave)
+    for _ in range(2):
+        with pytest.raises(LeftError):
+            impatient.read_own("name")
+    # What is told to wait a minute does so, and it is nobody else's who leaves.
+    assert 2 == layout.pace.requests
+    started = clock.seconds()
+    with pytest.raises(UnavailableError):
+        layout.read_own("name")
+    assert clock.seconds() - started >= 2000
+    with pytest.raises(LeftError):
+        impatient.read_own("name")
 
 
 def test_a_listing_asks_page_by_page() -> None:

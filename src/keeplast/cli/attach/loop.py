@@ -18,7 +18,7 @@ from keeplast.cli.frame.loop import metrics_served, run_until_signal, say_end
 from keeplast.cli.show.attach_run import AttachedLines, attached_sentences
 from keeplast.cli.show.output import say
 from keeplast.clock import Clock, SystemClock
-from keeplast.cluster.layouts.paced import PacedLayout, pace_of
+from keeplast.cluster.layouts.paced import PacedLayout, RequestPace, pace_of
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
 from keeplast.service.attached_settings import INTERVAL_MS_DEFAULT, AttachedSettings
@@ -47,8 +47,6 @@ def look_after(options: AttachedRunOptions, *, as_json: bool) -> Result:
         )
         lines = stack.enter_context(AttachedLines(clock))
         teller: TierTeller = lines
-        if console_at is not None:
-            teller, observer = _watched(stack, options, console_at, lines, control, gauges, clock)
         wiring.say_start(workers.chosen_runner)
         runner = stack.enter_context(
             wiring.open_runner(workers.chosen_runner, master=workers.master, cores=workers.cores)
@@ -57,6 +55,10 @@ def look_after(options: AttachedRunOptions, *, as_json: bool) -> Result:
         paced = PacedLayout(
             layout, pace_of(limits if runner.shares_memory else limits.shared_by(runner.slots))
         )
+        if console_at is not None:
+            teller, observer = _watched(
+                stack, options, console_at, paced.pace, lines, control, gauges, clock
+            )
         work = AttachedWork(
             cluster, log, paced, runner, clock, files, settings, narrator=teller, events=teller
         )
@@ -74,12 +76,16 @@ def _watched(
     stack: ExitStack,
     options: AttachedRunOptions,
     console_at: tuple[str, int],
+    pace: RequestPace,
     lines: AttachedLines,
     control: Control,
     gauges: GaugeObserver,
     clock: Clock,
 ) -> tuple[TierTeller, Observer]:
-    """Serve the console while the stack lasts; returns who is told, and who hears of snapshots."""
+    """Serve the console while the stack lasts; returns who is told, and who hears of snapshots.
+
+    Its searches keep to the loop's ``pace``.
+    """
     from keeplast.cli.attach.watching import attached_finder, attached_watcher
     from keeplast.service.console.view import LoopFeed, Observers
 
@@ -96,7 +102,7 @@ def _watched(
             feed, console_at, asked.entrance, clock, allows_actions=asked.allow_actions,
             search=asked.search,
             find=attached_finder(
-                options.cluster, options.tier.store, options.tier, options.wanted, clock,
+                options.cluster, options.tier.store, options.tier, options.wanted, clock, pace,
                 partitions=options.partitions, grace_ms=options.grace_ms,
             ),
         )

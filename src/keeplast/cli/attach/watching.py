@@ -28,6 +28,7 @@ from keeplast.service.explained import KeyAnswer
 from keeplast.service.receipt_shelf import ReceiptShelf
 
 if TYPE_CHECKING:
+    from keeplast.cluster.layouts.paced import RequestPace
     from keeplast.tier.metadata.decisions import DecisionLog
 
 
@@ -97,18 +98,21 @@ def attached_finder(
     tier: TierOptions,
     wanted: WantedOptions,
     clock: Clock,
+    pace: RequestPace,
     *,
     partitions: tuple[int, ...] = (),
     grace_ms: int | None = None,
 ) -> KeyFinder:
     """Return what finds keys in the chosen topics, as ``attach explain`` does.
 
-    Each search reads what is new of the metadata topic, and the topic's objects. InvalidError for a
-    storage or a decision log that cannot be used.
+    Each search reads what is new of the metadata topic, and the topic's objects, the latter at
+    ``pace``, which is everybody's in the process. InvalidError for a storage or a decision log that
+    cannot be used.
     """
     from keeplast.attach.collection import GRACE_MS_DEFAULT
     from keeplast.attach.kept_folds import KeptFolds
     from keeplast.cluster.fold_checkpoint import FoldCheckpoint
+    from keeplast.cluster.layouts.paced import PacedLayout
     from keeplast.cluster.metadata_log import fold_metadata, partitions_of
     from keeplast.service.cluster_answer import answer_from_cluster
 
@@ -148,8 +152,10 @@ def attached_finder(
                 lambda _: progressed(0), kept,
             )  # fmt: skip
             folded.require_sound()
+            # A wait ends as the search does: with its budget, or with who asked.
+            paced = PacedLayout(layout, pace, lambda: progressed(0))
             return answer_from_cluster(
-                client, facts, folded.cache, log, layout, wanted.settings_of(facts.topics), chosen,
+                client, facts, folded.cache, log, paced, wanted.settings_of(facts.topics), chosen,
                 clock, asked, grace_ms=GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
                 memory_bytes=MEMORY_BYTES, planned=planned, progressed=progressed,
             )  # fmt: skip

@@ -86,7 +86,7 @@ def _watched(
     clock: Clock,
 ) -> tuple[TierTeller, Observer]:
     """Serve the console while the stack lasts; returns who is told, and who hears of snapshots."""
-    from keeplast.cli.tier.watching import store_finder, store_watcher
+    from keeplast.cli.tier.watching import store_finder, store_scanner, store_watcher
     from keeplast.service.console.view import LoopFeed, Observers
 
     live = LiveTierProgress(lines, clock, control)
@@ -99,6 +99,7 @@ def _watched(
         console_served(
             feed, console_at, asked.entrance, clock, allows_actions=asked.allow_actions,
             search=asked.search, find=store_finder(options.call, sources.broker_config),
+            scan=store_scanner(options.call),
         )
     )  # fmt: skip
     say_console(server, asked.entrance)

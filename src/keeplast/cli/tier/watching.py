@@ -1,5 +1,5 @@
 """What a console is shown of a store: its metadata, read again and again; its objects are read only
-when a key is looked for.
+when a key is looked for, or somebody asks for batch headers.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from pathlib import Path
 from keeplast.cli.tier.options import StoreCall, broker_settings
 from keeplast.clock import Clock
 from keeplast.config.mapping import cleaner_config
+from keeplast.errors import InvalidError
 from keeplast.inspect.explain import AskedKey
+from keeplast.inspect.header_scan import LogHeaders
 from keeplast.log.files import LocalFiles
-from keeplast.service.console.searches import MEMORY_BYTES, KeyFinder
+from keeplast.model.partition import TopicPartition
+from keeplast.service.console.searches import MEMORY_BYTES, HeaderScanner, KeyFinder
 from keeplast.service.console.view import Looked, Watcher
 from keeplast.service.explained import KeyAnswer
 from keeplast.service.receipt_shelf import ReceiptShelf
@@ -68,3 +71,20 @@ def store_finder(call: StoreCall, broker_config: Path | None) -> KeyFinder:
             )  # fmt: skip
 
     return find
+
+
+def store_scanner(call: StoreCall) -> HeaderScanner:
+    """Return what reads the batch headers of the chosen partitions; each time opens the store."""
+    from keeplast.store.headers import scan_stored_headers
+
+    def scan(
+        partition: TopicPartition, now_ms: int, *, progressed: Callable[[int], None]
+    ) -> LogHeaders:
+        with call.opened() as opened:
+            if partition not in opened.partitions() or not call.scope.includes(partition):
+                raise InvalidError(f"the partition is gone; look again. partition={partition}")
+            parts = opened.parts()
+            state = parts.metadata.load(partition)
+            return scan_stored_headers(parts.objects, state, now_ms, progressed)
+
+    return scan

@@ -46,11 +46,16 @@ PAGE_SEGMENTS = 333
 PAUSE_MS_MAX = 60_000
 PACES_KEPT = 8
 Answer = TypeVar("Answer")
+Waiting = Callable[[], None]
 _REFUSED = re.compile(
     r"slow ?down|too ?many ?requests|server ?busy|service unavailable|reduce your request rate"
     r"|status(?: code)?:? (?:429|503)\b",
     re.IGNORECASE,
 )
+
+
+def go_on() -> None:
+    """Wait on: each wait is as long as one call makes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,17 +95,24 @@ class RequestPace:
         """Travel as limits."""
         return pace_of, (self.limits,)
 
-    def take(self, requests: int, size_bytes: int = 0) -> None:
-        """Account for what is asked for or has moved; return when the limits allow more."""
+    def take(self, requests: int, size_bytes: int = 0, waiting: Waiting = go_on) -> None:
+        """Account for what is asked for or has moved; return when the limits allow more.
+
+        ``waiting`` is called before each part of a wait, and ends it by raising: what was taken is
+        owed all the same.
+        """
         started = self._clock.seconds()
-        while (left := self._quiet_until - self._clock.seconds()) > 0:
-            self._clock.sleep(min(left, NAP_SECONDS))
-        self._requests.take(requests, _go_on)
-        self._bytes.take(size_bytes, _go_on)
-        with self._lock:
-            self.requests += requests
-            self.bytes += size_bytes
-            self.waited_seconds += self._clock.seconds() - started
+        try:
+            while (left := self._quiet_until - self._clock.seconds()) > 0:
+                waiting()
+                self._clock.sleep(min(left, NAP_SECONDS))
+            self._requests.take(requests, waiting)
+            self._bytes.take(size_bytes, waiting)
+        finally:
+            with self._lock:
+                self.requests += requests
+                self.bytes += size_bytes
+                self.waited_seconds += self._clock.seconds() - started
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -138,25 +150,25 @@ def says_slow_down(error: Exception) -> bool:
     return _REFUSED.search(str(error).rpartition(" error=")[2]) is not None
 
 
-def _go_on() -> None:
-    """Wait on: each wait is as long as one call makes it."""
-
-
 def _requests_of(size_bytes: int) -> int:
     return 1 + size_bytes // REQUEST_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class PacedLayout:
-    """``layout``, at a pace: a :class:`~keeplast.cluster.layouts.layout.RemoteLayout`."""
+    """``layout``, at a pace: a :class:`~keeplast.cluster.layouts.layout.RemoteLayout`.
+
+    ``waiting`` is called before each part of a wait; what it raises ends the call.
+    """
 
     layout: RemoteLayout
     pace: RequestPace
+    waiting: Waiting = go_on
 
     def open(self, segment: RemoteLogSegment) -> SegmentReader:
         """Open a segment."""
         return _PacedReader(
-            self._paced(OPEN_REQUESTS, lambda: self.layout.open(segment)), self.pace
+            self._paced(OPEN_REQUESTS, lambda: self.layout.open(segment)), self.pace, self.waiting
         )
 
     def pattern(self, sources: Sequence[RemoteLogSegment]) -> RemoteLogSegment:
@@ -170,7 +182,7 @@ class PacedLayout:
         writer = self._paced(
             OPEN_REQUESTS, lambda: self.layout.create_log(segment_id, start_offset, like)
         )
-        return _PacedWriter(writer, self.pace)
+        return _PacedWriter(writer, self.pace, self.waiting)
 
     def complete(
         self,
@@ -198,7 +210,7 @@ class PacedLayout:
         with self.pace.watching():
             for number, each in enumerate(self.layout.list(partition)):
                 if number % PAGE_SEGMENTS == 0:
-                    self.pace.take(1)
+                    self.pace.take(1, 0, self.waiting)
                 yield each
 
     def check_conditions(self) -> None:
@@ -224,15 +236,16 @@ class PacedLayout:
         self._paced(1, lambda: self.layout.delete_own(name))
 
     def _paced(self, requests: int, ask: Callable[[], Answer], size_bytes: int = 0) -> Answer:
-        self.pace.take(requests, size_bytes)
+        self.pace.take(requests, size_bytes, self.waiting)
         with self.pace.watching():
             return ask()
 
 
 class _PacedReader:
-    def __init__(self, reader: SegmentReader, pace: RequestPace) -> None:
+    def __init__(self, reader: SegmentReader, pace: RequestPace, waiting: Waiting) -> None:
         self._reader = reader
         self._pace = pace
+        self._waiting = waiting
 
     @property
     def log_bytes(self) -> int:
@@ -240,32 +253,33 @@ class _PacedReader:
 
     def read_log(self, start: int, end: int) -> memoryview:
         size = max(min(end, self._reader.log_bytes) - start, 0)
-        self._pace.take(_requests_of(size), size)
+        self._pace.take(_requests_of(size), size, self._waiting)
         with self._pace.watching():
             return self._reader.read_log(start, end)
 
     def read_auxiliary(self, file: AuxiliaryFile) -> bytes | None:
         with self._pace.watching():
             data = self._reader.read_auxiliary(file)
-        self._pace.take(1, 0 if data is None else len(data))
+        self._pace.take(1, 0 if data is None else len(data), self._waiting)
         return data
 
 
 class _PacedWriter:
-    def __init__(self, writer: LogWriter, pace: RequestPace) -> None:
+    def __init__(self, writer: LogWriter, pace: RequestPace, waiting: Waiting) -> None:
         self._writer = writer
         self._pace = pace
+        self._waiting = waiting
         self._unpaid = 0
 
     def write(self, data: Buffer) -> None:
         size = memoryview(data).nbytes
         parts, self._unpaid = divmod(self._unpaid + size, REQUEST_BYTES)
-        self._pace.take(parts, size)
+        self._pace.take(parts, size, self._waiting)
         with self._pace.watching():
             self._writer.write(data)
 
     def close(self) -> WrittenLog:
-        self._pace.take(1)
+        self._pace.take(1, 0, self._waiting)
         with self._pace.watching():
             return self._writer.close()
 

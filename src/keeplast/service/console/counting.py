@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from keeplast.inspect.header_scan import LogHeaders
+from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.console import pages
 from keeplast.service.console.acting import require_own_form
 from keeplast.service.console.asked import form_of, partition_of, unknown
@@ -24,9 +25,10 @@ from keeplast.service.console.searches import KeySearches
 from keeplast.service.console.tokens import Sessions
 from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.document_text import document_text
-from keeplast.service.documents import status_document
+from keeplast.service.documents import headers_document, status_document, tier_document
 from keeplast.service.status import PartitionStatus
 from keeplast.service.status_words import stage_lines
+from keeplast.store.status import TierStatus
 
 SEGMENTS_MAX = 500
 
@@ -75,10 +77,16 @@ class Counting:
         return HTMLResponse(await self._rendering.in_turn(make))
 
     async def document(self, request: Request) -> Response:
-        """Return the document of ``keeplast status --json --tombstones headers``."""
+        """Return the document of ``keeplast status --json --tombstones headers``.
+
+        Of a store it is that of ``keeplast tier status --json``, with what headers tell.
+        """
         view, entry, found = await self._counted(request)
 
         def make() -> str:
+            if isinstance(entry, TierStatus):
+                told = tier_document(entry) | headers_document(found)
+                return document_text({"partitions": [told]})
             assert view.status is not None
             assert entry.log is not None
             counted = replace(entry, log=replace(entry.log, stages=found.stages))
@@ -86,22 +94,32 @@ class Counting:
 
         return await self._rendering.json(make)
 
-    async def _counted(self, request: Request) -> tuple[ConsoleView, PartitionStatus, LogHeaders]:
+    async def _counted(
+        self, request: Request
+    ) -> tuple[ConsoleView, PartitionStatus | TierStatus, LogHeaders]:
         partition = partition_of(request)
         require_own_form(request, await form_of(request), self._sessions)
         view: ConsoleView = await self._rendering.in_turn(self._source.view)
         entry = pages.find_entry(view, partition)
         if entry is None:
             raise unknown(partition)
-        log = entry.log if isinstance(entry, PartitionStatus) else None
-        if not isinstance(entry, PartitionStatus) or log is None:
-            raise HTTPException(400, "nothing is known of this log; there is nothing to count")
-        size_bytes = log.size_bytes
+        if isinstance(entry, AttachedStatus):
+            raise HTTPException(400, "batch headers of a live cluster are not read here")
+        size_bytes = _size_bytes(entry)
 
         def scan(has_left: Callable[[], bool]) -> LogHeaders:
             return self._searches.scan(partition, size_bytes, has_left)
 
         return view, entry, await run_errand(request, scan)
+
+
+def _size_bytes(entry: PartitionStatus | TierStatus) -> int:
+    """Return how much is read; 400 for a log of which that is not known."""
+    if isinstance(entry, TierStatus):
+        return entry.remote_bytes
+    if entry.log is None:
+        raise HTTPException(400, "nothing is known of this log; there is nothing to count")
+    return entry.log.size_bytes
 
 
 def header_rows(found: LogHeaders, now_ms: int) -> list[HeaderRow]:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import html
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from keeplast.cli.frame.options import ScopeOptions
 from keeplast.cli.main import app
+from keeplast.cli.tier.options import StoreCall
+from keeplast.cli.tier.watching import store_finder, store_scanner, store_watcher
+from keeplast.errors import InvalidError, StoppedError
 from keeplast.format.compression import Codec
 from keeplast.inspect.header_scan import scan_headers
 from keeplast.log.files import LocalFiles
-from keeplast.service.console.searches import SearchLimits
+from keeplast.model.partition import TopicPartition
+from keeplast.service.console.searches import KeySearches, SearchLimits
 from tests.support.console_site import (
     NOW_MS,
     VIEWER,
@@ -23,6 +29,7 @@ from tests.support.console_site import (
     directory_view,
     searches_in,
 )
+from tests.support.manual_clock import ManualClock
 from tests.support.small_log import batch, write_log
 
 SAMPLE = Path(__file__).parents[4] / "src" / "keeplast" / "samples" / "broker-4.3.0"
@@ -118,3 +125,68 @@ def test_every_codec_and_marker_of_a_broker_is_known() -> None:
     names = {name for each in found.segments.values() for name in each.codecs}
     assert names <= {each.name.lower() for each in Codec}
     assert found.stages.markers.unstamped
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StoreCall:
+    """A store with a broker's log in it."""
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    for words in (
+        ("init", "--store", url, "--objects", f"file://{tmp_path / 'objects'}"),
+        ("import", str(SAMPLE), "--store", url, "--topic", "orders"),
+    ):
+        done = CliRunner().invoke(app, ["tier", *words])
+        assert 0 == done.exit_code, done.stderr
+    return StoreCall(store=url, object_options=(), scope=ScopeOptions())
+
+
+def site_of_store(call: StoreCall, limits: SearchLimits | None = None) -> Site:
+    clock = ManualClock(NOW_MS)
+    with store_watcher(call, None, clock) as watcher:
+        view = watcher.view()
+    searches = KeySearches(
+        store_finder(call, None), clock, limits or SearchLimits(), store_scanner(call)
+    )
+    found = Site(FixedSource(view), searches=searches)
+    found.enter(VIEWER)
+    return found
+
+
+def test_headers_of_a_store_are_those_of_its_objects(store: StoreCall, tmp_path: Path) -> None:
+    site = site_of_store(store)
+    assert "Read them now" in site.get("/log/orders/0").text
+    (found,) = read(site, f"{HEADERS}.json").json()["partitions"]
+    told = CliRunner().invoke(app, ["tier", "status", "--store", store.store, "--json"])
+    (expected,) = json.loads(told.stdout)["partitions"]
+    assert expected == {name: found[name] for name in expected}
+    out = tmp_path / "out"
+    done = CliRunner().invoke(app, ["tier", "export", "--store", store.store, "--to", str(out)])
+    assert 0 == done.exit_code, done.stderr
+    exported = scan_headers(out / "orders-0", LocalFiles(), NOW_MS, lambda _: None)
+    headers = {each.pop("base_offset"): each for each in found["headers"]}
+    assert {b: asdict(s) for b, s in exported.segments.items() if s.batches} == headers
+    assert [each["base_offset"] for each in expected["segments"]] == list(headers)
+    assert exported.stages.markers.unstamped == found["markers"]["without_horizon"]
+    text = " ".join(html.unescape(read(site).text).split())
+    for each in headers.values():
+        assert ", ".join(f"{count} {name}" for name, count in each["codecs"].items()) in text
+
+
+def test_headers_of_a_store_have_the_same_budget_and_end_with_who_asked(store: StoreCall) -> None:
+    answer = read(site_of_store(store, SearchLimits(bytes_max=10)))
+    assert (422, True) == (answer.status_code, "--search-bytes" in answer.text)
+    searches = KeySearches(
+        store_finder(store, None), ManualClock(NOW_MS), SearchLimits(), store_scanner(store)
+    )
+    with pytest.raises(StoppedError, match="has left"):
+        searches.scan(TopicPartition("orders", 0), 1, lambda: True)
+    with pytest.raises(InvalidError, match="look again"):
+        searches.scan(TopicPartition("orders", 7), 1, lambda: False)
+
+
+def test_an_object_that_is_damaged_is_named(store: StoreCall, tmp_path: Path) -> None:
+    site = site_of_store(store)
+    log = sorted((tmp_path / "objects").rglob("*.log"))[0]
+    log.write_bytes(b"\xff" * log.stat().st_size)
+    answer = read(site)
+    assert (503, True) == (answer.status_code, log.name in answer.text), answer.text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,13 @@ import pytest
 import keeplast as package
 from keeplast.cleaner.selection import Choice
 from keeplast.clock import SystemClock
+from keeplast.inspect.header_scan import scan_headers
+from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes, format_count
 from keeplast.service.console.anatomy import ROUNDS_MAX
 from keeplast.service.console.pages import log_url, moment
+from keeplast.service.console.searches import KeySearches, SearchLimits
 from keeplast.service.console.view import ConsoleView
 from keeplast.service.status import PartitionStatus, State
 from tests.console.conftest import Served, printed, serving
@@ -156,12 +159,13 @@ def tiers(store: str) -> Iterator[Served]:
     """A console that only looks at the store."""
     from keeplast.cli.frame.options import ScopeOptions
     from keeplast.cli.tier.options import StoreCall
-    from keeplast.cli.tier.watching import store_watcher
+    from keeplast.cli.tier.watching import store_finder, store_scanner, store_watcher
 
-    call = StoreCall(store=store, object_options=(), scope=ScopeOptions())
-    with store_watcher(call, None, SystemClock()) as watcher:
+    call, clock = StoreCall(store=store, object_options=(), scope=ScopeOptions()), SystemClock()
+    with store_watcher(call, None, clock) as watcher:
         view = watcher.view()
-    with serving(view, runs=False) as found:
+    searches = KeySearches(store_finder(call, None), clock, SearchLimits(), store_scanner(call))
+    with serving(view, runs=False, searches=searches) as found:
         yield found
 
 
@@ -210,6 +214,53 @@ def test_filters_and_pages_are_in_the_address(
     assert all(row[1].startswith(state) for row in cells(browser, "main"))
 
 
+def enter(browser: Browser, console: Served) -> None:
+    """Come in with the viewer's token."""
+    browser.open(console.url("/enter"))
+    browser.one("#token").send_keys(f"{VIEWER}\n")
+    browser.wait(lambda: browser.address == console.url("/"))
+
+
+def read_headers(browser: Browser, console: Served, path: str) -> list[Sequence[str]]:
+    """Have the batch headers of a log read by its button; returns the table of segments."""
+    browser.open(console.url(path))
+    browser.click(f"form[action='{path}/headers'] button")
+    browser.wait(lambda: bool(browser.all("#h-headers")))
+    return cells(browser, "section[aria-labelledby=h-headers]")
+
+
+def test_batch_headers_are_read_by_a_button_and_told_as_status_tells_them(
+    browser: Browser, served: Served, demo: Path, now_ms: int
+) -> None:
+    browser.open(served.url("/log/customers/0"))
+    assert [] == browser.all("form[action$='/headers']")
+    enter(browser, served)
+    rows = read_headers(browser, served, "/log/customers/0")
+    (expected,) = printed(
+        "status", demo, "--now-ms", now_ms, "--tombstones", "headers", "--topic", "customers"
+    )["partitions"]
+    stages = browser.text("section[aria-labelledby=h-stages]")
+    for name in ("waiting", "removable"):
+        assert format_count(expected["tombstones"][name]) in stages
+    found = scan_headers(demo / "customers-0", LocalFiles(), now_ms, lambda _: None).segments
+    assert [str(base) for base in found] == [row[0] for row in rows]
+    assert [format_count(each.batches) for each in found.values()] == [row[1] for row in rows]
+    told = [", ".join(f"{n} {name}" for name, n in each.codecs.items()) for each in found.values()]
+    assert told == [row[3] for row in rows]
+    assert [] == browser.grave_findings()
+    assert [] == browser.complaints()
+
+
+def test_batch_headers_of_a_store_are_read_by_a_button_too(
+    browser: Browser, tiers: Served, store: str
+) -> None:
+    enter(browser, tiers)
+    rows = read_headers(browser, tiers, "/log/orders/0")
+    (expected,) = printed("tier", "status", "--store", store)["partitions"]
+    assert [str(each["base_offset"]) for each in expected["segments"]] == [row[0] for row in rows]
+    assert all(row[3] for row in rows)
+
+
 def find_key(browser: Browser, topic: str, key: str) -> None:
     """Fill in the form of the page that is shown, and wait for the answer."""
     for name, text in (("topic", topic), ("key", key)):
@@ -228,9 +279,7 @@ def test_a_key_is_found_as_explain_says_and_stays_out_of_the_address(
     key = "key-00041"
     browser.open(served.url("/keys"))
     assert [] == browser.all("form.keys")
-    browser.open(served.url("/enter"))
-    browser.one("#token").send_keys(f"{VIEWER}\n")
-    browser.wait(lambda: browser.address == served.url("/"))
+    enter(browser, served)
     browser.open(served.url("/keys"))
     find_key(browser, "customers", key)
     assert served.url("/keys") == browser.address

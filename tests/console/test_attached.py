@@ -1,0 +1,154 @@
+"""An attached topic in a browser: what a person sees is what ``keeplast attach`` says of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keeplast.cli.attach.options import ClusterOptions, TierOptions, WantedOptions
+from keeplast.cli.attach.run_options import CapOptions
+from keeplast.cli.attach.watching import attached_finder, attached_watcher
+from keeplast.clock import SystemClock
+from keeplast.cluster.layouts.paced import RequestPace
+from keeplast.model.size import format_bytes, format_counted
+from keeplast.service.console.searches import KeySearches, SearchLimits
+from tests.console.conftest import Served, printed, serving
+from tests.console.test_what_is_seen import enter, find_key
+from tests.support.attached_world import CLUSTER_ID, PARTITION
+from tests.support.browser import Browser, cells
+from tests.support.commanded_world import commanded_world
+from tests.support.verified_world import VerifiedWorld
+
+pytestmark = pytest.mark.console
+LOG = f"/log/{PARTITION.topic}/{PARTITION.partition}"
+CLUSTER = ("--bootstrap-server", "127.0.0.1:1", "--topic", PARTITION.topic)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifiedWorld]:
+    """A topic that was compacted once and judged; a leader has copied its last segment again."""
+    root = tmp_path_factory.mktemp("attached")
+    with pytest.MonkeyPatch.context() as patch, commanded_world(root, patch) as made:
+        printed("attach", "verify", *CLUSTER, *decided(made), "--receipt", receipt(made), "--note")
+        base, following = list(pairwise(made.bases))[-1]
+        made.tier.copy_one(made.directory, base, following - 1)
+        yield made
+
+
+def decided(world: VerifiedWorld) -> tuple[str, ...]:
+    """Return the options that name decision log and storage."""
+    return "--store", f"sqlite:///{world.world.root / 'decisions.db'}", "--storage", "local:/x"
+
+
+def receipt(world: VerifiedWorld) -> Path:
+    return world.world.root / "receipts.jsonl"
+
+
+def status() -> Any:
+    return printed("attach", "status", *CLUSTER)
+
+
+@pytest.fixture(scope="module")
+def attached(world: VerifiedWorld) -> Iterator[Served]:
+    """A console that only looks at the cluster, and finds keys in its remote tier."""
+    _, store, _, storage = decided(world)
+    cluster = ClusterOptions(bootstrap_server="127.0.0.1:1", topics=(PARTITION.topic,))
+    tier, clock = TierOptions(store=store, storage=storage), SystemClock()
+    pace = RequestPace(CapOptions().pace())
+    find = attached_finder(cluster, store, tier, WantedOptions(), clock, pace)
+    with attached_watcher(cluster, store, clock, receipt=receipt(world)) as watcher:
+        view = watcher.view()
+    with serving(view, runs=False, searches=KeySearches(find, clock, SearchLimits())) as found:
+        yield found
+
+
+def test_an_attached_topic_is_shown_as_attach_status_says(
+    browser: Browser, attached: Served
+) -> None:
+    (expected,) = status()["partitions"]
+    served, compacted = expected["served"], expected["compacted"]
+    browser.open(attached.url("/"))
+    (row,) = cells(browser, "main")
+    name = f"{expected['topic']}-{expected['partition']}"
+    assert [name, format_bytes(served["bytes"])] == [row[0], row[3]]
+    browser.open(attached.url(LOG))
+    known = browser.text("section[aria-labelledby=h-known]")
+    assert (
+        f"served: {format_counted(served['count'], 'segment')}, {format_bytes(served['bytes'])}, "
+        f"of them compacted {format_counted(compacted['count'], 'segment')}, "
+        f"{format_bytes(compacted['bytes'])}"
+    ) in known
+    assert f"brokers have offsets {expected['log']['start']} to {expected['log']['end']}" in known
+    for each in browser.all(".twin"):
+        assert "hidden" in each.text
+    assert [] == browser.grave_findings()
+
+
+def test_effective_and_hidden_segments_are_told_apart(browser: Browser, attached: Served) -> None:
+    (expected,) = status()["partitions"]
+    assert all(expected[use]["count"] for use in ("served", "compacted", "hidden", "deleting"))
+    browser.open(attached.url(LOG))
+    segments = cells(browser, "section[aria-labelledby=h-segments]")
+    places = [row[4] for row in segments]
+    assert expected["compacted"]["count"] == places.count("served, compacted")
+    assert expected["served"]["count"] == len([each for each in places if "served" in each])
+    for use in ("hidden", "deleting", "copying"):
+        assert expected[use]["count"] == places.count(use)
+    # What is served has no hole, and what is not has a strip of its own.
+    rows = [row for row in segments if "served" in row[4]]
+    assert all(one[2] == other[0] for one, other in pairwise(rows))
+    served, hidden = browser.all("svg.strip.tall")
+    assert len(rows) == len(served.find_elements("css selector", "a"))
+    assert "not served" in str(hidden.get_attribute("aria-label"))
+    shown = hidden.find_elements("css selector", "a")
+    assert expected["hidden"]["count"] + expected["deleting"]["count"] == len(shown)
+
+
+def test_what_waits_for_its_grace_and_what_verify_said_are_told(
+    browser: Browser, attached: Served, world: VerifiedWorld
+) -> None:
+    browser.open(attached.url(LOG))
+    known = browser.text("section[aria-labelledby=h-known]")
+    log = world.world.log()
+    decisions = log.decisions(log.partitions(CLUSTER_ID)[0])
+    for each in decisions:
+        size = sum(source.size_bytes for source in each.sources)
+        words = f"{format_counted(len(each.sources), 'segment')}, {format_bytes(size)}, replaced "
+        assert f"waits to be collected: {words}" in known
+    assert len(decisions) == known.count("the grace counts from then") > 0
+    (line,) = [json.loads(e) for e in receipt(world).read_bytes().splitlines() if b"verdict" in e]
+    verdict = f"(attach verify, epoch {line['verdict']['epoch']}, clean to "
+    (round_,) = cells(browser, "section[aria-labelledby=h-rounds]")
+    assert round_[-1].startswith("holds ")
+    assert verdict in round_[-1]
+    browser.open(attached.url("/work"))
+    (row,) = cells(browser, "section[aria-labelledby=h-receipts]")
+    assert round_[-1] == row[-1]
+
+
+def test_the_documents_are_those_of_the_command_line(browser: Browser, attached: Served) -> None:
+    for path in ("/", LOG):
+        browser.open(attached.url(path))
+        links = {each.text: each.get_attribute("href") for each in browser.all("nav a")}
+        browser.open(str(links["JSON"]))
+        assert status() == json.loads(browser.text("body"))
+
+
+def test_a_key_is_found_as_attach_explain_says(
+    browser: Browser, attached: Served, world: VerifiedWorld
+) -> None:
+    enter(browser, attached)
+    browser.open(attached.url("/keys"))
+    find_key(browser, PARTITION.topic, "k1")
+    (expected,) = printed("attach", "explain", *CLUSTER, *decided(world), "k1")["partitions"]
+    rows = cells(browser, "section[aria-labelledby=h-found]")
+    assert expected["records"]
+    assert [str(each["offset"]) for each in expected["records"]] == [row[0] for row in rows]
+    assert [str(each["segment"]) for each in expected["records"]] == [row[1] for row in rows]
+    assert attached.url("/keys") == browser.address
+    assert [] == browser.complaints()

@@ -178,7 +178,7 @@ def say_answer(answer: ErasureAnswer, topics: Sequence[str]) -> int:
     for each in answer.undecided:
         places = ", ".join(str(e.partition) for e in each.places if not e.is_decided)
         say(f"{each.name}: its delete is not decided in {places}", kind="error")
-    if answer.problems or (answer.left_out and topics):
+    if answer.problems or (answer.left_out and topics) or not answer.searches:
         code = max(code, REFUSED)
     for partition, error in answer.faults:
         say(f"{partition}: {fault_text(error)}", kind="error")
@@ -255,9 +255,21 @@ def requests_path(data_dir: Path, given: Path | None) -> Path:
     from keeplast.log.files import LocalFiles
 
     check_on_disk(data_dir)
-    if given is not None:
-        return given.absolute()
-    return open_data_directory(data_dir, LocalFiles()).root / REQUESTS_NAME
+    root = open_data_directory(data_dir, LocalFiles()).root
+    path = root / REQUESTS_NAME if given is None else given.absolute()
+    if path != root / REQUESTS_NAME:
+        require_outside(root, path, "--requests")
+    return path
+
+
+def require_outside(root: Path, path: Path, option: str) -> None:
+    """Raise InvalidError for a file in a data directory, where it could be taken for another."""
+    from keeplast.errors import InvalidError
+
+    if root.resolve() in path.resolve().parents:
+        raise InvalidError(
+            f"name a file outside of the data directory, which brokers read. {option}={path}"
+        )
 
 
 def check_on_disk(data_dir: Path) -> None:

@@ -14,6 +14,7 @@ from keeplast.cli.erase import (
     Keys,
     Requests,
     requests_path,
+    require_outside,
     select_topics,
 )
 from keeplast.cli.frame.command import Result, command
@@ -193,6 +194,7 @@ def certificate(
     from keeplast.signing import Signer
 
     files, path = LocalFiles(), requests_path(data_dir, requests)
+    require_outside(data_dir, out, "--out")
     if files.exists(out):
         raise InvalidError(f"there is a file; name a new one. --out={out}")
     signer, hasher = Signer(sign_key), read_hasher(hash_key)

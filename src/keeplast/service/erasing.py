@@ -90,7 +90,8 @@ def find_traces(
     ]  # fmt: skip
     return search_logs(
         logs, bounds, now_ms, keys, memory_bytes=memory_bytes, progressed=progressed,
-        left_out=left_out_of(selection), ignored=directory.ignored, warnings=bounds.look.warnings,
+        refused=_refused(selection), left_out=_left_out(selection), ignored=directory.ignored,
+        warnings=bounds.look.warnings,
     )  # fmt: skip
 
 
@@ -102,16 +103,17 @@ def search_logs(
     *,
     memory_bytes: int,
     progressed: Callable[[int], None],
+    refused: Sequence[tuple[TopicPartition, Exception]] = (),
     left_out: tuple[tuple[TopicPartition, str], ...] = (),
     ignored: tuple[str, ...] = (),
     warnings: tuple[str, ...] = (),
 ) -> ErasureAnswer:
-    """Search each of ``logs``; what fails is among the faults of the answer."""
+    """Search each of ``logs``; what fails is among the faults of the answer, as are ``refused``."""
     workspace, wanted = Workspace(memory_bytes), keys.wanted()
     searches: list[PartitionSearch] = []
     places: dict[str, list[KeyPlace]] = {each: [] for each in keys.topics}
     problems: list[tuple[TopicPartition, BesideLog]] = []
-    faults: list[tuple[TopicPartition, Exception]] = []
+    faults = list(refused)
     clean_to: dict[TopicPartition, int | None] = {}
     searched_beside = 0
     for log in logs:
@@ -148,16 +150,22 @@ def search_logs(
     )  # fmt: skip
 
 
-def left_out_of(selection: Selection) -> tuple[tuple[TopicPartition, str], ...]:
-    """Return the partitions that are not searched, each with why."""
+def _left_out(selection: Selection) -> tuple[tuple[TopicPartition, str], ...]:
+    """Return the partitions that are not compacted, each with why it is not searched."""
     return tuple(
-        (
-            TopicPartition(each.topic, each.partition),
-            each.rounds[-1].reason
-            or ("refused" if each.rounds[-1].error is None else each.rounds[-1].error.message),
-        )
+        (TopicPartition(each.topic, each.partition), each.rounds[-1].reason or "not compacted")
         for each in selection.decided
+        if each.rounds[-1].failure is None
     )
+
+
+def _refused(selection: Selection) -> list[tuple[TopicPartition, Exception]]:
+    """Return the partitions of which nobody knows whether they are compacted."""
+    return [
+        (TopicPartition(each.topic, each.partition), each.rounds[-1].failure)
+        for each in selection.decided
+        if each.rounds[-1].failure is not None
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,15 @@ class StoreDates:
     def __init__(self, opened: TieredStore, pace: TierPace, *, has_expired_rounds: bool) -> None:
         self._opened = opened
         self._pace = pace
+        self._known: dict[TopicPartition, int | None] = {}
         self._has_expired_rounds = has_expired_rounds
 
     def erased_by_ms(self, partition: TopicPartition) -> int | None:
         """Return by when all that is overwritten now is gone, None when nobody knows."""
-        return self._opened.erased_by(partition, self._pace).by_ms
+        if partition not in self._known:
+            # It reads what segments say of their tombstones: once for all keys.
+            self._known[partition] = self._opened.erased_by(partition, self._pace).by_ms
+        return self._known[partition]
 
     def last_trace(self, found: KeyExplanation) -> LastTrace:
         """Return by when the last record of the key is gone, replaced segments included."""

@@ -414,6 +414,7 @@ def test_a_damaged_list_of_requests_is_no_empty_one(
         (["--keys", "KEYS", "--topic", "t", "--all-topics"], "give --topic, or --all-topics"),
         (["--keys", "KEYS", "--topic", "z"], "no such topic"),
         (["--keys", "KEYS", "--topic", "t", "--now", "--dry-run"], "leave one out"),
+        (["--keys", "KEYS", "--topic", "t", "--requests", "INSIDE"], "outside of the data"),
         (["--reapply", "--topic", "t"], "--reapply takes the topics"),
         (["--reapply"], "no such erasure request"),
         (["--keys", "EMPTY", "--topic", "t"], "the file has no key"),
@@ -425,6 +426,7 @@ def test_mistakes_are_usage_errors(
     keeplast: Command, data: Path, operator: OperatorFiles, arguments: list[str], said: str
 ) -> None:
     names = {"KEYS": operator.keys, "GONE": operator.keys.with_name("gone")}
+    names["INSIDE"] = data / "cleaner-offset-checkpoint"
     for name, content in (("EMPTY", b"\n\n"), ("BAD", b"anna\nhex:not-4711-hex\n")):
         names[name] = operator.keys.with_name(name)
         names[name].write_bytes(content)
@@ -465,6 +467,19 @@ def test_a_certificate_takes_no_files_place(
     run = certify(keeplast, data, operator, certified, code=2)
     assert "name a new one" in run.err
     assert before == certified.read_bytes()
+    inside = certify(keeplast, data, operator, data / "cleaner-offset-checkpoint.json", code=2)
+    assert "outside of the data directory" in inside.err
+
+
+def test_a_topic_whose_policy_nobody_knows_is_no_topic_without_traces(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    write_log(data, "u-0", {0: [(ANNA, b"1")]})
+    asked = ("--keys", operator.keys, "--hash-key", operator.hash_key, "--all-topics")
+    run = keeplast("erase", data, *asked, "--now", "--json")
+    assert (4, ["u"]) == (run.code, [each["topic"] for each in run.document["errors"]]), run.err
+    refused = certify(keeplast, data, operator, tmp_path / "gone.json", code=4)
+    assert "u-0: cleanup.policy of the topic is unknown" in refused.err
 
 
 def test_all_topics_leaves_out_what_is_not_compacted_and_says_so(

@@ -49,7 +49,7 @@ from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.format.murmur2 import metadata_partition
 from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.inspect.aborted_scan import AbortedScan
-from keeplast.inspect.receipt_groups import Print, rounds_within
+from keeplast.inspect.receipt_groups import Print, rounds_behind, rounds_within
 from keeplast.inspect.sorted_runs import SortedRuns
 from keeplast.inspect.verdicts import Findings, VerificationReport
 from keeplast.inspect.verified_log import WINDOW_BYTES, PartReader, VerifiedPart
@@ -94,7 +94,7 @@ class ReadCluster(MetadataReader, RecordReader, Protocol):
 class AttachedVerifySettings:
     """``topic`` says by what records of a key rank; ``temporary`` is where keys are sorted.
 
-    The report names those of ``receipts``, all of the partition, that wrote what is served.
+    The report names those of ``receipts``, all of the partition, that what is served has come of.
     """
 
     topic: TopicConfig
@@ -149,8 +149,10 @@ class _Judged:
     ) -> VerificationReport:
         """Return the report with the rounds that it is about."""
         report = self.report(name)
-        is_broken = report.verdict is Verdict.BROKEN
-        rounds = rounds_within(receipts, self.prints, is_broken=is_broken)
+        broken = report.names(Verdict.BROKEN)
+        # What was replaced is not what is broken; but which round let a record go nobody can tell.
+        find = rounds_behind if not broken or "removed" in broken else rounds_within
+        rounds = find(receipts, self.prints, by_size=bool(broken))
         return replace(report, rounds=tuple(each.name for each in rounds), judged_by=judged_by)
 
 

@@ -7,7 +7,7 @@ were found. Anything else is no state of that round, and nobody may take it for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -100,35 +100,65 @@ def choose_rounds(
 
 
 def rounds_within(
-    receipts: Sequence[RoundReceipt], log: Prints, *, is_broken: bool = False
+    receipts: Sequence[RoundReceipt], log: Prints, *, by_size: bool = False
 ) -> tuple[RoundReceipt, ...]:
     """Return the rounds that wrote a segment of ``log``, in the order of ``receipts``.
 
     For a log whose segments an owner replaces and never changes: a round is in it as long as one of
-    its outputs is, byte for byte. What was left alone nobody wrote, and a round of which all was
-    replaced has nothing left to be judged by. Where a log ``is_broken`` a segment may not be what
-    was written any more: then the newest round counts that wrote as many bytes there.
+    its outputs is, byte for byte; what was left alone nobody wrote. ``by_size`` is for segments
+    that may not be what was written any more: where no round wrote the very bytes of one, the
+    newest counts that wrote as many there.
     """
-    chosen: set[int] = set()
-    written = [_written(each) for each in receipts]
-    for base, found in log.items():
-        at = [number for number, outputs in enumerate(written) if base in outputs]
-        exact = [number for number in at if written[number][base] == found]
-        chosen.update(exact)
-        if is_broken and not exact:
-            alike = [n for n in at if written[n][base].size_bytes == found.size_bytes]
-            chosen.update(alike[-1:])
-    return tuple(each for number, each in enumerate(receipts) if number in chosen)
+    return _listed(receipts, _Writers(receipts).of(log, by_size=by_size))
 
 
-def _written(receipt: RoundReceipt) -> dict[int, Print]:
-    """Return the outputs that are no inputs, as far as their checksums were taken."""
-    found = {(s.base_offset, s.size_bytes, s.crc32c) for s in receipt.inputs}
-    return {
-        s.base_offset: Print(s.size_bytes, s.crc32c)
-        for s in receipt.outputs
-        if s.crc32c is not None and (s.base_offset, s.size_bytes, s.crc32c) not in found
-    }
+def rounds_behind(
+    receipts: Sequence[RoundReceipt], log: Prints, *, by_size: bool = False
+) -> tuple[RoundReceipt, ...]:
+    """Return the rounds that a log has come of, in the order of ``receipts``.
+
+    Those of :func:`rounds_within`, and those of which such a one has read an output, told by its
+    checksum. What nobody put in place is in neither.
+    """
+    writers = _Writers(receipts)
+    chosen = writers.of(log, by_size=by_size)
+    # Inputs are of earlier rounds alone, so that one pass from the newest on finds them all.
+    for number in range(len(receipts) - 1, -1, -1):
+        if number in chosen:
+            for each in receipts[number].inputs:
+                found = writers.exact.get((each.base_offset, each.size_bytes, each.crc32c), ())
+                chosen.update(earlier for earlier in found if earlier < number)
+    return _listed(receipts, chosen)
+
+
+class _Writers:
+    """Which rounds, by their numbers, wrote what: outputs that are no inputs, whose checksums were
+    taken. By base offset, size and checksum, and by base offset and size.
+    """
+
+    def __init__(self, receipts: Sequence[RoundReceipt]) -> None:
+        self.exact: dict[tuple[int, int, int | None], list[int]] = {}
+        self._alike: dict[tuple[int, int], list[int]] = {}
+        for number, receipt in enumerate(receipts):
+            found = {(s.base_offset, s.size_bytes, s.crc32c) for s in receipt.inputs}
+            for s in receipt.outputs:
+                name = (s.base_offset, s.size_bytes, s.crc32c)
+                if s.crc32c is not None and name not in found:
+                    self.exact.setdefault(name, []).append(number)
+                    self._alike.setdefault(name[:2], []).append(number)
+
+    def of(self, log: Prints, *, by_size: bool) -> set[int]:
+        """Return those that wrote a segment of ``log``."""
+        chosen: set[int] = set()
+        for base, found in log.items():
+            exact = self.exact.get((base, found.size_bytes, found.crc32c), ())
+            alike = self._alike.get((base, found.size_bytes), ()) if by_size else ()
+            chosen.update(exact or alike[-1:])
+        return chosen
+
+
+def _listed(receipts: Sequence[RoundReceipt], numbers: Set[int]) -> tuple[RoundReceipt, ...]:
+    return tuple(each for number, each in enumerate(receipts) if number in numbers)
 
 
 def _has_happened(receipt: RoundReceipt, after: Prints) -> bool:

@@ -394,7 +394,7 @@ def receipts_of(lines: list[bytes]) -> list[RoundReceipt]:
     return [each for each in found if isinstance(each, RoundReceipt)]
 
 
-def test_the_rounds_that_wrote_what_is_served_are_named(world: VerifiedWorld) -> None:
+def test_the_rounds_that_what_is_served_has_come_of_are_named(world: VerifiedWorld) -> None:
     lines: list[bytes] = []
     world.clean(MERGING, margin=30_000, receipt=appending(lines))
     (first,) = receipts_of(lines)
@@ -405,15 +405,25 @@ def test_the_rounds_that_wrote_what_is_served_are_named(world: VerifiedWorld) ->
     assert ("attach verify", held.epoch) == (report.judged_by.command, report.judged_by.epoch)
     assert f"clean below offset {report.judged_by.clean_to}:" in " ".join(report.notes)
     world.clean(MERGING, receipt=appending(lines))
-    served = {(each.start_offset, each.size_bytes) for each in world.compacted()}
     both = receipts_of(lines)
-    expected = tuple(
-        each.name
-        for each in both
-        if served & {(output.base_offset, output.size_bytes) for output in each.outputs}
+    names = (first.name, both[-1].name)
+    assert names == world.verify(MERGING, both).rounds
+    kept = {each: world.file_of(each).read_bytes() for each in world.replaced()}
+    assert any(
+        edit(world.file_of(each), b"\x06k%d" % n, b"\x06q%d" % n)
+        for each in kept
+        for n in range(10, 30)
     )
-    assert both[-1].name in expected
-    assert expected == world.verify(MERGING, both).rounds
+    # Which of the two let a key go nobody can tell.
+    report = world.verify(MERGING, both)
+    assert (["removed"], names) == (broken(report), report.rounds)
+    for each, data in kept.items():
+        world.file_of(each).write_bytes(data)
+    for each in world.compacted():
+        world.file_of(each).unlink()
+    # What the first round wrote was replaced, and is not what is missing.
+    report = world.verify(MERGING, both)
+    assert (Verdict.BROKEN, (both[-1].name,)) == (report.verdict, report.rounds)
 
 
 def test_a_round_whose_object_is_missing_is_named_and_one_of_other_bytes_is_not(

@@ -101,7 +101,17 @@ def test_a_verdict_is_noted_in_the_chain_with_the_state_that_it_is_of(
     assert (0, True) == (again.code, "proven up to the head" in again.out), again.err
 
 
-def test_a_round_of_which_all_was_replaced_keeps_the_verdict_it_had(
+def damage(place: Path) -> None:
+    """Change the last byte of what the newest round wrote."""
+    *_, newest = (each for each in lines(place) if "outputs" in each)
+    written = {each["bytes"] for each in newest["outputs"] if not each["left_alone"]}
+    found = [each for each in (place / "objects").rglob("*.log") if each.stat().st_size in written]
+    assert found
+    for each in found:
+        each.write_bytes(each.read_bytes()[:-1] + b"?")
+
+
+def test_what_a_log_has_come_of_holds_with_it_and_is_not_broken_with_it(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
     assert 0 == noted(tmp_path, keeplast, store).code
@@ -110,21 +120,19 @@ def test_a_round_of_which_all_was_replaced_keeps_the_verdict_it_had(
     clean(tmp_path, keeplast, store)
     assert [*first, *[""] * (len(beside(tmp_path, store)) - len(first))] == beside(tmp_path, store)
     assert 0 == noted(tmp_path, keeplast, store).code
-    found = beside(tmp_path, store)
-    assert first == found[: len(first)]
-    assert found[-1].endswith("clean to 7)")
+    held = beside(tmp_path, store)
+    assert len(held) > len(first)
+    assert all(each.endswith("clean to 7)") for each in held), held
+    damage(tmp_path)
+    assert 1 == noted(tmp_path, keeplast, store).code
+    *before, newest = beside(tmp_path, store)
+    assert (held[:-1], True) == (before, newest.startswith("broken: I-"))
 
 
 def test_what_is_broken_is_noted_beside_the_round_that_wrote_it(
     tmp_path: Path, keeplast: Command, store: str
 ) -> None:
-    written = {each["bytes"] for each in lines(tmp_path)[-1]["outputs"] if not each["left_alone"]}
-    logs = [
-        each for each in (tmp_path / "objects").rglob("*.log") if each.stat().st_size in written
-    ]
-    assert logs
-    for each in logs:
-        each.write_bytes(each.read_bytes()[:-1] + b"?")
+    damage(tmp_path)
     run = noted(tmp_path, keeplast, store, "--json")
     assert (1, 1) == (run.code, run.document["noted"]), run.out
     line = lines(tmp_path)[-1]["verdict"]

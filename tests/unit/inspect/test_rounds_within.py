@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keeplast.inspect.receipt_groups import Print, rounds_within
+from keeplast.inspect.receipt_groups import Print, rounds_behind, rounds_within
 from keeplast.model.partition import TopicPartition
 from keeplast.survey.receipt_book import RoundReceipt, SegmentEntry
 
@@ -26,8 +26,8 @@ REPEATED = round_of("repeated", [entry(0, 90, 4)])
 ALL = (FIRST, SECOND, REPEATED)
 
 
-def names(log: dict[int, Print], *, is_broken: bool = False) -> list[str]:
-    return [each.name for each in rounds_within(ALL, log, is_broken=is_broken)]
+def names(log: dict[int, Print], *, by_size: bool = False) -> list[str]:
+    return [each.name for each in rounds_within(ALL, log, by_size=by_size)]
 
 
 def test_a_round_is_in_a_log_as_long_as_one_of_its_outputs_is() -> None:
@@ -44,11 +44,23 @@ def test_as_many_bytes_at_the_same_place_are_no_proof() -> None:
 
 
 def test_in_a_broken_log_the_newest_that_wrote_as_many_bytes_counts() -> None:
-    assert ["repeated"] == names({0: Print(90, -1)}, is_broken=True)
-    assert ["second"] == names({0: Print(90, 3)}, is_broken=True)
-    assert [] == names({0: Print(91, -1)}, is_broken=True)
+    assert ["repeated"] == names({0: Print(90, -1)}, by_size=True)
+    assert ["second"] == names({0: Print(90, 3)}, by_size=True)
+    assert [] == names({0: Print(91, -1)}, by_size=True)
 
 
 def test_an_output_without_a_checksum_is_nobodys() -> None:
     unknown = round_of("unknown", [entry(0, 100, None)])
-    assert () == rounds_within([unknown], {0: Print(100, 1)}, is_broken=True)
+    assert () == rounds_within([unknown], {0: Print(100, 1)}, by_size=True)
+
+
+def test_a_log_has_come_of_what_its_rounds_have_read_too() -> None:
+    first = round_of("first", [entry(0, 100, 1)])
+    failed = round_of("failed", [entry(0, 95, 7)], (entry(0, 100, 1),))
+    second = round_of("second", [entry(0, 90, 2)], (entry(0, 100, 1), entry(5, 70, None)))
+    apart = round_of("apart", [entry(5, 70, 3)])
+    third = round_of("third", [entry(0, 80, 4)], (entry(0, 90, 2),))
+    found = rounds_behind([first, failed, apart, second, third], {0: Print(80, 4)})
+    assert ["first", "second", "third"] == [each.name for each in found]
+    found = rounds_behind([first, failed, apart, second, third], {5: Print(70, 3)})
+    assert ["apart"] == [each.name for each in found]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from keeplast.cli.main import app
 from keeplast.errors import InvalidError
-from keeplast.log.files import LocalFiles
+from keeplast.log.files import LocalFiles, ReadHandle
 from keeplast.model.partition import TopicPartition
 from keeplast.model.verdict import JudgedBy, Verdict
 from keeplast.run.receipt import action_line, verdict_line
@@ -158,6 +159,22 @@ def test_a_verdict_stands_beside_its_round_and_is_no_line(
     ] == [each.verdict for each in shelf.lines()]
     assert by_status(tmp_path) == shelf.refresh()
     assert "cannot be judged" in shelf.last_rounds[second.partition].verdict
+
+
+def test_one_of_two_who_ask_at_once_reads(tmp_path: Path, lines: list[bytes]) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"".join(lines))
+    entered: list[bool] = []
+
+    class Files(LocalFiles):
+        def open_read(self, path: Path) -> ReadHandle:
+            with ThreadPoolExecutor(1) as other:
+                entered.append(other.submit(shelf._lock.acquire, blocking=False).result())
+            return super().open_read(path)
+
+    shelf = ReceiptShelf.of_directory(Files(), tmp_path)
+    shelf.refresh()
+    assert entered
+    assert not any(entered)
 
 
 def test_status_says_the_verdict_of_the_last_round(tmp_path: Path, lines: list[bytes]) -> None:

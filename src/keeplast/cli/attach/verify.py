@@ -76,7 +76,7 @@ def verify(options: AttachedVerifyOptions, as_json: Json = False) -> Result:
     read too, since their caches hide what is missing. Compared are both with each other, with the
     decision log, and what was replaced with what is served. Each check *holds*, is *broken* (exit
     1), or *cannot be judged*, with the reason. Nothing is changed; with --note each verdict is
-    appended to the receipt, for the rounds that wrote what is served.
+    appended to the receipt, for the rounds that what is served has come of.
     """
     from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE, error_exit_code
     from keeplast.cli.show.outcome import checks_line

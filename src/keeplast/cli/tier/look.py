@@ -118,7 +118,7 @@ def verify(
 
     With `--receipt` also that no line of it was changed, moved or removed, up to the last one that
     a commit of the store has kept. With `--note` each verdict is appended to it, for the rounds
-    that wrote what is live.
+    that what is live has come of.
     """
     from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE
     from keeplast.cli.show.output import print_result
@@ -167,7 +167,7 @@ def _report(
 ) -> VerificationReport:
     """Return what is noted of a partition: what is broken, and of which rounds that is said."""
     from keeplast.format.filename import LOG
-    from keeplast.inspect.receipt_groups import Print, rounds_within
+    from keeplast.inspect.receipt_groups import Print, rounds_behind, rounds_within
     from keeplast.inspect.receipt_proof import chain_check
     from keeplast.inspect.verdicts import Findings, VerificationReport
     from keeplast.model.verdict import JudgedBy
@@ -182,10 +182,12 @@ def _report(
         if LOG in each.files
     }
     mine = [each for each in rounds if each.partition == partition]
+    # What was replaced is not what is broken.
+    judged_rounds = rounds_within(mine, live) if broken else rounds_behind(mine, live)
     return VerificationReport(
         str(partition),
         (*(broken[name].check(name, name) for name in sorted(broken)), chain_check(chain)),
-        rounds=tuple(each.name for each in rounds_within(mine, live)),
+        rounds=tuple(each.name for each in judged_rounds),
         judged_by=None
         if state is None
         else JudgedBy("tier verify", state.leader_epoch, state.first_dirty()),

@@ -95,6 +95,8 @@ def serving(
         source.found = view
     entrance = Entrance("127.0.0.1", 0, allows_actions=runs)
     with ConsoleServer(source, entrance, TOKENS, clock, LocalFiles(), searches=searches) as server:
+        # To wait for its start took time of this clock; pages are as of the look.
+        clock.advance(view.now_ms - clock.now_ms())
         yield Served(server.address, source, clock, live)
 
 

@@ -118,8 +118,8 @@ def test_what_waits_for_its_grace_and_what_verify_said_are_told(
     decisions = log.decisions(log.partitions(CLUSTER_ID)[0])
     for each in decisions:
         size = sum(source.size_bytes for source in each.sources)
-        words = f"{format_counted(len(each.sources), 'segment')}, {format_bytes(size)}, replaced "
-        assert f"waits to be collected: {words}" in known
+        words = f"{format_counted(len(each.sources), 'replaced segment')}, {format_bytes(size)}, "
+        assert f"in grace: {words}replaced " in known
     assert len(decisions) == known.count("the grace counts from then") > 0
     (line,) = [json.loads(e) for e in receipt(world).read_bytes().splitlines() if b"verdict" in e]
     verdict = f"(attach verify, epoch {line['verdict']['epoch']}, clean to "

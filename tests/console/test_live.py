@@ -14,6 +14,7 @@ import pytest
 
 from keeplast.cleaner.selection import Choice
 from keeplast.model.partition import TopicPartition
+from keeplast.run.events import RoundWork
 from keeplast.service.console import rendering
 from keeplast.service.status import State
 from keeplast.survey.report import RoundReport
@@ -37,14 +38,15 @@ def test_progress_arrives_without_a_reload(browser: Browser, served: Served) -> 
     browser.open(served.url("/work"))
     browser.script("window.isTheSame = true")
     live.chosen((Choice(ORDERS, "overdue"), Choice(TopicPartition("orders", 1), "dirty")))
-    live.planned(1 << 20)
-    browser.wait(lambda: "cleaning orders-0, orders-1: 0 B of 1.00 MiB" in browser.text("#live"))
+    live.planned(1 << 20, RoundWork(ORDERS, 1 << 18))
+    browser.wait(lambda: "cleaning orders-0 0 %, orders-1" in browser.text("#live"))
     browser.wait(lambda: "orders-0, because: overdue" in browser.text("main"))
-    live.progressed(1 << 19)
-    browser.wait(lambda: "512 KiB of 1.00 MiB" in browser.text("#live"))
+    live.progressed(1 << 19, ORDERS)
+    browser.wait(lambda: "cleaning orders-0 50 %" in browser.text("#live"))
     browser.wait(
         lambda: 0.5 == browser.script("return document.querySelector('progress').position")
     )
+    browser.wait(lambda: "50 %, pass 2 of 2: rewriting" in browser.text("main"))
     browser.open(served.url("/log/orders/0"))
     assert "Running now, because: overdue." in browser.text("main")
     browser.script("window.isTheSame = true")
@@ -52,6 +54,34 @@ def test_progress_arrives_without_a_reload(browser: Browser, served: Served) -> 
     browser.wait(lambda: "Running now" not in browser.text("main"))
     assert browser.script("return window.isTheSame")
     assert "cleaning orders-1" in browser.text("#live")
+
+
+def test_the_row_of_a_log_in_work_says_so_while_it_lasts(browser: Browser, served: Served) -> None:
+    live = served.live
+    browser.open(served.url("/"))
+    names = [row[0] for row in cells(browser, "main")]
+    assert row_of(browser, "orders-0").startswith("overdue")
+    browser.script("window.isTheSame = true")
+    live.chosen((Choice(ORDERS, "overdue"),))
+    live.planned(1000, RoundWork(ORDERS, 300))
+    browser.wait(lambda: row_of(browser, "orders-0").startswith("cleaning 0 %"))
+    live.progressed(710, ORDERS)
+    browser.wait(lambda: row_of(browser, "orders-0").startswith("cleaning 71 %"))
+    assert "pass 2 of 2: rewriting" in row_of(browser, "orders-0")
+    assert names == [row[0] for row in cells(browser, "main")]
+    live.finished(ORDERS, RoundReport())
+    browser.wait(lambda: row_of(browser, "orders-0").startswith("round over"))
+    assert browser.script("return window.isTheSame")
+
+
+def test_ages_count_on_without_a_look(browser: Browser, served: Served) -> None:
+    browser.open(served.url("/"))
+    shown = "document.querySelector('footer time[data-at]')"
+    browser.script(
+        "document.getElementById('main').dataset.now = Number("
+        "document.getElementById('main').dataset.now) + 7500000"
+    )
+    browser.wait(lambda: "2 h 5 min ago" == browser.script(f"return {shown}.textContent"))
 
 
 def test_a_new_view_is_shown_and_the_focus_stays(browser: Browser, served: Served) -> None:
@@ -156,7 +186,7 @@ def test_a_real_loop_is_watched_until_its_logs_are_clean(browser: Browser, loop:
     browser.wait(lambda: not any(row_of(browser, each).startswith("overdue") for each in names))
     assert browser.script("return window.isTheSame")
     assert row_of(browser, "sessions-0").startswith("set aside")
-    assert row_of(browser, "customers-0").startswith("waiting")
+    assert row_of(browser, "customers-0").startswith("not due")
     # What waits until it is dirtier is cleaned when somebody asks.
     browser.open(f"{base}log/customers/0")
     browser.click("form[action='/do/clean'] button")

@@ -11,6 +11,7 @@ import pytest
 
 from keeplast.cleaner.selection import Choice
 from keeplast.model.partition import TopicPartition
+from keeplast.run.events import RoundWork
 from tests.console.conftest import Served
 from tests.support.browser import HEIGHT, NARROW, WIDTH, Browser
 
@@ -70,11 +71,10 @@ def test_a_picture_is_taken(
 ) -> None:
     show: Callable[[Browser, Served], None]
     show, width = PICTURES[name]
-    served.live.chosen(
-        (Choice(TopicPartition("orders", 0), "overdue"), Choice(TopicPartition("orders", 1), "due"))
-    )
-    served.live.planned(500_000)
-    served.live.progressed(180_000)
+    partition = TopicPartition("orders", 0)
+    served.live.chosen((Choice(partition, "overdue: max.compaction.lag.ms"),))
+    served.live.planned(415, RoundWork(partition, 130))
+    served.live.progressed(295, partition)
     show(browser, served)
     taken = browser.picture(tmp_path / f"{name}.png", {str(demo): SHOWN_PLACE})
     assert (width, HEIGHT) == size_of(taken)

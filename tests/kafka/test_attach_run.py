@@ -86,7 +86,7 @@ def test_one_pass_compacts_what_is_due_and_leaves_alone_what_refuses(
     named = [word for topic in (*TOPICS, REFUSED) for word in ("--topic", topic)]
     document = attach(broker, "run", "--once", *named, *places(broker), expected=REFUSED_CODE)
     assert 2 == document["rounds"]
-    assert {"one": "waiting", "two": "waiting", "refused": "refused"} == {
+    assert {"one": "not due", "two": "not due", "refused": "refused"} == {
         each["topic"]: each["state"] for each in document["partitions"]
     }
     (reason,) = [x["reason"] for x in document["partitions"] if x["topic"] == REFUSED]

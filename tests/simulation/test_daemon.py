@@ -58,7 +58,7 @@ def test_everything_that_is_worth_it_is_cleaned_once(world: World) -> None:
     assert ["t-0", "t-1", "t-2"] == told.of("chosen")
     assert [10, 10, 10] == [world.checkpoint(number) for number in range(3)]
     assert expected == [world.state(number) for number in range(3)]
-    assert {PartitionCondition.WAITING} == {x.state for x in published.snapshots[-1].partitions}
+    assert {PartitionCondition.NOT_DUE} == {x.state for x in published.snapshots[-1].partitions}
     assert report.bytes_read > report.bytes_written > 0
 
 
@@ -235,7 +235,7 @@ def test_ci01_a_damaged_log_is_set_aside_and_stops_no_other(world: World) -> Non
     assert ["t-0", "t-1"] == told.of("set aside")
     assert [None, None, 10, 10] == [world.checkpoint(number) for number in range(4)]
     states = [facts.state for facts in published.snapshots[-1].partitions]
-    aside, waiting = PartitionCondition.SET_ASIDE, PartitionCondition.WAITING
+    aside, waiting = PartitionCondition.SET_ASIDE, PartitionCondition.NOT_DUE
     assert [aside, aside, waiting, waiting] == states
     assert all(isinstance(error, CorruptError) for error in report.failures.values())
     marks = set_aside.read_set_aside(world.files, world.root)

@@ -63,7 +63,7 @@ def test_a_killed_run_is_made_good_by_the_next_one(subject: Subject, seed: int) 
     assert -signal.SIGKILL == ended.code, ended.err
     again = keeplast("run", root, "--runner", "local", "--cores", 1, "--once", "--json")
     assert 0 == again.returncode, again.stderr
-    assert {"waiting"} == {each["state"] for each in json.loads(again.stdout)["partitions"]}
+    assert {"not due"} == {each["state"] for each in json.loads(again.stdout)["partitions"]}
     assert [] == [name for directory in partitions(root) for name in staged_names(directory)]
     subject.assert_readers_see_the_same(root)
     verified = keeplast("verify", before, root, "--json")

@@ -135,7 +135,7 @@ def test_a_killed_one_is_made_good_by_the_next(world: StoreWorld) -> None:
             process.communicate()
     again = run(world, "--owner", "a", "--once", "--json")
     assert 0 == again.returncode, again.stderr
-    assert {"waiting"} == {each["state"] for each in json.loads(again.stdout)["partitions"]}
+    assert {"not due"} == {each["state"] for each in json.loads(again.stdout)["partitions"]}
     with world.open() as store:
         assert is_clean(store)
     assert_whole(world)
@@ -185,4 +185,4 @@ def test_who_was_taken_over_says_so_and_goes_on_with_the_rest(world: StoreWorld)
         out, _ = process.communicate(timeout=SECONDS_MAX)
     assert 143 == process.returncode
     states = [each["state"] for each in json.loads(out)["partitions"]]
-    assert ["owned elsewhere", "waiting"] == states[1:]
+    assert ["owned elsewhere", "not due"] == states[1:]

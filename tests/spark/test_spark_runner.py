@@ -15,11 +15,12 @@ from keeplast.api.configured_log import open_log
 from keeplast.clock import SystemClock
 from keeplast.errors import InvalidError
 from keeplast.log.files import LocalFiles
+from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.runner import SparkRunner
 from keeplast.pipeline.stages import own_versions
 from keeplast.run.coordinator import Coordinator
-from keeplast.run.events import NoEvents
+from keeplast.run.events import NoEvents, RoundWork
 from keeplast.run.local_runner import LocalRunner
 from keeplast.run.room import RESERVE_BYTES_MIN
 from keeplast.survey.request import CleanRequest, PartitionRequest
@@ -41,10 +42,10 @@ class CountingEvents(NoEvents):
         self.planned_bytes = 0
         self.read_bytes = 0
 
-    def planned(self, total_bytes: int) -> None:
+    def planned(self, total_bytes: int, work: RoundWork | None = None) -> None:
         self.planned_bytes += total_bytes
 
-    def progressed(self, read_bytes: int) -> None:
+    def progressed(self, read_bytes: int, partition: TopicPartition | None = None) -> None:
         self.read_bytes += read_bytes
 
 

@@ -56,11 +56,6 @@ class FaultyFiles(LocalFiles):
         self.renames += 1
         super().rename(source, target)
 
-    def link(self, source: Path, target: Path) -> None:
-        """Link or fail."""
-        self.check("link", source)
-        super().link(source, target)
-
     def unlink(self, path: Path) -> None:
         """Remove or fail."""
         self.check("unlink", path)

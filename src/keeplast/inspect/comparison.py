@@ -185,7 +185,8 @@ class Comparison:
         )
         for i in found[differs].tolist():
             self.found.untouched.add(
-                f"the batch lies at or above the bound {self._bound} and has other bytes",
+                f"the batch lies at {self._bound} or above, where nothing may be cleaned, and has "
+                "other bytes",
                 offset=int(left.table[i, t.BASE_OFFSET]),
             )
 
@@ -307,7 +308,9 @@ class Comparison:
         ground = self._ground
         for base in table[table[:, t.BASE_OFFSET] >= self._bound, t.BASE_OFFSET].tolist():
             self.found.untouched.add(
-                f"the batch lies at or above the bound {self._bound} and is missing", offset=base
+                f"the batch lies at {self._bound} or above, where nothing may be cleaned, and is "
+                "missing",
+                offset=base,
             )
         for row in table[table[:, t.LAST_OFFSET] + 1 == self._bound]:
             self.found.producers.add(

@@ -1,6 +1,6 @@
 """Where the tombstones and markers of a log stand on their way out.
 
-    no horizon yet --a round stamps it--> waiting for its time --now >= horizon--> removable
+    no horizon yet --a round stamps it--> retained until then --now >= horizon--> removable
 
 and removable ones go in the next round that rewrites their batch (cleaning.md section 3.6). Batch
 headers tell the horizons, and which batches are markers; how many tombstones a batch holds, and
@@ -31,13 +31,13 @@ SEEDS = np.array((3, 5), np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class StageCounts:
-    """How many have no horizon yet (None: not known), wait for theirs, and are removable.
+    """How many have no horizon yet (None: not known), are retained until theirs, and are removable.
 
-    ``first_ms`` and ``last_ms`` are the horizons that end the first and the last wait.
+    ``first_ms`` and ``last_ms`` are the first and the last horizon of those that are retained.
     """
 
     unstamped: int | None
-    waiting: int
+    retained: int
     removable: int
     first_ms: int | None = None
     last_ms: int | None = None
@@ -121,11 +121,11 @@ def _merge(horizons: dict[int, int], more: Mapping[int, int]) -> None:
 
 def _counts(unstamped: int | None, horizons: Mapping[int, int], now_ms: int) -> StageCounts:
     later = [horizon for horizon in horizons if horizon > now_ms]
-    waiting = sum(horizons[horizon] for horizon in later)
+    retained = sum(horizons[horizon] for horizon in later)
     return StageCounts(
         unstamped,
-        waiting,
-        sum(horizons.values()) - waiting,
+        retained,
+        sum(horizons.values()) - retained,
         min(later, default=None),
         max(later, default=None),
     )

@@ -47,18 +47,12 @@ class LastTrace:
 
 
 def find_last_trace(
-    found: KeyExplanation,
-    *,
-    erased_by_ms: int | None,
-    turn_ms: int,
-    has_expired_rounds: bool,
-    kept_ms: int = 0,
+    found: KeyExplanation, *, erased_by_ms: int | None, turn_ms: int, has_expired_rounds: bool
 ) -> LastTrace:
     """Return the bound, given that of all that is overwritten now in the log.
 
-    ``turn_ms`` is the longest from a round's being due to its end, ``kept_ms`` how long what it
-    replaces stays behind that. Without ``has_expired_rounds`` only rounds for new records remove
-    tombstones.
+    ``turn_ms`` is the longest from a round's being due to its end. Without ``has_expired_rounds``
+    only rounds for new records remove tombstones.
     """
     if not found.records:
         return LastTrace(TraceKind.NOTHING_THERE, found.now_ms, found.now_ms)
@@ -83,7 +77,7 @@ def find_last_trace(
         else max(each.record.horizon_ms, erased_by_ms)
         for each in tombstones
     ]
-    return LastTrace(TraceKind.BOUNDED, max(stamped) + turn_ms + kept_ms, values_by_ms)
+    return LastTrace(TraceKind.BOUNDED, max(stamped) + turn_ms, values_by_ms)
 
 
 def find_attached_trace(
@@ -117,18 +111,18 @@ _TRACES = {
     TraceKind.VALUE_WINS: (
         "never while its value wins: no tombstone supersedes its winning value (offset {offset})"
     ),
-    TraceKind.UNDECIDED: "not bounded: a transaction with the key is open",
-    TraceKind.STAYS: "not bounded: a record stays that no round would remove",
-    TraceKind.NO_BOUND: "not bounded: nothing says when a round is due, see 'erased by'",
+    TraceKind.UNDECIDED: "no date: a transaction with the key is open",
+    TraceKind.STAYS: "no date: a record stays that no round would remove",
+    TraceKind.NO_BOUND: "no date: nothing says when a round is due, see 'erased by'",
     TraceKind.NEEDS_NEW_DATA: (
-        "not bounded: a tombstone goes with the first round for new records after its delete "
+        "no date: a tombstone goes with the first round for new records after its delete "
         "horizon, and nobody knows when those come"
     ),
     TraceKind.TOMBSTONE_STAYS: (
         "never at this rate: its tombstone wins, and rounds of attached topics keep tombstones"
     ),
     TraceKind.NO_LOOP_BOUND: (
-        "not bounded: nobody knows when brokers copy more, which decides what a round may take"
+        "no date: nobody knows when brokers copy more, which decides what a round may take"
     ),
     TraceKind.IN_REPLACED: (
         "only in segments that brokers serve no more: gone once the last of them is collected"

@@ -60,7 +60,7 @@ CLAIMS = {
     "records": "what is left is an ordered sub-sequence of what was, field by field",
     "winners": "every key has the final committed record that it had",
     "transactions": "a read-committed consumer sees what is committed and nothing aborted",
-    "untouched": "nothing at or above the bound or younger than the lag was touched",
+    "untouched": "nothing that a round must not clean yet was touched",
     "horizons": "tombstones and markers that are gone had passed their delete horizon",
     "producers": "the last batch of each active producer and of the round is there",
     "indexes": "the indexes lead to the batches that they name",

@@ -1,26 +1,42 @@
 """What a run tells while it runs. Calls come from worker threads; receivers must not block.
 
-Progress is counted in bytes read by both passes, so that a bar moves evenly.
+Progress is counted in bytes read by both passes, so that a bar moves evenly. Whose bytes they are
+is told where the runner knows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from keeplast.model.partition import TopicPartition
 from keeplast.survey.report import RoundReport
 
 
+@dataclass(frozen=True, slots=True)
+class RoundWork:
+    """Whose round was planned, and how much of its bytes the first pass reads.
+
+    ``index_bytes`` are read to find the winners before any is read to rewrite; None where the
+    passes alternate, as for a round in chunks.
+    """
+
+    partition: TopicPartition
+    index_bytes: int | None = None
+
+
 class Events(Protocol):
     """Receiver of progress."""
 
-    def planned(self, total_bytes: int) -> None:
-        """Say that ``total_bytes`` more will be read by what was just planned."""
+    def planned(self, total_bytes: int, work: RoundWork | None = None) -> None:
+        """Say that ``total_bytes`` more will be read by what was just planned; ``work`` is whose
+        they are, None of what is no round.
+        """
         ...
 
-    def progressed(self, read_bytes: int) -> None:
-        """Say that ``read_bytes`` more were read."""
+    def progressed(self, read_bytes: int, partition: TopicPartition | None = None) -> None:
+        """Say that ``read_bytes`` more were read, by the round of ``partition`` if known."""
         ...
 
     def finished(self, partition: TopicPartition, report: RoundReport) -> None:
@@ -35,10 +51,10 @@ class Events(Protocol):
 class NoEvents:
     """Receiver that ignores everything."""
 
-    def planned(self, total_bytes: int) -> None:
+    def planned(self, total_bytes: int, work: RoundWork | None = None) -> None:
         """Ignore it."""
 
-    def progressed(self, read_bytes: int) -> None:
+    def progressed(self, read_bytes: int, partition: TopicPartition | None = None) -> None:
         """Ignore it."""
 
     def finished(self, partition: TopicPartition, report: RoundReport) -> None:
@@ -55,6 +71,38 @@ class ProgressOnly(NoEvents):
         """Pass progress on to ``progressed``; what that raises ends the work."""
         self._progressed = progressed
 
-    def progressed(self, read_bytes: int) -> None:
+    def progressed(self, read_bytes: int, partition: TopicPartition | None = None) -> None:
         """Pass it on."""
         self._progressed(read_bytes)
+
+
+class RoundsProgress:
+    """What a runner tells of several tasks: bytes that were read, as a call.
+
+    A runner that knows of which task they are asks for a call of its own by :meth:`of`; whose round
+    a task is of is in ``partitions``, by its number. ``check_stop`` raises when the work is to end.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        partitions: Mapping[int, TopicPartition],
+        check_stop: Callable[[], None],
+    ) -> None:
+        """Take who hears of it."""
+        self._events = events
+        self._partitions = partitions
+        self._check_stop = check_stop
+
+    def __call__(self, read_bytes: int) -> None:
+        """Tell of bytes that nobody knows whose they are."""
+        self._tell(read_bytes, None)
+
+    def of(self, number: int) -> Callable[[int], None]:
+        """Return what hears of the bytes of one task."""
+        partition = self._partitions.get(number)
+        return lambda read_bytes: self._tell(read_bytes, partition)
+
+    def _tell(self, read_bytes: int, partition: TopicPartition | None) -> None:
+        self._events.progressed(read_bytes, partition)
+        self._check_stop()  # Workers come here window by window, and end when asked to.

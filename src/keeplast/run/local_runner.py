@@ -22,6 +22,7 @@ from keeplast.read.log_state import Winners
 from keeplast.read.state_parts import NO_WINNERS, StatePart, shared_winners
 from keeplast.rewrite.runner import Progressed
 from keeplast.rewrite.task import PartitionTask, TaskResult
+from keeplast.run.events import RoundsProgress
 from keeplast.run.local_jobs import LocalJob, StagedJob, WaveJob, Work
 from keeplast.run.workbench import Workbench
 
@@ -158,9 +159,20 @@ class LocalRunner:
         # partitions, which keep their own, it has none to spare.
         cut = [task for task in tasks if task.is_staged]
         share = self._slots / len(cut) if cut and len(cut) == len(tasks) else 0.0
-        staged = [StagedJob(task, self._bench, progressed, self._slots, share) for task in cut]
-        whole = (WaveJob(task, self._bench, progressed) for task in tasks if not task.is_staged)
+        staged = [
+            StagedJob(task, self._bench, _of(progressed, task), self._slots, share) for task in cut
+        ]
+        whole = (
+            WaveJob(task, self._bench, _of(progressed, task))
+            for task in tasks
+            if not task.is_staged
+        )
         return staged, deque(whole)
+
+
+def _of(progressed: Progressed, task: PartitionTask) -> Progressed:
+    """Return what hears of one task's bytes, apart from the others' where that is wanted."""
+    return progressed.of(task.number) if isinstance(progressed, RoundsProgress) else progressed
 
 
 def _begin(staged: list[StagedJob], whole: deque[WaveJob]) -> tuple[Work, LocalJob] | None:

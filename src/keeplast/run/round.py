@@ -23,7 +23,7 @@ from keeplast.clock import Clock
 from keeplast.errors import CommitUnknownError, CompactionError, UnavailableError
 from keeplast.rewrite.runner import Runner
 from keeplast.rewrite.task import TaskResult
-from keeplast.run.events import Events
+from keeplast.run.events import Events, RoundsProgress, RoundWork
 from keeplast.run.foresight import cut
 from keeplast.run.place import LogPlace, RunnerFor
 from keeplast.run.publishing import Ended, Publishing
@@ -82,7 +82,10 @@ class Rounds:
                 return None
             round_ = Round(run, survey, survey.plan, self.place.site(run))
             round_.driver_seconds = self.clock.seconds() - started
-            self.events.planned(round_.bytes_to_read())
+            self.events.planned(
+                round_.bytes_to_read(),
+                RoundWork(run.request.partition, round_.bytes_to_index()),
+            )
         except (CompactionError, OSError) as error:
             self.end(run, failed_report(survey, 0, error))
             return None
@@ -98,7 +101,9 @@ class Rounds:
                 try:
                     self.check_stop()
                     tasks = [round_.task(number) for number, round_ in left.items()]
-                    for result in runner.run(tasks, self._progressed):
+                    names = {number: each.run.request.partition for number, each in left.items()}
+                    progress = RoundsProgress(self.events, names, self.check_stop)
+                    for result in runner.run(tasks, progress):
                         ended = publishing.take(result, among=len(tasks))
                         known = len(done)
                         again += self._sort(ended, left, done)
@@ -168,10 +173,6 @@ class Rounds:
         if report is not None:
             run.rounds.append(report)
             self.events.finished(run.request.partition, report)
-
-    def _progressed(self, read_bytes: int) -> None:
-        self.events.progressed(read_bytes)
-        self.check_stop()  # Workers come here window by window, and end when asked to.
 
 
 def _unsettled_bytes(round_: Round) -> int:

@@ -53,8 +53,7 @@ class Site:
     ``path`` is read; staged files are put at ``target``, which is the same directory or another.
     ``attempt`` is in the name of everything that is staged. ``writes`` False counts what would go
     and stages nothing. ``shares_disk`` says that what is staged lies on a disk beside what it
-    replaces, so that rounds must fit on it together. ``keeps_sources`` has what is replaced stay
-    beside it, for ``keeplast undo``. ``chunk_bytes`` is how many dirty bytes the
+    replaces, so that rounds must fit on it together. ``chunk_bytes`` is how many dirty bytes the
     threads of one host work on at a time, in waves of a segment's size; None for all of them.
     """
 
@@ -65,7 +64,6 @@ class Site:
     writes: bool
     takes_crcs: bool
     shares_disk: bool
-    keeps_sources: bool = False
     chunk_bytes: int | None = None
     filters: FilterSpec | None = None
 
@@ -126,13 +124,17 @@ class Round:
 
     def bytes_to_read(self) -> int:
         """Return the bytes that all passes will read; the bar's length."""
-        dirty = sum(segment.size_bytes for segment in self.plan.dirty_segments())
         below = [s for s in self.plan.segments if s.base_offset < self.plan.bound]
-        rewritten = sum(segment.size_bytes for segment in below)
-        if self.plan.topic.strategy is Strategy.OFFSET:
-            return dirty - self.plan.start_position + rewritten
-        clean = [s for s in below if s.base_offset < self.plan.first_dirty]
-        return dirty + rewritten + sum(segment.size_bytes for segment in clean)
+        return self.bytes_to_index() + sum(segment.size_bytes for segment in below)
+
+    def bytes_to_index(self) -> int:
+        """Return those of them that are read to find the winners, before anything is rewritten."""
+        plan = self.plan
+        dirty = sum(segment.size_bytes for segment in plan.dirty_segments())
+        if plan.topic.strategy is Strategy.OFFSET:
+            return dirty - plan.start_position
+        ends = min(plan.first_dirty, plan.bound)
+        return dirty + sum(s.size_bytes for s in plan.segments if s.base_offset < ends)
 
     def bytes_to_stage(self) -> int:
         """Return the most that the rest of the round can stage at once."""

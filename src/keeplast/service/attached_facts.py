@@ -61,7 +61,7 @@ def worked_facts(
     request = request_of(seen)
     facts = PartitionFacts(
         request.partition, request.path,
-        PartitionCondition.ELIGIBLE if is_eligible else PartitionCondition.WAITING,
+        PartitionCondition.ELIGIBLE if is_eligible else PartitionCondition.NOT_DUE,
         decision_words(look.decision) if declined is None else declined,
         rounds=history.rounds, last_round=history.last_round,
         last_round_ms=history.last_round_ms,

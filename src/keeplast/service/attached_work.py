@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 from keeplast.attach.allowance import Allowance, DaySum
 from keeplast.attach.collection import collect
@@ -40,7 +41,7 @@ from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.runner import Runner
-from keeplast.run.events import Events
+from keeplast.run.events import Events, RoundWork
 from keeplast.run.receipt import action_line
 from keeplast.service.attached_claims import AttachedClaims
 from keeplast.service.attached_facts import left_facts, request_of, with_brokers, worked_facts
@@ -298,7 +299,7 @@ class AttachedWork:
             )  # fmt: skip
         if attached is not None and attached.paused_ms is not None:
             words = "paused on every host; attach resume goes on"
-            return PartitionCondition.WAITING, words, None
+            return PartitionCondition.NOT_DUE, words, None
         elsewhere = self._claims.elsewhere(seen, attached, now_ms)
         return None if elsewhere is None else (PartitionCondition.ELSEWHERE, *elsewhere)
 
@@ -383,7 +384,8 @@ class AttachedWork:
             seen, look = self._findings[choice.partition]
             if look.figures is not None:
                 ranges = look.figures.cleanable
-                self._events.planned(ranges.clean_bytes + 2 * ranges.cleanable_bytes)
+                planned = ranges.clean_bytes + 2 * ranges.cleanable_bytes
+                self._events.planned(planned, RoundWork(choice.partition))
             report = self._round(seen)
             self._stale.add(choice.partition)
             if report is None:
@@ -414,7 +416,8 @@ class AttachedWork:
                     return None
                 return clean_attached(
                     publisher, self._wish(seen), lambda _: nullcontext(self._runner), self._clock,
-                    progressed=self._progressed, receipt=self._receipt, allowance=self._allowance,
+                    progressed=partial(self._progressed, partition=seen.partition),
+                    receipt=self._receipt, allowance=self._allowance,
                 )  # fmt: skip
         except FencedError as error:
             self._claims.lose(seen.partition, str(error))
@@ -486,10 +489,10 @@ class AttachedWork:
         self._progressed(0)
         check_stored(self._layout, segment)
 
-    def _progressed(self, count: int) -> None:
+    def _progressed(self, count: int, partition: TopicPartition | None = None) -> None:
         if self._is_stopping:
             raise StoppedError("stopped on request; what is published stays, run again to go on")
-        self._events.progressed(count)
+        self._events.progressed(count, partition)
 
 
 def _mark_key(seen: SeenPartition, look: AttachedOutlook) -> tuple[int, int]:

@@ -113,7 +113,7 @@ def answer_from_cluster(
 def _erased_words(remote: RemoteLog, grace_ms: int, *, has_log: bool) -> str:
     """Say what stands between a round and the end of what it replaces."""
     words = (
-        "no bound: nobody knows when brokers copy more; what a round replaces stays "
+        "no date: nobody knows when brokers copy more; what a round replaces stays "
         f"{duration_text(grace_ms)} longer at least, until it is collected"
     )
     if not has_log:

@@ -6,6 +6,7 @@ same. Values are encoded by :mod:`keeplast.model.document`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
@@ -27,6 +28,10 @@ if TYPE_CHECKING:  # whoever shows a directory's logs needs none of a store's
     from keeplast.service.snapshot import PartitionFacts
     from keeplast.store.erasure import TierErasure
     from keeplast.store.status import TierStatus
+
+
+PARTITIONS = "partitions"
+"""What the list of them is called, in every document that has one."""
 
 
 def figures_document(figures: LogFigures | None) -> dict[str, Any]:
@@ -59,16 +64,23 @@ def hold_document(hold: Hold) -> dict[str, Any]:
 
 def status_document(status: DirectoryStatus) -> dict[str, Any]:
     """Return the document that ``--json`` prints."""
+    rows = [partition_document(each) for each in status.partitions]
+    return {**status_head(status, status.partitions), PARTITIONS: rows}
+
+
+def status_head(status: DirectoryStatus, shown: Sequence[PartitionStatus]) -> dict[str, Any]:
+    """Return what the document says beside its partitions, those that are ``shown``."""
+    counts = Counter(each.state for each in shown)
     return {
         "path": str(status.root),
         "now_ms": status.now_ms,
         "is_locked": status.is_locked,
-        "states": {state.value: len(status.in_state(state)) for state in State},
-        "partitions": [_document(each) for each in status.partitions],
+        "states": {state.value: counts[state] for state in State},
     }
 
 
-def _document(each: PartitionStatus) -> dict[str, Any]:
+def partition_document(each: PartitionStatus) -> dict[str, Any]:
+    """Return what the document says of one partition of a directory."""
     return {
         "topic": each.partition.topic,
         "partition": each.partition.partition,
@@ -125,7 +137,6 @@ def _log_document(log: LogStatus | None) -> dict[str, Any]:
         **figures_document(None if log is None else log.figures),
         "deadline_ms": None if log is None else log.deadline_ms,
         "leftover_bytes": None if log is None else log.leftover_bytes,
-        "kept_until_ms": None if log is None else log.kept_until_ms,
         "told_from": None if log is None else log.told_from,
         "holds": None if log is None else [hold_document(each) for each in log.holds],
         "notes": None if log is None else list(sentences(log.notes)),
@@ -147,7 +158,7 @@ def _stage_document(counts: StageCounts, stages: Stages) -> dict[str, Any]:
     return {
         "unit": "records" if stages.counts_records else "batches",
         "without_horizon": counts.unstamped,
-        "waiting": counts.waiting,
+        "retained": counts.retained,
         "removable": counts.removable,
         "first_horizon_ms": counts.first_ms,
         "last_horizon_ms": counts.last_ms,
@@ -226,21 +237,27 @@ def store_document(
     erasures: Mapping[TopicPartition, TierErasure] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the status of a store: its partitions, and those whose objects wait to be removed."""
-    return {
-        "partitions": [
-            {**tier_document(each), **erased_document(erasures.get(each.partition))}
-            for each in found
-        ],
-        "given_up": [{"topic": each.topic, "partition": each.partition} for each in given_up],
-    }
+    rows = [
+        {**tier_document(each), **erased_document(erasures.get(each.partition))} for each in found
+    ]
+    return {PARTITIONS: rows, **store_head(given_up)}
+
+
+def store_head(given_up: Sequence[TopicPartition]) -> dict[str, Any]:
+    """Return what that document says beside its partitions."""
+    return {"given_up": [{"topic": each.topic, "partition": each.partition} for each in given_up]}
 
 
 def attached_document(
     cluster_id: str, metadata_ends: Mapping[int, int], found: Sequence[RemotePartitionStatus]
 ) -> dict[str, Any]:
     """Return what brokers serve of tiered topics, as ``keeplast attach status`` prints it."""
+    return {**attached_head(cluster_id, metadata_ends), PARTITIONS: list(found)}
+
+
+def attached_head(cluster_id: str, metadata_ends: Mapping[int, int]) -> dict[str, Any]:
+    """Return what that document says beside its partitions."""
     return {
         "cluster_id": cluster_id,
         "metadata_offsets": {str(number): end for number, end in metadata_ends.items()},
-        "partitions": list(found),
     }

@@ -143,12 +143,13 @@ def answer_lines(each: ExplainedPartition) -> list[str]:
     """Return what else is known of a partition: its next round, who wins, the last trace."""
     found = each.found
     tried = [
-        f"{strategy} {'nothing' if offset is None else offset}"
+        f"by {strategy} {'none' if offset is None else f'the record at {offset}'}"
         for strategy, offset in found.winners.items()
     ]
     lines = [
         f"{each.name}: {_next_round(found)}",
-        f"{each.name}: would win by {', '.join(tried)}; in force is {found.topic.strategy}",
+        f"{each.name}: the record that stays: {', '.join(tried)}; this topic goes by "
+        f"{found.topic.strategy}",
         trace_line(each),
         f"{each.name}: what is overwritten now is erased by: {each.erased_by}",
     ]

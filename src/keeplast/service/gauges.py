@@ -164,7 +164,7 @@ def _uncleanable_bytes(observed: Observed, _now_ms: int) -> float:
 def _dirty_percent(observed: Observed, _now_ms: int) -> float:
     candidates = (
         PartitionCondition.ELIGIBLE,
-        PartitionCondition.WAITING,
+        PartitionCondition.NOT_DUE,
         PartitionCondition.RETRYING,
     )
     found = _figures([each for each in observed.partitions if each.state in candidates])
@@ -200,7 +200,7 @@ GAUGES = (
     Gauge(
         CLEANER, "max-compaction-delay-secs",
         "For how many whole seconds the log that is most overdue has been, by KIP-354, at the last "
-        "look. Over partitions that are eligible, waiting, retrying or set aside: one that fails "
+        "look. Over partitions that are eligible, not due, retrying or set aside: one that fails "
         "counts with what was last known of it and grows more overdue. Not over those that are "
         "refused or owned elsewhere, or that could never be looked at.",
         _compaction_delay_seconds,
@@ -224,7 +224,7 @@ GAUGES = (
     ),
     Gauge(
         MANAGER, "max-dirty-percent",
-        "Greatest dirty ratio of a partition that is eligible, waiting or retrying, in whole "
+        "Greatest dirty ratio of a partition that is eligible, not due or retrying, in whole "
         "percent. Of those that are set aside uncleanable-bytes tells, as in Kafka.",
         _dirty_percent,
     ),

@@ -66,7 +66,7 @@ class TurnLedger:
         history = self.schedule.history(partition)
         self.facts[partition] = replace(
             self.facts[partition],
-            state=PartitionCondition.WAITING,
+            state=PartitionCondition.NOT_DUE,
             reason="cleaned just now" if not round_.skipped else str(round_.reason),
             rounds=history.rounds,
             last_round=history.last_round,

@@ -7,14 +7,15 @@ lock.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Protocol
 
 from keeplast.cleaner.selection import Choice
 from keeplast.clock import Clock
 from keeplast.model.partition import TopicPartition
-from keeplast.run.events import Events
+from keeplast.run.events import Events, RoundWork
 from keeplast.service.control import Control
 from keeplast.service.narrator import Narrator, TierNarrator
 from keeplast.service.snapshot import Snapshot
@@ -29,10 +30,52 @@ class TierTeller(TierNarrator, Events, Protocol):
     """Who shows a run in a store to a person."""
 
 
+class Pass(StrEnum):
+    """What a round does now, of what it goes through in this order."""
+
+    INDEX = "pass 1 of 2: finding the last record of each key"
+    REWRITE = "pass 2 of 2: rewriting"
+
+
+PERCENT_MAX = 99
+"""A round whose passes have read everything is not over: its files are put in place then."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundProgress:
+    """How far one round is: bytes read by both passes of those planned for both.
+
+    ``index_bytes`` of them are the first pass's, None where the passes alternate.
+    """
+
+    planned_bytes: int = 0
+    index_bytes: int | None = None
+    read_bytes: int = 0
+
+    @property
+    def percent(self) -> int:
+        """Return the share of the round's reading that is done, rounded down, 99 at most."""
+        return percent_of(self.read_bytes, self.planned_bytes)
+
+    @property
+    def at(self) -> Pass | None:
+        """Return which pass it is in, None where that cannot be told."""
+        if self.index_bytes is None:
+            return None
+        return Pass.INDEX if self.read_bytes < self.index_bytes else Pass.REWRITE
+
+
+def percent_of(read_bytes: int, planned_bytes: int) -> int:
+    """Return the share in per cent, rounded down, 99 at most; 0 of nothing."""
+    return min(100 * read_bytes // planned_bytes, PERCENT_MAX) if planned_bytes > 0 else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The rounds under way, begun at ``since_ms``: bytes read by them of those planned.
+    """The rounds under way, begun at ``since_ms``: bytes read by all of the turn of those planned.
 
+    ``rounds`` are those of this turn whose bytes are told apart, by partition; where they are not,
+    as on Spark, ``is_mixed`` and only the sum counts.
     ``taken`` are the partitions of this turn, those whose round has ended included.
     ``idle_until_ms`` is when the next look is, None while there is work. ``serial`` grows whenever
     something ends or begins.
@@ -45,6 +88,26 @@ class Progress:
     read_bytes: int = 0
     idle_until_ms: int | None = None
     serial: int = 0
+    rounds: Mapping[TopicPartition, RoundProgress] = field(default_factory=dict)
+    is_mixed: bool = False
+
+    @property
+    def percent(self) -> int:
+        """Return the share of the whole turn's reading that is done, 99 at most."""
+        return percent_of(self.read_bytes, self.planned_bytes)
+
+    def of(self, partition: TopicPartition) -> RoundProgress | None:
+        """Return how far the round of a partition is; None where nobody can tell it from others."""
+        found = self.rounds.get(partition)
+        if found is None or not self.is_mixed:
+            return found
+        if len(self.rounds) > 1:
+            return None
+        return replace(found, read_bytes=self.read_bytes)
+
+    def has_ended(self, partition: TopicPartition) -> bool:
+        """Say whether the round of a partition of this turn is over, so that a look is due."""
+        return partition in self.taken and all(each.partition != partition for each in self.running)
 
 
 class LiveProgress:
@@ -67,20 +130,24 @@ class LiveProgress:
 
     # What a run tells.
 
-    def planned(self, total_bytes: int) -> None:
+    def planned(self, total_bytes: int, work: RoundWork | None = None) -> None:
         """Hear of more to read."""
         with self._lock:
             total = self.progress.planned_bytes + total_bytes
-            self.progress = replace(self.progress, planned_bytes=total)
-        self._told.planned(total_bytes)
+            rounds = self.progress.rounds
+            if work is not None:
+                its = RoundProgress(total_bytes, work.index_bytes)
+                rounds = {**rounds, work.partition: its}
+            self.progress = replace(self.progress, planned_bytes=total, rounds=rounds)
+        self._told.planned(total_bytes, work)
 
-    def progressed(self, read_bytes: int) -> None:
+    def progressed(self, read_bytes: int, partition: TopicPartition | None = None) -> None:
         """Hear of what was read."""
         self._control.beat()
-        with self._lock:
-            total = self.progress.read_bytes + read_bytes
-            self.progress = replace(self.progress, read_bytes=total)
-        self._told.progressed(read_bytes)
+        if read_bytes:
+            with self._lock:
+                self.progress = _with_read(self.progress, read_bytes, partition)
+        self._told.progressed(read_bytes, partition)
 
     def finished(self, partition: TopicPartition, report: RoundReport) -> None:
         """Hear of the end of a round."""
@@ -116,6 +183,16 @@ class LiveProgress:
     def retrying(self, partition: TopicPartition, reason: str, seconds: float) -> None:
         """Pass it on."""
         self._told.retrying(partition, reason, seconds)
+
+
+def _with_read(found: Progress, read_bytes: int, partition: TopicPartition | None) -> Progress:
+    """Return the progress with more bytes read."""
+    total = found.read_bytes + read_bytes
+    its = None if partition is None else found.rounds.get(partition)
+    if partition is None or its is None:
+        return replace(found, read_bytes=total, is_mixed=True)
+    its = replace(its, read_bytes=its.read_bytes + read_bytes)
+    return replace(found, read_bytes=total, rounds={**found.rounds, partition: its})
 
 
 class LiveTierProgress(LiveProgress):

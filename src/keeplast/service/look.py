@@ -140,7 +140,7 @@ def facts_of(
     if isinstance(survey.decision, DueReason):
         state, reason = PartitionCondition.ELIGIBLE, due_briefly(survey.decision)
     else:
-        state, reason = PartitionCondition.WAITING, skip_words(survey.decision)
+        state, reason = PartitionCondition.NOT_DUE, skip_words(survey.decision)
     return PartitionFacts(
         finding.partition,
         finding.request.path,
@@ -203,7 +203,7 @@ def decided_facts(root: Path, report: PartitionReport) -> PartitionFacts:
             partition, root / str(partition), PartitionCondition.REFUSED, last.error.message
         )
     return PartitionFacts(
-        partition, root / str(partition), PartitionCondition.WAITING, last.reason or "nothing to do"
+        partition, root / str(partition), PartitionCondition.NOT_DUE, last.reason or "nothing to do"
     )
 
 

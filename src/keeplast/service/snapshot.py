@@ -23,8 +23,8 @@ class PartitionCondition(StrEnum):
 
     ELIGIBLE = "eligible"
     """A round is worth it now and will come."""
-    WAITING = "waiting"
-    """Nothing to clean, or not enough of it."""
+    NOT_DUE = "not due"
+    """Nothing to clean, not enough of it, or held back."""
     RETRYING = "retrying"
     """The last attempt failed in a way that may pass; another one follows at ``retry_at_ms``."""
     SET_ASIDE = "set aside"

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from keeplast.cleaner.erasure import BasisKind, ErasureBasis, Pace, find_turn_ms
-from keeplast.cleaner.reasons import Decision, DueReason
+from keeplast.cleaner.reasons import ActiveLimit, Decision, DueReason, NothingBelow
 from keeplast.config.definitions import BY_KEY
 from keeplast.config.settings import Settings
 from keeplast.format.filename import LOG, parse_segment_file
@@ -56,7 +56,8 @@ class State(StrEnum):
     OVERDUE = "overdue"
     ELIGIBLE = "eligible"
     EXPIRED = "expired"
-    WAITING = "waiting"
+    NOT_DUE = "not due"
+    HELD_BACK = "held back"
     CLEAN = "clean"
     REFUSED = "refused"
     NOT_COMPACTED = "not compacted"
@@ -72,8 +73,8 @@ class ErasedBy:
 
     It assumes that rounds succeed from now on; ``is_unknown`` while they fail. ``by_ms`` None means
     that there is no bound, ``is_gone`` that there is nothing left to go; ``basis`` is what says
-    so, or what the bound rests on. ``eligible_by_ms`` is when the round is due, ``undo_ms`` how
-    long what it replaces is kept, and the rest of the time is what it may have to wait and take.
+    so, or what the bound rests on. ``eligible_by_ms`` is when the round is due, and
+    the rest of the time is what it may have to wait and take.
     """
 
     by_ms: int | None
@@ -81,7 +82,6 @@ class ErasedBy:
     basis: ErasureBasis
     is_gone: bool = False
     is_unknown: bool = False
-    undo_ms: int = 0
 
     @property
     def why(self) -> str:
@@ -105,6 +105,8 @@ class LastRound:
     records_written: int
     seconds: float
     verdict: str = ""
+    bound: int | None = None
+    """What it could have cleaned up to, exclusive; None where nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,12 +299,22 @@ def _look_at(request: PartitionRequest, log: LogStatus | Exception) -> Partition
     if isinstance(log, Exception):
         return PartitionStatus(partition, State.UNREADABLE, describe_error(log).message, error=log)
     if not isinstance(log.decision, DueReason):
-        state = State.CLEAN if log.figures.first_dirty >= log.log_end else State.WAITING
+        state = _idle_state(log)
     elif log.is_expired_round:
         state = State.EXPIRED
     else:
         state = State.OVERDUE if log.figures.compaction_delay_ms else State.ELIGIBLE
     return PartitionStatus(partition, state, decision_words(log.decision), log, log.decision)
+
+
+def _idle_state(log: LogStatus) -> State:
+    """Return the state of a log that no round is worth now: what keeps one from it decides."""
+    if log.figures.first_dirty >= log.log_end:
+        return State.CLEAN
+    is_held = isinstance(log.decision, NothingBelow) and not isinstance(
+        log.decision.limit, ActiveLimit
+    )
+    return State.HELD_BACK if is_held else State.NOT_DUE
 
 
 def _set_aside(
@@ -321,22 +333,13 @@ def _bound_erasure(status: PartitionStatus, turn_ms: int, now_ms: int) -> Erased
     if status.state is State.FAILING:
         return ErasedBy(None, None, ErasureBasis(BasisKind.FAILING), is_unknown=True)
     due = log.eligibility
-    kept_ms = None if log.kept_until_ms is None else max(log.kept_until_ms, now_ms)
     if due.is_clean and not log.leftover_bytes:
-        if kept_ms is not None:
-            return ErasedBy(kept_ms + turn_ms, kept_ms, ErasureBasis(BasisKind.KEPT))
         return ErasedBy(now_ms, now_ms, ErasureBasis(BasisKind.NOTHING_LEFT), is_gone=True)
     if due.by_ms is None:
         return ErasedBy(None, None, due.basis)
     wait_ms = due.rounds_max * turn_ms
     basis = ErasureBasis(BasisKind.LEFTOVERS) if due.is_clean else due.basis
-    by_ms = due.by_ms + wait_ms
-    if log.undo_retention_ms > 0 and not due.is_clean:
-        # What the last of those rounds replaces is kept, and goes at a look behind that.
-        by_ms += log.undo_retention_ms + turn_ms
-    if kept_ms is not None:
-        by_ms = max(by_ms, kept_ms + turn_ms)
-    return ErasedBy(by_ms, due.by_ms, basis, undo_ms=by_ms - due.by_ms - wait_ms)
+    return ErasedBy(due.by_ms + wait_ms, due.by_ms, basis)
 
 
 def last_round_of(receipt: RoundReceipt) -> LastRound:
@@ -351,4 +354,5 @@ def last_round_of(receipt: RoundReceipt) -> LastRound:
         int(stats["messages_read"]),
         receipt.messages_written,
         float(stats["total_seconds"]),
+        bound=receipt.bound,
     )

@@ -5,7 +5,7 @@ Plain text for terminals and pages alike; who shows it escapes it.
 
 from __future__ import annotations
 
-from keeplast.cleaner.reasons import BoundNote
+from keeplast.cleaner.reasons import BoundNote, DueReason
 from keeplast.clock import time_text
 from keeplast.inspect.stages import StageCounts, Stages
 from keeplast.inspect.status import LogStatus
@@ -52,23 +52,12 @@ def detail_lines(each: PartitionStatus, now_ms: int) -> list[str]:
             for note in log.notes
             if note != each.decision and not (has_nothing and isinstance(note, BoundNote))
         )
-        if log.deadline_ms is not None:
-            lines.append(
-                f"deadline of max.compaction.lag.ms: {_moment(log.deadline_ms, now_ms)}"
-                + (
-                    f", overdue for {duration_text(log.figures.compaction_delay_ms)}"
-                    if log.figures.compaction_delay_ms
-                    else ""
-                )
-            )
+    if each.erased_by is not None:
+        lines.append(f"old values: {old_values_words(each, each.erased_by, now_ms)}")
+    if log is not None:
         lines += _point_lines(log, now_ms)
         if log.stages is not None:
             lines += stage_lines(log.stages, now_ms)
-        if log.kept_until_ms is not None:
-            lines.append(
-                "what rounds have replaced is kept for keeplast undo, until "
-                f"{_moment(max(log.kept_until_ms, now_ms), now_ms)}"
-            )
         if log.leftover_bytes:
             lines.append(f"{format_bytes(log.leftover_bytes)} in files that a crash left")
     if each.last_round is not None:
@@ -80,9 +69,52 @@ def detail_lines(each: PartitionStatus, now_ms: int) -> list[str]:
             f"{last.end_offset}, {last.seconds:.1f} s"
             + (f"; verdict: {last.verdict}" if last.verdict else "")
         )
-    if each.erased_by is not None:
-        lines.append(f"erased by: {erased_sentence(each.erased_by, now_ms)}")
     return lines
+
+
+def old_values_words(each: PartitionStatus, erased: ErasedBy, now_ms: int) -> str:
+    """Say in the order of time when what is overwritten or deleted in a log now goes.
+
+    First what the next round can take, with the deadline of ``max.compaction.lag.ms``; then all of
+    it, what lies in the active segment or is held back included. A log that has only the latter
+    has one date.
+    """
+    words = erased_sentence(erased, now_ms)
+    log = each.log
+    if log is None or erased.is_gone or erased.is_unknown:
+        return words
+    first = _first_to_go(each, log, now_ms)
+    takes_all = log.figures.cleanable.bound >= log.log_end
+    if erased.by_ms is None:
+        return f"{first}; of those {above_words(log)} {words}" if first else words
+    if not first:
+        return f"erased by {words}"
+    all_of_them = "" if takes_all else f"all, also those {above_words(log)}, are "
+    return f"{first}; {all_of_them}erased by {words}"
+
+
+def _first_to_go(each: PartitionStatus, log: LogStatus, now_ms: int) -> str:
+    """Say when the next round is due, and what it takes; empty where it would take nothing."""
+    cleanable = log.figures.cleanable
+    if not cleanable.cleanable_bytes:
+        return ""
+    what = "all" if cleanable.bound >= log.log_end else f"those below offset {cleanable.bound}"
+    lag = "the deadline of max.compaction.lag.ms"
+    if log.figures.compaction_delay_ms and log.deadline_ms is not None:
+        return f"{what} were due for a round by {_moment(log.deadline_ms, now_ms)}, {lag}"
+    if isinstance(each.decision, DueReason):
+        return f"{what} go with the next round, which is due now"
+    if log.deadline_ms is None:
+        return ""
+    return f"{what} are due for a round by {_moment(log.deadline_ms, now_ms)}, {lag}"
+
+
+def above_words(log: LogStatus) -> str:
+    """Say where lies what the next round cannot take."""
+    bound = log.figures.cleanable.bound
+    if log.segments and bound >= log.segments[-1].base_offset:
+        return f"in the active segment from {bound} on"
+    return f"held back from {bound} on"
 
 
 def _point_lines(log: LogStatus, now_ms: int) -> list[str]:
@@ -90,8 +122,10 @@ def _point_lines(log: LogStatus, now_ms: int) -> list[str]:
     lines = []
     bound = log.figures.cleanable.bound
     if log.told_from > log.log_start or log.holds:
-        moved = f"; a round would make that {bound}" if bound > log.told_from else ""
-        lines.append(f"states can be told as of offset {log.told_from} and later{moved}")
+        moved = f"; after the next round, as of {bound} or later" if bound > log.told_from else ""
+        lines.append(
+            f"its earlier state can be exported as of offset {log.told_from} or later{moved}"
+        )
     lines += [
         f"hold {each.name}: not cleaned past {each.offset} until {_moment(each.until_ms, now_ms)}"
         for each in sorted(log.holds)
@@ -115,12 +149,12 @@ def _stage_line(what: str, counts: StageCounts, now_ms: int) -> str:
         if counts.unstamped is None
         else f"{format_count(counts.unstamped)} without a delete horizon yet"
     ]
-    waiting = f"{format_count(counts.waiting)} waiting"
+    retained = f"{format_count(counts.retained)} retained"
     if counts.first_ms is not None and counts.last_ms is not None:
-        waiting += f" until {_moment(counts.first_ms, now_ms)}"
+        retained += f" until {_moment(counts.first_ms, now_ms)}"
         if counts.last_ms != counts.first_ms:
-            waiting += f" to {_moment(counts.last_ms, now_ms)}"
-    return f"{what}: {', '.join([*words, waiting])}, {format_count(counts.removable)} removable"
+            retained += f" to {_moment(counts.last_ms, now_ms)}"
+    return f"{what}: {', '.join([*words, retained])}, {format_count(counts.removable)} removable"
 
 
 ABOUT = {
@@ -133,12 +167,11 @@ def erased_sentence(erased: ErasedBy, now_ms: int, *, loop: str = "keeplast run"
     """Return by when old values are gone and what that rests on, ``loop`` going on."""
     if erased.is_gone or erased.by_ms is None or erased.eligible_by_ms is None:
         return erased.why
-    waits = duration_text(erased.by_ms - erased.eligible_by_ms - erased.undo_ms)
-    kept = f", then {duration_text(erased.undo_ms)} for undo" if erased.undo_ms else ""
+    waits = duration_text(erased.by_ms - erased.eligible_by_ms)
     return (
         f"{_moment(erased.by_ms, now_ms)}: due {_moment(erased.eligible_by_ms, now_ms)} "
-        f"({erased.why}), then {waits} at most {ABOUT[loop]}{kept}, while {loop} goes on and its "
-        "rounds succeed"
+        f"({erased.why}), then {waits} at most {ABOUT[loop]}, while {loop} goes on and its rounds "
+        "succeed"
     )
 
 

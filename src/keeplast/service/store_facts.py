@@ -45,7 +45,7 @@ def own_facts(
     reason = decision_words(look.decision) if declined is None else declined
     facts = PartitionFacts(
         request.partition, request.path,
-        PartitionCondition.ELIGIBLE if is_eligible else PartitionCondition.WAITING, reason,
+        PartitionCondition.ELIGIBLE if is_eligible else PartitionCondition.NOT_DUE, reason,
         rounds=history.rounds, last_round=history.last_round,
         last_round_ms=history.last_round_ms,
         failures=history.failures, retry_at_ms=history.retry_at_ms,

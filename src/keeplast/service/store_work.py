@@ -30,7 +30,7 @@ from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.runner import Runner
-from keeplast.run.events import Events
+from keeplast.run.events import Events, RoundWork
 from keeplast.run.receipt import action_line
 from keeplast.service.control import Wish
 from keeplast.service.ledger import TurnLedger
@@ -358,7 +358,8 @@ class StoreWork:
         chosen = [self._findings[choice.partition] for choice in choices]
         for found in chosen:
             ranges = found.look.figures.cleanable
-            self._events.planned(ranges.clean_bytes + 2 * ranges.cleanable_bytes)
+            planned = ranges.clean_bytes + 2 * ranges.cleanable_bytes
+            self._events.planned(planned, RoundWork(found.request.partition))
         if self._pool is None or len(chosen) == 1:
             reports = [self._round(found) for found in chosen]
         else:
@@ -384,7 +385,8 @@ class StoreWork:
             return self._store.clean(
                 found.request.partition, lambda files: nullcontext(self._runner),
                 cleaner=cleaner, memory_bytes=settings.memory_bytes,
-                progressed=self._progressed, grace_ms=settings.grace_ms, shape=settings.shape,
+                progressed=partial(self._progressed, partition=found.request.partition),
+                grace_ms=settings.grace_ms, shape=settings.shape,
                 task_memory_bytes=settings.task_memory_bytes,
                 expired=cleaner.has_expired_rounds, receipt=self._receipt,
             )  # fmt: skip
@@ -470,10 +472,10 @@ class StoreWork:
             self._narrator.collected(partition, done.objects, done.bytes)
         return bool(done.objects)
 
-    def _progressed(self, count: int) -> None:
+    def _progressed(self, count: int, partition: TopicPartition | None = None) -> None:
         if self._is_stopping:
             raise StoppedError("stopped on request; what is committed stays, run again to go on")
-        self._events.progressed(count)
+        self._events.progressed(count, partition)
 
     def _set_aside(self, request: PartitionRequest, error: Exception) -> SetAside | None:
         """Write down in the store that a failure lasts; None when it may pass."""

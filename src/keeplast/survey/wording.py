@@ -25,7 +25,6 @@ from keeplast.cleaner.reasons import (
 from keeplast.cleaner.rolling import IdleRoll
 from keeplast.clock import time_text
 from keeplast.model.duration import duration_text
-from keeplast.model.undo import UndoBar, UndoRefusal
 from keeplast.survey import notes as n
 from keeplast.survey.notes import GivenOption, Lift, Note, RollStage
 
@@ -44,35 +43,23 @@ _BASES = {
     BasisKind.EMPTY: "it is empty",
     BasisKind.NOTHING_LEFT: "nothing overwritten or deleted is left",
     BasisKind.LEFTOVERS: "files that a crash left are removed at the next look",
-    BasisKind.KEPT: "what rounds have kept for undo goes then",
     BasisKind.NEXT_ROUND: "the next round covers it",
     BasisKind.OVERDUE: "it is overdue",
     BasisKind.MAX_LAG_AFTER_FIRST: f"{MAX_LAG} after the first record of {{segment}}",
     BasisKind.MAX_LAG_AFTER_LAST: f"{MAX_LAG} after the last record of {{segment}}",
     BasisKind.MIN_LAG_AFTER_LAST: f"{MIN_LAG} after the last record of {{segment}}",
-    BasisKind.HELD: "not bounded because {held}",
+    BasisKind.HELD: "no date, because {held}",
     BasisKind.HOLD: "{held}",
-    BasisKind.NO_MAX_LAG: f"no bound: {MAX_LAG} is not set",
-    BasisKind.NO_MAX_LAG_OF_FOLLOWERS: f"no bound for followers: {MAX_LAG} is not set",
+    BasisKind.NO_MAX_LAG: f"no date: {MAX_LAG} is not set",
+    BasisKind.NO_MAX_LAG_OF_FOLLOWERS: f"no date for followers: {MAX_LAG} is not set",
     BasisKind.UNDATED: (
-        f"not bounded because {{segment}} begins without a timestamp: {MAX_LAG} ignores it"
+        f"no date, because {{segment}} begins without a timestamp: {MAX_LAG} ignores it"
     ),
-    BasisKind.LAG_OF_ANY_DATE: f"not bounded because of {MIN_LAG}: {_ANY_DATE}",
-    BasisKind.KEY_MAP_OF_ANY_DATE: f"not bounded because of the bound of the key map: {_ANY_DATE}",
-    BasisKind.SET_ASIDE: "not bounded because it is set aside",
-    BasisKind.UNREADABLE: "not bounded because it cannot be looked at",
-    BasisKind.FAILING: "? while its rounds fail: a bound would rest on the next one succeeding",
-}
-_UNDO_BARS = {
-    UndoBar.LATER_ROUND: "a later round has to be undone first",
-    UndoBar.CHANGED: "the segment at {offset} is not what the round left there: the log was "
-    "cleaned, cut or replaced since",
-    UndoBar.CHECKPOINT: "the cleaner checkpoint says {offset}, which is neither where the round "
-    "began nor where it ended: the log was cleaned since",
-    UndoBar.LOG_START: "the log start has moved to {offset}, into what the round replaced",
-    UndoBar.COPY: "what was kept of the segment at {offset} is missing or damaged",
-    UndoBar.NO_INDEX: "the segment at {offset} had no index files, and brokers need both in a swap",
-    UndoBar.DAMAGED_LIST: "the list of what the round has kept is damaged",
+    BasisKind.LAG_OF_ANY_DATE: f"no date, because of {MIN_LAG}: {_ANY_DATE}",
+    BasisKind.KEY_MAP_OF_ANY_DATE: f"no date, because the key map may be full before: {_ANY_DATE}",
+    BasisKind.SET_ASIDE: "no date while it is set aside",
+    BasisKind.UNREADABLE: "no date while it cannot be looked at",
+    BasisKind.FAILING: "? while its rounds fail: a date would rest on the next one succeeding",
 }
 _ROLLS = {
     RollStage.DONE: "the active segment was rolled",
@@ -199,7 +186,7 @@ def _expired_words(due: r.ExpiredDue) -> str:
 
 
 def basis_words(basis: ErasureBasis) -> str:
-    """Say what the bound of an erasure rests on, or why there is none."""
+    """Say what the date of an erasure rests on, or why there is none."""
     held = "" if basis.limit is None else limit_words(basis.limit)
     segment = f"segment {basis.base_offset}"
     return _BASES[basis.kind].format(held=held, segment=segment)
@@ -322,8 +309,3 @@ def _idle_words(idle: IdleRoll) -> str:
 
 def _dirty(count: int) -> str:
     return f"{count} dirty segment{' is' if count == 1 else 's are'}"
-
-
-def undo_words(refusal: UndoRefusal) -> str:
-    """Return why a round cannot be undone."""
-    return _UNDO_BARS[refusal.bar].format(offset=refusal.offset)

@@ -93,7 +93,7 @@ def test_everything_clean_has_nothing_to_wait_for() -> None:
         (
             replace(log_of(*CLOSED), limit=TransactionLimit(4)),
             {},
-            "not bounded because a transaction is open since offset 4",
+            "no date, because a transaction is open since offset 4",
         ),
         (replace(log_of(*CLOSED), active_first_ms=-1), {}, "segment 20 begins without a timestamp"),
         (replace(log_of(*CLOSED), active_first_ms=None), {}, "begins without a timestamp"),

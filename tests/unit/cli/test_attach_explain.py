@@ -68,7 +68,7 @@ def test_a_person_is_told_of_each_record_and_of_what_was_not_searched(
     assert 'key "k1": ' in text
     assert "more in replaced segments" in text
     assert "wins: stays until a later record supersedes it" in text
-    assert f"{NAME}: would win by offset" in text
+    assert f"{NAME}: the record that stays: by offset" in text
     assert f"{NAME}: last trace: never" in text
     assert "also in replaced segment" in text
     assert "collected from" in text
@@ -180,7 +180,7 @@ def test_what_was_not_searched_stands_on_the_page_also_without_a_record(
     find = attached_finder(cluster, None, tier, WantedOptions(), SystemClock(), pace)
     searches = KeySearches(find, SystemClock(), SearchLimits())
     page = found_key(
-        searches.search(PARTITION.topic, 0, b"nobody", None, lambda: False), values=False
+        searches.search(PARTITION.topic, 0, b"nobody", None, lambda: False), 0, values=False
     )
     assert not page.holding
     assert any("which only brokers have" in each for each in page.problems)

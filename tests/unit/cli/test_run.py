@@ -34,7 +34,7 @@ def test_a_line_a_round_and_a_table_at_the_end(keeplast: Command, settled_dir: P
     assert "dirty ratio 1.00" in lines[1]
     assert "0..5" in lines[1]
     assert lines[2].startswith("1 round in")
-    assert ["t-0", "1", "5", "0", "%", "waiting"] == run.out.splitlines()[1].split()[:6]
+    assert ["t-0", "1", "5", "0", "%", "not", "due"] == run.out.splitlines()[1].split()[:7]
     assert (settled_dir / "keeplast-receipts").exists()
 
 
@@ -42,7 +42,7 @@ def test_the_document_says_what_was_done(keeplast: Command, settled_dir: Path) -
     document = keeplast("run", settled_dir, *LOCAL, "--json").document
     assert (False, 1, []) == (document["stopped"], document["rounds"], document["left"])
     (partition,) = document["partitions"]
-    assert ("t", 0, "waiting", 1) == (
+    assert ("t", 0, "not due", 1) == (
         partition["topic"], partition["partition"], partition["state"], partition["rounds"],
     )  # fmt: skip
     assert 5 == partition["last_round"]["end_offset"]

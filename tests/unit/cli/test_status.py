@@ -116,7 +116,7 @@ def test_the_document_says_everything_of_every_partition(
     run = keeplast("status", directory, *NOW, "--limit", 1, "--json")
     assert (0, "") == (run.code, run.err)
     document = run.document
-    assert {"overdue": 1, "waiting": 1, "clean": 1, "not compacted": 1} == {
+    assert {"overdue": 1, "not due": 1, "clean": 1, "not compacted": 1} == {
         state: count for state, count in document["states"].items() if count
     }
     assert (1, False, EPOCH_MS + 90_000_000) == (
@@ -129,15 +129,15 @@ def test_the_document_says_everything_of_every_partition(
     assert {
         "topic", "partition", "state", "reason", "log_start", "log_end", "first_dirty", "bound",
         "clean_bytes", "cleanable_bytes", "uncleanable_bytes", "ratio", "compaction_delay_ms",
-        "deadline_ms", "leftover_bytes", "kept_until_ms", "told_from", "holds", "notes",
-        "tombstones", "markers", "set_aside", "failing", "last_round", "erased_by", "error",
+        "deadline_ms", "leftover_bytes", "told_from", "holds", "notes", "tombstones",
+        "markers", "set_aside", "failing", "last_round", "erased_by", "error",
     } == set(late)  # fmt: skip
     assert set(late) == set(by_name["events-0"])
     # 25 hours, of which the lag takes one; the active segment is as old, and is left first.
     assert 24 * 3_600_000 == late["compaction_delay_ms"]
     assert EPOCH_MS + 3_600_000 == late["deadline_ms"]
     assert {
-        "unit": "batches", "without_horizon": None, "waiting": 0, "removable": 0,
+        "unit": "batches", "without_horizon": None, "retained": 0, "removable": 0,
         "first_horizon_ms": None, "last_horizon_ms": None,
     } == late["tombstones"]  # fmt: skip
     assert EPOCH_MS + 90_000_000 == late["erased_by"]["eligible_by_ms"]
@@ -156,7 +156,7 @@ def test_records_or_nothing_can_be_counted_instead(keeplast: Command, directory:
 def test_the_least_urgent_are_left_out_and_that_is_told(keeplast: Command, directory: Path) -> None:
     run = keeplast("status", directory, *NOW, "--limit", 1)
     assert "… and 3 less urgent; --all or --limit shows more" in run.out
-    assert "4 partitions (1 overdue, 1 waiting, 1 clean, 1 not compacted)" in run.out
+    assert "4 partitions (1 overdue, 1 not due, 1 clean, 1 not compacted)" in run.out
     assert "less urgent" not in keeplast("status", directory, *NOW, "--all").out
 
 
@@ -241,7 +241,7 @@ def test_a_log_whose_rounds_fail_is_told_and_promised_nothing(
     assert 86_400_000 == first["compaction_delay_ms"]
     assert (None, True) == (first["erased_by"]["by_ms"], first["erased_by"]["is_unknown"])
     shown = keeplast("status", directory, *NOW, "--topic", "late").out
-    assert "erased by: ? while its rounds fail" in shown
+    assert "old values: ? while its rounds fail" in shown
     assert "failing since" in shown
     assert "?" == next(line for line in shown.splitlines() if "late-0 " in line).split()[-1]
 

@@ -108,9 +108,9 @@ def test_what_was_collected_and_exported_is_a_table(
 ) -> None:
     keeplast("tier", "clean", "--store", store, "--force", "--grace-ms", 100_000)
     lines = keeplast("tier", "collect", "--store", store).out.splitlines()
-    assert ["partition", "segments", "objects", "removed", "waiting"] == lines[0].split()
+    assert ["partition", "segments", "objects", "removed", "in", "grace"] == lines[0].split()
     assert ["orders-0", "0", "0", "0", "B", "8"] == lines[1].split()
-    assert "8 replaced segments waiting: removed by a later call" in lines[3]
+    assert "8 replaced segments in grace: removed by a later call" in lines[3]
     out = tmp_path / "out"
     assert "1 had nothing to collect" == lines[-1]
     shown = keeplast("tier", "export", "--store", store, "--to", out).out.splitlines()
@@ -476,7 +476,7 @@ def test_nothing_is_promised_of_what_is_set_aside(
         opened.set_aside(ORDERS, "CorruptError: bad")
     run = keeplast("tier", "status", "--store", store, "--erased-by", "--json")
     (found,) = run.document["partitions"]
-    assert (None, "not bounded because it is set aside") == (
+    assert (None, "no date while it is set aside") == (
         found["erased_by"]["by_ms"],
         found["erased_by"]["why"],
     )

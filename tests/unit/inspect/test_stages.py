@@ -58,9 +58,9 @@ def test_tombstones_have_no_horizon_then_wait_then_are_removable(
     assert Stages(StageCounts(4, 0, 0), none, True) == by_records(log)
     assert Stages(StageCounts(None, 0, 0), none, False) == by_headers(log)
     clean_at(log.directory)
-    waiting = StageCounts(1, 3, 0, HORIZON_MS, HORIZON_MS)
-    assert Stages(waiting, none, True) == by_records(log)
-    assert Stages(replace(waiting, unstamped=None, waiting=2), none, False) == by_headers(log)
+    retained = StageCounts(1, 3, 0, HORIZON_MS, HORIZON_MS)
+    assert Stages(retained, none, True) == by_records(log)
+    assert Stages(replace(retained, unstamped=None, retained=2), none, False) == by_headers(log)
     assert StageCounts(1, 0, 3) == by_records(log, HORIZON_MS).tombstones
     assert StageCounts(None, 0, 2) == by_headers(log, HORIZON_MS).tombstones
     clean_at(log.directory, HORIZON_MS)
@@ -94,9 +94,9 @@ def test_waits_that_end_at_different_times_are_told_from_first_to_last(log: LogB
         log.roll()
         clean_at(log.directory, NOW_MS + number)
     found = by_records(log).tombstones
-    assert (2, HORIZON_MS, HORIZON_MS + 1) == (found.waiting, found.first_ms, found.last_ms)
+    assert (2, HORIZON_MS, HORIZON_MS + 1) == (found.retained, found.first_ms, found.last_ms)
     found = by_records(log, HORIZON_MS).tombstones
-    assert (1, 1, HORIZON_MS + 1) == (found.waiting, found.removable, found.first_ms)
+    assert (1, 1, HORIZON_MS + 1) == (found.retained, found.removable, found.first_ms)
 
 
 def test_large_batches_are_counted_from_one_header_to_the_next(log: LogBuilder) -> None:
@@ -104,8 +104,8 @@ def test_large_batches_are_counted_from_one_header_to_the_next(log: LogBuilder) 
         log.append(tombstone_of(text(number)), record_of(b"v%d" % number, b"x" * (64 << 10)))
     log.roll()
     clean_at(log.directory)
-    assert 40 == by_headers(log).tombstones.waiting
-    assert 40 == by_records(log).tombstones.waiting
+    assert 40 == by_headers(log).tombstones.retained
+    assert 40 == by_records(log).tombstones.retained
 
 
 def test_what_is_torn_off_at_the_end_of_the_active_segment_counts_for_nothing(

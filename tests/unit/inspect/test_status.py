@@ -111,12 +111,12 @@ def test_an_active_segment_that_is_due_to_be_left_counts_as_left(log: LogBuilder
 def test_an_open_transaction_leaves_it_without_a_bound(log: LogBuilder) -> None:
     log.producer(7).send(1)
     why = basis_words(status(log).eligibility.basis)
-    assert "not bounded because a transaction is open since offset 6" == why
+    assert "no date, because a transaction is open since offset 6" == why
 
 
 def test_so_does_a_high_watermark_below_the_end(log: LogBuilder) -> None:
     why = basis_words(status(log, watermark=3).eligibility.basis)
-    assert why.startswith("not bounded because the high watermark is 3")
+    assert why.startswith("no date, because the high watermark is 3")
 
 
 def test_the_least_lag_looks_into_the_active_segment(log: LogBuilder) -> None:

@@ -42,7 +42,7 @@ from keeplast.model.verdict import Verdict
 from keeplast.rewrite.runner import Progressed
 from keeplast.rewrite.task import PartitionTask, TaskResult
 from keeplast.run.coordinator import Coordinator
-from keeplast.run.events import NoEvents
+from keeplast.run.events import NoEvents, RoundWork
 from keeplast.run.local_runner import LocalRunner
 from keeplast.run.room import RESERVE_BYTES_MIN
 from keeplast.survey.receipt_book import read_receipts
@@ -931,11 +931,17 @@ def test_progress_adds_up_to_what_was_announced(directory: Path) -> None:
     class Sums(NoEvents):
         planned_bytes = read_bytes = rounds = 0
 
-        def planned(self, total_bytes: int) -> None:
-            self.planned_bytes += total_bytes
+        def __init__(self) -> None:
+            self.works: list[RoundWork | None] = []
+            self.whose: set[TopicPartition | None] = set()
 
-        def progressed(self, read_bytes: int) -> None:
+        def planned(self, total_bytes: int, work: RoundWork | None = None) -> None:
+            self.planned_bytes += total_bytes
+            self.works.append(work)
+
+        def progressed(self, read_bytes: int, partition: TopicPartition | None = None) -> None:
             self.read_bytes += read_bytes
+            self.whose.add(partition)
 
         def finished(self, partition: TopicPartition, report: RoundReport) -> None:
             self.rounds += 1
@@ -944,6 +950,12 @@ def test_progress_adds_up_to_what_was_announced(directory: Path) -> None:
     coordinator(events=sums).clean(clean_request(directory))
     assert sums.planned_bytes == sums.read_bytes > 0
     assert sums.rounds == 1
+    # And it is told whose bytes they are, the first pass's apart.
+    (work,) = sums.works
+    assert work is not None
+    assert PARTITION == work.partition
+    assert 0 < (work.index_bytes or 0) < sums.planned_bytes
+    assert {PARTITION} == sums.whose
 
 
 # --- a runner that fails ---

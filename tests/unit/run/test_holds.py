@@ -27,6 +27,7 @@ from keeplast.log.files import LocalFiles
 from keeplast.log.holds import HOLDS_NAME, read_holds, write_holds
 from keeplast.model.hold import AGE_MS_MAX, Hold, HoldPoint
 from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
@@ -86,7 +87,7 @@ def clean(
     class Events(NoEvents):
         """Calls ``meanwhile`` while the round is read."""
 
-        def progressed(self, read_bytes: int) -> None:
+        def progressed(self, read_bytes: int, partition: TopicPartition | None = None) -> None:
             meanwhile()
 
     with LocalRunner(1) as runner:

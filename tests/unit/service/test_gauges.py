@@ -22,7 +22,7 @@ NOW_MS = 1_700_000_000_000
 
 def facts(
     number: int,
-    state: PartitionCondition = PartitionCondition.WAITING,
+    state: PartitionCondition = PartitionCondition.NOT_DUE,
     *,
     ratio: float | None = 0.25,
     size_bytes: int = 400,

@@ -10,7 +10,15 @@ import pytest
 
 from keeplast.cleaner.eligibility import CleanableRange
 from keeplast.cleaner.erasure import BasisKind, Eligibility, ErasureBasis, Pace, find_turn_ms
-from keeplast.cleaner.reasons import DirtyEnough, ExpiredDue, NotCompacted, RatioTooLow
+from keeplast.cleaner.reasons import (
+    ActiveLimit,
+    DirtyEnough,
+    ExpiredDue,
+    NotCompacted,
+    NothingBelow,
+    RatioTooLow,
+    TransactionLimit,
+)
 from keeplast.cleaner.section import LogFigures
 from keeplast.config.layers import flags_layer
 from keeplast.config.settings import Settings
@@ -35,7 +43,6 @@ from keeplast.service.status import (
     join_status,
     read_round_receipts,
 )
-from keeplast.service.status_words import erased_sentence
 from keeplast.survey.report import PartitionReport, RoundReport, describe_error
 from keeplast.survey.request import PartitionRequest
 from tests.support.partition_maker import (
@@ -106,6 +113,8 @@ def test_the_most_urgent_come_first(tmp_path: Path) -> None:
         log(tmp_path, 0, first_dirty=10),
         log(tmp_path, 1),
         log(tmp_path, 2, cleanable=CleanableRange(8, 10, 40)),
+        log(tmp_path, 8, decision=NothingBelow(TransactionLimit(5))),
+        log(tmp_path, 10, decision=NothingBelow(ActiveLimit(8))),
         log(tmp_path, 3, decision=ExpiredDue(1, 0), is_expired_round=True),
         log(tmp_path, 4, decision=WORTH_IT),
         log(tmp_path, 5, decision=WORTH_IT, compaction_delay_ms=7),
@@ -121,8 +130,10 @@ def test_the_most_urgent_come_first(tmp_path: Path) -> None:
         ("t-5", State.OVERDUE),
         ("t-4", State.ELIGIBLE),
         ("t-3", State.EXPIRED),
-        ("t-2", State.WAITING),
-        ("t-1", State.WAITING),
+        ("t-2", State.NOT_DUE),
+        ("t-1", State.NOT_DUE),
+        ("t-10", State.NOT_DUE),
+        ("t-8", State.HELD_BACK),
         ("t-0", State.CLEAN),
         ("r-0", State.REFUSED),
         ("d-0", State.NOT_COMPACTED),
@@ -153,28 +164,14 @@ def test_nothing_dirty_is_gone_but_for_what_a_crash_left(tmp_path: Path) -> None
     )
 
 
-def test_what_is_kept_for_undo_is_not_gone_before_its_time(tmp_path: Path) -> None:
-    turn = find_turn_ms(SIZES, PACE)
-    dirty = only(joined(tmp_path, [log(tmp_path, 0, undo_retention_ms=1000)])).erased_by
-    assert dirty is not None
-    assert (NOW_MS + 50 + turn + 1000 + turn, 1000 + turn) == (dirty.by_ms, dirty.undo_ms)
-    assert " for undo, while keeplast run goes on" in erased_sentence(dirty, NOW_MS)
-    clean_log = {"eligibility": Eligibility(NOW_MS, ErasureBasis(BasisKind.CLEAN), is_clean=True)}
-    kept = log(tmp_path, 0, **clean_log, kept_until_ms=NOW_MS + 7, undo_retention_ms=1000)
-    erased = only(joined(tmp_path, [kept])).erased_by
-    assert erased is not None
-    assert (NOW_MS + 7 + turn, False) == (erased.by_ms, erased.is_gone)
-    assert "kept for undo" in erased.why
-
-
 @pytest.mark.parametrize(
     ("found", "why"),
     [
         (
             Eligibility(None, ErasureBasis(BasisKind.NO_MAX_LAG)),
-            "no bound: max.compaction.lag.ms is not set",
+            "no date: max.compaction.lag.ms is not set",
         ),
-        (CorruptError("bad"), "not bounded because it cannot be looked at"),
+        (CorruptError("bad"), "no date while it cannot be looked at"),
     ],
 )
 def test_without_a_bound_the_reason_is_told(
@@ -204,7 +201,7 @@ def test_nothing_is_promised_while_rounds_fail(tmp_path: Path) -> None:
         first.log.figures.compaction_delay_ms, first.erased_by.by_ms, first.erased_by.is_unknown,
     )  # fmt: skip
     # What needs no round now fails in none.
-    assert (State.WAITING, None) == (second.state, second.failing)
+    assert (State.NOT_DUE, None) == (second.state, second.failing)
     (due[0].path / f"{0:020d}.log").write_bytes(b"cleaned by somebody")
     assert State.OVERDUE is only(joined(tmp_path, [due], failures=failures)).state
 
@@ -217,9 +214,9 @@ def test_a_mark_about_other_files_counts_no_more(tmp_path: Path) -> None:
     status = only(joined(tmp_path, [found], marks=marks))
     assert (State.SET_ASIDE, "bad", mark) == (status.state, status.reason, status.set_aside)
     assert status.erased_by is not None
-    assert "not bounded because it is set aside" == status.erased_by.why
+    assert "no date while it is set aside" == status.erased_by.why
     (found[0].path / f"{0:020d}.log").write_bytes(b"restored")
-    assert State.WAITING is only(joined(tmp_path, [found], marks=marks)).state
+    assert State.NOT_DUE is only(joined(tmp_path, [found], marks=marks)).state
 
 
 def test_the_last_round_is_that_of_the_newest_receipt(tmp_path: Path) -> None:

@@ -412,7 +412,7 @@ def test_of_two_the_later_one_stays_and_the_earlier_goes_on_when_it_has_ended(
     assert "process=7 host=pod-2" in reason
     assert ["pod-2"] * 4 + ["pod-1"] * 2 == seen
     assert (2, {}) == (report.rounds, report.failures)
-    assert PartitionCondition.WAITING is published.facts(0).state
+    assert PartitionCondition.NOT_DUE is published.facts(0).state
 
 
 def test_what_a_slow_process_has_uploaded_is_not_live_after_it_was_collected(
@@ -517,7 +517,7 @@ def test_one_partitions_failure_keeps_no_other_from_its_turn(world: StoreWorld) 
     pauses = [line[2] for line in told.lines if line[:2] == ("retrying", "t-0")]
     assert ["15", "30"] == pauses[:2]
     assert 1 == report.rounds
-    assert (PartitionCondition.RETRYING, PartitionCondition.WAITING) == (
+    assert (PartitionCondition.RETRYING, PartitionCondition.NOT_DUE) == (
         published.facts(0).state,
         published.facts(1).state,
     )

@@ -15,7 +15,7 @@ from keeplast.format.filename import INCOMPLETE
 from keeplast.log.files import LocalFiles, reading
 from keeplast.log.partition_log import list_partition
 from keeplast.run.coordinator import Coordinator
-from keeplast.run.events import NoEvents
+from keeplast.run.events import NoEvents, RoundWork
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.report import CleanReport
 from keeplast.survey.request import CleanRequest
@@ -237,7 +237,7 @@ def test_a_run_that_was_overtaken_at_its_target_commits_nothing(tmp_path: Path) 
     mark = tmp_path / "out" / directory.name / INCOMPLETE
 
     class Overtaken(NoEvents):
-        def planned(self, count: int) -> None:
+        def planned(self, total_bytes: int, work: RoundWork | None = None) -> None:
             mark.write_text("another run")
 
     with LocalRunner(1) as runner:

@@ -25,6 +25,7 @@ from keeplast.cli.show.tables import round_sentence
 from keeplast.cli.show.voice import voice
 from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
+from keeplast.run.events import RoundWork
 from keeplast.survey.report import RoundReport
 
 
@@ -81,13 +82,13 @@ class ProgressEvents:
         if self._progress is not None:
             self._progress.reset(self._task, total=None, visible=False)
 
-    def planned(self, total_bytes: int) -> None:
+    def planned(self, total_bytes: int, work: RoundWork | None = None) -> None:
         """Lengthen the bar."""
         self._total += total_bytes
         if self._progress is not None:
             self._progress.update(self._task, total=self._total, visible=True)
 
-    def progressed(self, read_bytes: int) -> None:
+    def progressed(self, read_bytes: int, partition: TopicPartition | None = None) -> None:
         """Move the bar."""
         if self._progress is not None:
             self._progress.advance(self._task, read_bytes)

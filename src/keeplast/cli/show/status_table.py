@@ -111,4 +111,4 @@ def _erased_cell(erased: ErasedBy | None, now_ms: int) -> str:
         return "nothing left"
     if erased.is_unknown:
         return "?"
-    return "no bound" if erased.by_ms is None else relative_text(erased.by_ms, now_ms)
+    return "no date" if erased.by_ms is None else relative_text(erased.by_ms, now_ms)

@@ -187,17 +187,17 @@ def _count_collected(done: Collection[Collected]) -> dict[str, int]:
 
 
 def _collected_parts(done: Mapping[TopicPartition, Collected]) -> list[RenderableType]:
-    table = new_table("partition", ">segments", ">objects", ">removed", ">waiting")
+    table = new_table("partition", ">segments", ">objects", ">removed", ">in grace")
     for each, found in done.items():
         table.add_row(
             Text(printable(str(each))), format_count(found.segments), format_count(found.objects),
             format_bytes(found.bytes), format_count(found.waiting),
         )  # fmt: skip
-    waiting = sum(found.waiting for found in done.values())
-    if not waiting:
+    in_grace = sum(found.waiting for found in done.values())
+    if not in_grace:
         return [table]
-    words = format_counted(waiting, "replaced segment")
-    return [table, "", f"{words} waiting: removed by a later call, when their grace has passed"]
+    words = format_counted(in_grace, "replaced segment")
+    return [table, "", f"{words} in grace: removed by a later call, when that has passed"]
 
 
 def export_step(to: Path) -> Step[tuple[Path, PartitionState]]:

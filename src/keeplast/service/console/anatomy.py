@@ -18,7 +18,14 @@ from keeplast.config.settings import Settings
 from keeplast.model.duration import precise_relative_text
 from keeplast.model.size import format_bytes, format_counted
 from keeplast.service.attached_status import AttachedStatus
-from keeplast.service.console.pages import Entry, Row, row_of, twin_of
+from keeplast.service.console.pages import (
+    Entry,
+    Row,
+    queue_places,
+    row_of,
+    twin_of,
+    with_progress,
+)
 from keeplast.service.console.strip import (
     SegmentPart,
     StripMark,
@@ -32,6 +39,7 @@ from keeplast.service.console.strip import (
     tier_parts,
 )
 from keeplast.service.console.view import ConsoleView
+from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine
 from keeplast.service.snapshot import PartitionFacts
 from keeplast.service.status import PartitionStatus
@@ -77,23 +85,32 @@ class SettingRow:
     is_default: bool
 
 
-def log_page(view: ConsoleView, entry: Entry, rounds: Sequence[ReceiptLine]) -> LogAnatomy:
-    """Return the page of one log."""
+def log_page(
+    view: ConsoleView,
+    entry: Entry,
+    rounds: Sequence[ReceiptLine],
+    now_ms: int,
+    live: LiveProgress | None = None,
+) -> LogAnatomy:
+    """Return the page of one log at ``now_ms``, with what ``live`` heard of its round."""
     facts = view.facts(entry.partition)
-    row = row_of(view, entry, facts if view.status is None else None)
+    place = queue_places(view, live).get(entry.partition)
+    row = with_progress(
+        row_of(view, entry, now_ms, facts if view.status is None else None, place), live
+    )
     settings, problems = _settings(view, entry)
     local: tuple[StripPart, ...] = ()
     hidden: tuple[SegmentPart, ...] = ()
     if isinstance(entry, PartitionStatus):
         parts, offsets = _directory_parts(entry)
-        lines = detail_lines(entry, view.now_ms)
+        lines = detail_lines(entry, now_ms)
     elif isinstance(entry, AttachedStatus):
         parts, hidden = attached_parts(entry), hidden_parts(entry)
         held = entry.remote.log
         offsets = [("log start", held.start), ("clean to", entry.cleaned_to)]
         if entry.remote.remote_end is not None:
             offsets.append(("remote end", entry.remote.remote_end + 1))
-        lines = _attached_lines(entry, view.now_ms)
+        lines = _attached_lines(entry, now_ms)
     else:
         parts = tier_parts(entry)
         offsets = [
@@ -102,7 +119,7 @@ def log_page(view: ConsoleView, entry: Entry, rounds: Sequence[ReceiptLine]) -> 
             ("cleanable to", entry.cleanable_to),
             ("remote end", entry.remote_end),
         ]
-        lines = _tier_lines(entry, view.now_ms)
+        lines = _tier_lines(entry, now_ms)
         local = local_strip(parts, is_local=True)
     saves = saving_words(entry, facts, rounds)
     every = (*parts, *hidden)
@@ -123,7 +140,7 @@ def _directory_parts(
     return log_parts(log), [
         ("log start", log.log_start),
         ("first dirty", log.figures.first_dirty),
-        ("bound", log.figures.cleanable.bound),
+        ("cleanable to", log.figures.cleanable.bound),
         ("log end", log.log_end),
     ]
 
@@ -207,7 +224,7 @@ def _attached_lines(entry: AttachedStatus, now_ms: int) -> list[str]:
     if attached.detached_ms is not None:
         lines.append(f"detached since {_at(attached.detached_ms, now_ms)}")
     lines += [
-        f"waits to be collected: {format_counted(each.segments, 'segment')}, "
+        f"in grace: {format_counted(each.segments, 'replaced segment')}, "
         f"{format_bytes(each.size_bytes)}, "
         + (
             "decided and not published yet"
@@ -227,12 +244,12 @@ def _tier_lines(status: TierStatus, now_ms: int) -> list[str]:
     ]
     if status.orphans:
         lines.append(
-            f"waits to be collected: {format_counted(status.orphans, 'replaced segment')}, "
+            f"in grace: {format_counted(status.orphans, 'replaced segment')}, "
             f"{format_bytes(status.orphan_bytes)}"
             + (
                 ""
                 if status.collected_from_ms is None
-                else f"; the first goes from {_at(status.collected_from_ms, now_ms)} on"
+                else f"; the first is collected from {_at(status.collected_from_ms, now_ms)} on"
             )
         )
     if status.vector:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from keeplast.clock import time_text
 from keeplast.errors import error_text
-from keeplast.inspect.fates import Outlook
+from keeplast.inspect.fates import Fate, Outlook
 from keeplast.model.escapes import printable, shown_bytes
 from keeplast.model.partition import TopicPartition
 from keeplast.model.redaction import without_secrets
@@ -30,14 +30,17 @@ ROWS_MAX = 500
 NOTHING_MAX = 200
 VALUE_CHARS = 400
 OUTLOOKS = {
-    Outlook.WINS: "wins", Outlook.GOES_NEXT: "goes next", Outlook.GOES_LATER: "goes later",
+    Outlook.WINS: "wins", Outlook.GOES_NEXT: "next round", Outlook.GOES_LATER: "later round",
     Outlook.UNDECIDED: "undecided", Outlook.STAYS: "stays",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRow:
-    """A record of the key; ``value`` is empty unless values were asked for."""
+    """A record of the key; ``value`` is empty unless values were asked for.
+
+    ``gone`` is by when it is gone at the latest, if it goes, empty where no date is known.
+    """
 
     offset: int
     segment: int
@@ -46,6 +49,8 @@ class RecordRow:
     value: str
     outlook: str
     fate: str
+    gone: ShownTime
+    goes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +78,20 @@ class FoundKey:
     without: tuple[str, ...]
     without_left: int
     problems: tuple[str, ...]
+    as_of: ShownTime
 
 
-def found_key(answer: KeyAnswer, *, values: bool) -> FoundKey:
-    """Return what is shown of an answer, the values of records only with ``values``."""
+def found_key(answer: KeyAnswer, now_ms: int, *, values: bool) -> FoundKey:
+    """Return what is shown of an answer, the values of records only with ``values``.
+
+    Ages count from ``now_ms``.
+    """
     holding = [each for each in answer.parts if each.found.records or each.copies]
     without = [each.name for each in answer.parts if each not in holding]
     left = ROWS_MAX
     shown = []
     for each in holding:
-        shown.append(_partition_answer(each, left, values=values))
+        shown.append(_partition_answer(each, left, now_ms, values=values))
         left -= len(shown[-1].rows)
     problems = [
         f"{partition}: {without_secrets(error_text(error))}" for partition, error in answer.faults
@@ -94,17 +103,26 @@ def found_key(answer: KeyAnswer, *, values: bool) -> FoundKey:
     return FoundKey(
         summary_line(answer), tuple(shown), tuple(without[:NOTHING_MAX]),
         max(len(without) - NOTHING_MAX, 0), tuple(problems[:NOTHING_MAX]),
+        moment(max((each.found.now_ms for each in answer.parts), default=now_ms), now_ms),
     )  # fmt: skip
 
 
-def _partition_answer(each: ExplainedPartition, left: int, *, values: bool) -> PartitionAnswer:
-    found = each.found
+def _goes(fate: Fate) -> bool:
+    """Say whether a record goes by when all that is overwritten now is gone."""
+    return fate.by_offset is not None and fate.outlook in (Outlook.GOES_NEXT, Outlook.GOES_LATER)
+
+
+def _partition_answer(
+    each: ExplainedPartition, left: int, now_ms: int, *, values: bool
+) -> PartitionAnswer:
+    found, gone = each.found, moment(each.trace.values_by_ms, now_ms)
     rows = tuple(
         RecordRow(
             record.record.offset, record.record.segment, time_text(record.record.record.timestamp),
             kind_words(record.record),
             shown_bytes(record.record.record.value, VALUE_CHARS) if values else "",
             OUTLOOKS[record.fate.outlook], fate_words(found, record),
+            *((gone, True) if _goes(record.fate) else (ShownTime(""), False)),
         )
         for record in found.records[:left]
     )  # fmt: skip
@@ -115,5 +133,5 @@ def _partition_answer(each: ExplainedPartition, left: int, *, values: bool) -> P
     return PartitionAnswer(
         found.partition, rows, len(found.records) - len(rows),
         tuple(line.removeprefix(prefix) for line in lines),
-        moment(each.trace.by_ms, found.now_ms),
+        moment(each.trace.by_ms, now_ms),
     )  # fmt: skip

@@ -5,17 +5,22 @@ Texts are as they are; the templates escape them. A page is bounded.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 from urllib.parse import quote, urlencode
 
+from keeplast.cleaner.reasons import DirtyEnough, Overdue
+from keeplast.cleaner.selection import Choice
 from keeplast.clock import time_text
+from keeplast.inspect.status import LogStatus
 from keeplast.model.duration import precise_relative_text
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes, format_counted
 from keeplast.service.attached_status import AttachedStatus
+from keeplast.service.console.progress import running_document
 from keeplast.service.console.strip import (
     SegmentPart,
     StripPart,
@@ -27,12 +32,16 @@ from keeplast.service.console.strip import (
     zone_bytes,
 )
 from keeplast.service.console.view import ConsoleView
+from keeplast.service.live import LiveProgress
 from keeplast.service.snapshot import PartitionCondition, PartitionFacts
 from keeplast.service.status import PartitionStatus
+from keeplast.service.status_words import above_words
 from keeplast.store.status import TierStatus
 
 ROWS = 50
 """Partitions or receipts on one page."""
+MOMENT_MS = 2000
+"""What is nearer is now: the script that counts on counts seconds."""
 
 REMEDIES = {
     "set aside": "restore the file from a replica or a backup: it is tried again when its files "
@@ -49,16 +58,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ShownTime:
-    """A time for people; ``iso`` is for machines, empty where there is none."""
+    """A time for people; ``iso`` and ``at_ms`` are for machines, ``iso`` empty where none is."""
 
     text: str
     iso: str = ""
     title: str = ""
+    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One partition in the overview; ``hidden`` is what brokers of a live cluster do not serve."""
+    """One partition in the overview; ``hidden`` is what brokers of a live cluster do not serve.
+
+    ``deadline_of``, ``erased_of`` and ``last_of`` say which offsets the time above them is about.
+    ``next_words`` say why the last round did not do what is due, and what will. ``badge`` stands
+    for the state of a log that is being cleaned, or whose round has ended since the look.
+    """
 
     partition: TopicPartition
     state: str
@@ -71,9 +86,15 @@ class Row:
     size: str = ""
     cleanable: str = ""
     deadline: ShownTime = ShownTime("")
+    deadline_of: str = ""
     erased: ShownTime = ShownTime("")
+    erased_of: str = ""
     erased_why: str = ""
-    last: str = ""
+    last: ShownTime = ShownTime("")
+    last_of: str = ""
+    next_words: str = ""
+    badge: str = ""
+    badge_why: str = ""
 
     @property
     def url(self) -> str:
@@ -84,6 +105,11 @@ class Row:
     def remedy(self) -> str:
         """Return what helps; empty where nothing is wrong."""
         return REMEDIES.get(self.state, "")
+
+    @property
+    def short_reason(self) -> str:
+        """Return the reason without the values that an error ends with; the log's page has all."""
+        return brief(self.reason) if self.remedy else self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +146,31 @@ def paged(found: Sequence[T], page: int) -> Paged[T]:
     return Paged(tuple(found[(page - 1) * ROWS : page * ROWS]), page, pages, len(found))
 
 
+def brief(reason: str) -> str:
+    """Return an error's sentence and where it is: the name of a file, and the position in it.
+
+    Values stand last, as ``name=value``; what is left out of them is on the log's own page.
+    """
+    if _VALUES.search(reason) is None:
+        return reason
+    path, position = _PATH.search(reason), _POSITION.search(reason)
+    where = [] if path is None else [path[1].rpartition("/")[2]]
+    where += [] if position is None else [f"at byte {position[1]}"]
+    sentence = sentence_of(reason)
+    return f"{sentence}: {' '.join(where)}" if where else sentence
+
+
+def sentence_of(reason: str) -> str:
+    """Return an error without the values that it ends with."""
+    values = _VALUES.search(reason)
+    return reason if values is None else reason[: values.start()]
+
+
+_VALUES = re.compile(r"\. (?=\w+=)")
+_PATH = re.compile(r"[. ] ?path=([^=]*?)(?= \w+=|$)")
+_POSITION = re.compile(r" position=(\d+)")
+
+
 def log_url(partition: TopicPartition) -> str:
     """Return where a log's page is."""
     return f"/log/{quote(partition.topic, safe='')}/{partition.partition}"
@@ -131,7 +182,9 @@ def moment(at_ms: int | None, now_ms: int) -> ShownTime:
         return ShownTime("")
     text = time_text(at_ms)
     iso = f"{text[:10]}T{text[11:19]}Z" if len(text) == 23 and at_ms >= 0 else ""
-    return ShownTime(precise_relative_text(at_ms, now_ms), iso, f"{text[:19]} UTC")
+    near = abs(at_ms - now_ms) < MOMENT_MS
+    words = "now" if near else precise_relative_text(at_ms, now_ms)
+    return ShownTime(words, iso, f"{text[:19]} UTC", at_ms)
 
 
 # The overview.
@@ -190,8 +243,8 @@ def attached_reason(entry: AttachedStatus, facts: PartitionFacts | None) -> str:
         return facts.reason
     if not entry.is_attached:
         return "nothing is known of rounds: no decision log that is asked here attached it"
-    waits = sum(each.segments for each in entry.waiting)
-    more = f"; {format_counted(waits, 'replaced segment')} not collected yet" if waits else ""
+    kept = sum(each.segments for each in entry.waiting)
+    more = f"; {format_counted(kept, 'replaced segment')} in grace" if kept else ""
     return f"clean up to offset {entry.cleaned_to}{more}"
 
 
@@ -226,16 +279,67 @@ def state_counts(view: ConsoleView) -> list[tuple[str, int]]:
     )
 
 
-def overview_rows(view: ConsoleView, found: Sequence[Entry]) -> list[Row]:
-    """Return a row for each of a page's partitions."""
+def overview_rows(
+    view: ConsoleView, found: Sequence[Entry], now_ms: int, live: LiveProgress | None = None
+) -> list[Row]:
+    """Return a row for each of a page's partitions, as ``live`` heard of them since the look.
+
+    ``now_ms`` is the page's clock, from which ages count.
+    """
     facts = _facts_by_partition(view)
-    return [row_of(view, each, facts.get(each.partition)) for each in found]
+    places = queue_places(view, live)
+    return [
+        with_progress(
+            row_of(view, each, now_ms, facts.get(each.partition), places.get(each.partition)), live
+        )
+        for each in found
+    ]
 
 
-def row_of(view: ConsoleView, each: Entry, facts: PartitionFacts | None) -> Row:
-    """Return the row of a partition; ``facts`` are the loop's, None where there is none."""
+def queue_places(view: ConsoleView, live: LiveProgress | None) -> dict[TopicPartition, int]:
+    """Return who is how far from the head of the queue, from 1."""
+    return {each.partition: place for place, each in enumerate(upcoming(view, live), start=1)}
+
+
+def upcoming(view: ConsoleView, live: LiveProgress | None) -> tuple[Choice, ...]:
+    """Return what is due for a round and not of this turn, in the order it would be taken in.
+
+    The loop's snapshot is older than its turn: what runs, or has just ended, is due in it still.
+    """
+    queue = () if view.snapshot is None else view.snapshot.queue
+    taken = set() if live is None else set(live.progress.taken)
+    return tuple(each for each in queue if each.partition not in taken)
+
+
+def with_progress(row: Row, live: LiveProgress | None) -> Row:
+    """Return a row with the badge of its round, where one is under way or ended since the look."""
+    if live is None:
+        return row
+    progress = live.progress
+    for each in progress.running:
+        if each.partition == row.partition:
+            its = running_document(each, progress)
+            why = its["pass"] or ""
+            return replace(row, badge=its["badge"], badge_why=why, next_words="")
+    if progress.has_ended(row.partition):
+        why = "the next look tells its state"
+        return replace(row, badge="round over", badge_why=why, next_words="")
+    return row
+
+
+def row_of(
+    view: ConsoleView,
+    each: Entry,
+    now_ms: int,
+    facts: PartitionFacts | None,
+    place: int | None = None,
+) -> Row:
+    """Return the row of a partition; ``facts`` are the loop's, None where there is none.
+
+    ``place`` is how far from the head of the queue it is, from 1.
+    """
     if isinstance(each, PartitionStatus):
-        return _directory_row(each, view.now_ms)
+        return _directory_row(each, now_ms, place)
     if isinstance(each, AttachedStatus):
         return _attached_row(each, facts)
     parts = tier_parts(each)
@@ -246,9 +350,8 @@ def row_of(view: ConsoleView, each: Entry, facts: PartitionFacts | None) -> Row:
         each.partition, state_of(each, facts), reason, by_zone(parts), twin_of(parts),
         ratio=f"{each.ratio:.3f}", size=format_bytes(each.remote_bytes),
         cleanable=format_bytes(each.cleanable_bytes),
-        last=""
-        if last is None
-        else f"{precise_relative_text(last.sums.last_ms, view.now_ms)}, on {last.host}",
+        last=moment(None if last is None else last.sums.last_ms, now_ms),
+        last_of="" if last is None else f"on {last.host}",
     )  # fmt: skip
 
 
@@ -264,28 +367,50 @@ def _attached_row(each: AttachedStatus, facts: PartitionFacts | None) -> Row:
     )  # fmt: skip
 
 
-def _directory_row(each: PartitionStatus, now_ms: int) -> Row:
+def _directory_row(each: PartitionStatus, now_ms: int, place: int | None) -> Row:
     erased, why = _erased(each, now_ms)
     last = each.last_round
-    words = (
-        ""
-        if last is None
-        else f"{precise_relative_text(last.at_ms, now_ms)}: {format_bytes(last.bytes_read)} to "
-        f"{format_bytes(last.bytes_written)}"
-    )
     row = Row(
-        each.partition, each.state.value, each.reason, erased=erased, erased_why=why, last=words
-    )
+        each.partition, each.state.value, each.reason, erased=erased, erased_why=why,
+        last=moment(None if last is None else last.at_ms, now_ms),
+        last_of="" if last is None
+        else f"{format_bytes(last.bytes_read)} to {format_bytes(last.bytes_written)}, up to offset "
+        f"{last.end_offset}",
+    )  # fmt: skip
     log = each.log
     if log is None:
         return row
-    parts = log_parts(log)
-    return Row(
-        each.partition, each.state.value, each.reason, by_zone(parts), twin_of(parts),
-        ratio=f"{log.figures.cleanable.ratio:.3f}", size=format_bytes(log.size_bytes),
-        cleanable=format_bytes(log.figures.cleanable.cleanable_bytes),
-        deadline=moment(log.deadline_ms, now_ms), erased=erased, erased_why=why, last=words,
+    parts, cleanable = log_parts(log), log.figures.cleanable
+    is_split = bool(cleanable.cleanable_bytes) and cleanable.bound < log.log_end
+    return replace(
+        row, strip=by_zone(parts), twin=twin_of(parts), ratio=f"{cleanable.ratio:.3f}",
+        size=format_bytes(log.size_bytes), cleanable=format_bytes(cleanable.cleanable_bytes),
+        deadline=moment(log.deadline_ms, now_ms),
+        deadline_of=f"offsets {log.figures.first_dirty} to {cleanable.bound}" if is_split else "",
+        erased_of=f"all, also those {above_words(log)}" if is_split else "",
+        next_words=_next_words(each, log, place),
     )  # fmt: skip
+
+
+def _next_words(each: PartitionStatus, log: LogStatus, place: int | None) -> str:
+    """Say why the last round did not do what is due now, and what will; empty where none is."""
+    if not isinstance(each.decision, Overdue | DirtyEnough):
+        return ""
+    first, bound = log.figures.first_dirty, log.figures.cleanable.bound
+    last, words = each.last_round, []
+    if last is not None and last.end_offset == first and last.bound is not None:
+        why = "no more could be cleaned then" if first == last.bound else "its key map was full"
+        words.append(f"The last round ended at offset {first}: {why}.")
+    when = "" if place is None else f", {ordinal(place)} in the queue"
+    words.append(f"The next round takes offsets {first} to {bound}{when}.")
+    return " ".join(words)
+
+
+def ordinal(number: int) -> str:
+    """Return a number as a place in a row: 1st, 2nd, 3rd, 11th."""
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    ending = "th" if number % 100 in (11, 12, 13) else endings.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 def _erased(each: PartitionStatus, now_ms: int) -> tuple[ShownTime, str]:
@@ -297,7 +422,7 @@ def _erased(each: PartitionStatus, now_ms: int) -> tuple[ShownTime, str]:
     if erased.is_unknown:
         return ShownTime("?"), erased.why
     if erased.by_ms is None:
-        return ShownTime("no bound"), erased.why
+        return ShownTime("no date"), erased.why
     return moment(erased.by_ms, now_ms), erased.why
 
 

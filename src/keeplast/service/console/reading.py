@@ -5,8 +5,7 @@ A page never reads a file by a name from its URL: a partition is looked up in th
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import anyio
@@ -21,18 +20,22 @@ from keeplast.model.escapes import printable
 from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.console import anatomy, pages, work
 from keeplast.service.console.asked import partition_of, query_of, unknown
+from keeplast.service.console.progress import progress_document
 from keeplast.service.console.rendering import Rendering
-from keeplast.service.console.streams import progress_document
 from keeplast.service.console.view import ConsoleView, ViewSource
-from keeplast.service.document_text import document_text
+from keeplast.service.document_text import document_pieces, document_text
 from keeplast.service.documents import (
-    attached_document,
+    PARTITIONS,
+    attached_head,
     facts_document,
-    status_document,
-    store_document,
+    partition_document,
+    status_head,
+    store_head,
+    tier_document,
 )
 from keeplast.service.metrics import CleanerCollector, exposition
 from keeplast.service.status import PartitionStatus
+from keeplast.store.status import TierStatus
 
 CHUNK_BYTES = 1 << 18
 
@@ -54,11 +57,12 @@ class Reading:
         query = query_of(request)
 
         def make() -> str:
-            view = self._source.view()
+            view, live = self._source.view(), self._source.live
             found = pages.paged(pages.chosen(view, query), query.page)
             return self._rendering.page(
                 "overview.html", request, view, query=query, found=found,
-                rows=pages.overview_rows(view, found.items), states=pages.state_counts(view),
+                rows=pages.overview_rows(view, found.items, self._rendering.page_ms(view), live),
+                states=pages.state_counts(view),
             )  # fmt: skip
 
         return await self._rendering.html(make)
@@ -73,25 +77,26 @@ class Reading:
             if entry is None:
                 raise unknown(partition)
             lines = [each for each in view.receipts if each.partition == partition]
-            return self._rendering.page(
-                "log.html", request, view, log=anatomy.log_page(view, entry, lines),
-                partition=partition,
-            )  # fmt: skip
+            log = anatomy.log_page(
+                view, entry, lines, self._rendering.page_ms(view), self._source.live
+            )
+            return self._rendering.page("log.html", request, view, log=log, partition=partition)
 
         return await self._rendering.html(make)
 
     async def work(self, request: Request) -> Response:
-        """Show what runs, what is next, what needs somebody, and the receipts."""
+        """Show what runs, what is next, what needs attention, and the receipts."""
         query = query_of(request)
 
         def make() -> str:
             view = self._source.view()
-            queue = work.upcoming(view, self._source.live)
+            now_ms = self._rendering.page_ms(view)
+            queue = pages.upcoming(view, self._source.live)
             return self._rendering.page(
                 "work.html", request, view, query=query, queue=queue[: work.QUEUE_MAX],
-                queue_left=max(len(queue) - work.QUEUE_MAX, 0), troubles=work.troubles(view),
-                growth=work.growth_of(view), budgets=work.budgets(view),
-                caps=work.cap_lines(view),
+                queue_left=max(len(queue) - work.QUEUE_MAX, 0),
+                troubles=work.troubles(view, now_ms), growth=work.growth_of(view),
+                budgets=work.budgets(view), caps=work.cap_lines(view),
                 found=pages.paged(work.receipts_found(view, query), query.page),
             )  # fmt: skip
 
@@ -101,11 +106,12 @@ class Reading:
         """Return the document of the overview."""
         query = query_of(request)
 
-        def make() -> str:
+        def make() -> Iterator[str]:
             view = self._source.view()
-            return document_text(_place_document(view, pages.chosen(view, query)))
+            head, rows = _place_parts(view, pages.chosen(view, query))
+            return document_pieces(head, PARTITIONS, rows)
 
-        return await self._rendering.json(make)
+        return await self._rendering.json_pieces(make)
 
     async def log_json(self, request: Request) -> Response:
         """Return the document of one partition."""
@@ -116,7 +122,8 @@ class Reading:
             entry = pages.find_entry(view, partition)
             if entry is None:
                 raise unknown(partition)
-            return document_text(_place_document(view, [entry]))
+            head, rows = _place_parts(view, [entry])
+            return document_text({**head, PARTITIONS: list(rows)})
 
         return await self._rendering.json(make)
 
@@ -151,7 +158,7 @@ class Reading:
                     "turns": snapshot.turn,
                     "slots": snapshot.slots,
                     "tier": snapshot.tier,
-                    "queue": list(work.upcoming(view, self._source.live)),
+                    "queue": list(pages.upcoming(view, self._source.live)),
                     "partitions": [facts_document(each) for each in snapshot.partitions],
                 }
             return document_text(document)
@@ -203,14 +210,16 @@ class Reading:
         return PlainTextResponse(f"{words}\n", 200 if fault is None else 503)
 
 
-def _place_document(view: ConsoleView, found: list[pages.Entry]) -> dict[str, Any]:
-    """Return what the command line prints of these partitions with ``--json``."""
+def _place_parts(
+    view: ConsoleView, found: list[pages.Entry]
+) -> tuple[dict[str, Any], Iterator[object]]:
+    """Return what the command line prints of these partitions with ``--json``: head and rows."""
     if view.attached is not None:
-        remote = [each.remote for each in found if isinstance(each, AttachedStatus)]
-        return attached_document(view.attached.cluster_id, view.attached.metadata_ends, remote)
+        head = attached_head(view.attached.cluster_id, view.attached.metadata_ends)
+        return head, (each.remote for each in found if isinstance(each, AttachedStatus))
     if view.status is None:
-        wanted = {each.partition for each in found}
-        tiers = [each for each in view.tiers if each.partition in wanted]
-        return store_document(tiers, view.given_up)
-    chosen = [each for each in found if isinstance(each, PartitionStatus)]
-    return status_document(replace(view.status, partitions=tuple(chosen)))
+        by_name = {each.partition: each for each in found if isinstance(each, TierStatus)}
+        chosen = (by_name[e.partition] for e in view.tiers if e.partition in by_name)
+        return store_head(view.given_up), (tier_document(each) for each in chosen)
+    those = [each for each in found if isinstance(each, PartitionStatus)]
+    return status_head(view.status, those), (partition_document(each) for each in those)

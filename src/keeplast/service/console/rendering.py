@@ -6,7 +6,7 @@ browser that asks often makes itself wait and nobody else's round.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import anyio
@@ -14,14 +14,14 @@ import anyio.to_thread
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from keeplast.clock import Clock
 from keeplast.model.escapes import printable
 from keeplast.model.size import format_bytes, format_count
 from keeplast.service.console import pages, work
 from keeplast.service.console.gate import Entrance, Visitor
-from keeplast.service.console.streams import progress_document
+from keeplast.service.console.progress import progress_document
 from keeplast.service.console.tokens import VisitorRole
 from keeplast.service.console.view import ConsoleView, ViewSource
 
@@ -56,9 +56,14 @@ class Rendering:
         """Return a page that says nothing of the place."""
         return self._templates.get_template(name).render(**values)
 
+    def page_ms(self, view: ConsoleView) -> int:
+        """Return the time of a page: ages count from it, not from when the place was looked at."""
+        return max(self._clock.now_ms(), view.now_ms)
+
     def page(self, name: str, request: Request, view: ConsoleView, **values: Any) -> str:
         """Return a page, with what every one says."""
         visitor: Visitor = request.state.visitor
+        page_ms = self.page_ms(view)
         control = self._source.control
         allows_actions = control is not None and self._entrance.allows_actions
         return self._templates.get_template(name).render(
@@ -70,7 +75,7 @@ class Rendering:
             is_paused=control is not None and control.is_paused, reload_seconds=RELOAD_SECONDS,
             has_wishes=control is not None and control.has_wishes,
             trouble=None if control is None else control.fault(),
-            now=pages.moment(view.now_ms, self._clock.now_ms()), **values,
+            now=pages.moment(view.now_ms, page_ms), page_ms=page_ms, **values,
         )  # fmt: skip
 
     async def in_turn(self, make: Callable[[], Any]) -> Any:
@@ -82,6 +87,22 @@ class Rendering:
     async def html(self, make: Callable[[], str]) -> Response:
         """Answer with a page."""
         return HTMLResponse(await self.in_turn(make))
+
+    async def json_pieces(self, make: Callable[[], Iterator[str]]) -> Response:
+        """Answer with a long document, piece by piece; whoever else asks gets in between.
+
+        The first piece is made before the answer begins: what is refused has its own code.
+        """
+        pieces = await self.in_turn(make)
+        first = await self.in_turn(lambda: next(pieces, None))
+
+        async def rest() -> AsyncIterator[str]:
+            piece = first
+            while piece is not None:
+                yield piece
+                piece = await self.in_turn(lambda: next(pieces, None))
+
+        return StreamingResponse(rest(), media_type="application/json")
 
     async def json(self, make: Callable[[], str]) -> Response:
         """Answer with a document."""

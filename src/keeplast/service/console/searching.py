@@ -102,13 +102,16 @@ class Searching:
 
         def make() -> str:
             view = self._source.view()
+            now_ms = self._rendering.page_ms(view)
             topics = sorted({each.partition.topic for each in pages.entries(view)})
             return self._rendering.page(
                 "keys.html", request, view, question=question, problem=problem,
                 topics=[each for each in topics if not limits.is_closed(each)][:TOPICS_OFFERED],
                 forms=[each.value for each in KeyForm], limits=limits,
                 may_search=visitor.role is not VisitorRole.NOBODY,
-                found=None if answer is None else found_key(answer, values=question.values),
+                found=None
+                if answer is None
+                else found_key(answer, now_ms, values=question.values),
             )  # fmt: skip
 
         text: str = await self._rendering.in_turn(make)

@@ -1,4 +1,4 @@
-"""What goes on, as it is told to pages: how far the loop is, and events when something has changed.
+"""Events when something has changed, for pages that are open: how far the loop is, and which view.
 
 Streams are counted and end by themselves: what hangs holds none for long.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -17,8 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from keeplast.model.escapes import printable
-from keeplast.model.size import format_bytes
+from keeplast.service.console.progress import progress_document
 from keeplast.service.console.view import ViewSource
 
 STREAMS_MAX = 32
@@ -34,41 +32,6 @@ class StreamLimits:
     count: int = STREAMS_MAX
     seconds: float = STREAM_SECONDS
     step_seconds: float = STREAM_STEP_SECONDS
-
-
-def progress_document(source: ViewSource) -> dict[str, Any] | None:
-    """Return how far the rounds under way are, None where nothing runs."""
-    live = source.live
-    if live is None:
-        return None
-    found = live.progress
-    return {
-        "running": [
-            {"topic": each.partition.topic, "partition": each.partition.partition,
-             "why": each.why}
-            for each in found.running
-        ],
-        "since_ms": found.since_ms,
-        "read_bytes": found.read_bytes,
-        "planned_bytes": found.planned_bytes,
-        "idle_until_ms": found.idle_until_ms,
-        "words": _live_words(source),
-        "serial": found.serial,
-    }  # fmt: skip
-
-
-def _live_words(source: ViewSource) -> str:
-    live, control = source.live, source.control
-    if live is None:
-        return ""
-    found = live.progress
-    if control is not None and control.is_paused and not found.running:
-        return "paused"
-    if not found.running:
-        return "idle" if found.idle_until_ms is not None else "looking"
-    names = ", ".join(str(each.partition) for each in found.running[:4])
-    read = f"{format_bytes(found.read_bytes)} of {format_bytes(found.planned_bytes)} read"
-    return printable(f"cleaning {names}: {read}")
 
 
 class EventStreams:

@@ -35,7 +35,7 @@ class Zone(StrEnum):
 
     CLEAN = "clean"
     DIRTY = "dirty"
-    HELD = "held back by a lag"
+    HELD = "held back"
     UNSTABLE = "unstable"
     ACTIVE = "active"
     HIDDEN = "hidden"

@@ -1,4 +1,4 @@
-"""What the work page shows, as plain values: what is next, what needs somebody, receipts. Pure.
+"""What the work page shows, as plain values: what needs attention, receipts, growth. Pure.
 
 Texts are as they are; the template escapes them. A page is bounded.
 """
@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keeplast.cleaner.selection import Choice
 from keeplast.clock import time_text
 from keeplast.model.duration import duration_text
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes, format_count, format_counted
 from keeplast.service.console.anatomy import SettingRow, setting_rows
-from keeplast.service.console.pages import REMEDIES, Query, ShownTime, log_url, moment
+from keeplast.service.console.pages import (
+    REMEDIES,
+    Query,
+    ShownTime,
+    brief,
+    log_url,
+    moment,
+    sentence_of,
+)
 from keeplast.service.console.view import ConsoleView
-from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_shelf import ReceiptLine
 from keeplast.service.snapshot import AttachedTotals
 from keeplast.tier.state.round_days import RoundSums
@@ -46,9 +52,14 @@ class Trouble:
         """Return where the log's page is."""
         return log_url(self.partition)
 
+    @property
+    def short_reason(self) -> str:
+        """Return the reason without the values that an error ends with, but for where it is."""
+        return sentence_of(self.reason) if self.where else brief(self.reason)
 
-def troubles(view: ConsoleView) -> list[Trouble]:
-    """Return what needs somebody, the most urgent first."""
+
+def troubles(view: ConsoleView, now_ms: int) -> list[Trouble]:
+    """Return what needs attention, the most urgent first; ages count from ``now_ms``."""
     found = []
     if view.status is not None:
         for each in view.status.partitions:
@@ -60,9 +71,7 @@ def troubles(view: ConsoleView) -> list[Trouble]:
                 where += f" at {mark.position}"
             # It may have been set aside by the turn that this look began.
             since = (
-                ShownTime("")
-                if mark is None
-                else moment(mark.since_ms, max(view.now_ms, mark.since_ms))
+                ShownTime("") if mark is None else moment(mark.since_ms, max(now_ms, mark.since_ms))
             )
             state = each.state.value
             found.append(Trouble(each.partition, state, each.reason, where, since, REMEDIES[state]))
@@ -70,22 +79,12 @@ def troubles(view: ConsoleView) -> list[Trouble]:
         found = [
             Trouble(
                 each.partition, each.state.value, each.reason, "",
-                moment(each.set_aside_since_ms, view.now_ms), REMEDIES[each.state.value],
+                moment(each.set_aside_since_ms, now_ms), REMEDIES[each.state.value],
             )
             for each in view.snapshot.partitions
             if each.state.value in REMEDIES
         ]  # fmt: skip
     return found
-
-
-def upcoming(view: ConsoleView, live: LiveProgress | None) -> tuple[Choice, ...]:
-    """Return what is due for a round and not of this turn, in the order it would be taken in.
-
-    The loop's snapshot is older than its turn: what runs, or has just ended, is due in it still.
-    """
-    queue = () if view.snapshot is None else view.snapshot.queue
-    taken = set() if live is None else set(live.progress.taken)
-    return tuple(each for each in queue if each.partition not in taken)
 
 
 def receipts_found(view: ConsoleView, query: Query) -> list[ReceiptLine]:
@@ -159,8 +158,8 @@ class Growth:
         freed = sum(each.freed_bytes for each in self.days)
         came = sum(each.came_bytes for each in self.days)
         return (
-            f"{format_counted(rounds, 'round')} freed {format_bytes(freed)}; between two rounds of "
-            f"a log {format_bytes(came)} came, so that what they leave "
+            f"{format_counted(rounds, 'round')} freed {format_bytes(freed)}; since the rounds "
+            f"before them {format_bytes(came)} were appended, so that these logs "
             + (
                 f"grew by {format_bytes(came - freed)}"
                 if came > freed

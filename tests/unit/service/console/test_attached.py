@@ -91,9 +91,9 @@ def test_who_compacts_and_what_waits_are_told(world: AttachedWorld) -> None:
     compacted(world)
     log = text_of(site(world), "/log/orders/0")
     assert "epoch 1; held by process" in log
-    assert "waits to be collected: 2 segments" in log
+    assert "in grace: 2 replaced segments" in log
     assert "the grace counts from then" in log
-    assert "clean up to offset 20; 2 replaced segments not collected yet" in log
+    assert "clean up to offset 20; 2 replaced segments in grace" in log
 
 
 def test_without_a_decision_log_brokers_alone_are_shown(world: AttachedWorld) -> None:

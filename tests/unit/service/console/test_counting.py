@@ -80,7 +80,7 @@ def test_a_horizon_that_a_round_stamped_is_shown(tmp_path: Path) -> None:
     horizon_ms = first.first_horizon_ms or 0
     for now_ms, expected in ((horizon_ms - 1, (1, 0)), (horizon_ms, (0, 1))):
         found = scan_headers(log, files, now_ms, lambda _: None).stages.tombstones
-        assert expected == (found.waiting, found.removable)
+        assert expected == (found.retained, found.removable)
 
 
 def test_it_is_read_for_nobody_without_a_token(source: FixedSource, root: Path) -> None:

@@ -119,8 +119,13 @@ def test_the_page_has_every_record_with_its_fate_and_no_value(keys: Site, root: 
         assert f"{part['topic']}-{part['partition']}" in text
         for each in part["records"]:
             assert f'<th scope="row" class="n">{each["offset"]}</th>' in text
-    assert "would win by offset 2, timestamp 2; in force is offset" in text
+    assert (
+        "the record that stays: by offset the record at 2, by timestamp the record at 2; "
+        "this topic goes by offset" in text
+    )
     assert "goes with the next round: superseded by offset 2" in text
+    assert '<span class="state">next round</span><span class="abs">gone by 2027-01-15' in text
+    assert "As of 2027-01-15 08:00:00 UTC" in text
     assert "never while its value wins" in text
     assert '"3"' not in text
     assert '"3"' in told(keys, values="shown")

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from keeplast.cleaner.erasure import BasisKind, ErasureBasis
@@ -15,15 +16,18 @@ from keeplast.cleaner.selection import Choice
 from keeplast.cli.main import app
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
+from keeplast.run.events import RoundWork
 from keeplast.service.console import pages, work
 from keeplast.service.console.strip import Zone, log_parts
 from keeplast.service.control import Control
+from keeplast.service.document_text import ROWS_AT_ONCE, document_text
+from keeplast.service.documents import status_document
 from keeplast.service.live import LiveProgress
 from keeplast.service.receipt_names import FILE_NAME
 from keeplast.service.receipt_shelf import ReceiptShelf
 from keeplast.service.set_aside import SetAside
 from keeplast.service.snapshot import Snapshot
-from keeplast.service.status import ErasedBy, PartitionStatus, State
+from keeplast.service.status import ErasedBy, LastRound, PartitionStatus, State
 from keeplast.survey.report import RoundReport
 from keeplast.survey.wording import basis_words
 from tests.support.console_site import NOW_MS, FixedSource, Site, directory_view
@@ -61,11 +65,12 @@ def test_the_overview_shows_every_partition_with_its_reason_in_words(
     text = html.unescape(site.get("/").text)
     for each in site.document("/overview.json")["partitions"]:
         assert f"{each['topic']}-{each['partition']}" in text
-        assert each["reason"] in text
+        has_remedy = each["state"] in pages.REMEDIES
+        assert (pages.brief(each["reason"]) if has_remedy else each["reason"]) in text
         assert each["state"] in text
 
 
-def test_those_come_first_that_need_somebody(site: Site) -> None:
+def test_the_most_urgent_come_first(site: Site) -> None:
     names = re.findall(r'<th scope="row"><a href="/log/(\w+)/(\d)">', site.get("/").text)
     assert [("broken", "0"), ("orders", "0"), ("orders", "1")] == names
     names = re.findall(r'<a href="/log/(\w+)/\d">', site.get("/?sort=name").text)
@@ -78,8 +83,11 @@ def test_a_strip_has_a_text_twin_and_fills_its_width(site: Site, source: FixedSo
     assert strips
     for label, body in strips:
         assert "dirty" in label
-        widths = [float(each) for each in re.findall(r'width="([0-9.]+)"', body)]
-        assert abs(1000 - sum(widths)) < 1
+        widths = [float(each) for each in re.findall(r'width="([0-9.]+)%"', body)]
+        assert abs(100 - sum(widths)) < 0.1
+    # A picture that is stretched has other patterns than its legend.
+    assert "preserveAspectRatio" not in "".join(label for label, _ in strips)
+    assert not re.search(r'<svg class="strip[^>]*viewBox', text + site.get("/").text)
     assert "first dirty 0" in text
     assert "log end 4" in text
 
@@ -188,8 +196,8 @@ def test_a_page_works_without_script(site: Site) -> None:
 
 
 def test_the_overview_claims_an_order_only_where_it_has_it(site: Site) -> None:
-    assert "those first that need somebody" in site.get("/").text
-    assert "those first that need somebody" not in site.get("/?sort=name").text
+    assert "the most urgent first" in site.get("/").text
+    assert "the most urgent first" not in site.get("/?sort=name").text
 
 
 def test_what_helps_stands_beside_what_is_wrong(site: Site) -> None:
@@ -207,7 +215,7 @@ def test_a_time_without_bound_is_told_once(source: FixedSource) -> None:
     )
     source.found = replace(source.found, status=replace(status, partitions=unbounded))
     text = Site(source).get("/?q=orders-0").text
-    assert 1 == text.count("no bound")
+    assert 1 == text.count("no date")
     assert basis_words(basis) in text
 
 
@@ -245,6 +253,144 @@ def test_what_runs_or_has_just_ended_is_not_next(source: FixedSource) -> None:
     assert [2, 3] == [each["partition"]["partition"] for each in queue]
 
 
+def loop_of(source: FixedSource) -> LiveProgress:
+    """Have the source show a loop, in whose queue are both logs of orders."""
+    clock = ManualClock(NOW_MS)
+    queue = tuple(Choice(TopicPartition("orders", n), "overdue") for n in range(2))
+    snapshot = Snapshot("here", 0, NOW_MS, 1, 2, (), queue=queue)
+    source.found = replace(source.found, snapshot=snapshot)
+    source.live = LiveProgress(Told(), clock, Control(clock))
+    return source.live
+
+
+def row(site: Site, partition: str) -> str:
+    """Return the row of the overview that is about a partition, without its tags."""
+    text = html.unescape(site.get("/").text)
+    (found,) = [e for e in re.findall(r"<tr>.*?</tr>", text, re.DOTALL) if f">{partition}<" in e]
+    return " ".join(re.sub(r"<[^>]+>", " ", found).split())
+
+
+def test_a_log_in_work_has_a_badge_until_a_look_tells_its_state(source: FixedSource) -> None:
+    live, site = loop_of(source), Site(source)
+    name = TopicPartition("orders", 0)
+    assert "orders-0 overdue due for a round" in row(site, "orders-0")
+    live.chosen((Choice(name, "overdue"),))
+    assert "orders-0 cleaning due for a round" in row(site, "orders-0")
+    live.planned(200, RoundWork(name, 50))
+    live.progressed(142, name)
+    assert "orders-0 cleaning 71 % due for a round" in row(site, "orders-0")
+    log = html.unescape(site.get("/log/orders/0").text)
+    assert 'max="100" value="71"' in log
+    assert "cleaning 71 %, pass 2 of 2: rewriting" in log
+    assert "cleaning orders-0 71 %" in site.get("/work").text
+    (running,) = site.document("/work.json")["progress"]["running"]
+    assert (71, "pass 2 of 2: rewriting") == (running["percent"], running["pass"])
+    live.finished(name, RoundReport())
+    assert "orders-0 round over" in row(site, "orders-0")
+    # What it is sorted and counted by is what the look found.
+    assert ">2 overdue<" in site.get("/").text
+
+
+def test_what_is_due_says_what_the_last_round_left_and_what_the_next_one_takes(
+    source: FixedSource,
+) -> None:
+    site = Site(source)
+    assert "The next round takes offsets 0 to 4." in row(site, "orders-0")
+    loop_of(source)
+    assert "The next round takes offsets 0 to 4, 1st in the queue." in row(site, "orders-0")
+    status = source.found.status
+    assert status is not None
+    for bound, why in ((0, "no more could be cleaned then"), (2, "its key map was full")):
+        last = LastRound(NOW_MS - 5000, 0, 0, 9, 9, 1, 1, 1.0, bound=bound)
+        partitions = tuple(replace(each, last_round=last) for each in status.partitions)
+        source.found = replace(source.found, status=replace(status, partitions=partitions))
+        assert f"The last round ended at offset 0: {why}." in row(site, "orders-0")
+        assert "5 s ago" in row(site, "orders-0")
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(1, "1st"), (12, "12th"), (22, "22nd"), (113, "113th")]
+)
+def test_a_place_in_the_queue_has_its_ending(number: int, words: str) -> None:
+    assert words == pages.ordinal(number)
+
+
+def test_dates_of_the_overview_say_which_offsets_they_are_about(source: FixedSource) -> None:
+    status = source.found.status
+    assert status is not None
+    each = next(e for e in status.partitions if e.partition == TopicPartition("orders", 0))
+    assert each.log is not None
+    assert "also those" not in row(Site(source), "orders-0")
+    # The look counts the old active segment as left; a younger one stays.
+    figures = each.log.figures
+    figures = replace(figures, cleanable=replace(figures.cleanable, bound=3))
+    each = replace(each, log=replace(each.log, figures=figures))
+    source.found = replace(source.found, status=replace(status, partitions=(each,)))
+    found = row(Site(source), "orders-0")
+    assert "offsets 0 to 3" in found
+    assert "all, also those held back from 3 on" in found
+
+
+def test_ages_count_from_the_page_and_not_from_the_look(source: FixedSource) -> None:
+    site = Site(source)
+    status = source.found.status
+    assert status is not None
+    last = LastRound(NOW_MS - 60_000, 0, 0, 9, 9, 1, 1, 1.0)
+    partitions = tuple(replace(each, last_round=last) for each in status.partitions)
+    source.found = replace(source.found, status=replace(status, partitions=partitions))
+    assert "1 min ago" in row(site, "orders-0")
+    site.clock.advance(120_000)
+    assert "3 min ago" in row(site, "orders-0")
+    assert f'data-now="{NOW_MS + 120_000}"' in site.get("/").text
+    # A clock that is behind the look makes nothing younger than it was.
+    site.clock.advance(-500_000)
+    assert "1 min ago" in row(site, "orders-0")
+
+
+@pytest.mark.parametrize(
+    ("reason", "brief"),
+    [
+        (
+            "crc mismatch. path=/var/my logs/t-0/00500.log position=4437 expected=0x4c found=0xbf",
+            "crc mismatch: 00500.log at byte 4437",
+        ),
+        ("it is torn; restore it. path=/x/a.log", "it is torn; restore it: a.log"),
+        ("no such thing. class=3", "no such thing"),
+        ("nothing to clean: all is clean", "nothing to clean: all is clean"),
+        ("", ""),
+    ],
+)
+def test_an_error_is_short_on_the_overview(reason: str, brief: str) -> None:
+    assert brief == pages.brief(reason)
+
+
+def test_an_error_is_whole_on_the_page_of_its_log(source: FixedSource) -> None:
+    status = source.found.status
+    assert status is not None
+    reason = "crc mismatch. path=/logs/broken-0/0.log position=7 expected=1 found=2"
+    bad = next(each for each in status.partitions if each.log is None)
+    source.found = replace(
+        source.found, status=replace(status, partitions=(replace(bad, reason=reason),))
+    )
+    site = Site(source)
+    assert reason in site.get(pages.log_url(bad.partition)).text
+    text = site.get("/").text
+    assert "crc mismatch: 0.log at byte 7" in text
+    assert "expected=1" not in text
+
+
+def test_a_long_document_is_the_same_piece_by_piece(source: FixedSource) -> None:
+    status = source.found.status
+    assert status is not None
+    one = status.partitions[0]
+    for count in (0, 1, ROWS_AT_ONCE - 1, ROWS_AT_ONCE, ROWS_AT_ONCE + 1, 3 * ROWS_AT_ONCE):
+        many = tuple(replace(one, partition=TopicPartition("t", n)) for n in range(count))
+        found = replace(status, partitions=many)
+        source.found = replace(source.found, status=found)
+        expected = json.loads(document_text(status_document(found)))
+        assert expected == Site(source).document("/overview.json")
+
+
 def test_what_is_set_aside_was_so_in_no_future(root: Path) -> None:
     view = directory_view(root)
     assert view.status is not None
@@ -252,7 +398,7 @@ def test_what_is_set_aside_was_so_in_no_future(root: Path) -> None:
     mark = SetAside(first.partition, "crc mismatch", "CorruptError", NOW_MS + 511, "")
     first = replace(first, state=State.SET_ASIDE, set_aside=mark)
     status = replace(view.status, partitions=(first,))
-    (found,) = work.troubles(replace(view, status=status))
+    (found,) = work.troubles(replace(view, status=status), NOW_MS)
     assert "now" == found.since.text
 
 

@@ -68,7 +68,7 @@ def test_what_took_no_time_to_speak_of_took_some() -> None:
 def test_growth_is_told_in_words() -> None:
     grown = work.growth_of(view_of(line(2, 2048, 1024), line(1, 4096, 4096)))
     assert "2 rounds freed 1,024 B" in grown.words
-    assert "3,072 B came" in grown.words
+    assert "3,072 B were appended" in grown.words
     assert "grew by 2,048 B" in grown.words
     assert "shrank by" in work.growth_of(view_of(line(1, 4096, 0))).words
 

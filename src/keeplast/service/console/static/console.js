@@ -39,6 +39,7 @@ async function renew() {
   const at = document.activeElement;
   const href = at && at.closest && at.closest("main a") ? at.closest("main a").getAttribute("href") : null;
   old.replaceWith(fresh);
+  madeAt = performance.now();
   const footer = page.querySelector("footer");
   if (footer) document.querySelector("footer").replaceWith(footer);
   if (href) {
@@ -60,6 +61,48 @@ document.addEventListener("focusout", () => {
   if (isLate) setTimeout(() => renew().catch(() => {}));
 });
 
+// How far a round is, wherever it is shown.
+function showRound(each) {
+  const name = each.topic + "-" + each.partition;
+  for (const shown of document.querySelectorAll("[data-round]")) {
+    if (shown.dataset.round !== name) continue;
+    if (shown.tagName === "PROGRESS") {
+      if (each.percent !== null) shown.value = each.percent;
+    } else {
+      const words = { badge: [each.badge], pass: [each.pass], both: [each.badge, each.pass] };
+      shown.textContent = words[shown.dataset.part].filter(Boolean).join(", ");
+    }
+  }
+}
+
+// Ages count on between two looks, by the console's clock: the page says when it was made.
+const UNITS = [["d", 86400000], ["h", 3600000], ["min", 60000], ["s", 1000]];
+let madeAt = performance.now();
+
+function span(milliseconds) {
+  const at = UNITS.findIndex((unit) => milliseconds >= unit[1]);
+  const [name, size] = UNITS[at];
+  const words = Math.floor(milliseconds / size) + " " + name;
+  if (at + 1 === UNITS.length) return words;
+  const [less, part] = UNITS[at + 1];
+  const rest = Math.floor((milliseconds % size) / part);
+  return rest ? words + " " + rest + " " + less : words;
+}
+
+function countOn() {
+  const main = document.getElementById("main");
+  if (!main || !main.dataset.now) return;
+  const now = Number(main.dataset.now) + performance.now() - madeAt;
+  for (const time of document.querySelectorAll("time[data-at]")) {
+    const away = Number(time.dataset.at) - now;
+    let words = "now";
+    if (away >= 2000) words = "in " + span(away);
+    if (away <= -2000) words = span(-away) + " ago";
+    if (time.textContent !== words) time.textContent = words;
+  }
+}
+setInterval(countOn, 1000);
+
 function heard(event) {
   const found = JSON.parse(event.data);
   if (found.live) {
@@ -67,11 +110,7 @@ function heard(event) {
       const line = document.getElementById(id);
       if (line && line.textContent !== found.live.words) line.textContent = found.live.words;
     }
-    const bar = document.getElementById("progress");
-    if (bar) {
-      bar.max = found.live.planned_bytes || 1;
-      bar.value = found.live.read_bytes;
-    }
+    for (const each of found.live.running) showRound(each);
   }
   const now = found.serial + ":" + (found.live ? found.live.serial : 0);
   if (serial === now) return;

@@ -1,17 +1,24 @@
 """Makes a data directory for the console's demo: one log of each kind that operators ask about.
 
 Run as ``python tools/demo_console.py DIRECTORY``, which must not exist. Some logs have had a round
-already, and more came behind it: one is overdue, one waits until it is dirtier, one is held back by
+already, and more came behind it: three are overdue, one is not dirty enough, one is held back by
 a lag, one is damaged. Rounds are slowed down, so that somebody sees one.
+
+With ``--run`` and options of ``keeplast run`` that loop is begun on them, and for half an hour a
+segment is written now and then, so that there are rounds to watch. What must hold: such a segment
+appears all at once, behind the active one, and no file that is there is touched. A directory that
+keeplast cleans has no other writer; this one does nothing that a round could be wrong about.
 """
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 
 from keeplast.format import leader_epoch, offset_index, time_index
@@ -44,8 +51,14 @@ SETTINGS = """\
 """
 SLOW = """
 [cluster]
-"log.cleaner.io.max.bytes.per.second" = 100000
+"log.cleaner.io.max.bytes.per.second" = 60000
+"log.cleaner.backoff.ms" = 5000
 """
+WRITTEN = ("orders-0", "customers-0", "orders-1", "customers-0", "orders-2")
+"""Which logs get a segment, over and over."""
+WRITE_SECONDS = 4.0
+SEGMENTS_WRITTEN_MAX = 450
+"""Half an hour of them: then the loop goes on with nothing to do."""
 DAMAGED = "sessions-0"
 SECONDS_MAX = 300
 
@@ -123,5 +136,58 @@ def main(root: Path, now_ms: int) -> None:
     (root / "keeplast.toml").write_text(SETTINGS + SLOW, encoding="utf-8")
 
 
+def write_next(root: Path, scratch: Path, log: DemoLog, now_ms: int) -> None:
+    """Write one more segment of a log; the active one is closed by it, as when a broker rolls.
+
+    It is made in ``scratch``, on the same disk, and put behind the others with its ``.log`` last.
+    """
+    bases = [int(each.stem) for each in (root / log.name).glob("*.log")]
+    base = max(bases) + RECORDS
+    scratch.mkdir(exist_ok=True)
+    write_segment(scratch, log, base, now_ms)
+    for suffix in (".index", ".timeindex", ".log"):
+        name = f"{base:020d}{suffix}"
+        (scratch / name).replace(root / log.name / name)
+
+
+def write_on(root: Path, ended: Callable[[float], bool]) -> None:
+    """Write segments until ``ended``, which waits as long as it is told, or there were enough."""
+    logs = {each.name: each for each in LOGS}
+    for name in islice(cycle(WRITTEN), SEGMENTS_WRITTEN_MAX):
+        if ended(WRITE_SECONDS):
+            return
+        write_next(root, root.with_name(f"{root.name}-next"), logs[name], now_ms())
+
+
+def run(root: Path, words: Sequence[str]) -> int:
+    """Have ``keeplast run`` clean the logs while more is written; returns its exit code."""
+    command = [sys.executable, "-m", "keeplast", "run", str(root), *words]
+    with subprocess.Popen(command) as loop:
+        signal.signal(signal.SIGTERM, lambda *_: loop.terminate())
+        try:
+            write_on(root, lambda seconds: has_ended(loop, seconds))
+            return loop.wait()
+        except KeyboardInterrupt:
+            # The loop was told too, by the terminal: it ends its rounds and says so.
+            return loop.wait()
+
+
+def has_ended(loop: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait for the end of the loop, so long at most; say whether it has come."""
+    try:
+        loop.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def now_ms() -> int:
+    """Return the time, in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), time.time_ns() // 1_000_000)
+    directory, *options = sys.argv[1:]
+    main(Path(directory), now_ms())
+    if options[:1] == ["--run"]:
+        sys.exit(run(Path(directory), options[1:]))

@@ -47,15 +47,17 @@ class AttachTerms:
 
 @dataclass(slots=True)
 class MetadataView:
-    """One look; ``range_`` of the log as its leader has it, ``end`` of the metadata partition."""
+    """One look; ``end`` is that of the metadata partition."""
 
     topic: TopicFacts
     metadata_topic: TopicFacts
     metadata_partition: int
-    log: OffsetRange
     end: MetadataEnd
     folded: FoldedMetadata
     name: AttachedName
+    log: OffsetRange = field(default_factory=lambda: OffsetRange(0, 0))
+    """What the log's leader has, read behind the metadata: brokers move the log start first, and
+    then say what goes. The other way round that would look like a hole."""
     digest: str = ""
     record_epoch: int = -1
     is_continued: bool = True
@@ -160,6 +162,7 @@ def look(
                 base = None
             if base is None:
                 _read(cluster, view, [OffsetRange(0, view.end.offset)], seen, batches)
+            view.log = _read_log(cluster, view)
             _require_leader(cluster, view)
         except ConflictError:
             if not left:
@@ -181,6 +184,7 @@ def look_further(cluster: LiveCluster, view: MetadataView, batches: Sequence[Bat
         )
     view.end = found
     _read(cluster, view, [OffsetRange(start, found.offset)], None, batches)
+    view.log = _read_log(cluster, view)
     _require_leader(cluster, view)
     view.folded.require_sound()
 
@@ -215,10 +219,7 @@ def _begin(
             f"partition_count={metadata.partition_count} before={seen.partition_count}"
         )
     at = metadata_partition(topic.topic_id, name.partition.partition, metadata.partition_count)
-    view = MetadataView(
-        topic, metadata, at, cluster.read_ranges(topic)[name.partition.partition],
-        cluster.read_end(at), FoldedMetadata(), name,
-    )  # fmt: skip
+    view = MetadataView(topic, metadata, at, cluster.read_end(at), FoldedMetadata(), name)
     if seen is not None:
         view.is_continued = (
             (seen.topic_id, seen.partition_count) == (metadata.topic_id, metadata.partition_count)
@@ -302,6 +303,10 @@ def _read(
         if fits:
             fold_values(view.folded, view.metadata_partition, noted(held))
     return fits
+
+
+def _read_log(cluster: LiveCluster, view: MetadataView) -> OffsetRange:
+    return cluster.read_ranges(view.topic)[view.name.partition.partition]
 
 
 def _require_leader(cluster: LiveCluster, view: MetadataView) -> None:

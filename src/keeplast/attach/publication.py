@@ -277,9 +277,6 @@ class Publisher:
     def _audited(self, decision: Decision, view: MetadataView, found: OffsetRange) -> Decision:
         """Look at what brokers make of it, and write down that it is published."""
         standing = standing_of(view.cache, decision.sources, decision.outputs, view.log.start)
-        if standing.lost_outputs and decision.state is DecisionState.DECIDED:
-            fresh = self.cluster.read_ranges(view.topic)[self.name.partition.partition]
-            standing = standing_of(view.cache, decision.sources, decision.outputs, fresh.start)
         if standing.live_sources or (standing.lost_outputs and standing.overlaid_from is None):
             raise CorruptError(
                 "a published swap does not hold: brokers dropped a part of it. Nothing more is "

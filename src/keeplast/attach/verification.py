@@ -201,12 +201,13 @@ class AttachedVerifier:
         name = AttachedName(facts.cluster_id, name_of(topic, number))
         known = self._log.find(name)
         decisions = () if known is None else self._log.decisions(known)
-        log = self._cluster.read_ranges(topic)[number]
         # Behind the decisions: what they have published is there. Before the ids: what it has is
         # written down by then.
         at = metadata_partition(topic.topic_id, number, facts.metadata_topic.partition_count)
         folded = fold_metadata(self._cluster, facts.metadata_topic, [at])
         folded.require_sound()
+        # Behind the metadata: brokers move the log start first, and then say what goes.
+        log = self._cluster.read_ranges(topic)[number]
         own_ids = set() if known is None else known_ids(self._log, known)
         cache = folded.cache.partitions.get(name.partition, PartitionCache())
         return _Looked(log, cache, known, decisions, own_ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -236,22 +236,10 @@ def test_what_a_broker_copies_over_a_swap_is_served_and_not_clean(world: Attache
     """AT-12."""
     publisher = world.claim()
     swap = world.swap(publisher, 0, 3)
-    steps = Steps()
-    world.cluster.lost_answers = []
-
-    class Overlaid:
-        """The upload comes between the look and the batch."""
-
-        def __init__(self) -> None:
-            self.cluster = world.cluster
-
-        def __getattr__(self, name: str) -> object:
-            if name == "append":
-                world.upload(20, 29)
-            return getattr(self.cluster, name)
-
-    publisher.cluster = Overlaid()  # type: ignore[assignment]
-    assert [] == steps.names
+    # The upload comes between the look and the batch.
+    publisher.cluster = Before(  # type: ignore[assignment]
+        world, "append", lambda: world.upload(20, 29)
+    )
     decision = publisher.decide_and_publish(swap)
     assert DecisionState.PUBLISHED is decision.state
     found = publisher.log.find(publisher.name)
@@ -302,6 +290,43 @@ def test_an_output_that_a_broker_expired_is_given_up(world: AttachedWorld) -> No
     world.expire(*swap.sources, *swap.outputs)
     with pytest.raises(ConflictError):
         publisher.decide_and_publish(swap)
+    world.settle()
+
+
+class Before:
+    """The cluster, in which something happens before a call, once."""
+
+    def __init__(self, world: AttachedWorld, call: str, happens: Callable[[], object]) -> None:
+        self._cluster = world.cluster
+        self._call = call
+        self._happens = [happens]
+
+    def __getattr__(self, name: str) -> object:
+        while name == self._call and self._happens:
+            self._happens.pop()()
+        return getattr(self._cluster, name)
+
+
+def test_what_expires_between_the_last_look_and_the_batch_is_no_hole(world: AttachedWorld) -> None:
+    """R1, AT-25: the log start has passed all of the swap, and brokers drop what is published."""
+    publisher = world.claim()
+    swap = world.swap(publisher)
+    publisher.cluster = Before(  # type: ignore[assignment]
+        world, "append", lambda: world.expire(*swap.sources, *swap.outputs)
+    )
+    assert DecisionState.PUBLISHED is publisher.decide_and_publish(swap).state
+    world.settle()
+
+
+def test_what_expires_in_the_middle_of_a_look_is_no_hole(world: AttachedWorld) -> None:
+    """R2, P13: brokers move the log start first, and then say what goes."""
+    publisher = world.claim()
+    decision = publisher.decide_and_publish(world.swap(publisher))
+    world.clock.advance(GRACE_MS)
+    publisher.cluster = Before(  # type: ignore[assignment]
+        world, "read_end", lambda: world.expire(*decision.sources, *decision.outputs)
+    )
+    assert 1 == collect(publisher, GRACE_MS).decisions
     world.settle()
 
 

@@ -23,6 +23,7 @@ from keeplast.cluster.layouts.layout import FoundSegment, RemoteLayout
 from keeplast.cluster.live_cluster import LiveCluster
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.metadata_log import fold_metadata
+from keeplast.cluster.status import is_compactors
 from keeplast.errors import CompactionError, RefusedError, StoppedError
 from keeplast.format.identifier import encode_id
 from keeplast.format.murmur2 import metadata_partition
@@ -30,6 +31,7 @@ from keeplast.format.remote_log_metadata import RemoteLogSegmentId, RemoteLogSeg
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Attached
 
+_BEGUN = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _ON_THEIR_WAY = (
     RemoteLogSegmentState.DELETE_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
 )  # fmt: skip
@@ -65,7 +67,7 @@ def orphans_of_gone(
     grace_ms: int, folds: KeptFolds,
 ) -> Orphans:  # fmt: skip
     """Return what a topic that is gone has left; RefusedError where that is in doubt."""
-    cache = _gone_cache(cluster, known, folds)
+    cache = _gone_cache(cluster, log, known, folds)
     named = {each.id.segment_id for each in cache.segments}
     named |= {each.segment_id for each in log.own_segments(known)}
     for decision in log.decisions(known):
@@ -97,7 +99,7 @@ def collect_gone(
     if not takes_over:
         require_free(log, known)
     owner = OwnerObject(layout, known.name, log.store_id())
-    _gone_cache(cluster, known, folds)
+    _gone_cache(cluster, log, known, folds)
     _require_owner(owner, known)
     held = log.claim(known, epoch=known.epoch + 1)
     try:
@@ -150,7 +152,9 @@ def unknown_of_live(publisher: Publisher) -> tuple[FoundSegment, ...]:
     )
 
 
-def _gone_cache(cluster: TopicsCluster, known: Attached, folds: KeptFolds) -> PartitionCache:
+def _gone_cache(
+    cluster: TopicsCluster, log: DecisionLog, known: Attached, folds: KeptFolds
+) -> PartitionCache:
     """Return what brokers last said of a partition of a topic that is gone, by all that tells."""
     name, seen = known.name, known.seen
     topic_id = cluster.find_topic_id(name.partition.topic)
@@ -185,7 +189,14 @@ def _gone_cache(cluster: TopicsCluster, known: Attached, folds: KeptFolds) -> Pa
     )
     folded.require_sound()
     cache = folded.cache.partitions.get(name.partition, PartitionCache())
-    left = [each for each in cache.segments if each.state not in _ON_THEIR_WAY]
+    # What a round announced behind the deletion no broker will ever delete.
+    own = {each.segment_id for each in log.own_segments(known) if each.decision_id is None}
+    left = [
+        each
+        for each in cache.segments
+        if each.state not in _ON_THEIR_WAY
+        and not (each.state is _BEGUN and is_compactors(each) and each.id.segment_id in own)
+    ]
     if left:
         raise RefusedError(
             "the topic cannot be seen, and brokers never said that its segments are to go: its "

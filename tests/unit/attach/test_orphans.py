@@ -133,6 +133,19 @@ def test_what_is_named_goes_and_what_nobody_names_stays(world: AttachedWorld) ->
     assert {} == world.tier.own
 
 
+def test_what_a_round_announced_behind_the_deletion_goes_too(world: AttachedWorld) -> None:
+    """AT-26: no broker will ever say of it that it is to go."""
+    publisher = world.claim()
+    late = world.write_output(publisher, world.served()[3:])
+    publisher.close()
+    _, unknown = left(world)
+    known = world.cluster.cache().find(late.id)
+    assert known is not None
+    assert RemoteLogSegmentState.COPY_SEGMENT_STARTED is known.state
+    assert late.id.segment_id in {each.segment_id for each in collected(world, Gone(world)).named}
+    assert unknown == set(world.tier.segments)
+
+
 def test_what_was_written_within_the_grace_waits(world: AttachedWorld) -> None:
     left(world)
     before = set(world.tier.segments)

@@ -118,7 +118,7 @@ class Publisher:
         if not accepts_metadata:
             view.require_continued()
             keep(self.folds, view)
-        require_own(view, self.log, known)
+        require_own(view, self.log)
         return view
 
     def accept(self, view: MetadataView) -> None:
@@ -331,7 +331,7 @@ def claim(
     if not accepts_metadata:
         view.require_continued()
         keep(folds, view)
-    require_own(view, log, known)
+    require_own(view, log)
     owner.probe()
     held_by = owner.read()
     if held_by is not None and held_by.epoch > (0 if known is None else known.epoch):
@@ -382,16 +382,22 @@ def known_ids(log: DecisionLog, known: Attached) -> set[bytes]:
     return ids
 
 
-def require_own(view: MetadataView, log: DecisionLog, known: Attached | None) -> None:
+def require_own(view: MetadataView, log: DecisionLog) -> None:
     """Raise RefusedError when ``view`` shows what a decision log should know, and does not.
 
-    Its rows are read behind the view: who publishes has written down before.
+    All of the log is read behind the view: who publishes has written down before.
     """
+    known = log.find(view.name)
     if known is None:
         view.require_own((), 0)
         return
     undecided = {each.segment_id for each in log.own_segments(known) if each.decision_id is None}
-    view.require_own(known_ids(log, known), known.epoch, undecided)
+    ids = known_ids(log, known)
+    if any(is_compactors(each) and each.id.segment_id not in ids for each in view.cache.segments):
+        # What somebody has collected meanwhile is on its way out here, and settled there.
+        for decision in log.decisions(known, DecisionState.COLLECTED):
+            ids |= {each.id.segment_id for each in decision.sources}
+    view.require_own(ids, known.epoch, undecided)
 
 
 def _marks_of(cache: PartitionCache) -> list[int]:

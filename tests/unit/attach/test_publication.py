@@ -238,7 +238,7 @@ def test_what_a_broker_copies_over_a_swap_is_served_and_not_clean(world: Attache
     swap = world.swap(publisher, 0, 3)
     # The upload comes between the look and the batch.
     publisher.cluster = Before(  # type: ignore[assignment]
-        world, "append", lambda: world.upload(20, 29)
+        world.cluster, "append", lambda: world.upload(20, 29)
     )
     decision = publisher.decide_and_publish(swap)
     assert DecisionState.PUBLISHED is decision.state
@@ -294,17 +294,17 @@ def test_an_output_that_a_broker_expired_is_given_up(world: AttachedWorld) -> No
 
 
 class Before:
-    """The cluster, in which something happens before a call, once."""
+    """A part of a process, of which something happens before a call, once."""
 
-    def __init__(self, world: AttachedWorld, call: str, happens: Callable[[], object]) -> None:
-        self._cluster = world.cluster
+    def __init__(self, part: object, call: str, happens: Callable[[], object]) -> None:
+        self._part = part
         self._call = call
         self._happens = [happens]
 
     def __getattr__(self, name: str) -> object:
         while name == self._call and self._happens:
             self._happens.pop()()
-        return getattr(self._cluster, name)
+        return getattr(self._part, name)
 
 
 def test_what_expires_between_the_last_look_and_the_batch_is_no_hole(world: AttachedWorld) -> None:
@@ -312,7 +312,7 @@ def test_what_expires_between_the_last_look_and_the_batch_is_no_hole(world: Atta
     publisher = world.claim()
     swap = world.swap(publisher)
     publisher.cluster = Before(  # type: ignore[assignment]
-        world, "append", lambda: world.expire(*swap.sources, *swap.outputs)
+        world.cluster, "append", lambda: world.expire(*swap.sources, *swap.outputs)
     )
     assert DecisionState.PUBLISHED is publisher.decide_and_publish(swap).state
     world.settle()
@@ -324,10 +324,37 @@ def test_what_expires_in_the_middle_of_a_look_is_no_hole(world: AttachedWorld) -
     decision = publisher.decide_and_publish(world.swap(publisher))
     world.clock.advance(GRACE_MS)
     publisher.cluster = Before(  # type: ignore[assignment]
-        world, "read_end", lambda: world.expire(*decision.sources, *decision.outputs)
+        world.cluster, "read_end", lambda: world.expire(*decision.sources, *decision.outputs)
     )
     assert 1 == collect(publisher, GRACE_MS).decisions
     world.settle()
+
+
+def test_who_is_overtaken_in_a_look_meets_no_foreign_mark(world: AttachedWorld) -> None:
+    """AT-9: the next owner announces, publishes and collects before the look has ended."""
+    publisher = world.claim()
+    publisher.cluster = Before(  # type: ignore[assignment]
+        world.cluster, "read_end", lambda: story(world)
+    )
+    view = publisher.look()
+    assert {mark_of(2)} == {each.broker_id for each in view.cache.segments if each.broker_id < 0}
+    with pytest.raises(FencedError):
+        publisher.log.check(publisher.held)
+
+
+def test_what_another_process_collects_behind_a_look_is_no_foreign_mark(
+    world: AttachedWorld,
+) -> None:
+    publisher = world.claim()
+    publisher.decide_and_publish(world.swap(publisher))
+    world.clock.advance(GRACE_MS)
+
+    def collected() -> None:
+        other = world.claim()
+        assert 1 == collect(other, GRACE_MS).decisions
+
+    publisher.log = Before(publisher.log, "own_segments", collected)  # type: ignore[assignment]
+    assert 4 == len(publisher.look().cache.segments)
 
 
 def test_what_expires_behind_the_decision_is_published_and_collected(world: AttachedWorld) -> None:

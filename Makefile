@@ -40,7 +40,7 @@ endef
 export NEEDS_CHROMIUM
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup check test test-all test-kafka test-attach-cluster beside-a-broker test-services test-console fuzz-console console-pictures chromium soak soak-attach simulate bench bench-peers bench-growth bench-start bench-tier bench-attached bench-console demo demo-tier demo-attach demo-console docs readme lock bare java clean
+.PHONY: all help setup check test test-all test-kafka test-attach-cluster beside-a-broker test-services test-console fuzz-console console-pictures chromium soak soak-attach simulate bench bench-peers bench-growth bench-start bench-tier bench-attached bench-console demo demo-tier demo-attach demo-cdc demo-console docs readme lock bare java clean
 
 all: check test  ## What `make` alone does: check and test
 
@@ -158,6 +158,10 @@ demo-tier: setup  ## Kill and freeze the leaders of a tiered log and read it bac
 
 demo-attach: setup java  ## Compact a tiered topic of a real broker that it starts (jars by Maven); RUNNER=local for threads
 	$(BIN)/python tools/demo_attach.py --runner $(RUNNER) $(ARGS)
+
+demo-cdc: setup  ## Capture the tables of a PostgreSQL that it starts (package postgresql) under load, compact, compare
+	rm -rf build/demo-cdc
+	$(BIN)/python tools/demo_cdc.py build/demo-cdc
 
 demo-console: setup  ## Logs of every kind in a browser, with a loop at work; CONSOLE=HOST:PORT for another address
 	rm -rf build/demo-console build/demo-console-next

@@ -17,9 +17,11 @@ from keeplast.cli.main import HOMES, app
 from keeplast.errors import INSTALLING
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+)
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".java", ".xml", ".lock", ".json", ".properties"}
-FOLDERS = ("src", "tests", "docs", "tools", "benchmarks", ".ci")
+FOLDERS = ("src", "tests", "docs", "examples", "tools", "benchmarks", ".ci")
 README_LINES_MAX = 220
 EXPLAINED = (
     "eligible, turn, set aside, shape, bucket, slot, kernel, chunk, grace, collect, owner, holder, "
@@ -66,7 +68,7 @@ def test_the_page_that_errors_name_is_there() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
 def test_named_files_of_the_repository_exist(page: Path) -> None:
     for name in re.findall(
-        r"`((?:src|tests|docs|tools|benchmarks)/[\w./-]+)`", page.read_text("utf-8")
+        r"`((?:src|tests|docs|examples|tools|benchmarks)/[\w./-]+)`", page.read_text("utf-8")
     ):
         assert (ROOT / name).exists(), name
 

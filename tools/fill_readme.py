@@ -1,6 +1,6 @@
 """Runs the commands that a page shows and pastes what they really print.
 
-    python tools/fill_readme.py            fill README.md and the pages under docs that have marks
+    python tools/fill_readme.py            fill the pages that have marks
     python tools/fill_readme.py --check    run the commands and say whether the pages would change
     python tools/fill_readme.py --files    only paste files, and run nothing; with --check as well
 
@@ -37,6 +37,8 @@ PAGES = (
     "docs/operations/tier.md",
     "docs/operations/topic-policy.md",
     "docs/reference/data-source.md",
+    "examples/devices/README.md",
+    "examples/restore-store/README.md",
 )
 TRY = ROOT / "build" / "try"
 MARKED = re.compile(r"<!-- (run|file): (.+?) -->\n.*?<!-- end -->", re.DOTALL)

@@ -1,9 +1,9 @@
 """Kafka's own loader starts on what a crash of ``clean`` leaves, and its readers miss nothing.
 
-So it does on what a crash of an expiry or of ``delete-records`` leaves. A sample of the states of
-``tests/simulation/test_crash_states.py`` and ``test_crash_expiry.py`` is written to real
-directories and opened as after a clean and as after an unclean shutdown. ``STATES`` is how many of
-each log.
+So it does on what a crash of an undo, of an expiry or of ``delete-records`` leaves. A sample of the
+states of ``tests/simulation/test_crash_states.py``, ``test_crash_undo.py`` and
+``test_crash_expiry.py`` is written to real directories and opened as after a clean and as after an
+unclean shutdown. ``STATES`` is how many of each log.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from keeplast.format.checkpoint import decode_offsets
-from keeplast.format.filename import LOG, LOG_START_CHECKPOINT
+from keeplast.format.filename import LOG, LOG_START_CHECKPOINT, parse_undo_file
 from tests.kafka.oracle.driver import Oracle
 from tests.support.crash_expiry import SCENARIOS, Crashes
 from tests.support.crash_exploration import Bounds, Exploration
 from tests.support.crash_logs import CRASH_LOGS
+from tests.support.crash_undo import UndoCrashes
 from tests.support.crashing_files import Image
 from tests.support.partition_maker import PARTITION
 from tests.support.reader import read_partition
@@ -58,6 +59,33 @@ def test_kafka_makes_a_whole_log_of_what_a_crash_leaves(
             loaded = read_partition(work / shutdown / str(PARTITION))
             found = [loaded.final_values(start) for start in exploration.starts]
             assert exploration.expected == found, (number, shutdown)
+
+
+@pytest.mark.parametrize("name", ["vanishing tails in waves", "split"])
+def test_kafka_makes_a_whole_log_of_what_a_crash_of_an_undo_leaves(
+    oracle: Oracle, tmp_path: Path, name: str
+) -> None:
+    """Of what rounds have kept it takes no notice, and leaves it where it is."""
+    root = tmp_path / "root"
+    root.mkdir()
+    crashes = UndoCrashes(CRASH_LOGS[name], root, limit=3)
+    crashes.crash(crashes.cleaned, crashes.undo, lambda _state, _where: None)
+    sample = random.Random(name).sample(crashes.kept, min(STATES // 2, len(crashes.kept)))
+    beside = 0
+    for number, state in enumerate(sample):
+        directory = tmp_path / str(number) / str(PARTITION)
+        write_image(state, crashes.path, directory)
+        kept = {name for name in state[crashes.path] if parse_undo_file(name) is not None}
+        beside += len(kept)
+        work = tmp_path / f"{number}-loaded"
+        answer = oracle.demand({"op": "accept", "dir": str(directory), "work": str(work)})
+        for shutdown, key in (("clean", "clean"), ("unclean", "recovered")):
+            assert EXPECTED_PROBLEMS >= set(answer[key]["problems"]), (number, answer[key])
+            assert kept <= set(os.listdir(work / shutdown / str(PARTITION))), number
+            loaded = read_partition(work / shutdown / str(PARTITION))
+            found = [loaded.final_values(start) for start in crashes.starts]
+            assert crashes.expected == found, (number, shutdown)
+    assert beside
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

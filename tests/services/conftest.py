@@ -1,8 +1,7 @@
 """Real servers for the tier: PostgreSQL and an S3 gateway, started here, ended by their own id.
 
-PostgreSQL is the system's (Debian: ``postgresql``); its server refuses to run as root, and runs as
-``postgres`` then. The gateway is versitygw with its posix backend; ``make test-services`` builds
-it into ``build/bin``.
+The gateway is versitygw with its posix backend; ``make test-services`` builds it into
+``build/bin``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.ports import free_port
-from tests.support.waiting import SECONDS_MAX, wait_until
+from tests.support.postgresql_server import own_postgresql, stop_process
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -38,48 +38,11 @@ def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     wait_until(answers, by=lambda: process.poll() is None, told=lambda: str(process.args))
 
 
-def stop(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    if process.poll() is None:
-        process.send_signal(number)
-        process.wait(SECONDS_MAX)
-
-
-def find_postgresql() -> Path:
-    found = shutil.which("initdb")
-    places = [Path(found).resolve().parent] if found else []
-    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    for place in places:
-        if (place / "initdb").exists() and (place / "postgres").exists():
-            return place
-    raise RuntimeError("PostgreSQL is needed: install the package postgresql (Debian, Ubuntu)")
-
-
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
     """A PostgreSQL server of our own; the URL of its maintenance database."""
-    binaries = find_postgresql()
-    directory = Path("/tmp") / f"keeplast-pg-{secrets.token_hex(6)}"
-    directory.mkdir(mode=0o700)
-    user = "postgres" if os.geteuid() == 0 else None
-    if user is not None:
-        shutil.chown(directory, user)
-    data = directory / "data"
-    subprocess.run(
-        [binaries / "initdb", "-D", data, "-U", "keeplast", "-A", "trust", "--no-instructions"],
-        check=True, user=user, capture_output=True, cwd=directory,
-    )  # fmt: skip
-    port = free_port()
-    process = subprocess.Popen(
-        [binaries / "postgres", "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", directory,
-         "-c", "fsync=off"],
-        user=user, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        wait_for(port, process)
-        yield f"postgresql://keeplast@127.0.0.1:{port}/postgres"
-    finally:
-        stop(process, signal.SIGINT)
-        shutil.rmtree(directory, ignore_errors=True)
+    with own_postgresql() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
@@ -132,7 +95,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
         (directory / "logs").mkdir(exist_ok=True)
         yield S3("s3://logs", options)
     finally:
-        stop(process, signal.SIGTERM)
+        stop_process(process, signal.SIGTERM)
 
 
 @pytest.fixture

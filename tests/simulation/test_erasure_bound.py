@@ -6,7 +6,7 @@ works on what they write, in rounds of random durations. Whatever the seed:
 * a record appended at ``t`` is eligible at the latest at ``t + D + M``, so ``D + M + D`` after its
   own timestamp (the KIP's note 1), in idle partitions too;
 * what was overwritten or deleted when ``status`` said ``erased_by`` is in no file of the directory
-  from then on, files that end in ``.deleted`` included.
+  from then on, files that end in ``.deleted``, or that are kept for undo, included.
 
 Values are unique tokens in uncompressed batches, so that a file's bytes tell.
 """
@@ -143,6 +143,10 @@ class Simulation:
             "segment.ms": dice.choice((20, 100_000)) * SECOND_MS,
             "segment.bytes": dice.choice((400, 4000)),
             "message.timestamp.after.max.ms": self.ahead_ms,
+            # Of dice of its own: what the seeds have drawn so far stays.
+            "undo.retention.ms": random.Random(f"undo {seed}").choice(
+                (0, 0, self.lag_ms // 4, self.lag_ms)
+            ),
         }
         lines = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in self.settings.items()]
         self.backoff_ms = dice.choice((5, 15)) * SECOND_MS

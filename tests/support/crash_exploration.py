@@ -128,7 +128,7 @@ class Exploration:
         self.verdicts: set[bool] = set()
         self._before = log.image(root)
         original = read_image(self._before, self._partition)
-        self.starts = _starting_offsets(original)
+        self.starts = starting_offsets(original)
         self.expected = [original.final_values(start) for start in self.starts]
         whole = CrashingFiles(self._before, free_bytes=log.free_bytes)
         self._clean(whole)
@@ -297,7 +297,7 @@ def read_image(image: Image, partition: Path) -> Readable:
     return Readable(tuple(batches), tuple(aborted))
 
 
-def _starting_offsets(log: Readable) -> list[int]:
+def starting_offsets(log: Readable) -> list[int]:
     """Return where readers start: at every batch, inside it, and behind it."""
     starts = {0}
     for batch in log.batches:

@@ -243,6 +243,14 @@ class CrashingFiles:
         assert source.parent == target.parent
         self._change(source.parent, source.name, target.name, self._find(source))
 
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name in its directory."""
+        self._note(f"link {source.name} {target.name}")
+        assert source.parent == target.parent
+        if self.exists(target):
+            raise FileExistsError(17, "File exists", str(target))
+        self._change(target.parent, None, target.name, self._find(source))
+
     def unlink(self, path: Path) -> None:
         """Remove a name."""
         self._note(f"unlink {path.name}")

@@ -56,6 +56,11 @@ class FaultyFiles(LocalFiles):
         self.renames += 1
         super().rename(source, target)
 
+    def link(self, source: Path, target: Path) -> None:
+        """Link or fail."""
+        self.check("link", source)
+        super().link(source, target)
+
     def unlink(self, path: Path) -> None:
         """Remove or fail."""
         self.check("unlink", path)

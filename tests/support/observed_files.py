@@ -69,6 +69,11 @@ class ObservedFiles(UnsyncedFiles):
         self._note(f"rename {source.name} {target.name}")
         super().rename(source, target)
 
+    def link(self, source: Path, target: Path) -> None:
+        """Note and link."""
+        self._note(f"link {source.name} {target.name}")
+        super().link(source, target)
+
     def unlink(self, path: Path) -> None:
         """Note and remove."""
         self._note(f"unlink {path.name}")

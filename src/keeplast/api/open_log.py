@@ -295,8 +295,8 @@ class OpenLog:
         ``runner`` None means threads of this process, ``cores`` of them; a runner that is given
         stays open.
 
-        A log that cannot be cleaned does not raise: its report has ``error`` and ``failure``, and
-        the log is as it was. Raises RefusedError while a broker holds the data directory.
+        A log that cannot be cleaned does not raise: its last round has ``error`` and ``failure``,
+        and the log is as it was. Raises RefusedError while a broker holds the data directory.
         """
         request = CleanRequest(
             self._choose_partition(topic, cleaner), now_ms=now_ms, force=force, is_unsafe=is_unsafe,

@@ -13,6 +13,8 @@ in the log now, let ``Z`` be its last segment with data, ``f`` the first timesta
 4. A map with a bound may end a round before ``Z``, and the rewritten ``Z`` may begin later: its
    greatest timestamp counts then, and every round in between waits for its turn again.
 5. No hold below the log end may be in force: the last of them ends at a time that is written down.
+6. What the round replaces may be kept for undo, ``undo.retention.ms`` longer, and goes at the next
+   look behind that. An undo begins anew, with a log that is overdue by then.
 
 ``f`` is at most ``D`` ahead of the append that wrote it, so that the wait is at most ``D + M`` from
 the append and ``D + M + D`` from the record's own timestamp, which is the KIP's bound (its note 1).
@@ -45,6 +47,7 @@ class BasisKind(StrEnum):
     EMPTY = auto()
     NOTHING_LEFT = auto()
     LEFTOVERS = auto()
+    KEPT = auto()
     NEXT_ROUND = auto()
     OVERDUE = auto()
     MAX_LAG_AFTER_FIRST = auto()

@@ -373,7 +373,12 @@ def _clean(
     holding = frozenset(answer.partitions_with_traces())
     root = selection.directory.root
     request = CleanRequest(
-        tuple(each for each in selection.partitions if each.partition in holding),
+        tuple(
+            # Nothing is kept for undo: neither what these rounds replace nor what others have.
+            replace(each, topic=replace(each.topic, undo_retention_ms=0))
+            for each in selection.partitions
+            if each.partition in holding
+        ),
         rounds=None, roll_active=True, rolls_idle=True, retention=True, force=True, expired=True,
         receipt=root / FILE_NAME if options.receipt is None else options.receipt,
     )  # fmt: skip

@@ -34,6 +34,7 @@ HOMES = {
     "hold": "keeplast.cli.hold:hold",
     "erase": "keeplast.cli.erase:erase",
     "erasure": "keeplast.cli.erasure:erasure",
+    "undo": "keeplast.cli.undo:undo",
     "receipt": "keeplast.cli.receipt:receipt",
     "config": "keeplast.cli.config:config",
     "tier": "keeplast.cli.tier.main:tier",

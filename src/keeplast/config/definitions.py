@@ -255,6 +255,18 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         field="strategy_header",
     ),
     Definition(
+        "undo.retention.ms",
+        ValueType.LONG,
+        0,
+        "How long a round in a data directory keeps the segments that it replaced, so that "
+        "`keeplast undo` can put them back, 0 not at all: longer leaves more time to notice a "
+        "mistake, takes the disk of both logs, and lets deleted values lie there so much longer. "
+        "At most `max.compaction.lag.ms`. Not in Kafka.",
+        minimum=0,
+        maximum=366 * 24 * HOUR_MS,
+        field="undo_retention_ms",
+    ),
+    Definition(
         "keep.versioned.tombstones",
         ValueType.BOOLEAN,
         False,

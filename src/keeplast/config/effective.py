@@ -48,6 +48,12 @@ def contradictions(values: Mapping[str, Effective]) -> list[str]:
             "min.compaction.lag.ms above max.compaction.lag.ms; lower the first or raise the "
             f"second. {_name_sources(values, 'min.compaction.lag.ms', 'max.compaction.lag.ms')}"
         )
+    if values["undo.retention.ms"].number > values["max.compaction.lag.ms"].number:
+        found.append(
+            "undo.retention.ms above max.compaction.lag.ms: what was deleted would lie on the disk "
+            "for longer than it may lie in the log; lower the first or raise the second. "
+            f"{_name_sources(values, 'undo.retention.ms', 'max.compaction.lag.ms')}"
+        )
     header = values["compaction.strategy.header"]
     if values["compaction.strategy"].value == "header" and not header.value:
         found.append(

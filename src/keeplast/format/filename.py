@@ -5,6 +5,10 @@ between kind and stage: ``<base>.log.<attempt>.deleted``, which a broker removes
 concludes nothing from. A name that does not follow the rules gives None, never a guess; that of a
 kind of segment file that is not known here is told from names that mean nothing to anybody.
 
+What ``keeplast undo`` would put back lies beside the log as
+``keeplast-undo.<attempt>.<base offset as 20 digits><kind>.kept``: a name that begins with no number
+and ends in nothing that brokers know, so that they never touch it and remove it with the partition.
+
 A partition directory is ``topic-partition``, split at the last ``-``; while a replica is being
 deleted, moved or set aside it is ``topic-partition.<unique>-<mark>``, with the topic possibly cut.
 Answers to ``LogFileUtils`` and ``UnifiedLog.parseTopicPartitionName``; formats.md 2.2 and 2.3.
@@ -63,6 +67,10 @@ _SEGMENT_FILE = re.compile(
     r"(?:\.([0-9a-z]+)(?=\.deleted\Z))?(\.cleaned|\.swap|\.deleted|)\Z"
 )
 _NUMBERED_FILE = re.compile(r"[0-9]{20}\.[A-Za-z0-9_-]+(?:\.(?:cleaned|swap|deleted))?\Z")
+_UNDO_FILE = re.compile(
+    r"keeplast-undo\.([0-9a-z]{1,64})\.([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot|"
+    r"\.json)\.kept\Z"
+)
 _MARKED_DIRECTORY = re.compile(r"(\S+)\.([^\s.]+)-(delete|future|stray)\Z")
 _PARTITION = re.compile(r"(.+)-([0-9]{1,10})\Z")
 
@@ -81,6 +89,25 @@ class SegmentFile:
         """The file's name, without a directory."""
         attempt = "" if self.attempt is None else f".{self.attempt}"
         return f"{self.base_offset:020d}{self.kind}{attempt}{self.stage}"
+
+
+@dataclass(frozen=True, slots=True)
+class UndoFile:
+    """What the name of a file says that a round has kept for ``keeplast undo``.
+
+    ``kind`` None is the list of what a wave has kept, and ``number`` its place among all of the
+    partition's; otherwise ``number`` is the base offset of a segment.
+    """
+
+    attempt: str
+    number: int
+    kind: Kind | None
+
+    @property
+    def name(self) -> str:
+        """The file's name, without a directory."""
+        kind = ".json" if self.kind is None else self.kind
+        return f"keeplast-undo.{self.attempt}.{self.number:020d}{kind}.kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +133,14 @@ def parse_segment_file(name: str) -> SegmentFile | None:
     if match is None or int(match[1]) > INT64_MAX:
         return None
     return SegmentFile(int(match[1]), _KINDS[match[2]], _STAGES[match[4]], match[3])
+
+
+def parse_undo_file(name: str) -> UndoFile | None:
+    """Return what ``name`` says, or None if it is not the name of what a round has kept."""
+    match = _UNDO_FILE.match(name) if name.startswith("keeplast-undo.") else None
+    if match is None or int(match[2]) > INT64_MAX:
+        return None
+    return UndoFile(match[1], int(match[2]), _KINDS.get(match[3]))
 
 
 def is_unknown_kind(name: str) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from keeplast.errors import CorruptError, RefusedError, UnavailableError
-from keeplast.format.filename import LOG, PARTITION_METADATA, parse_segment_file
+from keeplast.format.filename import LOG, PARTITION_METADATA, parse_segment_file, parse_undo_file
 from keeplast.format.identifier import encode_id
 from keeplast.inspect.key_search import (
     KeyRecord,
@@ -253,7 +253,8 @@ def _search_beside(
     searched, unknown = 0, []
     for name in (*listing.leftovers, *listing.unknown):
         if not _was_log(name):
-            if name in listing.unknown and name not in _KNOWN:
+            is_ours = name in _KNOWN or parse_undo_file(name) is not None
+            if name in listing.unknown and not is_ours:
                 unknown.append(name)
             continue
         each = search_file(child_path(listing.path, name), wanted, files)
@@ -269,7 +270,7 @@ _KNOWN = frozenset({PARTITION_METADATA, "leader-epoch-checkpoint", "leader-epoch
 
 def _was_log(name: str) -> bool:
     """Say whether a file is, or by its name may have been, a segment of records."""
-    parsed = parse_segment_file(name)
+    parsed = parse_segment_file(name) or parse_undo_file(name)
     return parsed.kind == LOG if parsed is not None else LOG in name
 
 

@@ -26,6 +26,7 @@ from keeplast.inspect.stages import (
 from keeplast.inspect.verified_log import VerifiedLog
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles, Tail, read_first_batch_timestamp
+from keeplast.log.undo_files import kept_until_ms
 from keeplast.log.windows import WindowBuffers, read_windows
 from keeplast.model.hold import Hold
 from keeplast.model.partition import TopicPartition
@@ -56,7 +57,8 @@ class LogStatus:
     ``notes`` are all of the survey's.
     ``deadline_ms`` is when ``max.compaction.lag.ms`` ends for the log: after it, it is overdue.
     ``leftover_bytes`` are those of replaced or unfinished files that a crash left. ``holds`` are
-    those in force.
+    those in force. ``kept_until_ms`` is when the last of what rounds have kept for undo is due to
+    go, None where nothing is; ``undo_retention_ms`` how long later ones keep what they replace.
     """
 
     partition: TopicPartition
@@ -73,6 +75,8 @@ class LogStatus:
     stages: Stages | None
     leftover_bytes: int
     holds: tuple[Hold, ...] = ()
+    kept_until_ms: int | None = None
+    undo_retention_ms: int = 0
 
     @property
     def told_from(self) -> int:
@@ -192,6 +196,10 @@ def status_of_survey(
             files.stat(partition.path / name).size_bytes for name in survey.listing.leftovers
         ),
         holds=survey.holds,
+        kept_until_ms=kept_until_ms(
+            files, partition.path, survey.listing.unknown, partition.topic.undo_retention_ms
+        ),
+        undo_retention_ms=partition.topic.undo_retention_ms,
     )
 
 

@@ -47,12 +47,18 @@ class LastTrace:
 
 
 def find_last_trace(
-    found: KeyExplanation, *, erased_by_ms: int | None, turn_ms: int, has_expired_rounds: bool
+    found: KeyExplanation,
+    *,
+    erased_by_ms: int | None,
+    turn_ms: int,
+    has_expired_rounds: bool,
+    kept_ms: int = 0,
 ) -> LastTrace:
     """Return the bound, given that of all that is overwritten now in the log.
 
-    ``turn_ms`` is the longest from a round's being due to its end. Without ``has_expired_rounds``
-    only rounds for new records remove tombstones.
+    ``turn_ms`` is the longest from a round's being due to its end, ``kept_ms`` how long what it
+    replaces stays behind that. Without ``has_expired_rounds`` only rounds for new records remove
+    tombstones.
     """
     if not found.records:
         return LastTrace(TraceKind.NOTHING_THERE, found.now_ms, found.now_ms)
@@ -77,7 +83,7 @@ def find_last_trace(
         else max(each.record.horizon_ms, erased_by_ms)
         for each in tombstones
     ]
-    return LastTrace(TraceKind.BOUNDED, max(stamped) + turn_ms, values_by_ms)
+    return LastTrace(TraceKind.BOUNDED, max(stamped) + turn_ms + kept_ms, values_by_ms)
 
 
 def find_attached_trace(

@@ -123,6 +123,10 @@ class FileSystem(Protocol):
         """Give ``source`` the name ``target``, atomically; a file that had it is gone."""
         ...
 
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name on its volume; FileExistsError when it is taken."""
+        ...
+
     def unlink(self, path: Path) -> None:
         """Remove a file's name; FileNotFoundError when there is none."""
         ...
@@ -379,6 +383,10 @@ class LocalFiles:
     def rename(self, source: Path, target: Path) -> None:
         """Rename over whatever ``target`` is (``rename(2)``); OSError across volumes."""
         os.replace(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Make a hard link (``link(2)``); OSError where the file system has none."""
+        os.link(source, target, follow_symlinks=False)
 
     def unlink(self, path: Path) -> None:
         """Remove a name; the bytes go with the last descriptor that is open."""

@@ -202,6 +202,9 @@ class ThrottledFiles:
     def rename(self, source: Path, target: Path) -> None:
         self._inner.rename(source, target)
 
+    def link(self, source: Path, target: Path) -> None:
+        self._inner.link(source, target)
+
     def unlink(self, path: Path) -> None:
         self._inner.unlink(path)
 

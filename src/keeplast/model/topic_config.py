@@ -25,6 +25,7 @@ class TopicConfig:
     alone. ``keep_versioned_tombstones`` never lets a tombstone expire that has a version.
     ``local_*`` are about the local part of a tiered log; -1 is no limit.
     ``tier_chunk_bytes`` -1 means ``segment_bytes``; ``tier_filter_fpp`` 0 means no filters.
+    ``undo_retention_ms`` 0 means that a round keeps nothing of what it replaced.
     """
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
@@ -49,6 +50,7 @@ class TopicConfig:
     local_delete_max_extra_bytes: int = 1 << 30
     tier_chunk_bytes: int = -1
     tier_filter_fpp: float = 0.01
+    undo_retention_ms: int = 0
 
     @property
     def is_compacted(self) -> bool:

@@ -12,10 +12,18 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from keeplast.errors import ConflictError
-from keeplast.format.filename import DELETED, INDEX, SNAPSHOT, TIME_INDEX, parse_segment_file
+from keeplast.errors import CompactionError, ConflictError
+from keeplast.format.filename import (
+    DELETED,
+    INDEX,
+    SNAPSHOT,
+    TIME_INDEX,
+    parse_segment_file,
+    parse_undo_file,
+)
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.partition_log import PartitionFiles, list_partition
+from keeplast.log.recovery import recover_swap
 from keeplast.log.swap import KINDS, Replacement, commit_wave
 from keeplast.rewrite.task import StagedGroup
 from keeplast.run.round_state import Site
@@ -40,6 +48,25 @@ def check_unchanged(
                 "the partition changed while it was being cleaned and is left alone; "
                 f"stop what writes to it and run again. path={segment.log_path}"
             )
+
+
+@contextlib.contextmanager
+def settled(files: FileSystem, path: Path, warned: Callable[[str], None]) -> Iterator[None]:
+    """Finish or undo a swap at once that a disk which fails has cut off; the error goes on.
+
+    ``warned`` hears of it when the disk refuses that too.
+    """
+    try:
+        yield
+    except OSError:
+        try:
+            recover_swap(files, path)
+        except (CompactionError, OSError) as error:
+            warned(
+                "the swap could be neither finished nor undone; the next clean, or a broker's "
+                f"start, does. path={path} error={error}"
+            )
+        raise
 
 
 def commit_in_place(
@@ -127,7 +154,12 @@ def copy_partition(
 
 
 def _files_in(files: FileSystem, source: Path) -> list[str]:
-    return [name for name in files.listdir(source) if not files.is_directory(source / name)]
+    """Return what makes up a partition; what rounds have kept there is not of its log."""
+    return [
+        name
+        for name in files.listdir(source)
+        if parse_undo_file(name) is None and not files.is_directory(source / name)
+    ]
 
 
 def _is_replaced(name: str, *, replaced: set[int], outputs: set[int]) -> bool:

@@ -24,6 +24,7 @@ from keeplast.run.directory_place import DirectoryPlace
 from keeplast.run.events import Events
 from keeplast.run.expiry import expire_partition, failed_expiry
 from keeplast.run.foresight import cut, foreseen
+from keeplast.run.keeping import sweep_kept
 from keeplast.run.readiness import prove_receipt, unready_roots
 from keeplast.run.round import Rounds
 from keeplast.run.round_reports import clean_report, failed_report
@@ -167,9 +168,10 @@ class Coordinator:
                 run.notes += behind
                 self._prepare(run, request, unready, rounds)
             rounds.clean(runs)
-            if request.retention:
-                for run in runs:
+            for run in runs:
+                if request.retention:
                     self._expire(run, request, writes=True)
+                self._sweep(run, request)
             return clean_report(runs)
 
     def expire(self, request: CleanRequest) -> CleanReport:
@@ -189,6 +191,7 @@ class Coordinator:
                     run.expiry = failed_expiry(None, error)
                 else:
                     self._expire(run, request, writes=True)
+                    self._sweep(run, request)
             return clean_report(runs)
 
     @contextmanager
@@ -264,6 +267,20 @@ class Coordinator:
             partition, request, self._files, self._now_ms(request),
             clock_ms=self._clock.now_ms(), writes=writes, warned=self._events.warned,
         )  # fmt: skip
+
+    def _sweep(self, run: PartitionRun, request: CleanRequest) -> None:
+        """Remove what was kept for undo and has had its time, by the machine's clock."""
+        if request.target is not None or self._is_stopping:
+            return
+        try:
+            sweep_kept(self._files, run.request, self._clock.now_ms())
+        except (CompactionError, OSError) as error:
+            if run.has_failed:
+                return  # that says what is wrong with it
+            self._events.warned(
+                "what rounds have kept for undo stays longer than it is to; the next clean or run "
+                f"removes it. path={run.request.path} error={error}"
+            )
 
     def _now_ms(self, request: CleanRequest) -> int:
         return self._clock.now_ms() if request.now_ms is None else request.now_ms

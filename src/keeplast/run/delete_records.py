@@ -22,6 +22,7 @@ from keeplast.log.partition_log import find_tail, list_partition
 from keeplast.log.recovery import recover_swap
 from keeplast.model.document import shown_fields
 from keeplast.run.expiry import expire, settle, survey_expiry
+from keeplast.run.keeping import sweep_kept
 from keeplast.run.removal import remove_files
 from keeplast.run.shield import shielded
 from keeplast.survey.given import check_lifts
@@ -185,4 +186,5 @@ def _remove(
     survey = survey_expiry(partition, request, files, 0, rules)
     remove_files(files, expire(files, partition, survey, lambda: None), warned)
     settle(files, partition)
+    sweep_kept(files, partition, None)
     return replace(report, removed=True)

@@ -8,6 +8,7 @@ there is one; the others go on there, in place.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 from collections.abc import Collection, Sequence
@@ -21,9 +22,10 @@ from keeplast.format.filename import CLEANER_CHECKPOINT, DELETED, parse_segment_
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FilesRecipe, FileSystem
 from keeplast.log.holds import holds_by_partition, read_holds
-from keeplast.log.recovery import recover_swap
+from keeplast.log.undo_files import drop_rounds
 from keeplast.model.hold import in_force
 from keeplast.model.partition import TopicPartition
+from keeplast.model.undo import KeptWave
 from keeplast.rewrite.task import TaskResult
 from keeplast.run.commit import (
     GiveUp,
@@ -32,8 +34,10 @@ from keeplast.run.commit import (
     commit_to_target,
     complete_active,
     copy_partition,
+    settled,
 )
 from keeplast.run.events import Events
+from keeplast.run.keeping import keep_sources
 from keeplast.run.receipt import append_receipt, receipt_line, withdraw_receipt
 from keeplast.run.removal import remove_files
 from keeplast.run.room import check_room
@@ -170,14 +174,17 @@ class DirectoryPlace:
         """Return the partition's directory, and its target when that is written."""
         request, source = self._request_of(run), run.request.path
         target = target_of(run.request, request) if self._writes else source
+        # At a target nothing is lost: the source stays, also while later rounds go on there.
+        keeps = run.request.topic.undo_retention_ms > 0 and self._request.target is None
         return Site(
             path=source,
             target=target,
             attempt=secrets.token_hex(ATTEMPT_BYTES),
             files=self._recipe,
             writes=self._writes,
-            takes_crcs=self._writes and request.receipt is not None,
+            takes_crcs=self._writes and (request.receipt is not None or keeps),
             shares_disk=self._writes and target == source,
+            keeps_sources=self._writes and keeps,
         )
 
     def skip(self, run: PartitionRun, survey: Survey) -> RoundReport:
@@ -210,16 +217,19 @@ class DirectoryPlace:
         if not self._writes:
             return
         self._check_holds(round_)
+        kept = keep_sources(self._files, round_, result, self._clock.now_ms())
         line = None
-        if self._request.receipt is not None:
-            line = self._note(round_, self._request.receipt)
         try:
+            if self._request.receipt is not None:
+                line = self._note(round_, self._request.receipt)
             if round_.is_in_place:
                 with shielded():
                     self._swap(round_, result)
             else:
                 self._fill_target(round_, result)
         except (CompactionError, OSError):
+            if kept is not None:
+                self._forget(round_, kept)
             if line is not None and self._request.receipt is not None:
                 self._withdraw(round_, self._request.receipt, line)
             raise
@@ -242,6 +252,12 @@ class DirectoryPlace:
         with self._receipts:
             return append_receipt(self._files, receipt, line)
 
+    def _forget(self, round_: Round, kept: KeptWave) -> None:
+        """Drop what was kept of a wave of which nothing is in place; else it goes in its time."""
+        with contextlib.suppress(CompactionError, OSError):
+            check_unchanged(self._files, round_.survey.listing, round_.committed)
+            drop_rounds(self._files, round_.site.path, {kept.attempt}, from_number=kept.number)
+
     def _withdraw(self, round_: Round, receipt: Path, line: bytes) -> None:
         """Take the line of a wave back of which nothing is in place."""
         try:
@@ -256,22 +272,10 @@ class DirectoryPlace:
             )
 
     def _swap(self, round_: Round, result: TaskResult) -> None:
-        """Put a wave in place and remove what it replaces.
-
-        A disk that fails meanwhile leaves the partition to be finished or undone: now if it can.
-        """
+        """Put a wave in place and remove what it replaces."""
         path, surveyed = round_.site.path, round_.survey.listing
-        try:
+        with settled(self._files, path, self._events.warned):
             replaced = commit_in_place(self._files, path, result.staged, surveyed, round_.committed)
-        except OSError:
-            try:
-                recover_swap(self._files, path)
-            except (CompactionError, OSError) as error:
-                self._events.warned(
-                    "the swap could be neither finished nor undone; the next clean, or a broker's "
-                    f"start, does. path={path} error={error}"
-                )
-            raise
         round_.committed.extend(result.staged)
         complete_active(self._files, surveyed)
         started = self._clock.seconds()

@@ -30,6 +30,7 @@ from keeplast.log.lock import appended
 from keeplast.model.document import encode
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
+from keeplast.model.undo import KeptGroup
 from keeplast.model.verdict import JudgedBy, Verdict
 from keeplast.run.round_reports import group_reports, round_report
 from keeplast.run.round_state import Round
@@ -248,6 +249,42 @@ def collection_line(
         "now_ms": now_ms,
         "versions": {"keeplast": importlib.metadata.version("keeplast")},
         "collection": dict(collection),
+    }
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def undo_line(
+    partition: TopicPartition,
+    now_ms: int,
+    *,
+    attempt: str,
+    groups: Sequence[KeptGroup],
+    checkpoint: int | None,
+) -> bytes:
+    """Return the line of a round that is about to be undone, newline included.
+
+    ``groups`` are those that go, ``checkpoint`` the line of the cleaner checkpoint that comes back,
+    None for none. As with a round, a crash leaves some of it in place, the highest groups first.
+    """
+    replaced = [segment for group in groups for segment in group.outputs]
+    restored = [segment for group in groups for segment in group.sources]
+    document = {
+        "version": RECEIPT_VERSION,
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "now_ms": now_ms,
+        "versions": {"keeplast": importlib.metadata.version("keeplast")},
+        "undo": {
+            "attempt": attempt,
+            "checkpoint": checkpoint,
+            **{
+                name: [
+                    {"base": each.base_offset, "bytes": each.size_bytes, "crc32c": each.crc32c}
+                    for each in segments
+                ]
+                for name, segments in (("replaced", replaced), ("restored", restored))
+            },
+        },
     }
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 

@@ -164,9 +164,13 @@ def planned_report(
 
 
 def disk_needed_bytes(survey: Survey, plan: RoundPlan, *, is_in_place: bool) -> int:
-    """Return the free space a round cannot do without: its largest group, else the whole log."""
+    """Return the free space a round cannot do without: its largest group, else the whole log.
+
+    Where a round keeps what it replaces nothing becomes free meanwhile: all of its groups.
+    """
     if is_in_place:
-        return max((group.size_bytes for group in plan_groups(plan, plan.bound)), default=0)
+        sizes = [group.size_bytes for group in plan_groups(plan, plan.bound)]
+        return sum(sizes) if plan.topic.undo_retention_ms > 0 else max(sizes, default=0)
     return sum(segment.size_bytes for segment in survey.listing.segments)
 
 

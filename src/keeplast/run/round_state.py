@@ -53,7 +53,8 @@ class Site:
     ``path`` is read; staged files are put at ``target``, which is the same directory or another.
     ``attempt`` is in the name of everything that is staged. ``writes`` False counts what would go
     and stages nothing. ``shares_disk`` says that what is staged lies on a disk beside what it
-    replaces, so that rounds must fit on it together. ``chunk_bytes`` is how many dirty bytes the
+    replaces, so that rounds must fit on it together. ``keeps_sources`` has what is replaced stay
+    beside it, for ``keeplast undo``. ``chunk_bytes`` is how many dirty bytes the
     threads of one host work on at a time, in waves of a segment's size; None for all of them.
     """
 
@@ -64,6 +65,7 @@ class Site:
     writes: bool
     takes_crcs: bool
     shares_disk: bool
+    keeps_sources: bool = False
     chunk_bytes: int | None = None
     filters: FilterSpec | None = None
 

@@ -137,6 +137,7 @@ def _log_document(log: LogStatus | None) -> dict[str, Any]:
         **figures_document(None if log is None else log.figures),
         "deadline_ms": None if log is None else log.deadline_ms,
         "leftover_bytes": None if log is None else log.leftover_bytes,
+        "kept_until_ms": None if log is None else log.kept_until_ms,
         "told_from": None if log is None else log.told_from,
         "holds": None if log is None else [hold_document(each) for each in log.holds],
         "notes": None if log is None else list(sentences(log.notes)),

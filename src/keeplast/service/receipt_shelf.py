@@ -27,6 +27,7 @@ from keeplast.survey.receipt_book import (
     RemovalReceipt,
     RoundName,
     RoundReceipt,
+    UndoReceipt,
     VerdictReceipt,
     beside_rounds,
     join_waves,
@@ -242,6 +243,11 @@ def receipt_line(entry: Entry) -> ReceiptLine:
         return ReceiptLine(
             "collection", entry.now_ms, entry.partition, entry.start, entry.end,
             words=f"{format_counted(entry.segments, 'replaced segment')} collected",
+        )  # fmt: skip
+    if isinstance(entry, UndoReceipt):
+        return ReceiptLine(
+            "undo", entry.now_ms, entry.partition,
+            words=f"round {entry.attempt} undone, {format_counted(entry.segments, 'segment')} back",
         )  # fmt: skip
     if isinstance(entry, ActionReceipt):
         return ReceiptLine("action", entry.now_ms, entry.partition, words=entry.words)

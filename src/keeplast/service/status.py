@@ -73,8 +73,8 @@ class ErasedBy:
 
     It assumes that rounds succeed from now on; ``is_unknown`` while they fail. ``by_ms`` None means
     that there is no bound, ``is_gone`` that there is nothing left to go; ``basis`` is what says
-    so, or what the bound rests on. ``eligible_by_ms`` is when the round is due, and
-    the rest of the time is what it may have to wait and take.
+    so, or what the bound rests on. ``eligible_by_ms`` is when the round is due, ``undo_ms`` how
+    long what it replaces is kept, and the rest of the time is what it may have to wait and take.
     """
 
     by_ms: int | None
@@ -82,6 +82,7 @@ class ErasedBy:
     basis: ErasureBasis
     is_gone: bool = False
     is_unknown: bool = False
+    undo_ms: int = 0
 
     @property
     def why(self) -> str:
@@ -333,13 +334,22 @@ def _bound_erasure(status: PartitionStatus, turn_ms: int, now_ms: int) -> Erased
     if status.state is State.FAILING:
         return ErasedBy(None, None, ErasureBasis(BasisKind.FAILING), is_unknown=True)
     due = log.eligibility
+    kept_ms = None if log.kept_until_ms is None else max(log.kept_until_ms, now_ms)
     if due.is_clean and not log.leftover_bytes:
+        if kept_ms is not None:
+            return ErasedBy(kept_ms + turn_ms, kept_ms, ErasureBasis(BasisKind.KEPT))
         return ErasedBy(now_ms, now_ms, ErasureBasis(BasisKind.NOTHING_LEFT), is_gone=True)
     if due.by_ms is None:
         return ErasedBy(None, None, due.basis)
     wait_ms = due.rounds_max * turn_ms
     basis = ErasureBasis(BasisKind.LEFTOVERS) if due.is_clean else due.basis
-    return ErasedBy(due.by_ms + wait_ms, due.by_ms, basis)
+    by_ms = due.by_ms + wait_ms
+    if log.undo_retention_ms > 0 and not due.is_clean:
+        # What the last of those rounds replaces is kept, and goes at a look behind that.
+        by_ms += log.undo_retention_ms + turn_ms
+    if kept_ms is not None:
+        by_ms = max(by_ms, kept_ms + turn_ms)
+    return ErasedBy(by_ms, due.by_ms, basis, undo_ms=by_ms - due.by_ms - wait_ms)
 
 
 def last_round_of(receipt: RoundReceipt) -> LastRound:

@@ -58,6 +58,11 @@ def detail_lines(each: PartitionStatus, now_ms: int) -> list[str]:
         lines += _point_lines(log, now_ms)
         if log.stages is not None:
             lines += stage_lines(log.stages, now_ms)
+        if log.kept_until_ms is not None:
+            lines.append(
+                "what rounds have replaced is kept for keeplast undo, until "
+                f"{_moment(max(log.kept_until_ms, now_ms), now_ms)}"
+            )
         if log.leftover_bytes:
             lines.append(f"{format_bytes(log.leftover_bytes)} in files that a crash left")
     if each.last_round is not None:
@@ -167,11 +172,12 @@ def erased_sentence(erased: ErasedBy, now_ms: int, *, loop: str = "keeplast run"
     """Return by when old values are gone and what that rests on, ``loop`` going on."""
     if erased.is_gone or erased.by_ms is None or erased.eligible_by_ms is None:
         return erased.why
-    waits = duration_text(erased.by_ms - erased.eligible_by_ms)
+    waits = duration_text(erased.by_ms - erased.eligible_by_ms - erased.undo_ms)
+    kept = f", then {duration_text(erased.undo_ms)} for undo" if erased.undo_ms else ""
     return (
         f"{_moment(erased.by_ms, now_ms)}: due {_moment(erased.eligible_by_ms, now_ms)} "
-        f"({erased.why}), then {waits} at most {ABOUT[loop]}, while {loop} goes on and its rounds "
-        "succeed"
+        f"({erased.why}), then {waits} at most {ABOUT[loop]}{kept}, while {loop} goes on and its "
+        "rounds succeed"
     )
 
 

@@ -46,7 +46,9 @@ class TraceBounds:
 
     def last_trace(self, found: KeyExplanation) -> LastTrace:
         """Return by when the last record of the key is gone from its log."""
+        undo_ms = found.topic.undo_retention_ms
         return find_last_trace(
             found, erased_by_ms=self.erased_by_ms(found.partition), turn_ms=self._turn_ms,
             has_expired_rounds=self._has_expired_rounds,
+            kept_ms=undo_ms + self._turn_ms if undo_ms else 0,
         )  # fmt: skip

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keeplast.format.filename import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
+from keeplast.format.filename import (
+    LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
+    parse_undo_file,
+)
 from keeplast.log.partition_log import PartitionFiles, Tail
 from keeplast.model.partition import TopicPartition
 from keeplast.survey.notes import RebuiltIndexes, StagedFiles, TornTail, UnknownFiles
@@ -27,7 +31,11 @@ def file_notes(
         )
     if rebuilt:
         notes.append(RebuiltIndexes(tuple(rebuilt)))
-    strange = [name for name in listing.unknown if name not in BROKER_NAMES]
+    strange = [
+        name
+        for name in listing.unknown
+        if name not in BROKER_NAMES and parse_undo_file(name) is None
+    ]
     if strange:
         notes.append(UnknownFiles(len(strange), tuple(strange[:NAMES_SHOWN_MAX])))
     if listing.leftovers:

@@ -124,6 +124,21 @@ class CollectionReceipt:
 
 
 @dataclass(frozen=True, slots=True)
+class UndoReceipt:
+    """A line about a round, by its ``attempt``, that was undone: what it had replaced came back.
+
+    ``size_bytes`` are those of the segments that went and that came.
+    """
+
+    partition: TopicPartition
+    now_ms: int
+    attempt: str
+    segments: int
+    size_bytes: tuple[int, int]
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class VerdictReceipt:
     """A line about what ``verify`` said of rounds of earlier lines; nothing was changed then.
 
@@ -153,6 +168,7 @@ Entry = (
     | RemovalReceipt
     | ActionReceipt
     | CollectionReceipt
+    | UndoReceipt
     | VerdictReceipt
 )
 RoundName = tuple[TopicPartition, str]
@@ -168,11 +184,13 @@ def read_receipts(path: Path, files: FileSystem) -> tuple[RoundReceipt, ...]:
 def rounds_of(entries: Sequence[Entry]) -> tuple[RoundReceipt, ...]:
     """Return the rounds, in order, each with what expired after it.
 
-    What expired before any round is nobody's.
+    What expired before any round is nobody's. A round that was undone is left out when another of
+    its partition follows that found the log as it did; until then the files tell how much of it is
+    in place.
     """
     rounds: list[RoundReceipt] = []
     newest: dict[TopicPartition, int] = {}
-    for entry in entries:
+    for entry in _without_undone(entries):
         if isinstance(entry, RoundReceipt):
             newest[entry.partition] = len(rounds)
             rounds.append(entry)
@@ -187,6 +205,34 @@ def told_of(entry: Entry) -> RoundName | VerdictReceipt | None:
     if isinstance(entry, RoundReceipt):
         return entry.partition, entry.name
     return entry if isinstance(entry, VerdictReceipt) else None
+
+
+def _without_undone(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries without rounds that were undone, as a round behind them has found.
+
+    A line is an intent: where that round has not found what the one before it found, it was not
+    carried out, or not to its end.
+    """
+    left: list[Entry | None] = []
+    at: dict[RoundName, int] = {}
+    undone: dict[TopicPartition, list[int]] = {}
+    for entry in entries:
+        if isinstance(entry, UndoReceipt) and (entry.partition, entry.attempt) in at:
+            undone.setdefault(entry.partition, []).append(at[entry.partition, entry.attempt])
+        elif isinstance(entry, RoundReceipt):
+            for index in undone.pop(entry.partition, ()):
+                earlier = left[index]
+                if isinstance(earlier, RoundReceipt) and _finds_again(earlier, entry):
+                    left[index] = None
+            at[entry.partition, entry.name] = len(left)
+        left.append(entry)
+    return [entry for entry in left if entry is not None]
+
+
+def _finds_again(earlier: RoundReceipt, later: RoundReceipt) -> bool:
+    """Say whether a round found every closed segment that an earlier one had found."""
+    sizes = {segment.base_offset: segment.size_bytes for segment in later.inputs}
+    return all(sizes.get(each.base_offset) == each.size_bytes for each in earlier.inputs[:-1])
 
 
 def beside_rounds(
@@ -335,6 +381,8 @@ def _entry(document: dict[str, Any]) -> Entry:
         return _collection(document)
     if "verdict" in document:
         return _verdict(document)
+    if "undo" in document:
+        return _undo(document)
     return _expiry(document) if "expiry" in document else _receipt(document)
 
 
@@ -374,6 +422,23 @@ def _collection(document: dict[str, Any]) -> CollectionReceipt:
         end=int(found["end"]),
         segments=int(found["segments"]),
         size_bytes=int(found["bytes"]),
+        document=document,
+    )
+
+
+def _undo(document: dict[str, Any]) -> UndoReceipt:
+    if document["version"] not in VERSIONS:
+        raise ValueError(f"version {document['version']}")
+    found = document["undo"]
+    replaced, restored = (
+        [int(segment["bytes"]) for segment in found[name]] for name in ("replaced", "restored")
+    )
+    return UndoReceipt(
+        partition=TopicPartition(str(document["topic"]), int(document["partition"])),
+        now_ms=int(document["now_ms"]),
+        attempt=str(found["attempt"]),
+        segments=len(restored),
+        size_bytes=(sum(replaced), sum(restored)),
         document=document,
     )
 

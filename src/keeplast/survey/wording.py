@@ -25,6 +25,7 @@ from keeplast.cleaner.reasons import (
 from keeplast.cleaner.rolling import IdleRoll
 from keeplast.clock import time_text
 from keeplast.model.duration import duration_text
+from keeplast.model.undo import UndoBar, UndoRefusal
 from keeplast.survey import notes as n
 from keeplast.survey.notes import GivenOption, Lift, Note, RollStage
 
@@ -43,6 +44,7 @@ _BASES = {
     BasisKind.EMPTY: "it is empty",
     BasisKind.NOTHING_LEFT: "nothing overwritten or deleted is left",
     BasisKind.LEFTOVERS: "files that a crash left are removed at the next look",
+    BasisKind.KEPT: "what rounds have kept for undo goes then",
     BasisKind.NEXT_ROUND: "the next round covers it",
     BasisKind.OVERDUE: "it is overdue",
     BasisKind.MAX_LAG_AFTER_FIRST: f"{MAX_LAG} after the first record of {{segment}}",
@@ -60,6 +62,17 @@ _BASES = {
     BasisKind.SET_ASIDE: "no date while it is set aside",
     BasisKind.UNREADABLE: "no date while it cannot be looked at",
     BasisKind.FAILING: "? while its rounds fail: a date would rest on the next one succeeding",
+}
+_UNDO_BARS = {
+    UndoBar.LATER_ROUND: "a later round has to be undone first",
+    UndoBar.CHANGED: "the segment at {offset} is not what the round left there: the log was "
+    "cleaned, cut or replaced since",
+    UndoBar.CHECKPOINT: "the cleaner checkpoint says {offset}, which is neither where the round "
+    "began nor where it ended: the log was cleaned since",
+    UndoBar.LOG_START: "the log start has moved to {offset}, into what the round replaced",
+    UndoBar.COPY: "what was kept of the segment at {offset} is missing or damaged",
+    UndoBar.NO_INDEX: "the segment at {offset} had no index files, and brokers need both in a swap",
+    UndoBar.DAMAGED_LIST: "the list of what the round has kept is damaged",
 }
 _ROLLS = {
     RollStage.DONE: "the active segment was rolled",
@@ -309,3 +322,8 @@ def _idle_words(idle: IdleRoll) -> str:
 
 def _dirty(count: int) -> str:
     return f"{count} dirty segment{' is' if count == 1 else 's are'}"
+
+
+def undo_words(refusal: UndoRefusal) -> str:
+    """Return why a round cannot be undone."""
+    return _UNDO_BARS[refusal.bar].format(offset=refusal.offset)

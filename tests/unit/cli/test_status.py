@@ -129,8 +129,8 @@ def test_the_document_says_everything_of_every_partition(
     assert {
         "topic", "partition", "state", "reason", "log_start", "log_end", "first_dirty", "bound",
         "clean_bytes", "cleanable_bytes", "uncleanable_bytes", "ratio", "compaction_delay_ms",
-        "deadline_ms", "leftover_bytes", "told_from", "holds", "notes", "tombstones",
-        "markers", "set_aside", "failing", "last_round", "erased_by", "error",
+        "deadline_ms", "leftover_bytes", "kept_until_ms", "told_from", "holds", "notes",
+        "tombstones", "markers", "set_aside", "failing", "last_round", "erased_by", "error",
     } == set(late)  # fmt: skip
     assert set(late) == set(by_name["events-0"])
     # 25 hours, of which the lag takes one; the active segment is as old, and is left first.

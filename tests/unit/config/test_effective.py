@@ -51,6 +51,12 @@ def test_lc01_a_least_lag_above_the_largest_is_refused() -> None:
     assert [] == contradictions(values_of(min_compaction_lag_ms=100, max_compaction_lag_ms=100))
 
 
+def test_what_is_kept_for_undo_may_not_outlast_the_greatest_lag() -> None:
+    (problem,) = contradictions(values_of(undo_retention_ms=101, max_compaction_lag_ms=100))
+    assert "undo.retention.ms=101" in problem
+    assert [] == contradictions(values_of(undo_retention_ms=100, max_compaction_lag_ms=100))
+
+
 @pytest.mark.parametrize(
     "setting",
     [

@@ -43,6 +43,7 @@ from keeplast.service.status import (
     join_status,
     read_round_receipts,
 )
+from keeplast.service.status_words import erased_sentence
 from keeplast.survey.report import PartitionReport, RoundReport, describe_error
 from keeplast.survey.request import PartitionRequest
 from tests.support.partition_maker import (
@@ -162,6 +163,20 @@ def test_nothing_dirty_is_gone_but_for_what_a_crash_left(tmp_path: Path) -> None
         erased.by_ms,
         erased.is_gone,
     )
+
+
+def test_what_is_kept_for_undo_is_not_gone_before_its_time(tmp_path: Path) -> None:
+    turn = find_turn_ms(SIZES, PACE)
+    dirty = only(joined(tmp_path, [log(tmp_path, 0, undo_retention_ms=1000)])).erased_by
+    assert dirty is not None
+    assert (NOW_MS + 50 + turn + 1000 + turn, 1000 + turn) == (dirty.by_ms, dirty.undo_ms)
+    assert " for undo, while keeplast run goes on" in erased_sentence(dirty, NOW_MS)
+    clean_log = {"eligibility": Eligibility(NOW_MS, ErasureBasis(BasisKind.CLEAN), is_clean=True)}
+    kept = log(tmp_path, 0, **clean_log, kept_until_ms=NOW_MS + 7, undo_retention_ms=1000)
+    erased = only(joined(tmp_path, [kept])).erased_by
+    assert erased is not None
+    assert (NOW_MS + 7 + turn, False) == (erased.by_ms, erased.is_gone)
+    assert "kept for undo" in erased.why
 
 
 @pytest.mark.parametrize(

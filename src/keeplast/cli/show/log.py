@@ -35,6 +35,7 @@ from keeplast.format.filename import (
     is_unknown_kind,
     parse_partition_directory,
     parse_segment_file,
+    parse_undo_file,
 )
 from keeplast.format.leader_epoch import LeaderEpoch
 from keeplast.inspect.aborted_scan import AbortedScan
@@ -276,6 +277,8 @@ def _list_directory(view: LogPage, files: FileSystem) -> list[int]:
             beside.append((path, parsed.base_offset))
         elif name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA):
             _check_file(view, path, files)
+        elif parse_undo_file(name) is not None:
+            view.findings.add("note", path, "kept by a round, for keeplast undo")
         elif name not in KNOWN_NAMES and METADATA_SNAPSHOT.fullmatch(name) is None:
             problem = "unknown name; brokers ignore it"
             if name == INCOMPLETE:

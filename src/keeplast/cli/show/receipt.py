@@ -16,6 +16,7 @@ from keeplast.survey.receipt_book import (
     Entry,
     ExpiryReceipt,
     RemovalReceipt,
+    UndoReceipt,
     VerdictReceipt,
     beside_rounds,
     told_of,
@@ -27,8 +28,9 @@ REASONS = ("superseded", "tombstone", "aborted", "keyless", "marker")
 def receipts_table(receipts: Sequence[Entry]) -> Table:
     """Return a row for each round: when, where, how much, and what went by reason.
 
-    And one for each expiry, removal from a store, or collection of what was replaced: the offsets
-    and bytes that went. Where a verdict was noted, a last column has it beside the rounds.
+    And one for each expiry, removal from a store, collection of what was replaced, or round that
+    was undone: the offsets and bytes that went. Where a verdict was noted, a last column has it
+    beside the rounds.
     """
     found = beside_rounds(receipts, told_of)
     names = ["partition", "=clock", ">offsets", ">bytes", ">records", "records that went"]
@@ -44,6 +46,9 @@ def receipts_table(receipts: Sequence[Entry]) -> Table:
             continue
         if isinstance(each, CollectionReceipt):
             _add_collection(table, each)
+            continue
+        if isinstance(each, UndoReceipt):
+            _add_undo(table, each)
             continue
         if isinstance(each, ActionReceipt | VerdictReceipt):
             name = "all" if each.partition is None else each.partition
@@ -108,6 +113,20 @@ def _add_collection(table: Table, collection: CollectionReceipt) -> None:
         f"{format_bytes(collection.size_bytes)} -> 0 B",
         "",
         f"none: {format_counted(count, 'replaced segment')} collected",
+    )
+
+
+def _add_undo(table: Table, undo: UndoReceipt) -> None:
+    went, came = undo.size_bytes
+    table.add_row(
+        *cells([undo.partition]),
+        time_text(undo.now_ms),
+        "",
+        _change(format_bytes(went), format_bytes(came)),
+        "",
+        printable(
+            f"none: round {undo.attempt} undone, {format_counted(undo.segments, 'segment')} back"
+        ),
     )
 
 

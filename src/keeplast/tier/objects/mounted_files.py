@@ -105,6 +105,12 @@ class MountedFiles:
             raise InvariantError(f"a rename between stores. source={source} target={target}")
         self._at(source).rename(source, target)
 
+    def link(self, source: Path, target: Path) -> None:
+        """Link within a disk."""
+        if self._at(source) is not self._at(target):
+            raise InvariantError(f"a link between stores. source={source} target={target}")
+        self._at(source).link(source, target)
+
     def unlink(self, path: Path) -> None:
         self._at(path).unlink(path)
 

@@ -217,6 +217,10 @@ class ObjectFiles:
         self._check_size(target, size_bytes)
         self.unlink(source)
 
+    def link(self, source: Path, target: Path) -> None:
+        """RefusedError: an object has one key."""
+        raise RefusedError(f"objects have one name; nothing is kept twice. path={source}")
+
     def unlink(self, path: Path) -> None:
         """Remove a file; one that is gone already is no error."""
         self._objects.delete([self._key(path)])

@@ -24,6 +24,10 @@ class WriteOnceFiles:
         """InvariantError: objects keep their key."""
         raise InvariantError(f"objects are not renamed. source={source} target={target}")
 
+    def link(self, source: Path, target: Path) -> None:
+        """InvariantError: an object has one key."""
+        raise InvariantError(f"objects have one name. source={source} target={target}")
+
     def fsync(self, path: Path) -> None:
         """Do nothing: what was closed is durable."""
 

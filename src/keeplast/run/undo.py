@@ -1,0 +1,494 @@
+"""Puts back what the newest round of a partition replaced, by the swap that rounds use themselves.
+
+Only where the log is still what the round left, byte for byte, so that nothing that was written or
+cleaned since is lost; what was appended behind the round stays. The order is the rule:
+
+1. everything is read and compared; a line of the receipt says what is about to happen;
+2. what was kept is staged under second names: from here on nobody takes the log for settled;
+3. the cleaner checkpoint goes back. Behind the files it would call clean what is dirty again, and a
+   later round could drop a tombstone and leave a value that it deletes;
+4. files come back, the highest offsets first: a tombstone is there again before the values that it
+   deletes. A crash between two of these swaps leaves what one between two waves of a round leaves,
+   and neighbours come back at once or not at all;
+5. producer snapshots; then what was kept goes, its list first.
+
+Any step may be interrupted, and the next call goes on. Who calls holds the directory's lock.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum, auto
+from functools import partial
+from pathlib import Path
+
+from keeplast.errors import CompactionError, InvalidError, RefusedError
+from keeplast.format.checksum import crc32c
+from keeplast.format.filename import (
+    CLEANER_CHECKPOINT,
+    DELETED,
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    TIME_INDEX,
+    Kind,
+    SegmentFile,
+    parse_undo_file,
+    segment_file,
+)
+from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, update_checkpoint
+from keeplast.log.data_directory import DataDirectory, PartitionEntry
+from keeplast.log.erasure_requests import REQUESTS_NAME, read_requests
+from keeplast.log.files import FileSystem, reading
+from keeplast.log.format_guard import check_understood
+from keeplast.log.object_paths import is_object_path, url_of
+from keeplast.log.partition_log import PartitionFiles, SegmentFiles, list_partition
+from keeplast.log.recovery import recover_swap
+from keeplast.log.swap import Replacement, commit_wave
+from keeplast.log.undo_files import KeptFiles, drop_rounds, kept_paths, read_kept
+from keeplast.model.partition import TopicPartition
+from keeplast.model.undo import (
+    KeptGroup,
+    KeptSegment,
+    KeptWave,
+    UndoBar,
+    UndoRefusal,
+    above_log_start,
+)
+from keeplast.run.commit import settled
+from keeplast.run.receipt import append_receipt, undo_line, withdraw_receipt
+from keeplast.run.removal import remove_files
+from keeplast.run.shield import shielded
+from keeplast.survey.log_bounds import actual_log_start, load_checkpoints
+from keeplast.survey.wording import undo_words
+
+READ_BYTES = 1 << 20
+TOKEN_BYTES = 8
+Crc = Callable[[Path], int]
+
+
+class GroupStanding(StrEnum):
+    """What of a group is in the log: what took its place, what was found, or something else."""
+
+    IN_PLACE = auto()
+    AS_FOUND = auto()
+    CHANGED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class UndoRound:
+    """A round of which something is kept, as found.
+
+    Offsets [first, end) are those of its groups. ``segments`` are those that would come back, and
+    ``bytes`` those of their ``.log`` files. ``is_in_place`` is False where nothing of the round is
+    in the log: it never was, or came back already. ``refusal`` says why it cannot be undone.
+    """
+
+    topic: str
+    partition: int
+    round: str
+    kept_at_ms: int
+    until_ms: int
+    first: int
+    end: int
+    segments: int
+    bytes: int
+    checkpoint: int | None
+    is_in_place: bool
+    refusal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldRound:
+    """A round of a partition against its log; ``groups`` are what the log start has left of it."""
+
+    waves: tuple[KeptWave, ...]
+    groups: tuple[tuple[KeptGroup, GroupStanding], ...]
+    checkpoint: int | None
+    refusal: UndoRefusal | None
+
+    @property
+    def attempt(self) -> str:
+        return self.waves[0].attempt
+
+    @property
+    def to_put_back(self) -> list[KeptGroup]:
+        """Return the groups that are in place and would go, ascending."""
+        return [group for group, standing in self.groups if standing is GroupStanding.IN_PLACE]
+
+    @property
+    def is_in_place(self) -> bool:
+        """Say whether anything of the round counts: a segment, or the checkpoint alone."""
+        return bool(self.to_put_back) or self.checkpoint != self.waves[0].checkpoint_before
+
+    @property
+    def is_untouched(self) -> bool:
+        """Say whether all of the log is as the round found it."""
+        is_as_found = all(standing is GroupStanding.AS_FOUND for _, standing in self.groups)
+        return is_as_found and not self.is_in_place
+
+
+def refuse_stores(path: Path) -> None:
+    """Raise RefusedError for a place in an object store."""
+    if is_object_path(path):
+        raise RefusedError(
+            "undo is for data directories on disks; in a store what rounds replace stays for the "
+            f"grace of its readers (--grace-ms) and is not put back. url={url_of(path)}"
+        )
+
+
+def choose_undo(
+    directory: DataDirectory, includes: Callable[[TopicPartition], bool]
+) -> tuple[PartitionEntry, ...]:
+    """Return the partitions in service that are meant; InvalidError when there is none."""
+    chosen = tuple(
+        each for each in directory.partitions if each.mark is None and includes(each.partition)
+    )
+    if not chosen:
+        raise InvalidError(
+            f"no such partition in the data directory; see what there is with keeplast status. "
+            f"path={directory.root}"
+        )
+    return chosen
+
+
+def find_undo(files: FileSystem, entry: PartitionEntry) -> tuple[UndoRound, ...]:
+    """Return every round of which something is kept, the newest first; reads no segment.
+
+    A round that looks whole here may still be refused when its bytes are read. OSError or
+    CompactionError when the partition cannot be looked at.
+    """
+    kept = read_kept(files, entry.path)
+    rounds = kept.rounds()
+    return tuple(
+        _shown(entry.partition, _look(files, entry, kept, waves, crc=None, is_newest=not number))
+        for number, waves in enumerate(reversed(rounds))
+    )
+
+
+def drop_kept(files: FileSystem, entry: PartitionEntry) -> int:
+    """Remove all that is kept of a partition; returns how many rounds can no longer be undone."""
+    kept = read_kept(files, entry.path)
+    attempts = {each.attempt for each in kept.files}
+    drop_rounds(files, entry.path, attempts)
+    return len(attempts)
+
+
+def undo_newest(
+    files: FileSystem,
+    entry: PartitionEntry,
+    *,
+    receipt: Path | None,
+    now_ms: int,
+    writes: bool = True,
+    warned: Callable[[str], None],
+) -> UndoRound | None:
+    """Undo the newest round of which something is kept; None where nothing is.
+
+    One of which nothing is in the log is only forgotten, and says so. ``writes`` False finds out
+    whether it can be done. RefusedError when it cannot; CorruptError, OSError.
+    """
+    path = entry.path
+    check_understood(path, files)
+    _check_erasures(files, entry)
+    if writes:
+        with shielded():
+            recover_swap(files, path)
+    elif list_partition(path, files, if_empty=0).leftovers:
+        raise RefusedError(
+            "files of an interrupted swap lie here, which undo would finish first; run keeplast "
+            f"clean, or leave --dry-run out. path={path}"
+        )
+    kept = read_kept(files, path)
+    rounds = kept.rounds()
+    if not rounds:
+        return None
+    found = _look(files, entry, kept, rounds[-1], crc=partial(file_crc32c, files), is_newest=True)
+    if found.refusal is not None:
+        raise RefusedError(
+            f"the round cannot be undone: {undo_words(found.refusal)}; what it has kept goes in "
+            f"its time, or with keeplast undo drop. round={found.attempt} path={path}"
+        )
+    if writes:
+        with shielded():
+            _undo(files, entry, found, receipt, now_ms, warned)
+    return _shown(entry.partition, found)
+
+
+def _check_erasures(files: FileSystem, entry: PartitionEntry) -> None:
+    """Raise RefusedError where keys of the topic are to be gone: what is kept may have them.
+
+    Requests have keyed hashes alone, so that nobody here can tell which records are meant.
+    """
+    path = entry.path.parent / REQUESTS_NAME
+    for each in read_requests(files, path):
+        if not each.topics or entry.partition.topic in each.topics:
+            raise RefusedError(
+                "keys of the topic are to be erased, and what the round replaced may have them; "
+                "forget the request when it has its certificate (keeplast erasure forget), or "
+                f"leave what is gone where it is. request={each.request_id} path={entry.path}"
+            )
+
+
+def _look(
+    files: FileSystem,
+    entry: PartitionEntry,
+    kept: KeptFiles,
+    waves: Sequence[KeptWave],
+    *,
+    crc: Crc | None,
+    is_newest: bool,
+) -> _HeldRound:
+    """Hold a round against the log; with ``crc`` by all bytes, else by sizes and names."""
+    listing = list_partition(entry.path, files, if_empty=0)
+    checkpoints = load_checkpoints(files, entry.path.parent)
+    log_start = actual_log_start(entry.partition, checkpoints, listing)
+    checkpoint = checkpoints.cleaner.get(entry.partition)
+    left = [above_log_start(wave, log_start) for wave in waves]
+    groups = sorted(
+        (group for wave in left if wave is not None for group in wave.groups),
+        key=lambda group: group.base_offset,
+    )
+    standings = tuple((group, _standing(group, listing, crc)) for group in groups)
+    found = _HeldRound(tuple(waves), standings, checkpoint, None)
+    if not is_newest:
+        refusal: UndoRefusal | None = UndoRefusal(UndoBar.LATER_ROUND)
+    elif None in left or _is_all_gone(waves, groups):
+        refusal = UndoRefusal(UndoBar.LOG_START, log_start)
+    else:
+        refusal = _refusal(files, entry, kept, found, crc)
+    return replace(found, refusal=refusal)
+
+
+def _is_all_gone(waves: Sequence[KeptWave], groups: Sequence[KeptGroup]) -> bool:
+    """Say whether the log start has left nothing of what the round replaced."""
+    was_any = any(wave.kept_bases() for wave in waves)
+    return not groups or (was_any and all(group.is_left_alone for group in groups))
+
+
+def _refusal(
+    files: FileSystem, entry: PartitionEntry, kept: KeptFiles, found: _HeldRound, crc: Crc | None
+) -> UndoRefusal | None:
+    waves = found.waves
+    if found.is_untouched:
+        return None  # it is only forgotten, which costs nothing
+    first_number = waves[0].number
+    names = [parse_undo_file(name) for name in kept.damaged]
+    is_damaged = any(each is not None and each.number >= first_number for each in names)
+    if is_damaged or [wave.wave for wave in waves] != list(range(1, len(waves) + 1)):
+        return UndoRefusal(UndoBar.DAMAGED_LIST)
+    for group, standing in found.groups:
+        if standing is GroupStanding.CHANGED:
+            return UndoRefusal(UndoBar.CHANGED, group.base_offset)
+    allowed = {waves[0].checkpoint_before}
+    if waves[-1].is_last and waves[-1].checkpoint_after is not None:
+        allowed.add(waves[-1].checkpoint_after)
+    if found.checkpoint not in allowed:
+        return UndoRefusal(UndoBar.CHECKPOINT, found.checkpoint)
+    for group in found.to_put_back:
+        for source in group.sources:
+            bar = _copy_bar(files, entry.path, found.attempt, source, crc)
+            if bar is not None:
+                return UndoRefusal(bar, source.base_offset)
+    return None
+
+
+def _copy_bar(
+    files: FileSystem, path: Path, attempt: str, source: KeptSegment, crc: Crc | None
+) -> UndoBar | None:
+    paths = kept_paths(files, path, attempt, source.base_offset)
+    log = paths.get(LOG)
+    if log is None or files.stat(log).size_bytes != source.size_bytes:
+        return UndoBar.COPY
+    if crc is not None and source.crc32c is not None and crc(log) != source.crc32c:
+        return UndoBar.COPY
+    # A start-up that completes a swap without them makes 10 MiB of zeros (formats.md 3.3).
+    return None if {INDEX, TIME_INDEX} <= paths.keys() else UndoBar.NO_INDEX
+
+
+def _standing(group: KeptGroup, listing: PartitionFiles, crc: Crc | None) -> GroupStanding:
+    live = [
+        each
+        for each in listing.segments
+        if group.base_offset <= each.base_offset < group.end_offset
+    ]
+    read: dict[int, int] = {}
+
+    def fits(wanted: Sequence[KeptSegment]) -> bool:
+        same = [each.base_offset for each in live] == [each.base_offset for each in wanted]
+        return same and all(_fits(a, b, crc, read) for a, b in zip(live, wanted, strict=True))
+
+    # A start-up that finishes a swap leaves sources beyond the end of the last output.
+    left = max(len(live) - len(group.outputs), 0)
+    in_place = (*group.outputs, *group.sources[len(group.sources) - left :])
+    is_found = fits(group.sources)
+    if group.is_left_alone:
+        return GroupStanding.AS_FOUND if is_found else GroupStanding.CHANGED
+    if is_found and fits(in_place):
+        # Of the same bytes the files themselves tell; those of a copied directory tell nothing.
+        is_found = [each.inode for each in live] == [each.inode for each in group.sources]
+        return GroupStanding.AS_FOUND if is_found else GroupStanding.IN_PLACE
+    if is_found:
+        return GroupStanding.AS_FOUND
+    return GroupStanding.IN_PLACE if fits(in_place) else GroupStanding.CHANGED
+
+
+def _fits(live: SegmentFiles, wanted: KeptSegment, crc: Crc | None, read: dict[int, int]) -> bool:
+    if live.size_bytes != wanted.size_bytes:
+        return False
+    if crc is None or wanted.crc32c is None:
+        return True
+    if live.base_offset not in read:
+        read[live.base_offset] = crc(live.log_path)
+    return read[live.base_offset] == wanted.crc32c
+
+
+def file_crc32c(files: FileSystem, path: Path) -> int:
+    """Return the CRC-32C of a whole file."""
+    found, position, buffer = 0, 0, memoryview(bytearray(READ_BYTES))
+    with reading(files, path) as handle:
+        while count := handle.pread_into(buffer, position):
+            found = crc32c(buffer[:count], found)
+            position += count
+    return found
+
+
+def _shown(partition: TopicPartition, found: _HeldRound) -> UndoRound:
+    groups = [group for wave in found.waves for group in wave.groups]
+    back = [source for group in found.to_put_back for source in group.sources]
+    first, last = found.waves[0], found.waves[-1]
+    return UndoRound(
+        topic=partition.topic,
+        partition=partition.partition,
+        round=found.attempt,
+        kept_at_ms=last.kept_at_ms,
+        until_ms=last.until_ms,
+        first=groups[0].base_offset if groups else 0,
+        end=groups[-1].end_offset if groups else 0,
+        segments=len(back),
+        bytes=sum(source.size_bytes for source in back),
+        checkpoint=first.checkpoint_before,
+        is_in_place=found.is_in_place,
+        refusal=None if found.refusal is None else undo_words(found.refusal),
+    )
+
+
+def _undo(
+    files: FileSystem,
+    entry: PartitionEntry,
+    found: _HeldRound,
+    receipt: Path | None,
+    now_ms: int,
+    warned: Callable[[str], None],
+) -> None:
+    path = entry.path
+    if found.is_in_place:
+        line = None
+        if receipt is not None:
+            told = undo_line(
+                entry.partition, now_ms, attempt=found.attempt, groups=found.to_put_back,
+                checkpoint=found.waves[0].checkpoint_before,
+            )  # fmt: skip
+            line = append_receipt(files, receipt, told)
+        try:
+            _put_back(files, entry, found, warned)
+        except (CompactionError, OSError):
+            if line is not None and receipt is not None and _is_untouched(files, entry, found):
+                withdraw_receipt(files, receipt, line)
+            raise
+    _bring_snapshots(files, path, found)
+    drop_rounds(files, path, {found.attempt})
+
+
+def _is_untouched(files: FileSystem, entry: PartitionEntry, found: _HeldRound) -> bool:
+    listing = list_partition(entry.path, files, if_empty=0)
+    checkpoint = read_checkpoint(files, entry.path.parent, CLEANER_CHECKPOINT)
+    return checkpoint.get(entry.partition) == found.checkpoint and all(
+        _standing(group, listing, None) is standing for group, standing in found.groups
+    )
+
+
+def _put_back(
+    files: FileSystem, entry: PartitionEntry, found: _HeldRound, warned: Callable[[str], None]
+) -> None:
+    path, before = entry.path, found.waves[0].checkpoint_before
+    staged: dict[int, dict[Kind, str]] = {}
+    token = secrets.token_hex(TOKEN_BYTES)
+    try:
+        for group in found.to_put_back:
+            for source in group.sources:
+                staged[source.base_offset] = _stage(files, path, found.attempt, source, token)
+        files.fsync_directory(path)
+        if before is None:
+            drop_from_checkpoint(files, path.parent, CLEANER_CHECKPOINT, entry.partition)
+        else:
+            update_checkpoint(files, path.parent, CLEANER_CHECKPOINT, {entry.partition: before})
+        for run in reversed(_neighbours(found)):
+            live = [each.base_offset for each in list_partition(path, files).segments]
+            with settled(files, path, warned):
+                replaced = commit_wave(files, path, _replacements(run, live, staged))
+            remove_files(files, replaced, warned)
+    except (CompactionError, OSError):
+        names = [path / name for each in staged.values() for name in each.values()]
+        remove_files(files, names, warned)
+        raise
+
+
+def _stage(
+    files: FileSystem, path: Path, attempt: str, source: KeptSegment, token: str
+) -> dict[Kind, str]:
+    """Give what was kept of a segment staged names; returns them by kind."""
+    names: dict[Kind, str] = {}
+    for kind, kept in kept_paths(files, path, attempt, source.base_offset).items():
+        if kind != SNAPSHOT:
+            names[kind] = SegmentFile(source.base_offset, kind, DELETED, token).name
+            files.link(kept, path / names[kind])
+            files.fsync(path / names[kind])
+    return names
+
+
+def _neighbours(found: _HeldRound) -> list[list[KeptGroup]]:
+    """Return what is to be put back run by run, ascending, split where a segment stays between.
+
+    A start-up takes what lies between two completed outputs of one swap for superseded.
+    """
+    runs: list[list[KeptGroup]] = []
+    is_open = False
+    for group, standing in found.groups:
+        if standing is GroupStanding.IN_PLACE:
+            if not is_open:
+                runs.append([])
+            runs[-1].append(group)
+        is_open = standing is GroupStanding.IN_PLACE
+    return runs
+
+
+def _replacements(
+    run: Sequence[KeptGroup], live: Sequence[int], staged: Mapping[int, Mapping[Kind, str]]
+) -> list[Replacement]:
+    """Return a run as one segment that becomes several: all of it comes back, or none.
+
+    Otherwise a crash could leave its lower part put back and the upper part not.
+    """
+    outputs = tuple(base for base in live if run[0].base_offset <= base < run[-1].end_offset)
+    bases = [source.base_offset for group in run for source in group.sources]
+    return [
+        Replacement(base, dict(staged[base]), () if number else outputs)
+        for number, base in enumerate(bases)
+    ]
+
+
+def _bring_snapshots(files: FileSystem, path: Path, found: _HeldRound) -> None:
+    """Give producer snapshots their names again that went with the round."""
+    was_any = False
+    for group, _ in found.groups:
+        for source in () if group.is_left_alone else group.sources:
+            kept = kept_paths(files, path, found.attempt, source.base_offset).get(SNAPSHOT)
+            live = path / segment_file(source.base_offset, SNAPSHOT)
+            if kept is not None and not files.exists(live):
+                files.link(kept, live)
+                was_any = True
+    if was_any:
+        files.fsync_directory(path)

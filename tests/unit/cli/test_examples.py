@@ -1,0 +1,92 @@
+"""The worked examples, as their pages tell a reader to run them."""
+
+from __future__ import annotations
+
+import importlib.util
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keeplast.errors import CorruptError
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def told(script: str, directory: Path) -> str:
+    command = [sys.executable, str(EXAMPLES / script), str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_lost_store_is_made_again_from_a_checkpoint(tmp_path: Path) -> None:
+    found = told("restore-store/restore.py", tmp_path / "try")
+    assert "equal to the lost ones; orders go on from 800" in found
+    assert "all 1000 orders are in" in found
+    versions = sorted(each.name for each in (tmp_path / "try/backup/versions").iterdir())
+    assert ["00000002", "00000003"] == versions
+
+
+def test_devices_that_report_out_of_order_keep_their_greatest_version(tmp_path: Path) -> None:
+    found = told("devices/devices.py", tmp_path / "try")
+    assert 6 == found.count("before the round and after it")
+    assert "did not come back" in found
+
+
+@pytest.fixture(scope="module")
+def pgoutput() -> Any:
+    path = EXAMPLES / "postgres-cdc/pgoutput.py"
+    spec = importlib.util.spec_from_file_location("pgoutput", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Its dataclasses look for their module there.
+    sys.modules["pgoutput"] = module
+    spec.loader.exec_module(module)
+    del sys.modules["pgoutput"]
+    return module
+
+
+RELATION = b"R" + struct.pack(">I", 7) + b"public\0t\0f" + struct.pack(">H", 2)
+RELATION += b"\1id\0" + struct.pack(">Ii", 23, -1) + b"\1word\0" + struct.pack(">Ii", 25, -1)
+ROW = struct.pack(">H", 2) + b"t" + struct.pack(">I", 1) + b"5"
+WORD = b"t" + struct.pack(">I", 2) + b"\xc3\xa9"
+
+
+def test_messages_of_postgresql_are_rows(pgoutput: Any) -> None:
+    decoder = pgoutput.Decoder()
+    assert pgoutput.Relation(7, ("id", "word")) == decoder.decode(RELATION)
+    seven = struct.pack(">I", 7)
+    row = {"id": "5", "word": "\u00e9"}
+    assert pgoutput.Change(7, None, row) == decoder.decode(b"I" + seven + b"N" + ROW + WORD)
+    # A large value that an update did not touch is in the row that it replaced.
+    update = b"U" + seven + b"O" + ROW + WORD + b"N" + ROW + b"u"
+    assert pgoutput.Change(7, row, row, is_update=True) == decoder.decode(update)
+    gone = {"id": "5", "word": None}
+    assert pgoutput.Change(7, gone, None) == decoder.decode(b"D" + seven + b"O" + ROW + b"n")
+    assert pgoutput.Truncate((7,)) == decoder.decode(b"T" + struct.pack(">I", 1) + b"\0" + seven)
+    commit = b"C\0" + struct.pack(">QQq", 1, 2, 3_000)
+    assert pgoutput.Commit(2, pgoutput.POSTGRES_EPOCH_MS + 3) == decoder.decode(commit)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"?", b"B", b"C\0", RELATION[:-1], b"R" + struct.pack(">I", 7) + b"no end",
+        b"I" + struct.pack(">I", 8) + b"N" + ROW + WORD, b"I" + struct.pack(">I", 7) + b"K",
+        b"I" + struct.pack(">I", 7) + b"N" + struct.pack(">H", 3),
+        b"I" + struct.pack(">I", 7) + b"N" + ROW + b"x",
+        b"I" + struct.pack(">I", 7) + b"N" + ROW + b"t" + struct.pack(">I", 1 << 31),
+        b"I" + struct.pack(">I", 7) + b"N" + ROW + WORD + b"more",
+        b"T" + struct.pack(">IB", 1 << 31, 0),
+    ],
+)  # fmt: skip
+def test_bytes_that_are_no_message_are_refused(pgoutput: Any, data: bytes) -> None:
+    decoder = pgoutput.Decoder()
+    decoder.decode(RELATION)
+    with pytest.raises(CorruptError, match="pgoutput"):
+        decoder.decode(data)

@@ -22,6 +22,8 @@ DEMO = ROOT / "examples" / "postgres-cdc" / "demo.py"
 
 def main() -> None:
     """Run the demo; ends as it ends."""
+    if len(sys.argv) != 2:
+        raise SystemExit(__doc__)
     with own_postgresql() as url:
         done = subprocess.run([sys.executable, str(DEMO), url, sys.argv[1]], check=False)
     raise SystemExit(done.returncode)

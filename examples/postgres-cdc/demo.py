@@ -31,6 +31,7 @@ from source import Printed, Source, connect, printed_rows, tell_point
 from topics import CHECKPOINTS, PARTITIONS, points_in
 
 import keeplast
+from keeplast.errors import CompactionError, InvalidError
 
 SEED, WRITERS, ROWS, CHANGES_MAX, NOTE_CHARS = 16, 3, 40, 4, 3_000
 TRANSACTIONS_MIN, TRANSACTIONS_MAX, PAUSE_SECONDS = 20, 1_000, 0.02
@@ -42,6 +43,11 @@ CREATE TABLE shop.items (id int PRIMARY KEY, name text, price int, note text);
 ALTER TABLE shop.items ALTER note SET STORAGE EXTERNAL;
 CREATE TABLE shop.stock (place text, item int, amount int, PRIMARY KEY (place, item));
 INSERT INTO shop.items SELECT n, 'first ' || n, n, NULL FROM generate_series(0, 199) AS n;
+"""
+USED = """
+SELECT EXISTS (SELECT FROM pg_publication) OR EXISTS (SELECT FROM pg_class AS c
+  JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p')
+  AND n.nspname NOT IN ('pg_catalog', 'information_schema'))
 """
 State = dict[str, list[Printed]]
 """The rows of each table, in one order."""
@@ -153,10 +159,17 @@ class Story:
     """What was seen in the database, and what is looked at in the topics."""
 
     def __init__(self, url: str, directory: Path) -> None:
-        """Make the tables; an error when there are any, in the database or the directory."""
+        """Make the tables; InvalidError when there is something, in the database or directory."""
         self._url = url
         self.data = directory / "data"
         self._connection = connect(url)
+        is_used = self._connection.execute(USED).fetchone()
+        if is_used != (False,) or self.data.exists():
+            self._connection.close()
+            raise InvalidError(
+                "the demo makes tables and drops what captures them: give an empty database and a "
+                f"directory that is not there. path={self.data}"
+            )
         self._connection.execute(SHOP)
         self.seen: dict[str, State] = {}
         self._checked: set[str] = set()
@@ -268,8 +281,16 @@ def restored(exported: Path) -> State:
 
 
 def main(url: str, directory: Path) -> None:
-    """Tell the story; AssertionError when the topics are not what the tables were."""
-    story, load = Story(url, directory), Load(url)
+    """Tell the story, and leave nothing in the server that keeps its log."""
+    story = Story(url, directory)
+    try:
+        tell(story, Load(url), directory)
+    finally:
+        story.drop()
+
+
+def tell(story: Story, load: Load, directory: Path) -> None:
+    """Write, capture, compact, crash; AssertionError when a topic is not what its table was."""
     data = story.data
     with load.running():
         story.capture()
@@ -324,8 +345,12 @@ def main(url: str, directory: Path) -> None:
     offsets = sum(end for ends in points_in(data)["progress"][2].values() for end in ends.values())
     print(f"{twice} records were written twice, and are folded")
     print(f"a late consumer reads {read} of {offsets} records, and holds what SELECT * says")
-    story.drop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    try:
+        main(sys.argv[1], Path(sys.argv[2]))
+    except (CompactionError, psycopg.Error) as error:
+        sys.exit(f"error: {error}")

@@ -25,7 +25,7 @@ from source import lsn_number, lsn_text
 
 import keeplast
 from keeplast.config.sources import read_settings
-from keeplast.errors import RefusedError
+from keeplast.errors import InvalidError, RefusedError
 from keeplast.format.record import Header, Record
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
@@ -98,9 +98,15 @@ class Topics:
 
             def opened(topic: str, number: int) -> LogAppender:
                 directory = self._data / f"{topic}-{number}"
+                config = settings.topic_config(topic)
+                if not config.is_compacted:
+                    raise InvalidError(
+                        "the directory's settings do not have the topic compacted; give it "
+                        f'"cleanup.policy" = "compact" there. topic={topic} '
+                        f"path={self._data / SETTINGS_FILE}"
+                    )
                 if directory.is_dir():
                     self._cut_what_a_crash_tore(directory, topic, number)
-                config = settings.topic_config(topic)
                 return stack.enter_context(LogAppender(directory, self._files, topic=config))
 
             points = opened(CHECKPOINTS, 0)

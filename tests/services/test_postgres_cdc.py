@@ -247,6 +247,26 @@ def test_tables_that_cannot_be_followed_are_refused(world: World, tmp_path: Path
         world.capture()
 
 
+def test_settings_that_do_not_compact_a_topic_are_said(world: World) -> None:
+    world.data.mkdir()
+    (world.data / "keeplast.toml").write_text(
+        '[topic."checkpoints"]\n"cleanup.policy" = "compact"\n'
+    )
+    with pytest.raises(InvalidError, match=r"topic=public\.t"):
+        world.capture()
+
+
+def test_the_demo_leaves_a_database_alone_that_is_in_use(world: World, tmp_path: Path) -> None:
+    world.capture()
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE / "demo.py"), world.url, str(tmp_path / "try")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert 1 == done.returncode
+    assert "empty database" in done.stderr
+    assert not world.capture().took_tables
+
+
 def test_topics_of_another_database_are_left_alone(
     world: World, new_database: Callable[[], str]
 ) -> None:

@@ -61,7 +61,7 @@ def test_kafka_makes_a_whole_log_of_what_a_crash_leaves(
             assert exploration.expected == found, (number, shutdown)
 
 
-@pytest.mark.parametrize("name", ["vanishing tails in waves", "split"])
+@pytest.mark.parametrize("name", ["vanishing tails", "split"])
 def test_kafka_makes_a_whole_log_of_what_a_crash_of_an_undo_leaves(
     oracle: Oracle, tmp_path: Path, name: str
 ) -> None:

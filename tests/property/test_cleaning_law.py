@@ -26,6 +26,7 @@ from keeplast.model.strategy import Strategy
 from keeplast.run.local_runner import LocalRunner
 from tests.support.cases import RoundSettings, topic_config
 from tests.support.cleanings import in_process
+from tests.support.committed_offsets import commit_offsets
 from tests.support.log_script import START_MS, STEP_MS, Operation, scripts, write_script
 from tests.support.reader import Readable, read_partition
 from tests.support.reference_cleaning import reference_cleaning
@@ -139,15 +140,25 @@ def _assert_only_records_of(before: Readable, after: Readable) -> None:
     assert list(survivors) == sorted(survivors)
 
 
-@given(script=scripts(), rounds=round_settings(), strategy=st.sampled_from(STRATEGIES))
+@given(
+    script=scripts(),
+    rounds=round_settings(),
+    strategy=st.sampled_from(STRATEGIES),
+    waits=st.one_of(st.none(), st.tuples(st.integers(-1, 60), st.sampled_from([0, 1, DAY_MS]))),
+)
 @settings(max_examples=examples(300))
 def test_cleaning_keeps_the_law_and_equals_the_reference(
     engine: Cleaning,
     script: tuple[Operation, ...],
     rounds: list[RoundSettings],
     strategy: dict[str, str],
+    waits: tuple[int, int] | None,
 ) -> None:
+    """``waits``: what a group has committed, -1 for nothing, and how long it is waited for."""
     rounds = [with_strategy(each, strategy) for each in rounds]
+    if waits is not None:
+        named = {"tombstones.wait.for.groups": "g", "tombstones.wait.max.ms": str(waits[1])}
+        rounds = [replace(each, config={**each.config, **named}) for each in rounds]
     topic = topic_config(rounds[0].config)
     with tempfile.TemporaryDirectory() as scratch:
         ours, theirs = Path(scratch) / "ours", Path(scratch) / "theirs"
@@ -156,8 +167,13 @@ def test_cleaning_keeps_the_law_and_equals_the_reference(
         shutil.copytree(ours, theirs)
         original = read_partition(partition)
         state = open_log(partition).state(topic)
+        passed_to = None
+        if waits is not None:
+            # An offset beyond the log end is another log's.
+            passed_to = waits[0] if 0 <= waits[0] <= original.end_offset else 0
+            commit_offsets(ours, "g", {PARTITION: waits[0]})
         for settings_of_round in rounds:
-            expected = reference_cleaning(theirs, PARTITION, settings_of_round)
+            expected = reference_cleaning(theirs, PARTITION, settings_of_round, passed_to)
             actual = engine(ours, PARTITION, settings_of_round)
             assert actual["error"] is None
             assert {k: expected[k] for k in COMPARED} == {k: actual[k] for k in COMPARED}

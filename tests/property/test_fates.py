@@ -29,6 +29,7 @@ from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
+from tests.support.committed_offsets import commit_offsets
 from tests.support.log_script import KEYS, START_MS, Operation, scripts, write_script
 from tests.support.manual_clock import ManualClock
 from tests.support.partition_maker import PARTITION
@@ -45,6 +46,8 @@ TOPICS = st.builds(
     strategy=st.sampled_from(Strategy),
     strategy_header=st.just("ver"),
     keep_versioned_tombstones=st.booleans(),
+    tombstones_wait_for_groups=st.sampled_from([(), (), ("g",)]),
+    tombstones_wait_max_ms=st.sampled_from([0, 20 * SECOND]),
 )
 NAMES = [b"" if number == 0 else b"key%d" % number for number in range(KEYS)]
 
@@ -99,6 +102,7 @@ class Log:
     held=st.one_of(st.none(), st.tuples(st.integers(0, 60), st.integers(1, 90))),
     now_ms=st.integers(START_MS, START_MS + 130 * SECOND),
     rolls=st.booleans(),
+    has_read=st.booleans(),
 )
 def test_what_was_told_of_every_record_comes_true(
     script: tuple[Operation, ...],
@@ -107,9 +111,17 @@ def test_what_was_told_of_every_record_comes_true(
     held: tuple[int, int] | None,
     now_ms: int,
     rolls: bool,
+    has_read: bool,
 ) -> None:
+    """Readers are waited for who have read all, or nothing.
+
+    What is told of a record is when a round may take it; whether one is begun for the part of a
+    segment that they have read, is not.
+    """
     with tempfile.TemporaryDirectory() as root:
         log = Log(Path(root), script if rolls else script[:-1], topic)
+        log_end = log.explain(NAMES[0], now_ms).log_end
+        commit_offsets(Path(root), "g", {PARTITION: log_end if has_read else 0})
         if earlier is not None:
             # Where that is beyond what may be cleaned there was no round.
             with contextlib.suppress(RefusedError):

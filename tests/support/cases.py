@@ -157,6 +157,8 @@ def topic_config(config: dict[str, str]) -> TopicConfig:
             values["strategy_header"] = text
         elif key == "keep.versioned.tombstones":
             values[field] = text == "true"
+        elif key == "tombstones.wait.for.groups":
+            values[field] = tuple(text.split(","))
         elif field in TopicConfig.__dataclass_fields__:
             values[field] = int(text)
     return TopicConfig(**values)  # type: ignore[arg-type]

@@ -47,6 +47,14 @@ class Round:
     first_dirty: int | None = None
     uncleanable: int | None = None
     force: bool = True
+    passed_to: int | None = None
+    """Up to where all readers who are waited for have read, exclusive; None waits for nobody."""
+
+    def is_over(self, horizon_ms: int, offset: int, now_ms: int) -> bool:
+        """Say whether what lies at ``offset`` has been kept for long enough."""
+        if self.passed_to is not None and offset >= self.passed_to:
+            horizon_ms += self.topic.tombstones_wait_max_ms
+        return horizon_ms <= now_ms
 
 
 @dataclass(slots=True)
@@ -425,9 +433,8 @@ class _Rewrite:
             self._transactions.add(
                 _aborted_between(self._log, self._settings.log_start, segment.base_offset, upper)
             )
-            keeps_legacy_deletes = segment.mtime_ms > self._legacy_horizon
             for batch in segment.batches:
-                result = self._batch(batch, keeps_legacy_deletes)
+                result = self._batch(batch, segment.mtime_ms)
                 if result is not None:
                     batches.append(result)
         data = b"".join(batches)
@@ -439,14 +446,13 @@ class _Rewrite:
         replaced = tuple(segment.base_offset for segment in group)
         return Output(base_offset, files, group[-1].mtime_ns, replaced)
 
-    def _batch(self, batch: Batch, keeps_legacy_deletes: bool) -> bytes | None:
+    def _batch(self, batch: Batch, mtime_ms: int) -> bytes | None:
         """Return what is left of ``batch``; None for nothing (3.4)."""
-        now_ms = self._settings.now_ms
         horizon = batch.delete_horizon_ms
         self._counts.bytes_read += batch.size_bytes
         if batch.is_control:
             discardable = self._transactions.is_marker_discardable(batch)
-            discards = discardable and horizon is not None and horizon <= now_ms
+            discards = discardable and self._is_over(horizon, batch.last_offset)
         else:
             discardable = discards = self._transactions.is_aborted(batch)
         stays = self._is_last_of_producer(batch) or batch.last_offset + 1 == self._bound
@@ -454,9 +460,7 @@ class _Rewrite:
             return None
         records = list(batch.records())
         kept = [
-            record
-            for record in records
-            if not discards and self._keeps(batch, record, keeps_legacy_deletes)
+            record for record in records if not discards and self._keeps(batch, record, mtime_ms)
         ]
         self._counts.messages_read += len(records)
         self._counts.messages_written += len(kept)
@@ -469,7 +473,8 @@ class _Rewrite:
         if isinstance(batch, RecordBatch) and is_whole and not needs_horizon:
             return bytes(batch.data)
         if needs_horizon:
-            new = delete_horizon(now_ms, self._settings.topic.delete_retention_ms)
+            settings = self._settings
+            new = delete_horizon(settings.now_ms, settings.topic.delete_retention_ms)
             horizon = new if new >= 0 else None
         return _rebuilt(batch, kept, horizon)
 
@@ -491,7 +496,11 @@ class _Rewrite:
             return batch.last_offset == producer.last_data_offset
         return batch.is_control and batch.producer_epoch == producer.epoch
 
-    def _keeps(self, batch: Batch, record: Record, keeps_legacy_deletes: bool) -> bool:
+    def _is_over(self, horizon_ms: int | None, offset: int) -> bool:
+        settings = self._settings
+        return horizon_ms is not None and settings.is_over(horizon_ms, offset, settings.now_ms)
+
+    def _keeps(self, batch: Batch, record: Record, mtime_ms: int) -> bool:
         """Decide on one record; the order of the tests matters (3.4)."""
         if batch.is_control or record.offset > self._key_map.latest:
             return True
@@ -512,9 +521,8 @@ class _Rewrite:
             if topic.keep_versioned_tombstones and found[0] == 1:
                 return True
         if batch.magic < 2:
-            return keeps_legacy_deletes
-        horizon = batch.delete_horizon_ms
-        return horizon is None or self._settings.now_ms < horizon
+            return not self._settings.is_over(mtime_ms, record.offset, self._legacy_horizon)
+        return not self._is_over(batch.delete_horizon_ms, record.offset)
 
 
 def _rebuilt(batch: Batch, kept: list[Record], horizon: int | None) -> bytes:

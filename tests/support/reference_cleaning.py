@@ -14,9 +14,15 @@ from tests.support.reference_cleaner import Round, clean, write_outcome
 
 
 def reference_cleaning(
-    data_directory: Path, partition: TopicPartition, settings: RoundSettings
+    data_directory: Path,
+    partition: TopicPartition,
+    settings: RoundSettings,
+    passed_to: int | None = None,
 ) -> Json:
-    """Clean ``partition`` of ``data_directory`` in place, once."""
+    """Clean ``partition`` of ``data_directory`` in place, once.
+
+    Readers have read to ``passed_to``, exclusive; None waits for none.
+    """
     checkpoint = _stored(data_directory / CLEANER_CHECKPOINT, partition)
     log_start = _stored(data_directory / LOG_START_CHECKPOINT, partition) or 0
     outcome = clean(
@@ -35,6 +41,7 @@ def reference_cleaning(
             first_dirty=settings.first_dirty,
             uncleanable=settings.uncleanable,
             force=settings.force,
+            passed_to=passed_to,
         ),
     )
     end_offset = outcome.end_offset

@@ -90,8 +90,10 @@ class RoundWish:
     def request_for(self, partition: TopicPartition, state: AttachedState) -> CleanRequest:
         """Return the request of one partition's round."""
         path = attached_path(state.sources.segments[-1].newest.id.partition)
+        # Tombstones and markers stay here, so that nobody has to wait for readers.
+        topic = replace(self.topic, tombstones_wait_for_groups=())
         return CleanRequest(
-            (PartitionRequest(partition, path, self.topic, self.cleaner),), force=self.force,
+            (PartitionRequest(partition, path, topic, self.cleaner),), force=self.force,
             memory_bytes=self.memory_bytes, task_memory_bytes=self.task_memory_bytes,
             shape=self.shape,
         )  # fmt: skip

@@ -16,8 +16,9 @@ from keeplast.cleaner.eligibility import segments_between
 from keeplast.cleaner.grouping import group_segments
 from keeplast.errors import invariant
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.model.offsets import NO_HORIZON, delete_horizon
+from keeplast.model.offsets import INT64_MAX, NO_HORIZON, delete_horizon
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import ReaderWait
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
@@ -47,6 +48,7 @@ class RoundPlan:
     ``aborted`` as the markers have them, None while nobody has asked them. What is decided goes by
     the latter alone. ``expects_transactions`` says that something beside the records tells of some;
     where nothing does there may be some all the same.
+    ``readers`` are those that what has passed its horizon waits for, None for nobody.
     """
 
     partition: TopicPartition
@@ -69,11 +71,23 @@ class RoundPlan:
     stamped_ms: int | None = None
     indexed: AbortedBySegment = ()
     expects_transactions: bool = False
+    readers: ReaderWait | None = None
 
     @property
     def expiry_now_ms(self) -> int:
         """Return the time up to which horizons have passed: now, or before every one."""
         return -1 if self.expires_nothing else self.now_ms
+
+    @property
+    def late_now_ms(self) -> int:
+        """Return the time up to which horizons have passed and no reader is waited for any more."""
+        max_ms = 0 if self.readers is None else self.readers.max_ms
+        return self.expiry_now_ms - max_ms
+
+    @property
+    def passed_to(self) -> int:
+        """Return the offset below which no reader is waited for, INT64_MAX when none is at all."""
+        return INT64_MAX if self.readers is None else self.readers.passed_to
 
     @property
     def indexed_to(self) -> int:
@@ -94,6 +108,10 @@ class RoundPlan:
         if self.expires_nothing:
             return -1
         return old_format_horizon(self.segments, self.first_dirty, self.topic.delete_retention_ms)
+
+    def old_tombstones_kept_from(self, mtime_ms: int) -> int:
+        """Return from which offset on old-format tombstones stay, in a segment of this mtime."""
+        return old_kept_from(mtime_ms, self.old_format_horizon_ms, self.readers)
 
     def dirty_segments(self) -> Sequence[SegmentSummary]:
         """Return the segments that the first pass reads, those of ``[first_dirty, indexed_to)``."""
@@ -152,6 +170,18 @@ def old_format_horizon(
     """Return the last clean segment's mtime less the retention, 0 without a clean segment."""
     clean = [s for s in segments if s.base_offset < first_dirty]
     return clean[-1].mtime_ms - delete_retention_ms if clean else 0
+
+
+def old_kept_from(mtime_ms: int, horizon_ms: int, readers: ReaderWait | None) -> int:
+    """Return from which offset on old-format tombstones of a segment stay: 0 for all of them.
+
+    ``horizon_ms`` is :func:`old_format_horizon`; INT64_MAX when all may go.
+    """
+    if mtime_ms > horizon_ms:
+        return 0
+    if readers is not None and mtime_ms > horizon_ms - readers.max_ms:
+        return readers.passed_to
+    return INT64_MAX
 
 
 def find_chunk_end(plan: RoundPlan, chunk_bytes: int) -> int | None:

@@ -9,6 +9,9 @@ A record goes only for one of five reasons, tested in this order:
 4. it is a tombstone whose delete horizon has passed (magic 2);
 5. it is a tombstone of a segment older than the old-format horizon (magic 0 and 1).
 
+Where readers are waited for, what has passed its horizon goes by (1), (4) and (5) below the offset
+that all of them have read to, and from there on once it has waited long enough: :func:`kept_from`.
+
 Everything above the key map's last offset stays, because nothing is known about it, unless (1).
 Where versions rank, (4) and (5) wait until nothing that the tombstone outranks can be left: see
 :func:`may_expire`. Answers to ``Cleaner.checkBatchRetention`` and ``shouldRetainRecord``;
@@ -24,6 +27,7 @@ from keeplast.columns.kernel import inline
 from keeplast.columns.rows import HAS_KEY, HAS_VALUE
 from keeplast.columns.versions import HAS_VERSION
 from keeplast.columns.winners import LOSES, UNKNOWN
+from keeplast.model.offsets import INT64_MAX
 
 KEEP = 0
 SUPERSEDED = 1
@@ -41,13 +45,29 @@ UNVERSIONED_EXPIRES = 2
 
 
 @inline
-def discards_records(is_control, is_unneeded, is_aborted, horizon, now):
-    """Say whether every record of a batch goes: aborted data, or a marker past its horizon.
+def kept_from(magic, horizon, now, late_now, passed_to, old_kept_from):
+    """Return the offset from which on the tombstones, or the marker, of a batch stay for now.
 
-    ``horizon`` is -1 when the batch carries none. Removal happens at ``now == horizon``.
+    ``horizon`` is -1 when the batch carries none. Removal happens at ``now == horizon``, below the
+    offset ``passed_to`` that all readers who are waited for have read to, INT64_MAX when nobody is;
+    from there on at ``late_now``, which is ``now`` less the longest wait. An old format goes by its
+    segment: ``old_kept_from``.
+    """
+    if magic < 2:
+        return np.int64(old_kept_from)
+    if horizon < 0 or now < horizon:
+        return np.int64(0)
+    return np.int64(passed_to) if late_now < horizon else np.int64(INT64_MAX)
+
+
+@inline
+def discards_records(is_control, is_unneeded, is_aborted, offset, kept):
+    """Say whether every record of a batch goes: aborted data, or a marker that may expire.
+
+    ``offset`` is the batch's last, ``kept`` that of :func:`kept_from`.
     """
     if is_control:
-        return is_unneeded and horizon >= 0 and horizon <= now
+        return is_unneeded and offset < kept
     return is_aborted
 
 
@@ -86,14 +106,14 @@ def may_expire(expiry, expires_below, offset, flags, standing):
 
 @inline
 def record_verdict(
-    discards, is_control, offset, map_latest, flags, standing, magic, horizon, now, keeps_old,
-    keeps_keyless, expiry, expires_below,
+    discards, is_control, offset, map_latest, flags, standing, kept, keeps_keyless, expiry,
+    expires_below,
 ):  # fmt: skip
     """Return KEEP or the reason for which one record goes.
 
-    ``standing`` is the record's in the key map; ``keeps_old`` says whether the segment is too young
-    for its old-format tombstones to go, ``keeps_keyless`` whether records without a key stay, as
-    they do in a log that no broker compacts. For the rest see :func:`may_expire`.
+    ``standing`` is the record's in the key map; ``kept`` is :func:`kept_from` of its batch,
+    ``keeps_keyless`` says whether records without a key stay, as they do in a log that no broker
+    compacts. For the rest see :func:`may_expire`.
     """
     if discards:
         return EXPIRED_MARKER if is_control else ABORTED_DATA
@@ -105,9 +125,7 @@ def record_verdict(
         return SUPERSEDED
     if flags & HAS_VALUE != 0 or not may_expire(expiry, expires_below, offset, flags, standing):
         return KEEP
-    if magic >= 2:
-        return KEEP if horizon < 0 or now < horizon else EXPIRED_TOMBSTONE
-    return KEEP if keeps_old else EXPIRED_TOMBSTONE
+    return EXPIRED_TOMBSTONE if offset < kept else KEEP
 
 
 @inline

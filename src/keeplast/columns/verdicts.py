@@ -75,26 +75,31 @@ def _is_empty_already(table, i):
 
 
 @inline
-def _discards(table, i, now):
+def _discards(table, i, kept):
     state = table[i, t.STATE]
     return rules.discards_records(
         table[i, t.ATTRIBUTES] & t.CONTROL != 0,
         state & t.UNNEEDED != 0,
         state & t.ABORTED != 0,
-        horizon_of(table, i),
-        now,
+        table[i, t.LAST_OFFSET],
+        kept,
     )
 
 
-@kernel("void(int64[:, ::1], int64, int64, int64, int64, int64[:, ::1], int64[::1])")
-def judge_batches(table, first, last, now, bound, last_records, counters):
+@kernel("void(int64[:, ::1], int64, int64, int64, int64, int64, int64, int64[:, ::1], int64[::1])")
+def judge_batches(table, first, last, now, late_now, passed_to, bound, last_records, counters):
     """Set VERDICT of batches ``[first, last)`` for the second pass.
 
-    ``bound`` is the round's exclusive upper bound.
+    ``now``, ``late_now`` and ``passed_to`` are :func:`rules.kept_from`'s; ``bound`` is the round's
+    exclusive upper bound.
     """
     read = 0
     for i in range(first, last):
-        discards = _discards(table, i, now)
+        # No batch of an old format is a control batch, so its segment's time plays no part.
+        kept = rules.kept_from(
+            table[i, t.MAGIC], horizon_of(table, i), now, late_now, passed_to, np.int64(0)
+        )
+        discards = _discards(table, i, kept)
         verdict = rules.batch_verdict(
             discards,
             is_last_of_producer(table, i, last_records),
@@ -166,16 +171,18 @@ def count_messages(table, first, last):
 
 
 @kernel(
-    "UniTuple(int64, 2)(int64[:, ::1], int64, int64, int64, int64, int64, boolean, boolean, int64,"
-    " int64, int64[::1], int32[::1], uint8[::1], uint8[::1], uint8[::1], int64[::1])"
+    "UniTuple(int64, 2)(int64[:, ::1], int64, int64, int64, int64, int64, int64, int64, int64,"
+    " boolean, int64, int64, int64[::1], int32[::1], uint8[::1], uint8[::1], uint8[::1],"
+    " int64[::1])"
 )
 def judge_rows(
-    table, first, last, map_latest, now, now_plus, keeps_old, keeps_keyless, expiry, expires_below,
-    offsets, positions, flags, standings, keep, counters,
+    table, first, last, map_latest, now, late_now, passed_to, now_plus, old_kept_from,
+    keeps_keyless, expiry, expires_below, offsets, positions, flags, standings, keep, counters,
 ):  # fmt: skip
     """Set ``keep`` of every row and ACTION of every batch in ``[first, last)``.
 
-    ``standings`` is only read for rows with a key at or below ``map_latest``. ``now_plus`` is
+    ``standings`` is only read for rows with a key at or below ``map_latest``. ``now``,
+    ``late_now``, ``passed_to`` and ``old_kept_from`` are :func:`rules.kept_from`'s. ``now_plus`` is
     now + delete.retention.ms, or NO_HORIZON; ``expiry`` and ``expires_below`` are
     :func:`rules.may_expire`'s.
     OUT_BASE_TIMESTAMP receives the horizon the output batch carries, or -1. Returns (batches that
@@ -195,15 +202,16 @@ def judge_rows(
             continue
         magic = table[i, t.MAGIC]
         is_control = table[i, t.ATTRIBUTES] & t.CONTROL != 0
-        discards = _discards(table, i, now)
         horizon = horizon_of(table, i)
+        expires_to = rules.kept_from(magic, horizon, now, late_now, passed_to, old_kept_from)
+        discards = _discards(table, i, expires_to)
         rows_end = table[i, t.FIRST_ROW] + table[i, t.ROWS]
         kept = 0
         tombstones = 0
         for r in range(table[i, t.FIRST_ROW], rows_end):
             reason = rules.record_verdict(
-                discards, is_control, offsets[r], map_latest, flags[r], standings[r], magic,
-                horizon, now, keeps_old, keeps_keyless, expiry, expires_below,
+                discards, is_control, offsets[r], map_latest, flags[r], standings[r], expires_to,
+                keeps_keyless, expiry, expires_below,
             )  # fmt: skip
             is_tombstone = flags[r] & HAS_VALUE == 0
             keep[r] = reason == rules.KEEP

@@ -26,6 +26,7 @@ from keeplast.config.definition import (
     same_key,
     topic_spellings,
 )
+from keeplast.model.hold import AGE_MS_MAX
 from keeplast.model.offsets import INT64_MAX
 
 _TIER = "what is in a store of `keeplast tier` is tiered, and nothing else is"
@@ -81,6 +82,28 @@ TOPIC_DEFINITIONS: tuple[Definition, ...] = (
         same_key("log.cleaner.delete.retention.ms"),
         minimum=0,
         field="delete_retention_ms",
+    ),
+    Definition(
+        "tombstones.wait.for.groups",
+        ValueType.LIST,
+        (),
+        "Consumer groups that must have committed beyond a tombstone or transaction marker before "
+        "it goes, once `delete.retention.ms` has passed: no slow reader misses a deletion, and "
+        "what they have not read takes space. Their offsets are those in the directory's own "
+        "`__consumer_offsets`; no store takes it. Not in Kafka.",
+        field="tombstones_wait_for_groups",
+    ),
+    Definition(
+        "tombstones.wait.max.ms",
+        ValueType.LONG,
+        604_800_000,
+        "How long `tombstones.wait.for.groups` keeps what has passed its horizon at most: longer "
+        "waits for readers that are away for longer, shorter frees deleted keys for sure. The "
+        "default is that of a broker's `offsets.retention.minutes`, after which a group that is "
+        "away begins anew. Not in Kafka.",
+        minimum=0,
+        maximum=AGE_MS_MAX,
+        field="tombstones_wait_max_ms",
     ),
     Definition(
         "segment.bytes",

@@ -11,8 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from keeplast.config.definition import Scope, Value
-from keeplast.errors import InvariantError
+from keeplast.errors import InvalidError, InvariantError
+from keeplast.format.consumer_offsets import group_name
 from keeplast.model.topic_config import AS_TOTAL
+
+GROUPS_MAX = 32
+"""Groups that one topic's tombstones may wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ def contradictions(values: Mapping[str, Effective]) -> list[str]:
             "strategy header without the name of a header; set compaction.strategy.header. "
             f"{_name_sources(values, 'compaction.strategy', 'compaction.strategy.header')}"
         )
+    found += _find_no_groups(values["tombstones.wait.for.groups"])
     for unit in ("ms", "bytes"):
         local, total = f"local.retention.{unit}", f"retention.{unit}"
         if _is_tiered(values, local) and _is_longer(values[local].number, values[total].number):
@@ -68,6 +73,20 @@ def contradictions(values: Mapping[str, Effective]) -> list[str]:
                 f"or say -2 to follow {total}. {_name_sources(values, local, total)}"
             )
     return found
+
+
+def _find_no_groups(effective: Effective) -> list[str]:
+    """Return what is wrong with the groups that are waited for."""
+    groups = effective.value if isinstance(effective.value, tuple) else ()
+    where = f"key=tombstones.wait.for.groups source={effective.source or 'default'}"
+    if len(groups) > GROUPS_MAX:
+        return [f"too many groups to wait for; name {GROUPS_MAX} at most. {where}"]
+    for group in groups:
+        try:
+            group_name(group)
+        except InvalidError as error:
+            return [f"{error} {where}"]
+    return []
 
 
 def _is_tiered(values: Mapping[str, Effective], key: str) -> bool:

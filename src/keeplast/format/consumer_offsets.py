@@ -18,17 +18,23 @@ they are a newer Kafka's. Answers to ``GroupCoordinatorRecordSerde`` and the gen
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
-from keeplast.errors import CorruptError
+from keeplast.errors import CorruptError, InvalidError
 from keeplast.format.checksum import Buffer
 from keeplast.format.identifier import ID_BYTES
 from keeplast.format.message_fields import FieldReader
 
 TOPIC = "__consumer_offsets"
+PARTITIONS_DEFAULT = 50
+"""``offsets.topic.num.partitions``, when nobody sets it."""
 OFFSET_COMMIT_VERSION_MAX = 4
 GROUP_VERSION_MAX = 4
 FLEXIBLE_FROM = 4
+GROUP_BYTES_MAX = (1 << 15) - 1
+GROUP_SHOWN_MAX = 80
+_LENGTH, _CHAR = struct.Struct(">h"), struct.Struct(">H")
 MEMBER_BYTES_MIN = 8
 """Fewer than any member takes; a bound on what a count may claim."""
 
@@ -122,6 +128,36 @@ class UnknownValue:
 
 
 CoordinatorValue = OffsetCommit | ClassicGroup | UnknownValue
+
+
+def group_name(group: str) -> bytes:
+    """Return a group as every key that is about it has it behind its type.
+
+    InvalidError when no key can have it.
+    """
+    try:
+        name = group.encode()
+    except UnicodeEncodeError:
+        name = b""
+    if not 0 < len(name) <= GROUP_BYTES_MAX:
+        raise InvalidError(
+            f"not the name of a consumer group; give 1 to {GROUP_BYTES_MAX} bytes of text. "
+            f"group={group[:GROUP_SHOWN_MAX]!r}"
+        )
+    return _LENGTH.pack(len(name)) + name
+
+
+def home_partition(group: str, partitions: int) -> int:
+    """Return which of so many partitions of the topic all records of a group are in.
+
+    Answers to ``GroupCoordinatorService.partitionFor``: Java's hash of the name, without its sign.
+    """
+    value = 0
+    for (unit,) in _CHAR.iter_unpack(group.encode("utf-16-be", "surrogatepass")):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    magnitude = value if value < 1 << 31 else (1 << 32) - value
+    # The one number without a counterpart counts as 0.
+    return magnitude % (1 << 31) % partitions
 
 
 def decode_key(key: Buffer | None) -> CoordinatorKey:

@@ -30,11 +30,13 @@ from keeplast.inspect.sorted_runs import (
     KEY_SHIFT,
     OFFSET,
     VERSION,
+    Rows,
     SortedRuns,
 )
 from keeplast.inspect.verdicts import Findings
 from keeplast.inspect.verified_log import VerifiedLog, VerifiedPart
 from keeplast.model.offsets import INT64_MAX
+from keeplast.model.reader_wait import ReaderWait
 from keeplast.model.topic_config import TopicConfig
 from keeplast.read.transaction_outcomes import TransactionOutcome, is_transactional_data
 
@@ -47,20 +49,45 @@ changed."""
 class Horizons:
     """What is known of time: the clock of each round and the horizon that it stamped.
 
-    Empty when nobody said what time it was.
+    Empty when nobody said what time it was. ``readers`` are those that tombstones waited for in
+    each round, by its receipt; without one nobody knows of any.
     """
 
     rounds: tuple[tuple[int, int], ...] = ()
+    readers: tuple[ReaderWait | None, ...] = ()
 
-    def problem(self, horizon: int) -> str | None:
-        """Say why what had this horizon (-1: none) may not be gone, or None."""
+    def problem(self, horizon: int, offset: int) -> str | None:
+        """Say why what had this horizon (-1: none) at ``offset`` may not be gone, or None."""
         last = self.rounds[-1][0]
         if horizon >= 0:
-            return None if horizon <= last else f"its delete horizon is {horizon}, now {last}"
+            if horizon > last:
+                return f"its delete horizon is {horizon}, now {last}"
+            if self._was_let_go(0, horizon, offset):
+                return None
+            return f"readers were waited for who had not read it: its delete horizon is {horizon}"
         for i, (_, stamped) in enumerate(self.rounds):
-            if stamped >= 0 and any(stamped <= now for now, _ in self.rounds[i + 1 :]):
+            if stamped >= 0 and self._was_let_go(i + 1, stamped, offset):
                 return None
         return "it had no delete horizon yet"
+
+    def _was_let_go(self, first: int, horizon: int, offset: int) -> bool:
+        """Say whether a round from number ``first`` on could remove what has this horizon."""
+        for i in range(first, len(self.rounds)):
+            readers = self.readers[i] if self.readers else None
+            ends_at = horizon if readers is None else readers.ends_at(horizon, offset)
+            if ends_at <= self.rounds[i][0]:
+                return True
+        return False
+
+    def had_passed(self, rows: Rows) -> NDArray[np.bool_]:
+        """Return of which rows the last round could remove the tombstone, surely."""
+        now_ms, _ = self.rounds[-1]
+        found: NDArray[np.bool_] = (rows[:, HORIZON] >= 0) & (rows[:, HORIZON] <= now_ms)
+        readers = self.readers[-1] if self.readers else None
+        if readers is not None:
+            is_over = rows[:, HORIZON] <= now_ms - readers.max_ms
+            found &= (rows[:, OFFSET] < readers.passed_to) | is_over
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +393,7 @@ class Comparison:
                 "transaction markers are gone, and nobody said what time it was: --now-ms"
             )
             return
-        problem = self._ground.horizons.problem(int(_horizons(left.table)[batch]))
+        problem = self._ground.horizons.problem(int(_horizons(left.table)[batch]), offset)
         if problem is not None:
             self.found.horizons.add(f"the transaction marker is gone and {problem}", offset=offset)
 

@@ -37,12 +37,12 @@ from keeplast.log.partition_log import (
     find_tail,
     list_partition,
 )
+from keeplast.log.topic_id import read_topic_id
 from keeplast.log.windows import Window
 from keeplast.model.erasure_request import SegmentDigest
 from keeplast.model.partition import TopicPartition
 from keeplast.model.strategy import Strategy
 from keeplast.read.log_reader import read_segment
-from keeplast.read.log_view import read_topic_id
 from keeplast.rewrite.ranking import Ranking
 from keeplast.rewrite.workspace import Workspace
 

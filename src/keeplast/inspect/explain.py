@@ -302,4 +302,5 @@ def _found_log(
         active_largest_ms=largest_timestamp(survey.listing, survey.tail, files),
         now_ms=now_ms,
         holds=survey.holds,
+        readers=survey.readers,
     )

@@ -37,6 +37,7 @@ from keeplast.inspect.key_rounds import KeyRounds, RecordVerdict, RoundTerms
 from keeplast.inspect.key_search import KeyRecord
 from keeplast.model.hold import Hold, in_force
 from keeplast.model.offsets import INT64_MAX, NO_HORIZON, delete_horizon
+from keeplast.model.reader_wait import ReaderWait
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 from keeplast.read.transaction_outcomes import TransactionOutcome
@@ -67,7 +68,8 @@ class Fate:
 
     ``verdict`` is why it goes, in a round at ``from_ms`` at the earliest (None: no clock tells);
     ``by_offset`` the record that supersedes it. Until then ``limit`` holds it, or its delete
-    horizon where ``has_horizon``. ``stay`` is why a record that neither wins nor goes stays.
+    horizon where ``has_horizon``, and behind that its ``readers``, until they have read it or the
+    wait is over at ``from_ms``. ``stay`` is why a record that neither wins nor goes stays.
     """
 
     outlook: Outlook
@@ -76,6 +78,7 @@ class Fate:
     from_ms: int | None = None
     limit: Limit | None = None
     has_horizon: bool = False
+    readers: ReaderWait | None = None
     stay: Stay | None = None
 
 
@@ -86,6 +89,7 @@ class FoundLog:
     ``stable`` is what keeps offsets from being cleaned that no time ends, None when nothing does.
     ``active_first_ms`` and ``active_largest_ms`` are the first and the greatest timestamp of the
     active segment, None when it has none. With ``expires_nothing`` rounds keep tombstones.
+    ``readers`` are those that tombstones wait for; that they read on, no clock tells.
     """
 
     segments: Sequence[SegmentSummary]
@@ -98,6 +102,7 @@ class FoundLog:
     now_ms: int
     holds: tuple[Hold, ...] = ()
     expires_nothing: bool = False
+    readers: ReaderWait | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +230,7 @@ def _terms(
     return RoundTerms(
         log.log_start, first_dirty, bound, now_ms,
         delete_horizon(now_ms, topic.delete_retention_ms),
-        old_format_horizon(log.segments, first_dirty, topic.delete_retention_ms),
+        old_format_horizon(log.segments, first_dirty, topic.delete_retention_ms), log.readers,
     )  # fmt: skip
 
 
@@ -247,7 +252,7 @@ def _expire(
     *,
     is_known: bool,
 ) -> int:
-    """Play a round for each horizon that passes, from ``since_ms`` on and before ``until_ms``.
+    """Play a round for each horizon and wait that ends, from ``since_ms`` on, before ``until_ms``.
 
     Returns the time of the last one.
 
@@ -256,9 +261,13 @@ def _expire(
     if log.expires_nothing:
         return since_ms
     bound = _expired_bound(log, first_dirty)
-    horizons = rounds.horizons(bound)
     # What a later record had contested may go in the round after that one.
-    times = sorted({max(each, since_ms) for each in horizons.values()})
+    readers = log.readers
+    ends = {
+        horizon_ms if readers is None else readers.ends_at(horizon_ms, offset)
+        for offset, horizon_ms in rounds.horizons(bound)
+    }
+    times = sorted({max(each, since_ms) for each in ends})
     for horizon_ms in times:
         if until_ms is not None and horizon_ms >= until_ms:
             break
@@ -268,6 +277,8 @@ def _expire(
             fates[each] = Fate(
                 Outlook.GOES_LATER, verdict, None, horizon_ms if is_known else None,
                 has_horizon=True,
+                readers=None if readers is None or rounds.offset_of(each) < readers.passed_to
+                else readers,
             )  # fmt: skip
     return since_ms
 

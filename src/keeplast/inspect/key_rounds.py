@@ -15,10 +15,13 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from keeplast.cleaner.plan import old_kept_from
 from keeplast.columns import batch_table as t
 from keeplast.columns import rules, verdicts
 from keeplast.columns.winners import UNKNOWN, KeyMap
 from keeplast.inspect.key_search import KeyRecord
+from keeplast.model.offsets import INT64_MAX
+from keeplast.model.reader_wait import ReaderWait
 from keeplast.model.strategy import Strategy
 from keeplast.read.log_state import winning_offsets
 from keeplast.read.transaction_outcomes import TransactionOutcome
@@ -44,7 +47,8 @@ class RoundTerms:
     """What a round goes by, as in :class:`~keeplast.cleaner.plan.RoundPlan`.
 
     It cleans below ``bound`` and indexes ``[first_dirty, bound)``; ``horizon_ms`` is what it
-    stamps, negative for never. ``old_format_horizon_ms`` is the plan's.
+    stamps, negative for never. ``old_format_horizon_ms`` is the plan's, ``readers`` those that
+    tombstones wait for.
     """
 
     log_start: int
@@ -53,6 +57,17 @@ class RoundTerms:
     now_ms: int
     horizon_ms: int
     old_format_horizon_ms: int
+    readers: ReaderWait | None = None
+
+    @property
+    def late_now_ms(self) -> int:
+        """Return the time up to which horizons have passed and nobody is waited for any more."""
+        return self.now_ms - (0 if self.readers is None else self.readers.max_ms)
+
+    @property
+    def passed_to(self) -> int:
+        """Return the offset below which no reader is waited for."""
+        return INT64_MAX if self.readers is None else self.readers.passed_to
 
 
 class KeyRounds:
@@ -94,15 +109,19 @@ class KeyRounds:
         winners = winning_offsets(key_map, self._ranking)
         return int(winners[0]) if len(winners) else None
 
-    def horizons(self, below: int) -> dict[int, int]:
-        """Return the delete horizons of what is left in segments below an offset, by number."""
-        return {
-            number: int(self._headers[number, t.BASE_TIMESTAMP])
+    def offset_of(self, number: int) -> int:
+        """Return the offset of one of the records that it began with."""
+        return int(self._offsets[number])
+
+    def horizons(self, below: int) -> list[tuple[int, int]]:
+        """Return what is left in segments below an offset and has a delete horizon: both."""
+        return [
+            (int(self._offsets[number]), int(self._headers[number, t.BASE_TIMESTAMP]))
             for number in self.left.tolist()
             if self._segments[number] < below
             and self._headers[number, t.MAGIC] == 2
             and self._headers[number, t.ATTRIBUTES] & t.DELETE_HORIZON
-        }
+        ]
 
     def play(self, terms: RoundTerms) -> tuple[dict[int, RecordVerdict], int | None]:
         """Do one round; returns why what goes went, by number, and who won, where it was asked."""
@@ -137,12 +156,14 @@ class KeyRounds:
         """Return what becomes of the one record of batch ``at``."""
         w, counters = self._w, np.zeros(verdicts.COUNTERS, np.int64)
         verdicts.judge_batches(
-            table, at, at + 1, terms.now_ms, terms.bound, _NO_PRODUCERS, counters
-        )
+            table, at, at + 1, terms.now_ms, terms.late_now_ms, terms.passed_to, terms.bound,
+            _NO_PRODUCERS, counters,
+        )  # fmt: skip
         verdicts.judge_rows(
-            table, at, at + 1, terms.bound - 1, terms.now_ms, terms.horizon_ms,
-            mtime_ms > terms.old_format_horizon_ms, False, self._ranking.expiry, terms.first_dirty,
-            w.offsets, w.positions, w.flags, w.standings, w.marks, counters,
+            table, at, at + 1, terms.bound - 1, terms.now_ms, terms.late_now_ms, terms.passed_to,
+            terms.horizon_ms, old_kept_from(mtime_ms, terms.old_format_horizon_ms, terms.readers),
+            False, self._ranking.expiry, terms.first_dirty, w.offsets, w.positions, w.flags,
+            w.standings, w.marks, counters,
         )  # fmt: skip
         is_whole = table[at, t.COUNT] == 1 and table[at, t.MAGIC] < 2
         if table[at, t.ACTION] == t.ACTION_COPY and is_whole:

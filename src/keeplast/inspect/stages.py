@@ -21,6 +21,7 @@ from keeplast.inspect.verified_log import VerifiedLog
 from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, Tail
 from keeplast.log.windows import WindowBuffers
+from keeplast.model.reader_wait import ReaderWait
 from keeplast.model.topic_config import TopicConfig
 from keeplast.survey.horizons import FoundHorizons, read_horizons
 
@@ -57,17 +58,26 @@ class Stages:
 
 
 def stages_by_headers(
-    listing: PartitionFiles, tail: Tail, files: FileSystem, now_ms: int, progressed: Progressed
+    listing: PartitionFiles,
+    tail: Tail,
+    files: FileSystem,
+    now_ms: int,
+    progressed: Progressed,
+    readers: ReaderWait | None = None,
 ) -> Stages:
-    """Count batches; reads headers alone. CorruptError where a batch's size cannot be right."""
+    """Count batches; reads headers alone. CorruptError where a batch's size cannot be right.
+
+    What ``readers`` are waited for has its time when the wait is over.
+    """
     tombstones: dict[int, int] = {}
     markers: dict[int, int] = {}
     unstamped = 0
     buffers = WindowBuffers()
     for segment in _whole_segments(listing, tail):
         found = read_horizons(segment, files, buffers)
-        _merge(tombstones, found.tombstones)
-        _merge(markers, found.markers)
+        for kind, horizons in ((tombstones, found.tombstones), (markers, found.markers)):
+            for horizon_ms, count in horizons.items():
+                _add(kind, readers, horizon_ms, found.ends[horizon_ms], count)
         unstamped += found.unstamped_markers
         progressed(segment.size_bytes)
     return stages_of(FoundHorizons(tombstones, markers, unstamped), now_ms)
@@ -82,7 +92,9 @@ def stages_of(found: FoundHorizons, now_ms: int) -> Stages:
     )
 
 
-def stages_by_records(log: VerifiedLog, now_ms: int, progressed: Progressed) -> Stages:
+def stages_by_records(
+    log: VerifiedLog, now_ms: int, progressed: Progressed, readers: ReaderWait | None = None
+) -> Stages:
     """Count records; reads and checks the whole log. CorruptError where that is not possible."""
     tombstones: dict[int, int] = {}
     markers: dict[int, int] = {}
@@ -95,7 +107,8 @@ def stages_by_records(log: VerifiedLog, now_ms: int, progressed: Progressed) -> 
         for i in np.flatnonzero(counts).tolist():
             horizons = markers if is_control[i] else tombstones
             if part.table[i, t.ATTRIBUTES] & t.DELETE_HORIZON and part.table[i, t.MAGIC] == 2:
-                _merge(horizons, {int(part.table[i, t.BASE_TIMESTAMP]): int(counts[i])})
+                horizon_ms, last = part.table[i, [t.BASE_TIMESTAMP, t.LAST_OFFSET]].tolist()
+                _add(horizons, readers, horizon_ms, last, int(counts[i]))
             else:
                 unstamped[int(is_control[i])] += int(counts[i])
         progressed(int(part.table[:, t.SIZE].sum()))
@@ -114,9 +127,12 @@ def _whole_segments(listing: PartitionFiles, tail: Tail) -> list[SegmentFiles]:
     )
 
 
-def _merge(horizons: dict[int, int], more: Mapping[int, int]) -> None:
-    for horizon, count in more.items():
-        horizons[horizon] = horizons.get(horizon, 0) + count
+def _add(
+    times: dict[int, int], readers: ReaderWait | None, horizon_ms: int, last_offset: int, count: int
+) -> None:
+    """Count what may go from a horizon on, or once readers are waited for no more."""
+    at_ms = horizon_ms if readers is None else readers.ends_at(horizon_ms, last_offset)
+    times[at_ms] = times.get(at_ms, 0) + count
 
 
 def _counts(unstamped: int | None, horizons: Mapping[int, int], now_ms: int) -> StageCounts:

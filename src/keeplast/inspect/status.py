@@ -30,7 +30,9 @@ from keeplast.log.undo_files import kept_until_ms
 from keeplast.log.windows import WindowBuffers, read_windows
 from keeplast.model.hold import Hold
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import ReaderWait
 from keeplast.model.segment import SegmentSummary
+from keeplast.survey.group_offsets import GroupOffsets
 from keeplast.survey.key_bound import key_capacity
 from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.notes import Note
@@ -57,8 +59,9 @@ class LogStatus:
     ``notes`` are all of the survey's.
     ``deadline_ms`` is when ``max.compaction.lag.ms`` ends for the log: after it, it is overdue.
     ``leftover_bytes`` are those of replaced or unfinished files that a crash left. ``holds`` are
-    those in force. ``kept_until_ms`` is when the last of what rounds have kept for undo is due to
-    go, None where nothing is; ``undo_retention_ms`` how long later ones keep what they replace.
+    those in force, ``readers`` those that tombstones wait for. ``kept_until_ms`` is when the last
+    of what rounds have kept for undo is due to go, None where nothing is; ``undo_retention_ms`` how
+    long later ones keep what they replace.
     """
 
     partition: TopicPartition
@@ -77,6 +80,7 @@ class LogStatus:
     holds: tuple[Hold, ...] = ()
     kept_until_ms: int | None = None
     undo_retention_ms: int = 0
+    readers: ReaderWait | None = None
 
     @property
     def told_from(self) -> int:
@@ -107,7 +111,7 @@ def find_statuses(
     A round that ends meanwhile takes files away, and its checkpoint is new: such a log is looked at
     again, a few times. ``timestamp_ahead_max_ms`` is asked for each topic.
     """
-    checkpoints = load_checkpoints(files, root)
+    checkpoints, groups = load_checkpoints(files, root), GroupOffsets(files)
     found: list[tuple[PartitionRequest, LogStatus | Exception]] = []
     for each in request.partitions:
         for look in range(LOOKS_MAX):
@@ -117,7 +121,7 @@ def find_statuses(
                 log: LogStatus | Exception = find_status(
                     each, request, checkpoints, files, now_ms,
                     timestamp_ahead_max_ms=timestamp_ahead_max_ms(each.partition.topic),
-                    tombstones=tombstones, progressed=progressed,
+                    tombstones=tombstones, progressed=progressed, groups=groups,
                 )  # fmt: skip
                 break
             except FileNotFoundError as error:
@@ -139,16 +143,18 @@ def find_status(
     timestamp_ahead_max_ms: int,
     tombstones: TombstoneReading = TombstoneReading.HEADERS,
     progressed: Progressed = lambda _: None,
+    groups: GroupOffsets | None = None,
 ) -> LogStatus:
     """Return the status of one log; CorruptError, RefusedError or OSError when it has none.
 
     ``timestamp_ahead_max_ms`` is how far ahead of the clock a record may be dated that is appended
     from now on, INT64_MAX when nobody checks. ``progressed`` hears of the bytes that were gone
-    through to count tombstones.
+    through to count tombstones. ``groups`` remembers what consumer groups have committed.
     """
     survey = survey_partition(
-        partition, request, checkpoints, files, now_ms, foresees_roll=True, wants_sample=False
-    )
+        partition, request, checkpoints, files, now_ms, foresees_roll=True, wants_sample=False,
+        groups=groups,
+    )  # fmt: skip
     return status_of_survey(
         partition, survey, checkpoints, files, now_ms,
         timestamp_ahead_max_ms=timestamp_ahead_max_ms,
@@ -200,6 +206,7 @@ def status_of_survey(
             files, partition.path, survey.listing.unknown, partition.topic.undo_retention_ms
         ),
         undo_retention_ms=partition.topic.undo_retention_ms,
+        readers=survey.readers,
     )
 
 
@@ -214,8 +221,8 @@ def _stages(
     if tombstones is TombstoneReading.SKIP:
         return None
     if tombstones is TombstoneReading.RECORDS:
-        return stages_by_records(VerifiedLog(path, files), now_ms, progressed)
-    return stages_by_headers(survey.listing, survey.tail, files, now_ms, progressed)
+        return stages_by_records(VerifiedLog(path, files), now_ms, progressed, survey.readers)
+    return stages_by_headers(survey.listing, survey.tail, files, now_ms, progressed, survey.readers)
 
 
 def _dirty_log(

@@ -2,7 +2,8 @@
 
 A bound rests on the one of the whole log (:mod:`keeplast.cleaner.erasure`): by then all that is
 overwritten now is gone, and a round has given every tombstone its horizon. A tombstone goes
-``delete.retention.ms`` and one more turn behind that.
+``delete.retention.ms`` and one more turn behind that; where it waits for readers, the longest wait
+later, also where they have read it: they may be sent back.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from keeplast.inspect.explain import KeyExplanation
 from keeplast.inspect.fates import Fate, Outlook, Stay
 from keeplast.inspect.key_rounds import RecordVerdict
 from keeplast.model.duration import duration_text
-from keeplast.survey.wording import limit_words
+from keeplast.survey.wording import limit_words, wait_words
 
 
 class TraceKind(StrEnum):
@@ -83,7 +84,9 @@ def find_last_trace(
         else max(each.record.horizon_ms, erased_by_ms)
         for each in tombstones
     ]
-    return LastTrace(TraceKind.BOUNDED, max(stamped) + turn_ms + kept_ms, values_by_ms)
+    wait_ms = found.topic.tombstones_wait_max_ms if found.topic.tombstones_wait_for_groups else 0
+    by_ms = max(stamped) + wait_ms + turn_ms + kept_ms
+    return LastTrace(TraceKind.BOUNDED, by_ms, values_by_ms)
 
 
 def find_attached_trace(
@@ -173,7 +176,8 @@ def hold_words(fate: Fate, delete_retention_ms: int) -> str | None:
     """Say what a record waits for until it goes, None when it waits for nothing."""
     if fate.has_horizon:
         retention = duration_text(delete_retention_ms)
-        return f"its delete horizon, delete.retention.ms ({retention}) after a round first kept it"
+        words = f"its delete horizon, delete.retention.ms ({retention}) after a round first kept it"
+        return words if fate.readers is None else f"{words}; then {wait_words(fate.readers)}"
     return None if fate.limit is None else limit_words(fate.limit)
 
 

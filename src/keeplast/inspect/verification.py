@@ -291,7 +291,7 @@ class Verifier:
             bound=min(bounds),
             start=self._expired_below(log, after, rounds),
             indexed_to=rounds[-1].end_offset if rounds else INT64_MAX,
-            horizons=Horizons(times),
+            horizons=Horizons(times, tuple(each.readers for each in rounds)),
             last_offsets=last_offsets,
             marker_epochs=marker_epochs,
         )
@@ -340,7 +340,7 @@ def _judge_finals(rows: Rows, horizons: Horizons, winners: Findings, tombstones:
     is_lost = rows[:, FLAGS] & ON_RIGHT == 0
     if horizons.rounds:
         # What most rounds do most: tombstones past their horizon go, and their keys with them.
-        had_passed = (rows[:, HORIZON] >= 0) & (rows[:, HORIZON] <= horizons.rounds[-1][0])
+        had_passed = horizons.had_passed(rows)
         is_tombstone_only = rows[:, FLAGS] & (IS_TOMBSTONE | IS_OLD_FORMAT) == IS_TOMBSTONE
         is_lost &= ~(had_passed & is_tombstone_only & (rows[:, OLDER_RIGHT] < 0))
     lost = rows[is_lost]
@@ -364,7 +364,7 @@ def _judge_finals(rows: Rows, horizons: Horizons, winners: Findings, tombstones:
                 "tombstones are gone, and nobody said what time it was: --now-ms"
             )
         else:
-            problem = horizons.problem(int(row[HORIZON]))
+            problem = horizons.problem(int(row[HORIZON]), offset)
             if problem is not None:
                 tombstones.add(f"the tombstone is gone and {problem}", offset=offset)
 

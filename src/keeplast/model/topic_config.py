@@ -51,6 +51,8 @@ class TopicConfig:
     tier_chunk_bytes: int = -1
     tier_filter_fpp: float = 0.01
     undo_retention_ms: int = 0
+    tombstones_wait_for_groups: tuple[str, ...] = ()
+    tombstones_wait_max_ms: int = 604_800_000
 
     @property
     def is_compacted(self) -> bool:

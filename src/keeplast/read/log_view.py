@@ -16,12 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from keeplast.clock import Clock
-from keeplast.errors import CorruptError, InvalidError
-from keeplast.format import partition_metadata
+from keeplast.errors import CorruptError
 from keeplast.format.filename import (
     INDEX,
     LOG_START_CHECKPOINT,
-    PARTITION_METADATA,
     REPLICATION_CHECKPOINT,
     TIME_INDEX,
 )
@@ -34,11 +32,11 @@ from keeplast.log.partition_log import (
     load_entries,
 )
 from keeplast.log.settled import settled_partition
+from keeplast.log.topic_id import read_topic_id
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.partition import TopicPartition
 from keeplast.survey.producer_replay import find_undecided, replay_producers
 
-METADATA_BYTES_MAX = 1 << 16
 TRIES_MAX = 5
 """A directory that changes under every one of so many looks is not a log that is being read."""
 
@@ -167,15 +165,6 @@ def _look(
         (*segments, active),
         topic_id,
     )
-
-
-def read_topic_id(path: Path, files: FileSystem) -> bytes | None:
-    """Return the topic id that a partition directory says; None when it says none that is one."""
-    try:
-        data = files.read_bytes(path / PARTITION_METADATA, METADATA_BYTES_MAX)
-        return partition_metadata.decode(data).topic_id
-    except (FileNotFoundError, CorruptError, InvalidError):
-        return None
 
 
 def was_made_anew(topic_id: bytes | None, path: Path, files: FileSystem) -> bool:

@@ -118,7 +118,7 @@ class SourceReader:
         """Copy what remains of source ``number`` of the group, window by window."""
         c = self._c
         path = c.task.path / segment_file(source.base_offset, LOG)
-        keeps_old = source.mtime_ms > c.plan.old_format_horizon_ms
+        old_kept_from = c.plan.old_tombstones_kept_from(source.mtime_ms)
         crc = 0
         is_last = number + 1 == len(self._group.sources)
         kept_end = self._next_base() if c.plan.keeps_group_ends and is_last else c.plan.bound
@@ -145,14 +145,14 @@ class SourceReader:
                     follow_window(self._transactions, window, c.workspace, c.ask_markers)
                 )
                 verdicts.judge_batches(
-                    window.table, 0, window.batches, c.plan.expiry_now_ms, kept_end,
-                    c.plan.last_records, c.counters,
+                    window.table, 0, window.batches, c.plan.expiry_now_ms, c.plan.late_now_ms,
+                    c.plan.passed_to, kept_end, c.plan.last_records, c.counters,
                 )  # fmt: skip
                 for part in c.workspace.slices(
                     window, source.base_offset, c.task.hash_key, c.cache, keeps=False,
                     ledger=c.ledger,
                 ):  # fmt: skip
-                    self._write_slice(window, part, handle, keeps_old=keeps_old)
+                    self._write_slice(window, part, handle, old_kept_from=old_kept_from)
                 if c.source_crcs is not None:
                     crc = crc32c(window.data.data[: window.length], crc)
                 c.progressed(window.length)
@@ -163,7 +163,7 @@ class SourceReader:
                 self._out.start(handle)
 
     def _write_slice(
-        self, window: Window, part: Slice, handle: ReadHandle, *, keeps_old: bool
+        self, window: Window, part: Slice, handle: ReadHandle, *, old_kept_from: int
     ) -> None:
         c, w, table = self._c, self._c.workspace, window.table
         first, last = part.first, part.last
@@ -176,9 +176,10 @@ class SourceReader:
             self._finder.find(block, w.starts, w.block_rows, w.standings)
         keep = w.marks
         changed, packed = verdicts.judge_rows(
-            table, first, last, map_latest, c.plan.expiry_now_ms, c.plan.horizon_ms,
-            keeps_old, c.plan.keeps_keyless, c.ranking.expiry, c.tombstones_expire_below,
-            w.offsets, w.positions, w.flags, w.standings, keep, c.counters,
+            table, first, last, map_latest, c.plan.expiry_now_ms, c.plan.late_now_ms,
+            c.plan.passed_to, c.plan.horizon_ms, old_kept_from, c.plan.keeps_keyless,
+            c.ranking.expiry, c.tombstones_expire_below, w.offsets, w.positions, w.flags,
+            w.standings, keep, c.counters,
         )  # fmt: skip
         while (beyond := self._find_beyond(table, first, last)) is not None:
             if beyond > first:

@@ -39,6 +39,7 @@ from keeplast.run.target import (
     target_of,
 )
 from keeplast.survey.given import check_given
+from keeplast.survey.group_offsets import GroupOffsets
 from keeplast.survey.horizons import HorizonBook
 from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.receipt_book import clock_notes
@@ -70,6 +71,7 @@ class Coordinator:
         self._events = events
         self._is_stopping = False
         self._horizons = HorizonBook(files)
+        self._groups = GroupOffsets(files)
         self._holds: set[Path] = set()
 
     def stop(self) -> None:
@@ -106,7 +108,7 @@ class Coordinator:
     def _place(self, request: CleanRequest, *, writes: bool) -> DirectoryPlace:
         return DirectoryPlace(
             request, self._files, self._recipe, self._clock, self._events, self._horizons,
-            writer=self._run, writes=writes,
+            writer=self._run, writes=writes, groups=self._groups,
         )  # fmt: skip
 
     def _rounds(self, request: CleanRequest, place: DirectoryPlace) -> Rounds:

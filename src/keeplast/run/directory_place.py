@@ -52,7 +52,8 @@ from keeplast.run.target import (
     target_of,
 )
 from keeplast.survey.given import check_lifts, lift_notes
-from keeplast.survey.horizons import HorizonBook
+from keeplast.survey.group_offsets import GroupOffsets
+from keeplast.survey.horizons import Examination, HorizonBook
 from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.notes import Lift
 from keeplast.survey.report import RoundReport
@@ -77,10 +78,12 @@ class DirectoryPlace:
         *,
         writer: str,
         writes: bool,
+        groups: GroupOffsets | None = None,
     ) -> None:
         """Take the components; ``recipe`` is how workers open what ``files`` shows.
 
-        ``writer`` is the name by which targets know who fills them.
+        ``writer`` is the name by which targets know who fills them. ``groups`` remembers what
+        consumer groups have committed.
         """
         self._request = request
         self._later = replace(request, first_dirty_offset=None, target=None)
@@ -89,6 +92,7 @@ class DirectoryPlace:
         self._clock = clock
         self._events = events
         self._horizons = horizons
+        self._groups = groups
         self._writer = writer
         self._writes = writes
         self._receipts = threading.Lock()
@@ -131,6 +135,7 @@ class DirectoryPlace:
         return survey_partition(
             partition, request, checkpoints, self._files, self.now_ms(),
             foresees_roll=foresees_roll, book=self._horizons, clock_ms=self._clock.now_ms(),
+            groups=self._groups,
         )  # fmt: skip
 
     def survey(self, run: PartitionRun) -> Survey:
@@ -357,7 +362,8 @@ class DirectoryPlace:
             except (CompactionError, OSError) as error:
                 return error
         if round_.has_reached_bound:
-            self._horizons.examined(round_.site.path, round_.plan.now_ms)
+            at = Examination(round_.plan.now_ms, round_.plan.readers)
+            self._horizons.examined(round_.site.path, at)
         round_.run.request = replace(round_.run.request, path=round_.site.target)
         return None
 

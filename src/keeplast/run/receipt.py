@@ -10,7 +10,8 @@ checkpoint, or what counts for it, that the round found; it moves behind the las
 hash key of the round is not in it: nobody may learn it. Checksums are CRC-32C of whole ``.log``
 files: of what the second pass read and of what the check read again; null where nothing was read.
 ``unsafe`` says that given values were taken as they are, and ``lifts`` which limits that moved.
-``holds`` are those that were in force.
+``holds`` are those that were in force, ``readers`` the groups that tombstones waited for and up to
+where each had read, null for none.
 ``producers`` are (id, last data offset or -1, epoch) of those whose last batch had to stay.
 Source: architecture, rule 7.
 """
@@ -176,6 +177,7 @@ def receipt_line(round_: Round, *, clean_to: int, is_unsafe: bool = False) -> by
             {"name": each.name, "offset": each.offset, "until_ms": each.until_ms}
             for each in round_.survey.holds
         ],
+        "readers": None if plan.readers is None else encode(plan.readers),
         "versions": {
             name: importlib.metadata.version(name)
             for name in ("keeplast", "cramjam", "zstandard", "numpy")
@@ -185,6 +187,8 @@ def receipt_line(round_: Round, *, clean_to: int, is_unsafe: bool = False) -> by
             "compaction.strategy.header": plan.topic.strategy_header,
             "keep.versioned.tombstones": plan.topic.keep_versioned_tombstones,
             "delete.retention.ms": plan.topic.delete_retention_ms,
+            "tombstones.wait.for.groups": list(plan.topic.tombstones_wait_for_groups),
+            "tombstones.wait.max.ms": plan.topic.tombstones_wait_max_ms,
             "min.compaction.lag.ms": plan.topic.min_compaction_lag_ms,
             "segment.bytes": plan.topic.segment_bytes,
             "segment.index.bytes": plan.topic.segment_index_bytes,

@@ -140,6 +140,7 @@ def _log_document(log: LogStatus | None) -> dict[str, Any]:
         "kept_until_ms": None if log is None else log.kept_until_ms,
         "told_from": None if log is None else log.told_from,
         "holds": None if log is None else [hold_document(each) for each in log.holds],
+        "readers": None if log is None else log.readers,
         "notes": None if log is None else list(sentences(log.notes)),
         "tombstones": None if stages is None else _stage_document(stages.tombstones, stages),
         "markers": None if stages is None else _stage_document(stages.markers, stages),

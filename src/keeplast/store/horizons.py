@@ -17,7 +17,7 @@ from keeplast.log.files import reading
 from keeplast.log.partition_log import SegmentFiles, list_partition
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
-from keeplast.survey.horizons import Expired, SegmentHorizons, read_horizons
+from keeplast.survey.horizons import Examination, Expired, SegmentHorizons, read_horizons
 from keeplast.tier.objects.filters import HEAD_BYTES, SegmentBytes, decode_head
 from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.round_files import RoundFiles, filter_file
@@ -48,7 +48,7 @@ class RemoteHorizons:
         for route in state.routes:
             if route.base_offset < bound:
                 horizons = self._of(state, state.segments[route.segment_id], now_ms)
-                found += horizons.passed(since_ms, now_ms)
+                found += horizons.passed(Examination(since_ms), Examination(now_ms))
         return found
 
     def examined(self, partition: TopicPartition, now_ms: int) -> None:
@@ -82,11 +82,14 @@ class RemoteBook:
         self._horizons = horizons
         self._state = state
 
-    def expired(self, path: Path, segments: Sequence[SegmentFiles], now_ms: int) -> Expired:
-        """Return what a round at ``now_ms`` could remove from ``segments``, a prefix of the log."""
+    def expired(self, path: Path, segments: Sequence[SegmentFiles], now: Examination) -> Expired:
+        """Return what a round could remove now from ``segments``, a prefix of the log.
+
+        No round in a store waits for readers.
+        """
         del path
         bound = segments[-1].base_offset + 1 if segments else 0
-        return self._horizons.expired(self._state, bound, now_ms)
+        return self._horizons.expired(self._state, bound, now.at_ms)
 
 
 def _earliest(files: RoundFiles, segment: RemoteSegment) -> int | None:

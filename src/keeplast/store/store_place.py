@@ -34,6 +34,7 @@ from keeplast.run.round_state import PartitionRun, Round, Site
 from keeplast.store.commit import Committed, TierCommit
 from keeplast.store.horizons import RemoteHorizons
 from keeplast.store.look import as_copied
+from keeplast.store.topic_check import check_stored
 from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest
@@ -73,7 +74,12 @@ class StorePlace:
         local: Path | None = None,
         committed: Committed | None = None,
     ) -> None:
-        """Take the components, and what was just read of the partition."""
+        """Take the components, and what was just read of the partition.
+
+        RefusedError for settings that no round in a store can follow.
+        """
+        for each in request.partitions:
+            check_stored(each.partition.topic, each.topic)
         self.store = store
         self.request = request
         self.clock = clock

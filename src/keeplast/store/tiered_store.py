@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from keeplast.cleaner.hazards import hazards_of
-from keeplast.cleaner.internal_topics import check_internal, pinned
+from keeplast.cleaner.internal_topics import pinned
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import FileSystem
@@ -53,6 +53,7 @@ from keeplast.store.restored import Restoration
 from keeplast.store.round import clean_remote
 from keeplast.store.status import TierStatus, local_log, tier_status
 from keeplast.store.store_place import StorePlace
+from keeplast.store.topic_check import check_stored
 from keeplast.store.verification import TierFinding, judge_partition
 from keeplast.survey.report import ExpiryReport, RoundReport
 from keeplast.survey.request import (
@@ -236,11 +237,8 @@ class TieredStore:
         *,
         topic_id: str = "0" * ID_CHARS,
     ) -> None:
-        """Add an empty partition that nobody owns, for a host that will append to it.
-
-        ``settings`` are kept with it. ConflictError when it is there.
-        """
-        check_internal(partition.topic, self._topic_of(settings))
+        """Add an empty partition that nobody owns, for a host; ConflictError when it is there."""
+        check_stored(partition.topic, self._topic_of(settings))
         self._store.create(partition, topic_id, log_start=0, settings=settings)
 
     def import_directory(
@@ -263,7 +261,7 @@ class TieredStore:
         :mod:`keeplast.tier.state.continuity`. RefusedError for other ``settings`` than it has.
         """
         topic = self._topic_of(settings)
-        check_internal(partition.topic, topic)
+        check_stored(partition.topic, topic)
         replicated_ms = find_replicated_ms(self._files, directory, self._clock)
         bounds = directory_bounds(self._files, partition, directory, self._clock)
         begin_partition(

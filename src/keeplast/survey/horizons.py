@@ -7,12 +7,14 @@ tombstones are left to rounds for new data.
 
 What a whole round has left although its horizon had passed (the last batch of a producer, say) no
 further round would remove either: only a horizon that passed *since* is a reason for one. Without
-that rule a daemon would rewrite such a log for ever.
+that rule a daemon would rewrite such a log for ever. Where readers are waited for, what a segment
+has of one horizon is a reason once they have read all of it: a round for every commit would rewrite
+the log for ever too. A round for another reason removes what they have read by then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +27,7 @@ from keeplast.columns import batch_table as t
 from keeplast.log.files import FileSystem, ReadHandle, reading
 from keeplast.log.partition_log import SegmentFiles
 from keeplast.log.windows import WindowBuffers, read_windows
+from keeplast.model.reader_wait import ReaderWait
 
 PARTITIONS_MAX = 100_000
 """More than a data directory holds: partitions that come and go are forgotten some time."""
@@ -61,30 +64,48 @@ class SegmentHorizons:
     """The delete horizons of one segment: batches by horizon, of tombstones and of markers.
 
     ``unstamped_markers`` are control batches that have none yet. Whether a batch of data without
-    one holds tombstones, no header tells.
+    one holds tombstones, no header tells. ``ends`` has the last offset of the batches of a horizon,
+    of both kinds.
     """
 
     tombstones: Mapping[int, int]
     markers: Mapping[int, int]
     unstamped_markers: int
+    ends: Mapping[int, int] = field(default_factory=dict)
 
-    def passed(self, since_ms: int, now_ms: int) -> Expired:
-        """Return how many horizons have passed after ``since_ms``, at ``now_ms`` at the latest.
+    def passed(self, before: Examination, now: Examination) -> Expired:
+        """Return how many batches a round could remove ``now`` that one ``before`` could not.
 
-        A ``since_ms`` behind ``now_ms`` is of a clock that was ahead: all that have passed count.
+        One before by a later clock was of a clock that was ahead: all that may go now count.
         """
-        since_ms = since_ms if since_ms <= now_ms else -1
-        return Expired(
-            _count_passed(self.tombstones, since_ms, now_ms),
-            _count_passed(self.markers, since_ms, now_ms),
-        )
+        if before.at_ms > now.at_ms:
+            before = Examination()
+        due = {
+            horizon_ms
+            for horizon_ms in self.tombstones.keys() | self.markers.keys()
+            if self._may_go(horizon_ms, now) and not self._may_go(horizon_ms, before)
+        }
+        return Expired(_count(self.tombstones, due), _count(self.markers, due))
+
+    def _may_go(self, horizon_ms: int, at: Examination) -> bool:
+        if at.readers is not None:
+            horizon_ms = at.readers.ends_at(horizon_ms, self.ends[horizon_ms])
+        return horizon_ms <= at.at_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """When a round removes all that can be removed, and who is waited for then; -1 is never."""
+
+    at_ms: int = -1
+    readers: ReaderWait | None = None
 
 
 class ExpiredBook(Protocol):
     """Knows what has expired in closed, clean segments of a partition."""
 
-    def expired(self, path: Path, segments: Sequence[SegmentFiles], now_ms: int) -> Expired:
-        """Return what a round at ``now_ms`` could remove from ``segments``."""
+    def expired(self, path: Path, segments: Sequence[SegmentFiles], now: Examination) -> Expired:
+        """Return what a round could remove from ``segments`` now."""
         ...
 
 
@@ -93,7 +114,7 @@ class _Known:
     """What is remembered of a partition: segments by file, and when all of it was last examined."""
 
     segments: dict[tuple[int, int, int], SegmentHorizons] = field(default_factory=dict)
-    examined_ms: int = -1
+    examined: Examination = Examination()
 
 
 class HorizonBook:
@@ -103,8 +124,8 @@ class HorizonBook:
         self._files = files
         self._known: dict[Path, _Known] = {}
 
-    def expired(self, path: Path, segments: Sequence[SegmentFiles], now_ms: int) -> Expired:
-        """Return what a round at ``now_ms`` could remove from the closed, clean ``segments``.
+    def expired(self, path: Path, segments: Sequence[SegmentFiles], now: Examination) -> Expired:
+        """Return what a round could remove now from the closed, clean ``segments``.
 
         CorruptError when a batch's size cannot be right; CRCs are left to the round.
         """
@@ -118,17 +139,30 @@ class HorizonBook:
             if horizons is None:
                 horizons = read_horizons(segment, self._files)
             found[name] = horizons
-            expired += horizons.passed(known.examined_ms, now_ms)
+            expired += horizons.passed(known.examined, now)
         known.segments = found
         return expired
 
-    def examined(self, path: Path, now_ms: int) -> None:
-        """Note that a round at ``now_ms`` has removed all that can be removed."""
-        self._known.setdefault(path, _Known()).examined_ms = now_ms
+    def examined(self, path: Path, at: Examination) -> None:
+        """Note that a round has removed all that could be removed ``at`` its time."""
+        self._known.setdefault(path, _Known()).examined = at
 
 
-def _count_passed(horizons: Mapping[int, int], since_ms: int, now_ms: int) -> int:
-    return sum(count for horizon, count in horizons.items() if since_ms < horizon <= now_ms)
+def find_expired(
+    path: Path,
+    closed: Sequence[SegmentFiles],
+    bound: int,
+    now: Examination,
+    files: FileSystem,
+    book: ExpiredBook | None,
+) -> Expired:
+    """Return what may go of the ``closed`` segments that begin below ``bound``."""
+    book = HorizonBook(files) if book is None else book
+    return book.expired(path, [each for each in closed if each.base_offset < bound], now)
+
+
+def _count(horizons: Mapping[int, int], due: Set[int]) -> int:
+    return sum(count for horizon, count in horizons.items() if horizon in due)
 
 
 def read_horizons(
@@ -148,7 +182,7 @@ def read_horizons(
             if window.length > window.batches * HOP_BYTES:
                 _hop(handle, window.position + window.length, segment.size_bytes, found)
                 break
-    return SegmentHorizons(found.tombstones, found.markers, found.unstamped_markers)
+    return SegmentHorizons(found.tombstones, found.markers, found.unstamped_markers, found.ends)
 
 
 @dataclass(slots=True)
@@ -158,22 +192,25 @@ class FoundHorizons:
     tombstones: dict[int, int] = field(default_factory=dict)
     markers: dict[int, int] = field(default_factory=dict)
     unstamped_markers: int = 0
+    ends: dict[int, int] = field(default_factory=dict)
 
     def take(self, rows: NDArray[np.int64]) -> None:
         """Count batches, which are rows of a batch table."""
         tells = (rows[:, t.ATTRIBUTES] & (t.DELETE_HORIZON | t.CONTROL) != 0) & (
             rows[:, t.COUNT] > 0
         )
-        for attributes, horizon in rows[tells][:, [t.ATTRIBUTES, t.BASE_TIMESTAMP]].tolist():
-            self.add(attributes, horizon)
+        columns = [t.ATTRIBUTES, t.BASE_TIMESTAMP, t.LAST_OFFSET]
+        for attributes, horizon, last_offset in rows[tells][:, columns].tolist():
+            self.add(attributes, horizon, last_offset)
 
-    def add(self, attributes: int, horizon: int) -> None:
+    def add(self, attributes: int, horizon: int, last_offset: int) -> None:
         """Count a batch of magic 2 that has records, by its attributes."""
         if attributes & t.DELETE_HORIZON == 0:
             self.unstamped_markers += attributes & t.CONTROL != 0
             return
         horizons = self.markers if attributes & t.CONTROL else self.tombstones
         horizons[horizon] = horizons.get(horizon, 0) + 1
+        self.ends[horizon] = max(self.ends.get(horizon, last_offset), last_offset)
 
 
 def _hop(handle: ReadHandle, start: int, end: int, found: FoundHorizons) -> None:
@@ -186,5 +223,6 @@ def _hop(handle: ReadHandle, start: int, end: int, found: FoundHorizons) -> None
         if size < t.SCAN_BYTES_MIN:
             return
         if header[16] == 2 and header[57:61] != bytes(4):
-            found.add(header[22], int.from_bytes(header[27:35], "big", signed=True))
+            base, delta = (int.from_bytes(header[a:b], "big") for a, b in ((0, 8), (23, 27)))
+            found.add(header[22], int.from_bytes(header[27:35], "big", signed=True), base + delta)
         position += size

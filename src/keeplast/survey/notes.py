@@ -14,6 +14,7 @@ from keeplast.cleaner.reasons import Limit, SectionNote
 from keeplast.cleaner.retention import StaysNote
 from keeplast.cleaner.rolling import IdleRoll
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import ReaderWait
 
 
 class RollStage(StrEnum):
@@ -123,6 +124,13 @@ class LacksVersions:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitNote:
+    """Tombstones and markers that have passed their horizon wait for ``readers``."""
+
+    readers: ReaderWait
+
+
+@dataclass(frozen=True, slots=True)
 class LacksEstimate:
     """A plan has no estimate because of ``problem``, an error's text."""
 
@@ -147,6 +155,7 @@ Note = (
     | LiftNote
     | ClockBehind
     | LacksVersions
+    | WaitNote
     | LacksEstimate
     | PartlyDone
     | StaysNote

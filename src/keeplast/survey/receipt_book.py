@@ -16,6 +16,7 @@ from keeplast.clock import time_text
 from keeplast.errors import CompactionError, InvalidError
 from keeplast.log.files import FileSystem, reading
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import ReaderWait, read_wait
 from keeplast.model.strategy import Strategy
 from keeplast.model.verdict import JudgedBy, Verdict
 from keeplast.survey.notes import ClockBehind
@@ -68,6 +69,7 @@ class RoundReceipt:
     attempt: str | None = None
     has_ended: bool = True
     clean_to: int | None = None
+    readers: ReaderWait | None = None
     expired: frozenset[int] = frozenset()
     """Base offsets of what retention or the log start offset let go since."""
 
@@ -512,4 +514,5 @@ def _receipt(document: dict[str, Any]) -> RoundReceipt:
         attempt=None if document.get("attempt") is None else str(document["attempt"]),
         has_ended=bool(document.get("is_last", True)),
         clean_to=None if document.get("clean_to") is None else int(document["clean_to"]),
+        readers=read_wait(document.get("readers")),
     )

@@ -366,9 +366,8 @@ class _Sampling:
         plan = self._plan
         is_old = batches[:, t.MAGIC] < 2
         has_horizon = ~is_old & (batches[:, t.ATTRIBUTES] & t.DELETE_HORIZON != 0)
-        is_expired: NDArray[np.bool_] = has_horizon & (
-            batches[:, t.BASE_TIMESTAMP] <= plan.expiry_now_ms
-        )
-        if self._mtimes[piece.base_offset] <= plan.old_format_horizon_ms:
-            is_expired |= is_old
-        return is_expired
+        horizons, ends = batches[:, t.BASE_TIMESTAMP], batches[:, t.LAST_OFFSET]
+        is_expired: NDArray[np.bool_] = has_horizon & (horizons <= plan.expiry_now_ms)
+        is_expired &= (ends < plan.passed_to) | (horizons <= plan.late_now_ms)
+        old_kept_from = plan.old_tombstones_kept_from(self._mtimes[piece.base_offset])
+        return is_expired | (is_old & (ends < old_kept_from))

@@ -51,6 +51,7 @@ from keeplast.log.partition_log import (
 from keeplast.log.producer_state import ProducerState
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.hold import Hold, in_force
+from keeplast.model.reader_wait import ReaderWait
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
@@ -60,10 +61,11 @@ from keeplast.survey.given import (
     first_dirty_lifts,
     uncleanable_lifts,
 )
-from keeplast.survey.horizons import Expired, ExpiredBook, HorizonBook
+from keeplast.survey.group_offsets import GroupOffsets, find_wait
+from keeplast.survey.horizons import Examination, ExpiredBook, find_expired
 from keeplast.survey.key_bound import key_capacity, key_slots
 from keeplast.survey.log_bounds import Checkpoints, LogBounds, actual_log_start, find_bounds
-from keeplast.survey.notes import Lift, Note, RemainsActive, RollNote, RollStage
+from keeplast.survey.notes import Lift, Note, RemainsActive, RollNote, RollStage, WaitNote
 from keeplast.survey.producer_replay import (
     derived_aborted,
     find_undecided,
@@ -85,7 +87,8 @@ class Survey:
     ``segments`` are those of ``listing``, summarized. ``clean_to`` is the first dirty offset by the
     directory alone, above which nothing is clean yet; ``lifts`` says which given values go beyond
     what the directory allows, and is for whoever writes to refuse. ``roll`` is there when the last
-    of ``segments`` has no file yet. ``holds`` are the partition's that are in force.
+    of ``segments`` has no file yet. ``holds`` are the partition's that are in force, ``readers``
+    those that tombstones wait for.
     """
 
     listing: PartitionFiles
@@ -102,6 +105,7 @@ class Survey:
     lifts: tuple[Lift, ...] = ()
     roll: ForeseenRoll | None = None
     holds: tuple[Hold, ...] = ()
+    readers: ReaderWait | None = None
 
     @property
     def figures(self) -> LogFigures:
@@ -136,6 +140,7 @@ def survey_partition(
     known: Mapping[int, SegmentSummary] | None = None,
     clock_ms: int | None = None,
     wants_sample: bool = True,
+    groups: GroupOffsets | None = None,
 ) -> Survey:
     """Survey one partition; CorruptError, RefusedError or OSError when that is not possible.
 
@@ -146,6 +151,7 @@ def survey_partition(
     closed segments, by base offset, of which everything but the first timestamp is known already:
     their indexes are read when something in them must be found, nothing asks again whether their
     format is understood, and no sample is chosen; nor is it when nobody ``wants_sample``.
+    ``groups`` remembers what consumer groups have committed.
     """
     topic = partition.topic
     key_capacity(partition)  # A map that cannot be is refused before anything is read.
@@ -193,12 +199,21 @@ def survey_partition(
     reason = skip_reason(section, segments, topic, is_forced=request.force)
     decision = reason or due_reason(section, topic)
     notes = _notes(log, section, partition, request, decision)
+    readers = None
+    if request.clean_elsewhere_to is None:
+        groups = GroupOffsets(files) if groups is None else groups
+        at_ms = now_ms if clock_ms is None else clock_ms
+        readers = find_wait(partition, checkpoints, log.tail.log_end, groups, files, at_ms)
+        notes += [] if readers is None else [WaitNote(readers)]
     is_expired_round = False
     if reason is not None and request.expired and request.clean_elsewhere_to is None:
         bound = find_expired_bound(
             segments, first_dirty=first_dirty.offset, bound=section.cleanable.bound
         )
-        expired = _find_expired(partition, log.listing, bound, files, now_ms, book)
+        expired = find_expired(
+            partition.path, log.listing.segments[:-1], bound, Examination(now_ms, readers), files,
+            book,
+        )  # fmt: skip
         if expired:
             reason, decision = None, expired.due_reason()
             notes.insert(0, decision)
@@ -208,6 +223,7 @@ def survey_partition(
     plan = None
     if reason is None:
         plan = _plan(partition, request, log, segments, section, now_ms, is_expired_round)
+        plan = replace(plan, readers=readers)
         if clock_ms is not None and not request.is_unsafe:
             # A clock that is behind holds the round back. It must not date horizons: they would
             # have passed before anybody had the time to read what they protect.
@@ -229,6 +245,7 @@ def survey_partition(
         lifts=lifts,
         roll=log.foreseen_roll(),
         holds=holds,
+        readers=readers,
     )
 
 
@@ -368,20 +385,6 @@ def _first_uncleanable(
         kept_transaction=find_kept_transaction(log.aborted, request.clean_elsewhere_to),
         hold=hold,
     )
-
-
-def _find_expired(
-    partition: PartitionRequest,
-    listing: PartitionFiles,
-    bound: int,
-    files: FileSystem,
-    now_ms: int,
-    book: ExpiredBook | None,
-) -> Expired:
-    """Return what may go of the closed segments below ``bound``, because its time has passed."""
-    clean = [each for each in listing.segments[:-1] if each.base_offset < bound]
-    book = HorizonBook(files) if book is None else book
-    return book.expired(partition.path, clean, now_ms)
 
 
 def _takes_nothing_dirty(section: DirtySection, topic: TopicConfig) -> bool:

@@ -24,7 +24,10 @@ from keeplast.cleaner.reasons import (
 )
 from keeplast.cleaner.rolling import IdleRoll
 from keeplast.clock import time_text
+from keeplast.format.consumer_offsets import TOPIC
 from keeplast.model.duration import duration_text
+from keeplast.model.escapes import printable
+from keeplast.model.reader_wait import Absence, ReaderWait, WaitedGroup
 from keeplast.model.undo import UndoBar, UndoRefusal
 from keeplast.survey import notes as n
 from keeplast.survey.notes import GivenOption, Lift, Note, RollStage
@@ -86,6 +89,16 @@ _SOURCES_END = {
     r.SourcesEnd.OTHER_LINEAGE: "the segment at {offset} is of leader epochs that the log's end "
     "does not know",
     r.SourcesEnd.MARGIN: "from {offset} on the newest segments stay as brokers copied them",
+}
+_ABSENCES = {
+    Absence.NOT_COMMITTED: "has committed nothing",
+    Absence.NOT_HERE: "counts as not there yet: {home}, where its offsets would be, is not in this "
+    "directory",
+    Absence.UNREADABLE: "counts as not there yet: {home}, where its offsets would be, cannot be "
+    "read",
+    Absence.NOT_UNDERSTOOD: "counts as not there yet: a newer Kafka wrote its offset",
+    Absence.ANOTHER_TOPIC: "has committed an offset of an earlier topic of this name only",
+    Absence.BEYOND_END: "has committed an offset beyond the log end, which is another log's",
 }
 
 
@@ -298,6 +311,8 @@ def note_words(note: Note) -> str:
             )
         case e.StaysNote(base, reason):
             return f"segment {base} stays: {expiry_words(reason)}"
+        case n.WaitNote(readers):
+            return wait_words(readers)
         case n.LacksEstimate(problem):
             return f"no estimate: {problem}"
         case n.PartlyDone(groups):
@@ -306,6 +321,29 @@ def note_words(note: Note) -> str:
                 "checkpoint are as before"
             )
     assert_never(note)
+
+
+def wait_words(readers: ReaderWait) -> str:
+    """Say whom tombstones and markers wait for, and up to where each has read."""
+    groups = "; ".join(_group_words(each) for each in readers.groups)
+    return (
+        f"tombstones and markers wait for readers, at most {duration_text(readers.max_ms)} behind "
+        f"their delete horizon: {groups}"
+    )
+
+
+def _group_words(each: WaitedGroup) -> str:
+    name = printable(each.group)
+    if each.absence is None:
+        return f"group {name} has read up to offset {each.offset}"
+    return f"group {name} {absence_words(each)}"
+
+
+def absence_words(each: WaitedGroup) -> str:
+    """Say why no offset of a group counts, behind its name."""
+    if each.absence is None:
+        return "has one"
+    return _ABSENCES[each.absence].format(home=f"{TOPIC}-{each.home}")
 
 
 def sentences(notes: Iterable[Note]) -> tuple[str, ...]:

@@ -129,7 +129,7 @@ def test_the_document_says_everything_of_every_partition(
     assert {
         "topic", "partition", "state", "reason", "log_start", "log_end", "first_dirty", "bound",
         "clean_bytes", "cleanable_bytes", "uncleanable_bytes", "ratio", "compaction_delay_ms",
-        "deadline_ms", "leftover_bytes", "kept_until_ms", "told_from", "holds", "notes",
+        "deadline_ms", "leftover_bytes", "kept_until_ms", "told_from", "holds", "readers", "notes",
         "tombstones", "markers", "set_aside", "failing", "last_round", "erased_by", "error",
     } == set(late)  # fmt: skip
     assert set(late) == set(by_name["events-0"])

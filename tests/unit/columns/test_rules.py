@@ -28,6 +28,7 @@ from tests.support.called_part import called_part
 NOW = 1000
 NONE = -1
 DISCARDS: Callable[..., bool] = called_part(rules.discards_records)
+KEPT_FROM: Callable[..., int] = called_part(rules.kept_from)
 ON_BATCH: Callable[..., int] = called_part(rules.batch_verdict)
 ON_RECORD: Callable[..., int] = called_part(rules.record_verdict)
 HORIZON: Callable[..., int] = called_part(rules.new_horizon)
@@ -56,7 +57,48 @@ TOMBSTONE = HAS_KEY
 def test_whole_batch_is_discarded(
     is_control: bool, is_unneeded: bool, is_aborted: bool, horizon: int, expected: bool
 ) -> None:
-    assert expected == DISCARDS(is_control, is_unneeded, is_aborted, horizon, NOW)
+    kept = KEPT_FROM(2, horizon, NOW, NOW, INT64_MAX, 0)
+    assert expected == DISCARDS(is_control, is_unneeded, is_aborted, 10, kept)
+
+
+WAIT = 100
+
+
+@pytest.mark.parametrize(
+    ("horizon", "expected"),
+    [
+        (NONE, 0),
+        (NOW + 1, 0),
+        # The horizon has passed: what all readers have read may go, and no more.
+        (NOW, 10),
+        (NOW - WAIT + 1, 10),
+        # They were waited for long enough.
+        (NOW - WAIT, INT64_MAX),
+        (NOW - WAIT - 1, INT64_MAX),
+    ],
+)
+def test_what_readers_have_not_read_stays_until_the_wait_is_over(
+    horizon: int, expected: int
+) -> None:
+    kept = KEPT_FROM(2, horizon, NOW, NOW - WAIT, 10, 0)
+    assert expected == kept
+    for offset in (9, 10, 11):
+        goes = offset < expected
+        assert goes == DISCARDS(True, True, False, offset, kept)
+        found = ON_RECORD(
+            False, False, offset, MAP_LATEST, TOMBSTONE, WINS, kept, False, ANY_EXPIRES, 0
+        )
+        assert (EXPIRED_TOMBSTONE if goes else KEEP) == found
+
+
+def test_nobody_who_waits_lets_a_marker_go_whose_transaction_has_data() -> None:
+    assert not DISCARDS(True, False, False, 10, INT64_MAX)
+
+
+@pytest.mark.parametrize("kept_from", [0, 7, INT64_MAX])
+def test_old_formats_wait_by_the_time_of_their_segment(kept_from: int) -> None:
+    for magic in (0, 1):
+        assert kept_from == KEPT_FROM(magic, NONE, NOW, NOW - WAIT, 10, kept_from)
 
 
 @pytest.mark.parametrize(
@@ -197,9 +239,10 @@ def _record(
     expires_below: int = 0,
     keeps_keyless: bool = False,
 ) -> int:
+    kept = KEPT_FROM(magic, horizon, NOW, NOW, INT64_MAX, 0 if keeps_old else INT64_MAX)
     return ON_RECORD(
-        discards, is_control, offset, MAP_LATEST, flags, standing, magic, horizon, NOW, keeps_old,
-        keeps_keyless, expiry, expires_below,
+        discards, is_control, offset, MAP_LATEST, flags, standing, kept, keeps_keyless, expiry,
+        expires_below,
     )  # fmt: skip
 
 

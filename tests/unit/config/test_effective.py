@@ -192,3 +192,31 @@ def test_a_clusters_local_retention_is_about_tiered_topics_only() -> None:
     assert [] == contradictions(values)
     values["remote.storage.enable"] = Effective(True, "test", Scope.TOPIC)
     assert 1 == len(contradictions(values))
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ("", None),
+        ("billing", None),
+        (" billing , search ", None),
+        ("billing,", "not the name of a consumer group"),
+        ("x" * (1 << 15), "not the name of a consumer group"),
+        (",".join(f"g{number}" for number in range(33)), "name 32 at most"),
+    ],
+)
+def test_groups_that_are_waited_for_have_names(groups: str, said: str | None) -> None:
+    found = settings("tombstones.wait.for.groups=" + groups)
+    if said is None:
+        expected = tuple(each.strip() for each in groups.split(",") if each)
+        assert expected == found.topic_config("t").tombstones_wait_for_groups
+        return
+    with pytest.raises(InvalidError, match=said) as error:
+        found.topic_config("t")
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("wait", ["-1", "367d"])
+def test_a_wait_for_readers_has_an_end(wait: str) -> None:
+    with pytest.raises(InvalidError, match="0 to 31622400000"):
+        settings("tombstones.wait.max.ms=" + wait).topic_config("t")

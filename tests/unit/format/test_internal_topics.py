@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from keeplast.errors import CorruptError
+from keeplast.errors import CorruptError, InvalidError
 from keeplast.format import consumer_offsets, transaction_state
 from keeplast.format.consumer_offsets import (
     ClassicGroup,
@@ -18,12 +20,17 @@ from keeplast.format.consumer_offsets import (
 )
 from keeplast.format.identifier import decode_id
 from keeplast.format.transaction_state import TransactionStateValue, TransactionStatus, UnknownState
+from keeplast.model.offsets import INT32_MAX, INT64_MAX
 from keeplast.model.partition import TopicPartition
+from tests.support.committed_offsets import commit_key, commit_value
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "internal_topics" / "records.json"
 RECORDS = {name: bytes.fromhex(text) for name, text in json.loads(GOLDEN.read_text()).items()}
 COMMIT = CoordinatorKey(1, "offset commit", "grüppe", "orders", 7)
 GROUP = CoordinatorKey(2, "group", "readers")
+IDS = st.one_of(st.none(), st.binary(min_size=16, max_size=16))
+TEXTS = st.text(max_size=20)
+LONGS = st.integers(-(1 << 63), INT64_MAX)
 
 
 def decoded(name: str, data: bytes) -> object:
@@ -50,6 +57,56 @@ def test_keys_say_what_a_record_is_about() -> None:
     assert CoordinatorKey(
         16, "consumer group regular expression", "readers", subject="or.*"
     ) == decode(RECORDS["consumer group regex key 16"])
+
+
+@given(TEXTS, TEXTS, st.integers(0, INT32_MAX), st.integers(0, 1))
+def test_a_key_is_read_as_it_was_written(
+    group: str, topic: str, partition: int, version: int
+) -> None:
+    key = commit_key(group, TopicPartition(topic, partition), version=version)
+    expected = CoordinatorKey(version, "offset commit", group, topic, partition)
+    assert expected == consumer_offsets.decode_key(key)
+
+
+@given(st.integers(0, 4), LONGS, st.integers(-1, INT32_MAX), TEXTS, LONGS, LONGS, IDS)
+def test_a_commit_is_read_as_it_was_written(
+    version: int,
+    offset: int,
+    epoch: int,
+    text: str,
+    at_ms: int,
+    until_ms: int,
+    topic_id: bytes | None,
+) -> None:
+    commit = OffsetCommit(
+        version, offset, epoch if version >= 3 else -1, text, at_ms,
+        until_ms if version == 1 else -1, topic_id if version >= 4 else None,
+    )  # fmt: skip
+    assert commit == consumer_offsets.decode_value(COMMIT, commit_value(commit))
+
+
+@pytest.mark.parametrize(
+    ("group", "java_hash"),
+    [
+        ("abc", 96354),
+        ("hello", 99162322),
+        ("Hello World", -862545276),
+        # The one number that has no counterpart above zero.
+        ("polygenelubricants", -(1 << 31)),
+        # Outside the first plane a character is two of Java's.
+        ("\U0001f600", 31 * 0xD83D + 0xDE00),
+    ],
+)
+def test_a_group_is_in_the_partition_of_its_hash(group: str, java_hash: int) -> None:
+    magnitude = 0 if java_hash == -(1 << 31) else abs(java_hash)
+    for partitions in (1, 3, 50):
+        assert magnitude % partitions == consumer_offsets.home_partition(group, partitions)
+
+
+@pytest.mark.parametrize("group", ["", "x" * (1 << 15), "\ud800"])
+def test_what_no_key_can_have_is_no_group(group: str) -> None:
+    with pytest.raises(InvalidError, match="not the name of a consumer group"):
+        consumer_offsets.group_name(group)
 
 
 def test_a_key_of_a_type_to_come_is_shown_as_unknown() -> None:

@@ -15,6 +15,7 @@ from keeplast.host.overlap import Overlap
 from keeplast.host.partition_host import PartitionHost
 from keeplast.log.append import NewRecord
 from keeplast.log.files import LocalFiles
+from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
 from keeplast.run.coordinator import Coordinator
 from keeplast.store import tiered_store
@@ -176,6 +177,27 @@ def test_settings_of_a_partition_are_changed_by_its_owner(tmp_path: Path) -> Non
     assert "retention.ms" not in new_settings(state.settings, {"retention.ms": None})
     with pytest.raises(RefusedError, match="export"):
         world.tiered.configure(PARTITION, {"remote.storage.enable": "false"})
+    world.store.close()
+
+
+def test_no_store_takes_groups_that_its_tombstones_would_wait_for(tmp_path: Path) -> None:
+    """It has no offsets of theirs, whoever sets it: an owner, an import or a host."""
+    waits = {"tombstones.wait.for.groups": "billing"}
+    policy = {"cleanup.policy": "compact", "segment.bytes": "400"}
+    world = World(tmp_path, policy)
+    said = r"no consumer group; leave tombstones\.wait\.for\.groups out"
+    with pytest.raises(RefusedError, match=said):
+        world.tiered.configure(PARTITION, waits, takes_over=True)
+    with pytest.raises(RefusedError, match=said):
+        world.tiered.create(TopicPartition("other", 0), {**policy, **waits})
+    world.topic = topic_config({**policy, **waits})
+    host = world.host("a")
+    host.become_leader(0)
+    write(host, 20)
+    host.copy()
+    with pytest.raises(RefusedError, match=said):
+        host.clean(world.runner, force=True)
+    host.close()
     world.store.close()
 
 

@@ -19,7 +19,13 @@ from keeplast.format.record import Record
 from keeplast.log.files import LocalFiles, ReadHandle
 from keeplast.log.partition_log import list_partition
 from keeplast.model.strategy import Strategy
-from keeplast.survey.horizons import HOP_BYTES, Expired, HorizonBook, read_horizons
+from keeplast.survey.horizons import (
+    HOP_BYTES,
+    Examination,
+    Expired,
+    HorizonBook,
+    read_horizons,
+)
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest
 from tests.support.partition_maker import (
@@ -168,13 +174,13 @@ def test_headers_are_read_once_a_file(directory: Path) -> None:
     files = CountingFiles()
     book = HorizonBook(files)
     closed = list_partition(directory, files).segments[:-1]
-    assert Expired(1, 0) == book.expired(directory, closed, LATER_MS)
+    assert Expired(1, 0) == book.expired(directory, closed, Examination(LATER_MS))
     files.opened.clear()
-    assert Expired(1, 0) == book.expired(directory, closed, LATER_MS)
-    assert Expired() == book.expired(directory, closed, LATER_MS - 1)
+    assert Expired(1, 0) == book.expired(directory, closed, Examination(LATER_MS))
+    assert Expired() == book.expired(directory, closed, Examination(LATER_MS - 1))
     assert [] == files.opened
-    book.examined(directory, LATER_MS)
-    assert Expired() == book.expired(directory, closed, LATER_MS + DAY_MS)
+    book.examined(directory, Examination(LATER_MS))
+    assert Expired() == book.expired(directory, closed, Examination(LATER_MS + DAY_MS))
 
 
 @pytest.mark.parametrize("size", [10, 2 * HOP_BYTES])

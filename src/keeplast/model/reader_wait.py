@@ -1,0 +1,81 @@
+"""Consumer groups that tombstones and markers wait for, and how far each has read.
+
+What has passed its delete horizon goes once every group has committed an offset beyond it, or once
+it has waited ``max_ms`` longer than its horizon. A group of which nobody knows an offset that
+counts has read nothing: too late costs disk, too early a reader's tombstone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum, auto
+from typing import Any
+
+
+class Absence(StrEnum):
+    """Why no offset of a group counts."""
+
+    NOT_COMMITTED = auto()
+    NOT_HERE = auto()
+    UNREADABLE = auto()
+    NOT_UNDERSTOOD = auto()
+    ANOTHER_TOPIC = auto()
+    BEYOND_END = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class WaitedGroup:
+    """A group and where it goes on reading a partition: it has read what lies below ``offset``.
+
+    ``offset`` is None where none counts, and ``absence`` is why. ``home`` is the partition of
+    ``__consumer_offsets`` that its offsets are in.
+    """
+
+    group: str
+    offset: int | None
+    home: int
+    absence: Absence | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderWait:
+    """Who is waited for in one partition, one at least, and how long at most behind a horizon."""
+
+    groups: tuple[WaitedGroup, ...]
+    max_ms: int
+
+    @property
+    def passed_to(self) -> int:
+        """Return the offset below which all groups have read, exclusive; 0 where one has not."""
+        return min(0 if each.offset is None else each.offset for each in self.groups)
+
+    def ends_at(self, horizon_ms: int, last_offset: int) -> int:
+        """Return from when on what has this horizon may go, if nobody reads on meanwhile.
+
+        ``last_offset`` is the last of it. It may go as soon as all have read beyond that.
+        """
+        return horizon_ms if last_offset < self.passed_to else horizon_ms + self.max_ms
+
+    def as_document(self) -> object:
+        """Return what documents and receipts show."""
+        return {"groups": self.groups, "max_ms": self.max_ms, "passed_to": self.passed_to}
+
+
+def read_wait(document: dict[str, Any] | None) -> ReaderWait | None:
+    """Return what :meth:`ReaderWait.as_document` has shown, without why offsets do not count.
+
+    None for nothing. KeyError, TypeError or ValueError for what it never shows.
+    """
+    if document is None:
+        return None
+    groups = [
+        WaitedGroup(
+            str(each["group"]),
+            None if each["offset"] is None else int(each["offset"]),
+            int(each["home"]),
+        )
+        for each in document["groups"]
+    ]
+    if not groups:
+        raise ValueError("a wait for nobody")
+    return ReaderWait(tuple(groups), int(document["max_ms"]))

@@ -1,0 +1,343 @@
+"""Tombstones and markers wait for groups of readers: never gone early, always gone in the end."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from keeplast.cli.main import app
+from keeplast.format.control import ControlType
+from keeplast.inspect.explain import AskedKey, explain_key
+from keeplast.inspect.fates import Outlook
+from keeplast.inspect.status import LogStatus, TombstoneReading, find_statuses
+from keeplast.inspect.traces import find_last_trace, hold_words
+from keeplast.log.files import LocalFiles
+from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import Absence
+from keeplast.model.shape import Shape
+from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
+from keeplast.run.coordinator import Coordinator
+from keeplast.survey.group_offsets import FRESH_MS
+from keeplast.survey.report import RoundReport
+from keeplast.survey.request import CleanRequest, PartitionRequest
+from tests.support.committed_offsets import commit_offsets, home_of
+from tests.support.manual_clock import ManualClock
+from tests.support.partition_maker import (
+    DAY_MS,
+    NOW_MS,
+    PARTITION,
+    SMALL_SEGMENTS,
+    batches_of,
+    coordinator,
+    data_batch,
+    last_round,
+    marker,
+    one,
+    write_partition,
+)
+from tests.support.replay import tree
+
+WAIT_MS = 10 * DAY_MS
+HORIZON_MS = NOW_MS + DAY_MS
+"""The horizon that a round at NOW_MS stamps."""
+OVER_MS = HORIZON_MS + WAIT_MS
+WAITS = replace(SMALL_SEGMENTS, tombstones_wait_for_groups=("g",), tombstones_wait_max_ms=WAIT_MS)
+TOMBSTONE, MARKER, END = 1, 3, 9
+COMMITS = itertools.count(1)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A log that was cleaned twice: its tombstone at 1 and its marker at 3 have the same horizon.
+
+    They are in two segments.
+    """
+    segments = {
+        0: one(0, b"a") + one(1, b"a", None) + data_batch(2, 7, [b"b"]),
+        3: marker(3, 7, ControlType.COMMIT) + one(4, b"b") + one(5, b"c") + one(6, b"c"),
+        7: data_batch(7, 7, [b"d"], sequence=1) + marker(8, 7, ControlType.COMMIT),
+    }
+    directory = write_partition(tmp_path / "data", segments)
+    # The first takes the data of the transaction, and the second finds its marker unneeded.
+    for _ in range(2):
+        clean(directory, NOW_MS, topic=SMALL_SEGMENTS, expired=False)
+    assert [1, 3, 4, 6, 7, 8] == offsets(directory)
+    return directory
+
+
+def clean(
+    directory: Path,
+    now_ms: int,
+    *,
+    topic: TopicConfig = WAITS,
+    expired: bool = True,
+    cleaning: Coordinator | None = None,
+    receipt: Path | None = None,
+    shape: Shape | None = None,
+) -> RoundReport:
+    """Clean once by a clock that stands at ``now_ms``."""
+    request = CleanRequest(
+        (PartitionRequest(PARTITION, directory, topic),), now_ms=now_ms, is_unsafe=True,
+        expired=expired, force=not expired, memory_bytes=MEMORY_BYTES_MIN, receipt=receipt,
+        first_dirty_offset=None if expired else 0, shape=shape,
+    )  # fmt: skip
+    cleaning = coordinator(clock=ManualClock(now_ms)) if cleaning is None else cleaning
+    report = last_round(cleaning.clean(request))
+    assert report.failure is None
+    return report
+
+
+def offsets(directory: Path) -> list[int]:
+    return [each.base_offset for each in batches_of(directory) if each.count]
+
+
+def commit(directory: Path, offset: int | None, group: str = "g") -> None:
+    shutil.rmtree(directory.parent / f"__consumer_offsets-{home_of(group)}", ignore_errors=True)
+    made = commit_offsets(directory.parent, group, {PARTITION: offset})
+    # As if it were appended to: a log of the same time and size counts as the same.
+    at_ns = (NOW_MS + next(COMMITS)) * 10**6
+    os.utime(made / f"{0:020d}.log", ns=(at_ns, at_ns))
+
+
+@pytest.mark.parametrize("expired", [True, False])
+@pytest.mark.parametrize(
+    ("committed", "expected"),
+    [
+        (None, [1, 3]),
+        (0, [1, 3]),
+        # At it, the tombstone is the next that the group reads.
+        (TOMBSTONE, [1, 3]),
+        (TOMBSTONE + 1, [3]),
+        (MARKER, [3]),
+        (MARKER + 1, []),
+        (END, []),
+        # Of another log, or of more than a backup has brought back.
+        (END + 1, [1, 3]),
+    ],
+)
+def test_what_a_reader_has_not_read_stays(
+    directory: Path, committed: int | None, expected: list[int], *, expired: bool
+) -> None:
+    """Whether a round is for what has expired, or any other: the rule is one."""
+    commit(directory, committed)
+    clean(directory, HORIZON_MS, expired=expired)
+    assert [*expected, 4, 6, 7, 8] == offsets(directory)
+
+
+@pytest.mark.parametrize("shape", Shape)
+def test_every_shape_waits_alike(directory: Path, shape: Shape) -> None:
+    commit(directory, TOMBSTONE + 1)
+    clean(directory, HORIZON_MS, expired=False, shape=shape)
+    assert [3, 4, 6, 7, 8] == offsets(directory)
+
+
+def test_nothing_goes_before_its_horizon_however_far_readers_are(directory: Path) -> None:
+    commit(directory, END)
+    before = tree(directory)
+    assert clean(directory, HORIZON_MS - 1).skipped
+    assert before == tree(directory)
+
+
+def test_a_reader_is_waited_for_no_longer_than_was_said(directory: Path) -> None:
+    commit(directory, 0)
+    assert clean(directory, OVER_MS - 1).skipped
+    clean(directory, OVER_MS - 1, expired=False)
+    assert [1, 3, 4, 6, 7, 8] == offsets(directory)
+    report = clean(directory, OVER_MS)
+    assert report.is_expired_round
+    assert [4, 6, 7, 8] == offsets(directory)
+
+
+def test_all_groups_must_have_read_it(directory: Path) -> None:
+    topic = replace(WAITS, tombstones_wait_for_groups=("g", "h"))
+    commit(directory, END)
+    report = clean(directory, HORIZON_MS, topic=topic)
+    assert report.skipped
+    (words,) = [each for each in report.notes if "wait for readers" in each]
+    assert f"at most 10 d behind their delete horizon: group g has read up to offset {END}" in words
+    home = f"__consumer_offsets-{home_of('h')}"
+    assert f"group h counts as not there yet: {home}, where its offsets would be, is not" in words
+    commit(directory, END, "h")
+    assert not clean(directory, HORIZON_MS, topic=topic).skipped
+
+
+def test_without_groups_nobody_looks_for_any(directory: Path) -> None:
+    commit(directory, 0)
+    named_none = replace(SMALL_SEGMENTS, tombstones_wait_max_ms=WAIT_MS)
+    report = clean(directory, HORIZON_MS, topic=named_none)
+    assert [4, 6, 7, 8] == offsets(directory)
+    assert not any("readers" in each for each in report.notes)
+
+
+def test_brokers_own_topics_wait_for_nobody(tmp_path: Path) -> None:
+    own = TopicPartition("__consumer_offsets", 3)
+    made = write_partition(tmp_path, {0: one(0, b"a", None), 1: one(1, b"b"), 2: one(2, b"c")})
+    directory = made.rename(tmp_path / str(own))
+    partition = PartitionRequest(own, directory, WAITS)
+    for now_ms in (NOW_MS, HORIZON_MS):
+        request = CleanRequest(
+            (partition,), now_ms=now_ms, is_unsafe=True, force=True, first_dirty_offset=0
+        )
+        report = last_round(coordinator(clock=ManualClock(now_ms)).clean(request))
+        assert not any("readers" in each for each in report.notes)
+    assert [1, 2] == offsets(directory)
+
+
+def test_readers_that_read_on_are_no_reason_for_a_round_each_time(directory: Path) -> None:
+    """A segment's tombstones of one horizon are a reason for a round once, when all are read."""
+    clock = ManualClock(HORIZON_MS)
+    cleaning = coordinator(clock=clock)
+    done = []
+    for committed in range(END + 1):
+        commit(directory, committed)
+        done.append(not clean(directory, HORIZON_MS, cleaning=cleaning).skipped)
+        # What groups have committed is looked at again after a while.
+        clock.advance(FRESH_MS)
+    assert [TOMBSTONE + 1, MARKER + 1] == [at for at, is_done in enumerate(done) if is_done]
+    assert [4, 6, 7, 8] == offsets(directory)
+    assert clean(directory, OVER_MS, cleaning=cleaning).skipped
+
+
+def test_a_plan_counts_what_a_round_does(directory: Path) -> None:
+    commit(directory, TOMBSTONE + 1)
+    request = CleanRequest(
+        (PartitionRequest(PARTITION, directory, WAITS),), now_ms=HORIZON_MS, is_unsafe=True,
+        force=True, first_dirty_offset=0,
+    )  # fmt: skip
+    planned = last_round(coordinator().plan(request, exact=True))
+    done = last_round(coordinator().clean(request))
+    assert planned.reasons == done.reasons
+    assert done.reasons is not None
+    assert (1, 0) == (done.reasons.tombstone_records, done.reasons.marker_records)
+
+
+def test_a_receipt_says_who_was_waited_for_and_verify_holds(
+    directory: Path, tmp_path: Path
+) -> None:
+    commit(directory, TOMBSTONE + 1)
+    receipt, before = tmp_path / "receipt", tmp_path / "before" / directory.name
+    shutil.copytree(directory, before)
+    clean(directory, HORIZON_MS, receipt=receipt)
+    line = json.loads(receipt.read_bytes())
+    group = {"group": "g", "offset": TOMBSTONE + 1, "home": home_of("g"), "absence": None}
+    expected = {"groups": [group], "max_ms": WAIT_MS, "passed_to": TOMBSTONE + 1}
+    assert expected == line["readers"]
+    assert ["g"] == line["config"]["tombstones.wait.for.groups"]
+    result = verify(before, directory, receipt)
+    assert 0 == result.exit_code, result.output
+
+
+def verify(before: Path, directory: Path, receipt: Path) -> Result:
+    given = [str(before), str(directory), "--receipt", str(receipt)]
+    return CliRunner().invoke(app, ["verify", *given, "--config", "cleanup.policy=compact"])
+
+
+def test_verify_finds_what_went_although_readers_were_waited_for(
+    directory: Path, tmp_path: Path
+) -> None:
+    """The receipt says that nobody had read it."""
+    commit(directory, TOMBSTONE + 1)
+    receipt, before = tmp_path / "receipt", tmp_path / "before" / directory.name
+    shutil.copytree(directory, before)
+    clean(directory, HORIZON_MS, receipt=receipt)
+    line = json.loads(receipt.read_bytes())
+    del line["chain"]
+    line["readers"]["groups"][0]["offset"] = TOMBSTONE
+    receipt.write_text(json.dumps(line) + "\n")
+    result = verify(before, directory, receipt)
+    assert 1 == result.exit_code
+    assert "readers were waited for who had not read it" in " ".join(result.output.split())
+
+
+def status(directory: Path, now_ms: int, reading: TombstoneReading) -> LogStatus:
+    request = CleanRequest((PartitionRequest(PARTITION, directory, WAITS),))
+    ((_, found),) = find_statuses(
+        request, directory.parent, LocalFiles(), now_ms, tombstones=reading,
+        timestamp_ahead_max_ms=lambda _: INT64_MAX, progressed=lambda _: None,
+    )  # fmt: skip
+    assert isinstance(found, LogStatus)
+    return found
+
+
+@pytest.mark.parametrize("reading", [TombstoneReading.HEADERS, TombstoneReading.RECORDS])
+def test_a_status_names_who_is_waited_for_and_counts_it(
+    directory: Path, reading: TombstoneReading
+) -> None:
+    commit(directory, TOMBSTONE + 1)
+    found = status(directory, HORIZON_MS, reading)
+    assert found.stages is not None
+    assert found.readers is not None
+    assert TOMBSTONE + 1 == found.readers.passed_to
+    assert (0, 1) == (found.stages.tombstones.retained, found.stages.tombstones.removable)
+    assert (1, 0) == (found.stages.markers.retained, found.stages.markers.removable)
+    assert OVER_MS == found.stages.markers.first_ms
+    commit(directory, None)
+    found = status(directory, HORIZON_MS, reading)
+    assert found.readers is not None
+    assert Absence.NOT_COMMITTED is found.readers.groups[0].absence
+    assert found.stages is not None
+    assert (1, OVER_MS) == (found.stages.tombstones.retained, found.stages.tombstones.first_ms)
+
+
+def test_explain_tells_the_wait_and_the_last_trace_counts_it(directory: Path) -> None:
+    partition = PartitionRequest(PARTITION, directory, WAITS)
+    for committed, from_ms in ((0, OVER_MS), (END, HORIZON_MS)):
+        commit(directory, committed)
+        found = explain_key(
+            partition, CleanRequest((partition,)), LocalFiles(), NOW_MS, AskedKey(b"a"),
+            Workspace(MEMORY_BYTES_MIN), lambda _: None,
+        )  # fmt: skip
+        (record,) = found.records
+        assert (Outlook.GOES_LATER, from_ms) == (record.fate.outlook, record.fate.from_ms)
+        waits = "group g has read up to offset 0" in (hold_words(record.fate, DAY_MS) or "")
+        assert waits == (committed == 0)
+        trace = find_last_trace(found, erased_by_ms=NOW_MS, turn_ms=5, has_expired_rounds=True)
+        # A group may be sent back to where it was.
+        assert OVER_MS + 5 == trace.by_ms
+
+
+@settings(max_examples=25)
+@given(
+    deleted=st.lists(st.integers(0, 11), min_size=1, max_size=4, unique=True),
+    reads=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 6)), max_size=8),
+)
+def test_held_tombstones_never_go_early_and_always_go_in_the_end(
+    tmp_path_factory: pytest.TempPathFactory, deleted: list[int], reads: list[tuple[int, int]]
+) -> None:
+    """Readers go to and fro while the clock runs on, and a round is asked for at each step."""
+    root = tmp_path_factory.mktemp("rounds")
+    key = [b"%d" % number for number in range(12)]
+    segments = {
+        base: b"".join(
+            one(at, key[at], None if at in deleted else b"v") for at in range(base, base + 4)
+        )
+        for base in (0, 4, 8)
+    }
+    directory = write_partition(root, {**segments, 12: one(12, b"last")})
+    cleaning = coordinator(clock=(clock := ManualClock(NOW_MS)))
+    clean(directory, NOW_MS, cleaning=cleaning, expired=False)
+    left = set(deleted)
+    for committed, days in reads:
+        commit(directory, committed)
+        clock.advance(days * DAY_MS)
+        now_ms = clock.now_ms()
+        clean(directory, now_ms, cleaning=cleaning)
+        now_left = left & set(offsets(directory))
+        for gone in left - now_left:
+            assert now_ms >= (HORIZON_MS if gone < committed else OVER_MS)
+        left = now_left
+    clock.advance(max(0, OVER_MS - clock.now_ms()))
+    clean(directory, clock.now_ms(), cleaning=cleaning)
+    assert not left & set(offsets(directory))
+    assert {*range(13)} - set(deleted) == set(offsets(directory))

@@ -36,8 +36,11 @@ from keeplast.log.object_paths import shown
 from keeplast.model.escapes import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.table import Table
 
+    from keeplast.model.partition import TopicPartition
     from keeplast.pipeline.export import Export
     from keeplast.pipeline.increment import VersionPlace
     from keeplast.pipeline.source_options import SourceOptions
@@ -84,6 +87,15 @@ CheckpointTopic = Annotated[
         'value, or the one at OFFSET: {"orders":{"0":120}}. Only what it names is exported.',
     ),
 ]
+CheckpointGroup = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint-group",
+        metavar="GROUP",
+        help="The state as of the offsets that a consumer group has committed, by the directory's "
+        "own __consumer_offsets. Only what it has committed is exported.",
+    ),
+]
 Incremental = Annotated[
     bool,
     typer.Option(
@@ -116,6 +128,7 @@ class ExportOptions:
     ending_offsets: EndingOffsets = None
     as_of: AsOf = None
     checkpoint: CheckpointTopic = None
+    checkpoint_group: CheckpointGroup = None
     incremental: Incremental = False
     keep: Keep = None
     workers: RunnerOptions
@@ -130,8 +143,8 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
     """Write the state of topics as Parquet: each key's last value, without deleted keys.
 
     The last is the one that the topic's compaction.strategy chooses. Committed records only.
-    With --ending-offsets, --as-of or --checkpoint the state is that of an earlier point, if it can
-    still be told; transactions count as they were decided there.
+    With --ending-offsets, --as-of, --checkpoint or --checkpoint-group the state is that of an
+    earlier point, if it can still be told; transactions count as they were decided there.
     Nothing is locked or changed; a broker may be running. `_offsets.json` says where to go on, as
     Spark's startingOffsets takes it. An export that fails leaves nothing behind.
     """
@@ -171,7 +184,7 @@ def export(options: ExportOptions, as_json: Json = False) -> Result:
             partitions=options.scope.partitions,
             overwrite=options.overwrite,
             task_memory_bytes=task_memory_bytes,
-            names_all=options.checkpoint is not None,
+            names_all=options.checkpoint is not None or options.checkpoint_group is not None,
             versions=versions,
         )
     if versions is not None:
@@ -224,6 +237,7 @@ def _source(options: ExportOptions) -> tuple[SourceOptions, _Point]:
         "--ending-offsets": options.ending_offsets,
         "--as-of": options.as_of,
         "--checkpoint": options.checkpoint,
+        "--checkpoint-group": options.checkpoint_group,
     }
     asked = [name for name, value in ends.items() if value is not None]
     if len(asked) > 1:
@@ -248,6 +262,8 @@ def _source(options: ExportOptions) -> tuple[SourceOptions, _Point]:
         )
     elif options.checkpoint is not None:
         point = _take_checkpoint(options, options.checkpoint, given)
+    elif options.checkpoint_group is not None:
+        point = _take_group(options, options.checkpoint_group, given)
     return read_options(given, is_streaming=False), point
 
 
@@ -258,22 +274,39 @@ def _take_checkpoint(options: ExportOptions, checkpoint: str, given: dict[str, s
 
     topic, offset = split_checkpoint(checkpoint)
     found = read_checkpoint(read_options({**given, "subscribe": topic}, is_streaming=False), offset)
+    _take_offsets(options, found.offsets, given, f"--checkpoint={checkpoint}")
+    at = f"{found.partition}@{found.offset}"
+    return _Point(f"as of the checkpoint {at}", {"checkpoint": at})
+
+
+def _take_group(options: ExportOptions, group: str, given: dict[str, str]) -> _Point:
+    """Add to ``given`` what a consumer group has committed, as far as it was chosen."""
+    from keeplast.pipeline.checkpoint_group import read_group_checkpoint
+    from keeplast.pipeline.source_options import read_options
+
+    source = read_options(given, is_streaming=False)
+    found = read_group_checkpoint(source, group, options.scope.partitions)
+    _take_offsets(options, found, given, f"--checkpoint-group={group!r}")
+    return _Point(f"as of what group {group} has committed", {"group": group})
+
+
+def _take_offsets(
+    options: ExportOptions, offsets: Mapping[TopicPartition, int], given: dict[str, str], where: str
+) -> None:
+    """Add to ``given`` what of ``offsets``, exclusive, was chosen; InvalidError for nothing."""
     topics, numbers = options.scope.topics, options.scope.partitions
     document: dict[str, dict[str, int]] = {}
-    for partition, end in sorted(found.offsets.items()):
+    for partition, end in sorted(offsets.items()):
         is_chosen = not numbers or partition.partition in numbers
         if is_chosen and (not topics or partition.topic in topics):
             document.setdefault(partition.topic, {})[str(partition.partition)] = end
     if not document:
-        named = ", ".join(sorted({each.topic for each in found.offsets}))
+        named = ", ".join(sorted({each.topic for each in offsets}))
         raise InvalidError(
-            f"the checkpoint names nothing that was chosen; it names {named}. "
-            f"--checkpoint={checkpoint}"
+            f"the checkpoint names nothing that was chosen; it names {named}. {where}"
         )
     given.setdefault("subscribe", ",".join(document))
     given["endingOffsets"] = json.dumps(document)
-    at = f"{found.partition}@{found.offset}"
-    return _Point(f"as of the checkpoint {at}", {"checkpoint": at})
 
 
 def _offsets_text(text: str) -> str:

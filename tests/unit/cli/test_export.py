@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 from keeplast.cli.main import app
 from keeplast.format.filename import META_PROPERTIES
 from keeplast.log.append import NewRecord
+from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline import export as export_module
 from keeplast.pipeline import export_plan
+from tests.support.committed_offsets import commit_offsets
 from tests.support.log_builder import LogBuilder
 from tests.support.mixed_log import write_mixed_log
 from tests.support.partition_maker import NOW_MS
@@ -406,6 +408,53 @@ def test_a_checkpoint_of_an_aborted_transaction_does_not_count(tmp_path: Path) -
     log.close()
     done = run(root, tmp_path / "out", "--checkpoint", "points", "--json")
     assert json.loads(EARLIER) == json.loads(done.stdout)["ending_offsets"], done.output
+
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+
+
+def test_what_a_group_has_committed_is_a_checkpoint(tmp_path: Path) -> None:
+    root = write_shared(tmp_path / "data")
+    commit_offsets(root, "readers", {A0: 2, A1: 1, TopicPartition("gone", 0): 7})
+    done = run(root, tmp_path / "out", "--checkpoint-group", "readers", "--json")
+    assert 0 == done.exit_code, done.output
+    document = json.loads(done.stdout)
+    assert {"a": {"0": 2, "1": 1}} == document["ending_offsets"] == document["offsets"]
+    assert {"group": "readers"} == document["as_of"]
+    assert {b"k": b"2"} == state(tmp_path / "out/a/partition=0")
+    assert {b"m": b"1"} == state(tmp_path / "out/a/partition=1")
+    assert not (tmp_path / "out/b").exists()
+    again = run(root, tmp_path / "one", "--checkpoint-group", "readers", "--partition", "0")
+    assert (0, True) == (again.exit_code, "what group readers has committed" in again.output)
+    assert not (tmp_path / "one/a/partition=1").exists()
+
+
+@pytest.mark.parametrize(
+    ("offsets", "arguments", "code", "said"),
+    [
+        ({}, ["readers"], 2, "has committed nothing"),
+        ({A0: None}, ["readers"], 2, "has committed nothing"),
+        ({A0: 1}, ["others"], 2, "is not in this directory"),
+        ({A0: 1}, ["readers"], 2, "names no offset of this partition"),
+        ({A0: 1}, ["readers", "--topic", "b"], 2, "has committed nothing"),
+        ({A0: 1}, ["readers", "--topic", "c"], 2, "no such topic"),
+        ({A0: 1, A1: 3}, ["readers"], 4, "beyond the log end"),
+        ({A0: 1}, ["x" * (1 << 15)], 2, "not the name of a consumer group"),
+        ({B0: 1}, ["readers", "--as-of", "7"], 2, "one point at a time"),
+    ],
+)
+def test_what_makes_no_checkpoint_of_a_group_is_said(
+    tmp_path: Path,
+    offsets: dict[TopicPartition, int | None],
+    arguments: list[str],
+    code: int,
+    said: str,
+) -> None:
+    root = write_shared(tmp_path / "data")
+    commit_offsets(root, "readers", offsets or {TopicPartition("gone", 0): 1})
+    done = run(root, tmp_path / "out", "--checkpoint-group", *arguments)
+    assert (code, True) == (done.exit_code, said in " ".join(done.output.split())), done.output
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_state_as_of_a_time_ends_in_front_of_the_first_later_record(

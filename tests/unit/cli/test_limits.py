@@ -15,6 +15,7 @@ from keeplast.cli.main import app
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "limits.md"
 NARROW = {
     "--all", "--as-of", "--behind-proxy", "--bootstrap-server", "--checkpoint",
+    "--checkpoint-group",
     "--closed-topics", "--command-config", "--compare",
     "--console", "--console-certificate", "--console-key",
     "--console-name", "--console-token-file", "--cores", "--data-dir", "--details", "--dry-run",

@@ -118,7 +118,7 @@ soak: setup $(GATEWAY)  ## Two hosts under load, killed and frozen, on PostgreSQ
 soak-attach: setup java  ## Three tiered brokers under load, rounds, kills and new leaders; ARGS='--soak-minutes 60 --soak-seed 7'
 	$(BIN)/pytest -m kafka tests/kafka/soak_attach.py -s $(ARGS)
 
-simulate: setup  ## Hosts of the tier with faults, by seed; ARGS='--seeds 0:10000 --jobs 2', '--seed N --trace', '--world owners'
+simulate: setup  ## Hosts of the tier with faults, by seed; ARGS='--seeds 0:10000 --jobs 2', '--seed N --trace', '--world owners' or 'attached'
 	$(BIN)/python tools/simulate.py $(ARGS)
 
 bench: setup java  ## keeplast beside Kafka's cleaner on the same logs, and README's table; ARGS='--resume' for doubtful rows

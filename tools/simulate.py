@@ -3,10 +3,11 @@
     python tools/simulate.py --seeds 0:10000 --jobs 2
     python tools/simulate.py --seed 4711 --trace     one run again, with every operation
     python tools/simulate.py --world owners --seeds 0:10000    a broker's directory beside a store
+    python tools/simulate.py --world attached --seeds 0:10000  a live cluster's tiered topic
 
 Ends with 1 when a seed fails, after a command that repeats it, and when something never happened
-that a guard is for. What happens in a run is told in tests/support/tier_world.py and
-owners_world.py, and in docs/design/tiering.md.
+that a guard is for. What happens in a run is told in tests/support/tier_world.py, owners_world.py
+and live_world.py, and in docs/design/tiering.md and attached-scenarios.md.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.support import owners_world, tier_world  # noqa: E402 - after the path is set
+from tests.support import live_world, owners_world, tier_world  # noqa: E402 - after the path is set
+from tests.support.live_world_mood import LiveTally  # noqa: E402
 from tests.support.owners_mood import OwnersTally  # noqa: E402
 from tests.support.tier_world import Failure  # noqa: E402
 from tests.support.tier_world_cluster import Tally  # noqa: E402
@@ -48,6 +50,7 @@ class World:
 WORLDS = {
     "cluster": World(tier_world.simulate, Tally),
     "owners": World(owners_world.simulate, OwnersTally),
+    "attached": World(live_world.simulate, LiveTally),
 }
 
 

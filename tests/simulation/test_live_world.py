@@ -1,0 +1,190 @@
+"""A short set of simulated live clusters; ``make simulate`` runs as many as one likes.
+
+And the simulation is worth something: without one of these guards it fails. Each case names a few
+seeds, found by running from 0 on, of which one at least fails without it; with the guard in place
+they pass. A change of the product changes all runs: when none of them fails any more, the first
+seeds are tried in turn, and one of those must.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from keeplast.attach import attached_place, collection, publication
+from keeplast.attach.batch import Batch, batch_of
+from keeplast.attach.metadata_view import MetadataView
+from keeplast.attach.ownership import OwnerObject
+from keeplast.attach.publication import Publisher
+from keeplast.attach.swap import Swap
+from keeplast.attach.swap_rules import Standing
+from keeplast.cluster.facts import OffsetRange, TopicFacts
+from keeplast.errors import CommitUnknownError, CompactionError
+from keeplast.format.remote_log_metadata import RemoteLogEvent
+from keeplast.tier.state.attached import Attached, Decision
+from tests.support import live_world
+from tests.support.live_world import simulate
+from tests.support.live_world_mood import LiveTally
+from tests.support.live_world_ports import HostCluster
+from tests.support.tier_world import Failure
+from tests.support.tier_world_stores import open_database_in_memory
+from tests.support.turns import Turn
+
+SEEDS = 40
+CANDIDATES_MAX = 150
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return open_database_in_memory()
+
+
+def test_whatever_happens_readers_get_what_producers_were_told(engine: Engine, turn: Turn) -> None:
+    """AT-2, AT-3, AT-4, AT-5, AT-6, AT-7, AT-9, AT-11, AT-12, AT-13, AT-17, AT-25, AT-26, AT-29,
+    AT-30, AT-31, R1, R2, R-4, R-5, P13, P17."""
+    total, seeds = LiveTally(), turn.seeds(SEEDS, 2)
+    for seed in seeds:
+        total.add(simulate(seed, engine))
+    print(f"\n{total}")
+    assert total.runs == len(seeds) > 0
+    assert min(total.swaps, total.collected, total.deaths, total.sleeps, total.faults) > 0
+
+
+def test_a_seed_is_the_same_run_every_time(engine: Engine) -> None:
+    traces: list[list[str]] = [[], []]
+    for trace in traces:
+        simulate(7, engine, told=trace.append)
+    assert traces[0] == traces[1]
+    assert len(traces[0]) > 100
+
+
+def without_audit(patch: pytest.MonkeyPatch) -> None:
+    """What was sent is taken for what brokers have, by everybody, and nobody looks at it again."""
+    sent: set[tuple[bytes, ...]] = set()
+    find = MetadataView.find
+
+    def trust(cluster: Any, view: MetadataView, batches: Sequence[Batch]) -> None:
+        sent.update(batch.values for batch in batches)
+
+    def found(self: MetadataView, batch: Batch) -> OffsetRange | None:
+        place = OffsetRange(self.end.offset, self.end.offset + len(batch.values))
+        return place if batch.values in sent else find(self, batch)
+
+    patch.setattr(publication, "look_further", trust)
+    patch.setattr(MetadataView, "find", found)
+    patch.setattr(publication, "standing_of", lambda *args: Standing(None, (), ()))
+    patch.setattr(collection, "_require_collectable", lambda view, decision: [])
+
+
+def without_a_single_batch(patch: pytest.MonkeyPatch) -> None:
+    """A swap is sent record by record, and each of them may get lost by itself."""
+    append = HostCluster.append
+
+    def apart(
+        self: HostCluster, metadata_topic: TopicFacts, partition: int,
+        events: Sequence[RemoteLogEvent],
+    ) -> OffsetRange:  # fmt: skip
+        start = self.read_end(partition).offset
+        lost: CommitUnknownError | None = None
+        for each in events:
+            try:
+                append(self, metadata_topic, partition, [each])
+            except CommitUnknownError as error:
+                lost = error
+        if lost is not None:
+            raise lost
+        return OffsetRange(start, start + len(events))
+
+    patch.setattr(HostCluster, "append", apart)
+
+
+def without_a_closing_batch(patch: pytest.MonkeyPatch) -> None:
+    """C7: an output may end below its range."""
+
+    def without(made: Any, **changes: Any) -> Any:
+        changes.pop("keeps_group_ends", None)
+        return replace(made, **changes)
+
+    patch.setattr(attached_place, "replace", without)
+
+
+def without_a_grace(patch: pytest.MonkeyPatch) -> None:
+    """What was replaced goes at once."""
+    patch.setattr(live_world, "GRACE_MS", 0)
+
+
+def with_the_publication_first(patch: pytest.MonkeyPatch) -> None:
+    """A swap is written down when brokers have been told of it."""
+    decide_and_publish = Publisher.decide_and_publish
+
+    def publish_first(self: Publisher, swap: Swap) -> Decision:
+        log, publisher = self.log, self
+
+        class Late:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(log, name)
+
+            def decide(self, held: Attached, decision: Decision) -> None:
+                view = publisher.look()
+                publisher.cluster.append(
+                    view.metadata_topic, view.metadata_partition, batch_of(decision).events
+                )
+                log.decide(held, decision)
+
+        late: Any = Late()
+        self.log = late
+        try:
+            return decide_and_publish(self, swap)
+        finally:
+            self.log = log
+
+    patch.setattr(Publisher, "decide_and_publish", publish_first)
+
+
+def without_the_owner_object(patch: pytest.MonkeyPatch) -> None:
+    """AT-30: two decision logs share no fence."""
+    for name in ("probe", "read", "take", "check"):
+        patch.setattr(OwnerObject, name, lambda self, *args: None)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A guard taken away, and seeds of which one fails then."""
+
+    patch: Patch
+    seeds: tuple[int, ...]
+
+
+MUTATIONS = (
+    Mutation(without_audit, (8, 26)),
+    Mutation(without_a_single_batch, (86, 116)),
+    Mutation(without_a_closing_batch, (0, 2)),
+    Mutation(without_a_grace, (1, 2)),
+    Mutation(with_the_publication_first, (2, 5)),
+    Mutation(without_the_owner_object, (0, 4)),
+)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.patch.__name__)
+def test_a_guard_that_is_gone_is_missed(
+    monkeypatch: pytest.MonkeyPatch, engine: Engine, mutation: Mutation
+) -> None:
+    mutation.patch(monkeypatch)
+    candidates = itertools.chain(mutation.seeds, range(CANDIDATES_MAX))
+    assert any(fails(seed, engine) for seed in candidates)
+
+
+def fails(seed: int, engine: Engine) -> bool:
+    try:
+        simulate(seed, engine)
+    except Failure as failure:
+        # What does not even run fails too, and proves nothing.
+        return isinstance(failure.__cause__, AssertionError | CompactionError | FileNotFoundError)
+    return False

@@ -1,0 +1,501 @@
+"""Brokers of a simulated cluster with one tiered topic: what they copy, forget, delete and serve.
+
+Each has a fold of the metadata topic of its own, which lags, and rolls its local log where it
+likes; so a new leader uploads over what was copied before, whoever copied or compacted it. What
+brokers do takes several events: a segment is announced, stored and finished, and a leader may
+change between them. Source: attach.md; tiering.md sections 1 to 5.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from keeplast.cluster.layouts.layout import AuxiliaryFile
+from keeplast.format import leader_epoch, producer_snapshot, txn_index
+from keeplast.format.control import ControlType
+from keeplast.format.message_set import Batch
+from keeplast.format.record import Record
+from keeplast.format.remote_log_metadata import (
+    RemoteLogEvent,
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    RemoteLogSegmentState,
+    RemoteLogSegmentUpdate,
+    encode,
+)
+from tests.support.attached_world import PARTITION, files_of
+from tests.support.live_world_fold import CF, CS, DF, DS, MetadataTopic, Seen
+from tests.support.live_world_log import WrittenLog
+from tests.support.live_world_mood import (
+    ABANDONED_UPLOAD,
+    EXPIRED_ANNOUNCED,
+    EXPIRED_SOURCES,
+    LAGGING_READ,
+    LATE_UPLOAD,
+    LOG_START_CUTS,
+    OVER_COMPACTED,
+    OVERLAPPING,
+    REPLACED_DISK,
+    SLOW_FETCH,
+    LiveMood,
+)
+from tests.support.live_world_objects import LOG, RemoteTier
+from tests.support.manual_clock import ManualClock
+from tests.support.reader import Readable
+from tests.support.tier_world_stores import require
+
+LAG_MS = 2_000
+"""How far a broker's fold may be behind: the grace is longer than this and :data:`FETCH_MS`."""
+FETCH_MS = 1_000
+NODES = 3
+TRANSACTIONAL = (7, 8)
+IDEMPOTENT = 9
+
+
+@dataclass(slots=True)
+class Upload:
+    """A segment on its way to the remote tier."""
+
+    segment: RemoteLogSegment
+    is_stored: bool = False
+
+
+@dataclass(slots=True)
+class Broker:
+    """One broker. ``rolls`` are where its local segments begin, the last one is active."""
+
+    node: int
+    seen: Seen = field(default_factory=Seen)
+    local_start: int = 0
+    rolls: list[int] = field(default_factory=lambda: [0])
+    upload: Upload | None = None
+    deleting: list[RemoteLogSegment] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"broker {self.node}"
+
+
+@dataclass(slots=True)
+class Fetch:
+    """A broker reads an object that it has looked up, until ``due_ms`` at the latest."""
+
+    broker: Broker
+    segment: RemoteLogSegment
+    due_ms: int
+
+
+class Brokers:
+    """The cluster; ``happened`` counts what was worth a guard."""
+
+    def __init__(
+        self, tier: RemoteTier, clock: ManualClock, dice: random.Random, mood: LiveMood,
+        happened: Counter[str],
+    ) -> None:  # fmt: skip
+        """Start with an empty log, led by the first broker."""
+        self.metadata = MetadataTopic()
+        self.log = WrittenLog()
+        self.all = [Broker(node) for node in range(NODES)]
+        self.leader = self.all[0]
+        self.is_deleted = False
+        self.finished: set[bytes] = set()
+        """Ids that a broker has told it copied whole."""
+        self.reads = 0
+        self._epoch = 0
+        self._tier = tier
+        self._clock = clock
+        self._dice = dice
+        self._mood = mood
+        self._happened = happened
+        self._ids = 0
+        self._values = 0
+        self._fetches: list[Fetch] = []
+        self._judged: dict[tuple[int, bool], object] = {}
+
+    # Producers.
+
+    def produce(self) -> None:
+        """Append a batch of a plain or an idempotent producer."""
+        producer_id = IDEMPOTENT if self._dice.random() < 0.3 else -1
+        self.log.append(self._draw(), self._clock.now_ms(), producer_id=producer_id)
+
+    def transact(self) -> None:
+        """Go on with a transaction, or end it."""
+        producer_id = self._dice.choice(TRANSACTIONAL)
+        if producer_id in self.log.open and self._dice.random() < 0.6:
+            aborts = self._dice.random() < 0.4
+            self.end_transaction(producer_id, ControlType.ABORT if aborts else ControlType.COMMIT)
+        else:
+            self.log.append(
+                self._draw(), self._clock.now_ms(), producer_id=producer_id, is_transactional=True
+            )
+
+    def end_transaction(self, producer_id: int, outcome: ControlType) -> None:
+        """End an open one."""
+        self.log.end_transaction(producer_id, outcome, self._clock.now_ms())
+
+    def _draw(self) -> list[tuple[bytes, bytes | None]]:
+        found: list[tuple[bytes, bytes | None]] = []
+        for _ in range(self._dice.choice([1, 1, 2, 3])):
+            self._values += 1
+            value = None if self._dice.random() < 0.2 else b"v%d" % self._values
+            found.append((b"k%d" % self._dice.randrange(self._mood.keys), value))
+        return found
+
+    # The metadata topic.
+
+    def tell(self, broker: Broker, *events: RemoteLogEvent) -> None:
+        """Append what a broker says, and let it hear all that came before."""
+        self.metadata.append([encode(each) for each in events], self._clock.now_ms())
+        self.hear(broker, self.metadata.end)
+
+    def hear(self, broker: Broker, end: int) -> None:
+        """Let a broker read up to ``end``."""
+        for event in self.metadata.events[broker.seen.read_to : end]:
+            broker.seen.hear(event)
+
+    def hear_some(self) -> None:
+        """Let a broker read a few records."""
+        broker = self._dice.choice(self.all)
+        self.hear(broker, broker.seen.read_to + self._dice.randint(1, 6))
+
+    def keep_up(self) -> None:
+        """Let every broker read what it may not lag behind any more."""
+        oldest_ms = self._clock.now_ms() - LAG_MS
+        for broker in self.all:
+            end = broker.seen.read_to
+            while end < self.metadata.end and self.metadata.times_ms[end] <= oldest_ms:
+                end += 1
+            self.hear(broker, end)
+
+    def restart(self) -> None:
+        """Let a broker forget everything, and read the topic from its beginning."""
+        broker = self._dice.choice(self.all)
+        broker.seen, broker.upload, broker.deleting = Seen(), None, []
+        self.hear(broker, self.metadata.end)
+
+    def change_metadata_leader(self) -> None:
+        """Let another broker lead the metadata topic."""
+        self.metadata.leader_epoch += 1
+
+    # Leaders.
+
+    def change_leader(self) -> None:
+        """Elect another replica, all of which have everything."""
+        others = [each for each in self.all if each is not self.leader]
+        self.leader = self._dice.choice(others)
+        self._epoch += self._dice.choice([1, 1, 2])
+        self.log.begin_epoch(self._epoch)
+
+    def roll(self) -> None:
+        """Let brokers begin another segment, not all of them at the same offset."""
+        for broker in self.all:
+            rolls = broker is self.leader or self._dice.random() < self._mood.rolls_alike
+            if rolls and broker.rolls[-1] < self.log.end:
+                broker.rolls.append(self.log.end)
+
+    def lose_disk(self) -> None:
+        """Let a follower begin anew: where its leader's local log begins."""
+        broker = self._dice.choice([each for each in self.all if each is not self.leader])
+        fresh = Broker(broker.node, local_start=self.leader.local_start)
+        fresh.rolls = [self.leader.local_start]
+        self.all[self.all.index(broker)] = fresh
+        self.hear(fresh, self.metadata.end)
+        self._fetches = [each for each in self._fetches if each.broker is not broker]
+        self._happened[REPLACED_DISK] += 1
+
+    def drop_local(self) -> None:
+        """Let a broker delete local segments that it knows to be remote."""
+        self.drop_local_of(self._dice.choice(self.all))
+
+    def drop_local_of(self, broker: Broker) -> None:
+        """Delete all local segments that a broker knows to be remote."""
+        copied = broker.seen.highest(self.log.lineage, self.log.end)
+        bases = [each for each in broker.rolls if each <= copied + 1]
+        if bases and bases[-1] > broker.local_start:
+            broker.local_start = bases[-1]
+            broker.rolls = [each for each in broker.rolls if each >= broker.local_start]
+
+    # Copying.
+
+    def copy(self) -> None:
+        """Do one step of an upload: the leader's, or one that a leader before had begun."""
+        waiting = [each for each in self.all if each.upload is not None]
+        late = [each for each in waiting if each is not self.leader]
+        broker = self._dice.choice(late) if late and self._dice.random() < 0.5 else self.leader
+        if broker is not self.leader and self._dice.random() < 0.3:
+            self._abandon(broker)
+        elif broker.upload is None:
+            self._announce(broker)
+        elif not broker.upload.is_stored:
+            self._store(broker.upload)
+        else:
+            self._finish(broker, broker.upload)
+
+    def copy_all(self) -> None:
+        """Let the leader copy all that may be, without interruption."""
+        for broker in self.all:
+            self.hear(broker, self.metadata.end)
+        while self.leader.upload is not None or self._next_segment(self.leader) is not None:
+            self.copy()
+
+    def give_up_uploads(self) -> None:
+        """Let nothing that was begun be finished any more."""
+        for broker in self.all:
+            if broker.upload is not None:
+                self._abandon(broker)
+
+    def _next_segment(self, broker: Broker) -> tuple[int, int] | None:
+        """Return first and last offset of what a leader copies next."""
+        copied = broker.seen.highest(self.log.lineage, self.log.end)
+        at = max(copied + 1, self.log.start)
+        bases = [each for each in broker.rolls if each <= at]
+        if not bases or bases[-1] == broker.rolls[-1]:
+            return None
+        end = broker.rolls[broker.rolls.index(bases[-1]) + 1]
+        return None if end > self.log.last_stable else (bases[-1], end - 1)
+
+    def _announce(self, broker: Broker) -> None:
+        # A leader that has not read what was copied leaves a hole, whether anybody compacts or not.
+        self.hear(broker, self.metadata.end)
+        found = self._next_segment(broker)
+        if found is None:
+            return
+        first, last = found
+        batches = self.log.between(first, last)
+        self._ids += 1
+        segment = RemoteLogSegment(
+            id=RemoteLogSegmentId(PARTITION, self._ids.to_bytes(16, "big")), start_offset=first,
+            end_offset=last, broker_id=broker.node,
+            max_timestamp_ms=max(each.timestamp for each in batches),
+            event_timestamp_ms=self._clock.now_ms(), epochs=self.log.epochs_of(first, last),
+            size_bytes=sum(len(each.data) for each in batches), custom_metadata=None,
+            state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+        )  # fmt: skip
+        broker.upload = Upload(segment)
+        self.tell(broker, segment)
+
+    def _store(self, upload: Upload) -> None:
+        segment = upload.segment
+        first, last = segment.start_offset, segment.end_offset
+        log = b"".join(each.data for each in self.log.between(first, last))
+        files = {str(kind): data for kind, data in files_of(segment, log).items()}
+        files[AuxiliaryFile.SNAPSHOT] = producer_snapshot.encode(self.log.producers_at(last + 1))
+        files[AuxiliaryFile.LEADER_EPOCHS] = leader_epoch.encode(self.log.lineage_to(last))
+        aborted = self.log.aborted_in(first, last)
+        if aborted:
+            files[AuxiliaryFile.TXN_INDEX] = txn_index.encode(aborted)
+        for kind, data in files.items():
+            self._tier.put(segment.id.segment_id, first, kind, data)
+        self._tier.put(segment.id.segment_id, first, LOG, log)
+        upload.is_stored = True
+
+    def _finish(self, broker: Broker, upload: Upload) -> None:
+        if broker is not self.leader and self._breaks_by_itself(upload.segment):
+            self._abandon(broker)
+            return
+        self.hear(broker, self.metadata.end)
+        known = [each for each in broker.seen.known.values() if each.state is CF]
+        over = [each for each in known if each.end_offset >= upload.segment.start_offset]
+        if over:
+            self._happened[OVERLAPPING] += 1
+        if any(each.broker_id < 0 for each in over):
+            self._happened[OVER_COMPACTED] += 1
+        if broker is not self.leader:
+            self._happened[LATE_UPLOAD] += 1
+        self.tell(broker, _moved(upload.segment, broker, CF))
+        name = upload.segment.id.segment_id
+        if name in broker.seen.known and broker.seen.known[name].state is CF:
+            self.finished.add(name)
+        broker.upload = None
+
+    def _breaks_by_itself(self, segment: RemoteLogSegment) -> bool:
+        """Say whether an overtaken leader would leave a hole that nobody else has to do with.
+
+        Its segment may end before that of the next leader which begins there: brokers have no
+        answer to that, whether anybody compacts or not.
+        """
+        raw = Seen()
+        for each in self.metadata.events:
+            if each.broker_id >= 0:
+                raw.hear(each)
+        raw.hear(_moved(segment, self.leader, CF))
+        end = raw.highest(self.log.lineage, self.log.end)
+        return any(
+            raw.lookup(self.log.epoch_of(offset), offset) is None
+            for batch in self.log.between(self.log.start, end)
+            for offset in (batch.base, batch.last)
+            if offset <= end
+        )
+
+    def _abandon(self, broker: Broker) -> None:
+        """Leave an upload, or take it back as 4.x does."""
+        upload, broker.upload = broker.upload, None
+        assert upload is not None
+        self._happened[ABANDONED_UPLOAD] += 1
+        if self._dice.random() < 0.5:
+            self.tell(broker, _moved(upload.segment, broker, DS))
+            self._tier.remove_all(upload.segment.id.segment_id)
+            self.tell(broker, _moved(upload.segment, broker, DF))
+
+    # Deleting.
+
+    def delete_records(self) -> None:
+        """Move the log start somewhere, a half of the way to what is stable at most."""
+        self._cut(self._dice.randint(self.log.start, (self.log.start + self.log.last_stable) // 2))
+
+    def retain(self) -> None:
+        """Delete segments from the front whose youngest record is old enough."""
+        if self._mood.retention_ms is None:
+            return
+        oldest_ms = self._clock.now_ms() - self._mood.retention_ms
+        while self.log.start < self.leader.local_start:
+            segment = self._looked_up(self.leader, self.log.start)
+            if segment is None or segment.max_timestamp_ms > oldest_ms:
+                return
+            self._cut(segment.end_offset + 1)
+
+    def _cut(self, offset: int) -> None:
+        if offset <= self.log.start:
+            return
+        self.log.cut(offset)
+        self._happened[LOG_START_CUTS] += 1
+        for each in self.all:
+            if each.local_start < offset:
+                each.local_start = max(
+                    (base for base in each.rolls if base <= offset), default=each.local_start
+                )
+                each.rolls = [base for base in each.rolls if base >= each.local_start]
+
+    def expire(self) -> None:
+        """Let the leader do one step of the deletion of a segment below the log start."""
+        broker = self.leader
+        self.hear(broker, self.metadata.end)
+        if broker.deleting and self._dice.random() < 0.7:
+            self._remove(broker, broker.deleting.pop(0))
+            return
+        begun = {each.id for each in broker.deleting}
+        for each in sorted(broker.seen.known.values(), key=lambda each: each.start_offset):
+            if each.end_offset < self.log.start and each.id not in begun:
+                if each.broker_id < 0 and each.state is CS:
+                    self._happened[EXPIRED_ANNOUNCED] += 1
+                if each.state is DS:
+                    self._happened[EXPIRED_SOURCES] += 1
+                broker.deleting.append(each)
+                self.tell(broker, _moved(each, broker, DS))
+                return
+
+    def _remove(self, broker: Broker, segment: RemoteLogSegment) -> None:
+        self._tier.remove_all(segment.id.segment_id)
+        self.tell(broker, _moved(segment, broker, DF))
+
+    def delete_topic(self) -> None:
+        """Delete the topic, and all that the leader knows of it."""
+        self.is_deleted = True
+        broker = self.leader
+        self.hear(broker, self.metadata.end)
+        known = list(broker.seen.known.values())
+        self.tell(broker, *(_moved(each, broker, DS) for each in known))
+        for each in known:
+            self._remove(broker, each)
+
+    # Reading.
+
+    def begin_fetch(self) -> None:
+        """Let a broker look up an offset, and read the object a while later."""
+        broker = self._dice.choice(self.all)
+        if self.log.start >= broker.local_start or self.is_deleted:
+            return
+        offset = self._dice.randrange(self.log.start, broker.local_start)
+        segment = self._looked_up(broker, offset)
+        require(segment is not None, f"C5: {broker} serves nothing at {offset}")
+        assert segment is not None
+        self._fetches.append(Fetch(broker, segment, self._clock.now_ms() + FETCH_MS))
+
+    def end_fetches(self) -> None:
+        """Let fetches that are under way read what they have looked up."""
+        due, self._fetches = self._fetches, []
+        for each in due:
+            is_served = each.segment.end_offset >= self.log.start and not self.is_deleted
+            if is_served and each.due_ms >= self._clock.now_ms():
+                self._tier.read(f"a slow fetch by {each.broker}", each.segment)
+                newest = max(self.all, key=lambda broker: broker.seen.read_to).seen
+                known = newest.known.get(each.segment.id.segment_id)
+                self._happened[SLOW_FETCH] += known is not None and known.state is DS
+
+    def check(self) -> None:
+        """Read through every broker, from the log start and from somewhere, and judge it."""
+        if self.is_deleted:
+            return
+        for broker in self.all:
+            self._check(broker, self.log.start)
+        broker = self._dice.choice(self.all)
+        if broker.local_start > self.log.start:
+            self._check(broker, self._dice.randrange(self.log.start, broker.local_start))
+
+    def _check(self, broker: Broker, start: int) -> None:
+        self.reads += 1
+        pieces = list(self._pieces(broker, start))
+        newest = self._serving_newest()
+        if any(name not in newest for name, *_ in pieces):
+            self._happened[LAGGING_READ] += 1
+        key = (start, self.log.changes, broker.local_start, tuple(each[:3] for each in pieces))
+        asked = broker.node, start == self.log.start
+        if self._judged.get(asked) == key:
+            return
+        self._judged[asked] = key
+        entries = {entry for _, _, _, segment, _ in pieces for entry in self._tier.aborted(segment)}
+        entries |= {each for each in self.log.aborted if each.last_offset >= broker.local_start}
+        given: dict[int, Record] = {}
+        committed: list[int] = []
+        for _, at, _, _, batches in pieces:
+            for batch in batches:
+                if not batch.is_control:
+                    given |= {each.offset: each for each in batch.records() if each.offset >= at}
+            readable = Readable(tuple(batches), tuple(entries))
+            committed += [each.offset for each in readable.records(at)]
+        who = f"{broker} of {self.leader}"
+        self.log.judge(who, given, committed, start, broker.local_start)
+
+    def _serving_newest(self) -> set[bytes]:
+        """Return who serves by the fold of who has read the most."""
+        newest = max(self.all, key=lambda each: each.seen.read_to)
+        return {name for _, _, name in newest.seen.starts()}
+
+    def answers(
+        self, broker: Broker
+    ) -> Iterator[tuple[bytes, int, int, RemoteLogSegment, list[Batch]]]:
+        """Yield what a broker answers from the remote tier; see :meth:`_pieces`."""
+        return self._pieces(broker, self.log.start)
+
+    def _pieces(
+        self, broker: Broker, start: int
+    ) -> Iterator[tuple[bytes, int, int, RemoteLogSegment, list[Batch]]]:
+        """Yield each answer of a broker: whose batches, from where, how many, and they."""
+        at = start
+        stops_early = self._dice.random() < 0.2
+        while at < broker.local_start:
+            segment = self._looked_up(broker, at)
+            require(segment is not None, f"C5: {broker} serves nothing at {at}")
+            assert segment is not None
+            stored = self._tier.read(str(broker), segment)
+            batches = [each for each in stored if each.last_offset >= at]
+            if stops_early and len(batches) > 1:
+                batches = batches[: self._dice.randrange(1, len(batches))]
+            require(bool(batches), f"C7: {broker} answers with nothing at {at}")
+            yield segment.id.segment_id, at, len(batches), segment, batches
+            at = batches[-1].last_offset + 1
+
+    def _looked_up(self, broker: Broker, offset: int) -> RemoteLogSegment | None:
+        return broker.seen.lookup(self.log.epoch_of(offset), offset)
+
+
+def _moved(
+    segment: RemoteLogSegment, broker: Broker, state: RemoteLogSegmentState
+) -> RemoteLogSegmentUpdate:
+    return RemoteLogSegmentUpdate(
+        id=segment.id, broker_id=broker.node, event_timestamp_ms=segment.event_timestamp_ms,
+        custom_metadata=segment.custom_metadata, state=state,
+    )  # fmt: skip

@@ -1,0 +1,164 @@
+"""What kind of run a seed of the attached world is, and what was survived."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field, fields
+
+from keeplast.model.topic_config import TopicConfig
+
+ABANDONED_UPLOAD = "a leader left an upload behind"
+ABANDONED_IDS = "it was not known whether segments were announced"
+CUT_OFF_IN_SWAP = "a process ended between decision and publication"
+CUT_OFF_IN_COLLECTION = "a process ended in a collection"
+CUT_OFF_IN_ROUND = "a process ended before its decision"
+EXPIRED_ANNOUNCED = "a broker expired what was announced and not live"
+EXPIRED_SOURCES = "a broker expired replaced segments before they were collected"
+FENCED = "an overtaken process was fenced"
+FINISHED_LATER = "a decision was published by the next owner"
+LAGGING_READ = "a lagging broker served what was replaced"
+LATE_BATCH = "a batch came after it was given up"
+LATE_UPLOAD = "an overtaken leader finished its upload"
+LEADER_IN_ROUND = "the topic's leader changed in a round"
+LOG_START_CUTS = "the log start moved"
+LOST_ANSWER = "the answer to a batch was lost"
+LOST_BATCH = "a batch did not come"
+METADATA_LEADER = "the metadata topic's leader changed in a look"
+OVERLAPPING = "a leader uploaded over what was copied"
+OVER_COMPACTED = "a leader uploaded over what was compacted"
+REPLACED_DISK = "a replica began anew where the local log begins"
+RIVAL_REFUSED = "another decision log was refused"
+RIVAL_OF_CLONE = "a clone of the cluster was refused"
+SEVERAL_SWAPS = "a round published several swaps"
+SLOW_FETCH = "a fetch outlived the segment that it reads"
+TAKEN_BACK = "leftovers were taken back"
+TOPIC_DELETED = "the topic was deleted in a round"
+UPLOADED_IN_ROUND = "a leader finished an upload in a round"
+WOKEN_IN_ROUND = "an overtaken process woke in another one's round"
+ZOMBIE_PUBLISHED = "an overtaken process published what was decided"
+
+GUARDED = (
+    ABANDONED_UPLOAD, ABANDONED_IDS, CUT_OFF_IN_SWAP, CUT_OFF_IN_COLLECTION, CUT_OFF_IN_ROUND,
+    EXPIRED_ANNOUNCED, EXPIRED_SOURCES, FENCED, FINISHED_LATER, LAGGING_READ, LATE_BATCH,
+    LATE_UPLOAD, LEADER_IN_ROUND, LOG_START_CUTS, LOST_ANSWER, LOST_BATCH, METADATA_LEADER,
+    OVERLAPPING, OVER_COMPACTED, REPLACED_DISK, RIVAL_REFUSED, RIVAL_OF_CLONE, SEVERAL_SWAPS,
+    SLOW_FETCH, TAKEN_BACK, TOPIC_DELETED, UPLOADED_IN_ROUND, WOKEN_IN_ROUND, ZOMBIE_PUBLISHED,
+)  # fmt: skip
+"""What a guard is for: each has to occur in runs that are worth something."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveMood:
+    """How likely what is in a run, and how the topic is set."""
+
+    topic: TopicConfig
+    margin_bytes: int
+    keys: int
+    has_transactions: bool
+    retention_ms: int | None
+    deletes_records: bool
+    rolls_alike: float
+    """How often a follower rolls where its leader does."""
+    changes_leader: bool
+    busy: float
+    """How often brokers, or an overtaken process, do something before a request of keeplast."""
+    sleeps: float
+    dies: float
+    fails: float
+    loses: float
+    """How often nobody can say at once what became of a batch."""
+    slow_ms: int
+    keeps_folds: bool
+    has_rival: bool
+    is_cloned: bool
+    deletes_topic: bool
+    events: int
+
+    @property
+    def policy(self) -> frozenset[str]:
+        """Return what is asked of keeplast."""
+        return self.topic.cleanup_policy
+
+
+def draw_mood(dice: random.Random) -> LiveMood:
+    """Return what kind of run this is."""
+    retention_ms = dice.choice([None, None, None, 15_000, 40_000])
+    policy = {"compact"} if retention_ms is None else {"compact", "delete"}
+    segment_bytes = dice.choice([400, 800, 1600])
+    return LiveMood(
+        topic=TopicConfig(
+            cleanup_policy=frozenset(policy), segment_bytes=segment_bytes,
+            index_interval_bytes=dice.choice([1, 256, 4096]), min_cleanable_dirty_ratio=0.0,
+        ),
+        margin_bytes=dice.choice([0, 0, 400, 1200]),
+        keys=dice.randint(2, 8),
+        has_transactions=dice.random() < 0.6,
+        retention_ms=retention_ms,
+        deletes_records=dice.random() < 0.3,
+        rolls_alike=dice.choice([0.0, 0.5, 0.95]),
+        changes_leader=dice.random() < 0.6,
+        busy=dice.choice([0.0, 0.02, 0.06, 0.15]),
+        sleeps=dice.choice([0.0, 0.2, 0.4]),
+        dies=dice.choice([0.0, 0.15, 0.3]),
+        fails=dice.choice([0.0, 0.1, 0.3]),
+        loses=dice.choice([0.0, 0.1, 0.3]),
+        slow_ms=dice.choice([0, 0, 30, 200]),
+        keeps_folds=dice.random() < 0.5,
+        has_rival=dice.random() < 0.3,
+        is_cloned=dice.random() < 0.5,
+        deletes_topic=dice.random() < 0.08,
+        events=dice.randint(60, 110),
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class LiveTally:
+    """What was survived and seen."""
+
+    runs: int = 0
+    events: int = 0
+    operations: int = 0
+    tasks: int = 0
+    records: int = 0
+    reads: int = 0
+    swaps: int = 0
+    collected: int = 0
+    sleeps: int = 0
+    deaths: int = 0
+    faults: int = 0
+    leader_changes: int = 0
+    happened: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)
+    """How tasks ended that did not go well."""
+    died_before: Counter[str] = field(default_factory=Counter)
+    slept_before: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: LiveTally) -> None:
+        """Count ``other`` in."""
+        for each in fields(self):
+            mine, more = getattr(self, each.name), getattr(other, each.name)
+            setattr(self, each.name, mine + more)
+
+    def progress(self) -> str:
+        """Return what shows that it goes on."""
+        return f"{self.swaps:,} swaps, {self.deaths:,} crashes"
+
+    def never_happened(self) -> tuple[str, ...]:
+        """Return the guarded interleavings that never occurred."""
+        return tuple(each for each in GUARDED if not self.happened[each])
+
+    def __str__(self) -> str:
+        """Say counts, then what happened, how tasks ended, and before which calls."""
+        counts = [f for f in fields(self) if f.type == "int"]
+        lines = [f"{getattr(self, f.name):>12,} {f.name.replace('_', ' ')}" for f in counts]
+        for title, counter in (
+            ("what happened:", self.happened), ("how tasks ended:", self.ends),
+        ):  # fmt: skip
+            lines += [title, *(f"{n:>12,} {what}" for what, n in sorted(counter.items()))]
+        calls = sorted({*self.died_before, *self.slept_before})
+        lines.append("deaths and sleeps before each call:")
+        lines += [
+            f"{self.died_before[each]:>12,} {self.slept_before[each]:>8,} {each}" for each in calls
+        ]
+        return "\n".join(lines)

@@ -27,7 +27,7 @@ from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.coordinator import Coordinator
 from keeplast.run.events import NoEvents
 from keeplast.run.local_runner import LocalRunner
-from keeplast.service.certificate import ReceiptStanding, make_certificate
+from keeplast.service.certificate import ReceiptStanding, directory_place, make_certificate
 from keeplast.service.certificate_check import read_certificate
 from keeplast.service.erasing import find_traces
 from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
@@ -170,8 +170,9 @@ def attempt(
     for answer in answers:
         try:
             data = make_certificate(
-                request, answer, None, ReceiptStanding(None), signer, nonce="00" * 16
-            )
+                request, answer, directory_place(None), ReceiptStanding(None), signer,
+                nonce="00" * 16,
+            )  # fmt: skip
         except RefusedError:
             assert there
         else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.key_files import KEYS_FILE_WORDS
+from keeplast.cli.frame.erasure_options import KEYS, HashKey, Keys, Requests
 from keeplast.cli.frame.options import SettingOptions
 from keeplast.cli.frame.parameters import FACTS, ROUND, SCOPE, Cores, DataDir, Json, NowMs
 
@@ -22,37 +22,9 @@ if TYPE_CHECKING:
     from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
     from keeplast.survey.report import CleanReport
 
-KEYS = "The keys"
 ROUNDS_OF_NOW = 2
 """The first takes what is overwritten and dates tombstones, the second those whose date is past."""
 
-Keys = Annotated[
-    Path | None,
-    typer.Option(
-        "--keys", metavar="FILE", help=f"The keys: {KEYS_FILE_WORDS}.", rich_help_panel=KEYS
-    ),
-]
-HashKey = Annotated[
-    Path,
-    typer.Option(
-        "--hash-key",
-        metavar="FILE",
-        help="What keys are hashed with wherever they are named: 32 bytes or more, such as openssl "
-        "rand -hex 32 writes. Keep it apart from what is hashed with it.",
-        show_default=False,
-        rich_help_panel=KEYS,
-    ),
-]
-Requests = Annotated[
-    Path | None,
-    typer.Option(
-        "--requests",
-        metavar="FILE",
-        help="Where requests are kept. Default: keeplast-erasures in the data directory, which a "
-        "backup of it takes along.",
-        rich_help_panel=KEYS,
-    ),
-]
 Topics = Annotated[
     tuple[str, ...],
     typer.Option("--topic", metavar="T", help="The topic; repeatable.", rich_help_panel=SCOPE),
@@ -98,11 +70,10 @@ Receipts = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyOptions:
-    """Which keys of which topics are to be gone, and where that is written down."""
+    """Which keys are to be gone, from which topics if not from named ones, where that is kept."""
 
     keys: Keys = None
     hash_key: HashKey
-    topics: Topics = ()
     all_topics: AllTopics = False
     reapply: Reapply = False
     dry_run: DryRun = False
@@ -115,6 +86,7 @@ class EraseOptions:
 
     data_dir: DataDir
     about: KeyOptions
+    topics: Topics = ()
     now: Now = False
     settings: SettingOptions
     now_ms: NowMs = None
@@ -146,7 +118,7 @@ def erase(options: EraseOptions, as_json: Json = False) -> Result:
     if options.now and answer.there:
         report, stopped = _clean(options, selection, files, answer)
         answer = _find(options, selection, files, keys)
-    code = say_answer(answer, options.about.topics)
+    code = say_answer(answer, options.topics)
     if report is not None:
         from keeplast.cli.frame.verdict import report_errors, report_exit_code
         from keeplast.cli.show.output import say
@@ -187,11 +159,12 @@ def say_answer(answer: ErasureAnswer, topics: Sequence[str]) -> int:
 
 
 def asked_keys(
-    options: KeyOptions, requests: Path | None
+    options: KeyOptions, topics: tuple[str, ...], requests: Path | None
 ) -> tuple[ErasureKeys, tuple[str, ...], tuple[ErasureRequest, ...]]:
     """Return the keys of a call, their topics (none for all), and the requests that are reapplied.
 
-    ``requests`` is where those are kept. InvalidError for what contradicts itself.
+    ``topics`` are those that were named, ``requests`` is where requests are kept. InvalidError for
+    what contradicts itself.
     """
     from keeplast.cli.frame.key_files import read_hasher, read_keys
     from keeplast.errors import InvalidError
@@ -204,16 +177,16 @@ def asked_keys(
     if not options.reapply:
         if plain is None:
             raise InvalidError("give the keys with --keys FILE, or --reapply. --keys=None")
-        if bool(options.topics) == options.all_topics:
+        if bool(topics) == options.all_topics:
             raise InvalidError(
                 "give --topic, or --all-topics for every compacted topic. "
-                f"--topic={' '.join(options.topics)}"
+                f"--topic={' '.join(topics)}"
             )
-        return keys_of_file(plain, hasher, options.topics), options.topics, ()
-    if options.topics or options.all_topics:
+        return keys_of_file(plain, hasher, topics), topics, ()
+    if topics or options.all_topics:
         raise InvalidError(
             "--reapply takes the topics of the requests; leave --topic and --all-topics out. "
-            f"--topic={' '.join(options.topics)}"
+            f"--topic={' '.join(topics)}"
         )
     if requests is None:
         raise InvalidError("say where the requests are kept. --requests=None")
@@ -239,7 +212,7 @@ def _begin(
         raise InvalidError("--now changes logs and --dry-run nothing; leave one out. --now=True")
     files = LocalFiles()
     path = requests_path(options.data_dir, options.about.requests)
-    keys, topics, found = asked_keys(options.about, path)
+    keys, topics, found = asked_keys(options.about, options.topics, path)
     selection = select_topics(
         options.data_dir, files, topics, options.settings, leaves_missing=bool(found)
     )
@@ -353,7 +326,7 @@ def _keep(
     from keeplast.service.erasure_book import add_request
 
     path = requests_path(selection.directory.root, options.about.requests)
-    return add_request(files, path, keys, options.about.topics, answer, answer.now_ms)
+    return add_request(files, path, keys, options.topics, answer, answer.now_ms)
 
 
 def _clean(

@@ -8,22 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keeplast.cli.erase import (
+from keeplast.cli.erase import requests_path, require_outside, select_topics
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.erasure_options import (
     KEYS,
     HashKey,
     Keys,
+    Out,
+    RequestId,
     Requests,
-    requests_path,
-    require_outside,
-    select_topics,
+    SignKey,
 )
-from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.options import SettingOptions
-from keeplast.cli.frame.parameters import FACTS, DataDir, Json
+from keeplast.cli.frame.parameters import FACTS, DataDir, Json, ObjectOptions
+from keeplast.cli.tier.options import StoreAddress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keeplast.model.keyed_hash import KeyHasher
     from keeplast.service.certificate_check import PartitionStanding
 
 erasure = typer.Typer(
@@ -33,30 +36,6 @@ erasure = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-RequestId = Annotated[
-    str | None,
-    typer.Option(
-        "--request",
-        metavar="ID",
-        help="The request. Default: the only one there is.",
-        rich_help_panel=KEYS,
-    ),
-]
-SignKey = Annotated[
-    Path,
-    typer.Option(
-        "--sign-key",
-        metavar="FILE",
-        help="The Ed25519 private key, in PEM: openssl genpkey -algorithm ed25519.",
-        show_default=False,
-    ),
-]
-Out = Annotated[
-    Path,
-    typer.Option(
-        "--out", metavar="FILE", help="Where the certificate goes; a new file.", show_default=False
-    ),
-]
 PublicKey = Annotated[
     Path,
     typer.Option(
@@ -85,6 +64,10 @@ HashKeyIfAny = Annotated[
 Data = Annotated[
     Path | None,
     typer.Option("--data", metavar="DIR", help="Compare what lies in this data directory now."),
+]
+Store = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", help="Compare what this store has now."),
 ]
 Receipts = Annotated[
     Path | None,
@@ -181,11 +164,12 @@ def certificate(
     from keeplast.log.erasure_requests import read_requests
     from keeplast.log.files import LocalFiles
     from keeplast.service.erasing import find_traces
-    from keeplast.service.erasure_book import choose_requests, keys_of_requests
+    from keeplast.service.erasure_book import choose_one, keys_of_requests
     from keeplast.service.status import read_round_receipts
 
     check_signing()
     from keeplast.service.certificate import (
+        directory_place,
         make_certificate,
         read_identity,
         read_standing,
@@ -198,26 +182,25 @@ def certificate(
     if files.exists(out):
         raise InvalidError(f"there is a file; name a new one. --out={out}")
     signer, hasher = Signer(sign_key), read_hasher(hash_key)
-    chosen = choose_requests(read_requests(files, path), request, path)
-    if len(chosen) > 1:
-        ids = ", ".join(each.request_id for each in chosen)
-        raise InvalidError(f"there are several requests; name one with --request. requests={ids}")
-    (asked,) = chosen
-    wanted = keys_of_requests(chosen, hasher, None if keys is None else read_keys(keys))
+    asked = choose_one(read_requests(files, path), request, path)
+    wanted = keys_of_requests((asked,), hasher, None if keys is None else read_keys(keys))
     selection = select_topics(data_dir, files, asked.topics, settings)
     root = selection.directory.root
     for warning in selection.warnings:
         say(warning, kind="warning")
     rounds = read_round_receipts(files, root, receipt)
-    standing = read_standing(files, receipt_paths(root, receipt), rounds)
+    standing = read_standing(
+        files, receipt_paths(root, receipt), rounds, in_directory=receipt is None
+    )
     with ProgressEvents("searching") as events:
         answer = find_traces(
             selection, files, SystemClock().now_ms(), wanted,
             planned=events.planned, progressed=events.progressed,
         )  # fmt: skip
     data = make_certificate(
-        asked, answer, read_identity(files, root), standing, signer, nonce=secrets.token_hex(16)
-    )
+        asked, answer, directory_place(read_identity(files, root)), standing, signer,
+        nonce=secrets.token_hex(16),
+    )  # fmt: skip
     files.write_durable(out, data)
     if not as_json:
         print_result(
@@ -243,10 +226,12 @@ def verify(
     hash_key: HashKeyIfAny = None,
     keys: Keys = None,
     data: Data = None,
+    store: Store = None,
+    object_options: ObjectOptions = (),
     receipt: Receipts = None,
     as_json: Json = False,
 ) -> Result:
-    """Prove that a certificate is as it was signed; with --data, look at what is there now.
+    """Prove that a certificate is as it was signed; with --data or --store, look what is there now.
 
     The public key proves integrity. Whether a person is meant only the hash key can tell, with
     --keys. A directory that came back from a backup is told as older, a key that was written again
@@ -270,6 +255,8 @@ def verify(
     )
     from keeplast.signing import SignatureCheck
 
+    if data is not None and store is not None:
+        raise InvalidError(f"compare one place at a time. --data={data} --store=...")
     if keys is not None and hash_key is None:
         raise InvalidError("only the hash key tells whose hashes these are; give --hash-key too.")
     files, check = LocalFiles(), SignatureCheck(public_key)
@@ -288,6 +275,10 @@ def verify(
             standings = compare_directory(
                 statement, data, files, hasher, receipt=receipt, progressed=events.progressed
             )
+    elif store is not None:
+        standings = _compare_store(
+            statement, StoreAddress(store=store, object_options=object_options), hasher
+        )
     code = DONE
     outside = [line for line, is_within in within.items() if not is_within]
     for line in outside:
@@ -306,6 +297,19 @@ def verify(
         "keys": [{"line": line, "is_within": is_within} for line, is_within in within.items()],
         "data": standings,
     }
+
+
+def _compare_store(
+    statement: dict[str, Any], call: StoreAddress, hasher: KeyHasher | None
+) -> Sequence[PartitionStanding]:
+    from keeplast.cli.frame.packages import check_packages
+    from keeplast.cli.show.progress import ProgressEvents
+
+    check_packages()
+    from keeplast.service.store_certificate import compare_store
+
+    with call.opened() as opened, ProgressEvents("searching") as events:
+        return compare_store(statement, opened, hasher, progressed=events.progressed)
 
 
 def _verified_lines(

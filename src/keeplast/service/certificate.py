@@ -10,8 +10,8 @@ file that cannot be read included, and what cannot be searched from here stands 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ VERSION = 1
 CONTEXT = f"{KIND} {VERSION}".encode()
 CERTIFICATE_BYTES_MAX = 256 << 20
 META_PROPERTIES_BYTES_MAX = 1 << 20
+DIRECTORY, STORE = "data directory", "store"
+"""Kinds of places."""
 ROUNDS_MAX = 1000
 SHOWN_MAX = 5
 CLAIM = "No record with one of these keys was found in what was searched."
@@ -60,11 +62,29 @@ NOT_SEARCHED = (
 
 
 @dataclass(frozen=True, slots=True)
+class CertifiedPlace:
+    """Where was searched: what is said of the place, what was searched of it and what was not.
+
+    ``topic_ids`` and ``versions`` (of the metadata) are those that the place itself knows.
+    """
+
+    document: Mapping[str, Any]
+    searched: tuple[str, ...]
+    not_searched: tuple[str, ...]
+    topic_ids: Mapping[TopicPartition, str] = field(default_factory=dict)
+    versions: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ReceiptStanding:
-    """What the receipts of a data directory say: their chain, and the rounds, oldest first."""
+    """What receipts say: their chain, and the rounds, oldest first.
+
+    ``in_directory`` says that they are those that a loop keeps in the data directory.
+    """
 
     chain: ChainReport | None
     rounds: tuple[RoundReceipt, ...] = ()
+    in_directory: bool = False
 
 
 def receipt_paths(root: Path, given: Path | None) -> tuple[Path, ...]:
@@ -85,7 +105,11 @@ def read_receipt_lines(files: FileSystem, paths: Sequence[Path]) -> list[bytes]:
 
 
 def read_standing(
-    files: FileSystem, paths: Sequence[Path], rounds: Sequence[RoundReceipt]
+    files: FileSystem,
+    paths: Sequence[Path],
+    rounds: Sequence[RoundReceipt],
+    *,
+    in_directory: bool = False,
 ) -> ReceiptStanding:
     """Return what receipts say; RefusedError where their chain is broken."""
     lines = read_receipt_lines(files, paths)
@@ -95,7 +119,18 @@ def read_standing(
             "the receipts were changed, and no certificate can rest on them; keeplast receipt show "
             f"says where. problem={chain.problems[0]} path={paths[-1]}"
         )
-    return ReceiptStanding(chain, tuple(rounds))
+    return ReceiptStanding(chain, tuple(rounds), in_directory)
+
+
+def directory_place(identity: MetaProperties | None) -> CertifiedPlace:
+    """Return what is said of a data directory."""
+    document = {
+        "kind": DIRECTORY,
+        "cluster_id": None if identity is None else identity.cluster_id,
+        "directory_id": None if identity is None else identity.directory_id,
+        "node_id": None if identity is None else identity.node_id,
+    }
+    return CertifiedPlace(document, SEARCHED, NOT_SEARCHED)
 
 
 def read_identity(files: FileSystem, root: Path) -> MetaProperties | None:
@@ -138,7 +173,7 @@ def _where(offsets: Sequence[tuple[int, int]], beside: Sequence[str]) -> str:
 def make_certificate(
     request: ErasureRequest,
     answer: ErasureAnswer,
-    identity: MetaProperties | None,
+    place: CertifiedPlace,
     standing: ReceiptStanding,
     signer: Signer,
     *,
@@ -155,13 +190,7 @@ def make_certificate(
         "nonce": nonce,
         "signed_at_ms": answer.now_ms,
         "time_is": "the signer's clock",
-        "place": {
-            "kind": "data directory",
-            "cluster_id": None if identity is None else identity.cluster_id,
-            "directory_id": None if identity is None else identity.directory_id,
-            "node_id": None if identity is None else identity.node_id,
-            "metadata_version": None,
-        },
+        "place": dict(place.document),
         "request": {
             "id": request.request_id,
             "created_ms": request.created_ms,
@@ -172,7 +201,7 @@ def make_certificate(
             "hash_key": request.hash_check,
             "hashes": list(request.keys),
         },
-        "partitions": [_partition(each, request, answer) for each in answer.searches],
+        "partitions": [_partition(each, request, answer, place) for each in answer.searches],
         "rounds": [
             _round(each)
             for each in standing.rounds
@@ -182,14 +211,15 @@ def make_certificate(
         if chain is None
         else {
             "head": None if chain.head is None else str(chain.head),
+            "in_directory": standing.in_directory,
             "lines": chain.lines,
             "missing_before": chain.missing_before,
             "unchained": chain.unchained,
         },
-        "searched": list(SEARCHED),
-        "searched_in_directories_disposed_of": answer.searched_beside,
+        "searched": list(place.searched),
+        "searched_beside": answer.searched_beside,
         "not_searched": [
-            *NOT_SEARCHED,
+            *place.not_searched,
             *(f"partition {partition}: {why}" for partition, why in answer.left_out),
             *(f"not a partition's directory, or a link: {name}" for name in answer.ignored),
             *(
@@ -211,12 +241,16 @@ def make_certificate(
 
 
 def _partition(
-    search: PartitionSearch, request: ErasureRequest, answer: ErasureAnswer
+    search: PartitionSearch,
+    request: ErasureRequest,
+    answer: ErasureAnswer,
+    place: CertifiedPlace,
 ) -> dict[str, Any]:
     partition = search.partition
     return {
         "topic": partition.topic,
-        "topic_id": search.topic_id,
+        "topic_id": place.topic_ids.get(partition, search.topic_id),
+        "metadata_version": place.versions.get(partition),
         "partition": partition.partition,
         "searched_from": search.listing.segments[0].base_offset,
         "searched_to": search.log_end,

@@ -18,6 +18,7 @@ from typing import Any
 from keeplast.errors import CompactionError, InvalidError, StoppedError, error_text
 from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.inspect.erasure_search import (
+    BesideLog,
     PartitionSearch,
     WantedKeys,
     search_marked,
@@ -36,6 +37,7 @@ from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.certificate import (
     CONTEXT,
+    DIRECTORY,
     KIND,
     VERSION,
     partition_of,
@@ -148,27 +150,43 @@ def compare_directory(
         )
     checkpoints = read_checkpoint(files, directory.root, CLEANER_CHECKPOINT)
     behind = _receipts_behind(statement, directory, files, receipt)
-    wanted = None
-    if hasher is not None:
-        require_hash_key(statement, hasher)
-        hashes = frozenset(statement["keys"]["hashes"])
-        wanted = WantedKeys(lambda key: hasher.hash_of(key) in hashes)
+    wanted = wanted_keys(statement, hasher)
     workspace = Workspace(memory_bytes)
+
+    def compare(entry: Mapping[str, Any], partition: TopicPartition) -> PartitionStanding:
+        return _compare(
+            entry, partition, directory, files, wanted, workspace, progressed,
+            checkpoints.get(partition), behind,
+        )  # fmt: skip
+
+    return compare_each(entries, compare)
+
+
+def wanted_keys(statement: Mapping[str, Any], hasher: KeyHasher | None) -> WantedKeys:
+    """Return what is searched for: the keys of a statement, or nothing without ``hasher``."""
+    if hasher is None:
+        return WantedKeys(lambda key: False, frozenset())
+    require_hash_key(statement, hasher)
+    hashes = frozenset(statement["keys"]["hashes"])
+    return WantedKeys(lambda key: hasher.hash_of(key) in hashes)
+
+
+def compare_each(
+    entries: Sequence[Mapping[str, Any]],
+    compare: Callable[[Mapping[str, Any], TopicPartition], PartitionStanding],
+) -> tuple[PartitionStanding, ...]:
+    """Return what ``compare`` says of each partition; one that cannot be read stops no other."""
     found = []
     for each in entries:
         partition = partition_of(dict(each))
         try:
-            standing = _compare(
-                each, partition, directory, files, wanted, workspace, progressed,
-                checkpoints.get(partition), behind,
-            )  # fmt: skip
+            found.append(compare(each, partition))
         except StoppedError:
             raise
         except (CompactionError, OSError) as error:
-            standing = PartitionStanding(
-                partition, CertificateStanding.UNREADABLE, error_text(error)
+            found.append(
+                PartitionStanding(partition, CertificateStanding.UNREADABLE, error_text(error))
             )
-        found.append(standing)
     return tuple(found)
 
 
@@ -178,7 +196,7 @@ def _strangeness(
     """Return why a directory is not the one that a certificate is about, None when it may be."""
     identity = read_identity(files, directory.root)
     place = statement["place"]
-    if place["kind"] != "data directory":
+    if place["kind"] != DIRECTORY:
         return f"the certificate is about a {place['kind']}"
     told = {
         "cluster_id": None if identity is None else identity.cluster_id,
@@ -200,6 +218,8 @@ def _receipts_behind(
     receipts = statement["receipts"]
     if receipts is None or receipts["head"] is None:
         return None
+    if receipt is None and not receipts["in_directory"]:
+        return None  # they were kept elsewhere, and nobody says where
     lines = read_receipt_lines(files, receipt_paths(directory.root, receipt))
     kept = ChainHead.parse(str(receipts["head"]))
     chain = check_chain(lines, kept)
@@ -216,7 +236,7 @@ def _compare(
     partition: TopicPartition,
     directory: DataDirectory,
     files: FileSystem,
-    wanted: WantedKeys | None,
+    wanted: WantedKeys,
     workspace: Workspace,
     progressed: Callable[[int], None],
     clean_to: int | None,
@@ -228,63 +248,73 @@ def _compare(
             partition, CertificateStanding.MISSING, "there is no such partition"
         )
     search = search_partition(
-        partition, there.path, wanted or WantedKeys(lambda key: False, frozenset()),
-        rankings_of(TopicConfig(), None), files, workspace, progressed,
+        partition, there.path, wanted, rankings_of(TopicConfig(), None), files, workspace,
+        progressed,
     )  # fmt: skip
     if entry["topic_id"] is not None and search.topic_id != entry["topic_id"]:
         why = f"the topic was made anew: its id is {search.topic_id}"
         return PartitionStanding(partition, CertificateStanding.OTHER, why)
-    searched_to = int(entry["searched_to"])
-    older = _age(search, entry, searched_to, clean_to, behind)
+    older = age(search, entry) or _is_less_clean(entry, clean_to) or behind
+    elsewhere, _ = search_marked(directory, partition, wanted, files)
+    return judge(
+        entry, search, [*search.beside, *elsewhere], older, files,
+        looked_for_keys=wanted.keys is None,
+    )  # fmt: skip
+
+
+def judge(
+    entry: Mapping[str, Any],
+    search: PartitionSearch,
+    beside: Sequence[BesideLog],
+    older: str | None,
+    files: FileSystem,
+    *,
+    looked_for_keys: bool,
+) -> PartitionStanding:
+    """Say how what was found of a partition stands to its ``entry``; ``older`` is why it is."""
+    partition, searched_to = search.partition, int(entry["searched_to"])
     offsets = sorted(each.offset for its in search.records.values() for each in its)
     back = [offset for offset in offsets if offset < searched_to]
-    beside = list(search.beside)
-    if wanted is not None:
-        beside += search_marked(directory, partition, wanted, files)[0]
     files_back = [each.name for each in beside if each.keys]
     if back or files_back:
         where = f"offset {back[0]}" if back else f"file {files_back[0]}"
         why = f"a key is there again, below what was searched: {where}"
-        return PartitionStanding(
-            partition, CertificateStanding.OLDER, f"{why}; {older}" if older else why
-        )
+        why = f"{why}; {older}" if older else why
+        return PartitionStanding(partition, CertificateStanding.OLDER, why)
     if older is not None:
         return PartitionStanding(partition, CertificateStanding.OLDER, older)
     problems = [f"{each.name}: {each.problem}" for each in beside if each.problem]
-    if problems and wanted is not None:
+    if problems and looked_for_keys:
         return PartitionStanding(partition, CertificateStanding.UNREADABLE, problems[0])
     if offsets:
         why = f"a key was written later, at offset {offsets[0]}, behind what was searched"
         return PartitionStanding(partition, CertificateStanding.LATER_WRITE, why)
     is_same = all(
-        sum_file(files, child_path(there.path, str(each["name"])), int(each["bytes"]))
+        sum_file(files, child_path(search.path, str(each["name"])), int(each["bytes"]))
         == each["sha256"]
         for each in entry["segments_after"]
     )
     if is_same:
         return PartitionStanding(partition, CertificateStanding.SAME, "every segment is as it was")
-    if wanted is None:
+    if not looked_for_keys:
         why = "segments have changed since; give --hash-key to look for the keys"
         return PartitionStanding(partition, CertificateStanding.CHANGED, why)
-    return PartitionStanding(
-        partition, CertificateStanding.LATER, "segments have changed since, and no key is in them"
-    )
+    why = "segments have changed since, and no key is in them"
+    return PartitionStanding(partition, CertificateStanding.LATER, why)
 
 
-def _age(
-    search: PartitionSearch,
-    entry: Mapping[str, Any],
-    searched_to: int,
-    clean_to: int | None,
-    behind: str | None,
-) -> str | None:
-    """Return by what a log is older than the certificate, None when nothing shows that."""
+def age(search: PartitionSearch, entry: Mapping[str, Any]) -> str | None:
+    """Return by where a log begins and ends that it is older, None when nothing shows that."""
+    searched_to, first = int(entry["searched_to"]), search.listing.segments[0].base_offset
     if search.log_end < searched_to:
         return f"the log ends at {search.log_end}, and was searched to {searched_to}"
-    first = search.listing.segments[0].base_offset
     if first < int(entry["searched_from"]):
         return f"the log begins at {first}, and began at {entry['searched_from']}"
+    return None
+
+
+def _is_less_clean(entry: Mapping[str, Any], clean_to: int | None) -> str | None:
     was_clean_to = entry["clean_to"]
     if was_clean_to is not None and (clean_to is None or clean_to < int(was_clean_to)):
         return f"it is clean to {clean_to or 0}, and was to {was_clean_to}"
-    return behind
+    return None

@@ -123,6 +123,17 @@ def choose_requests(
     return chosen
 
 
+def choose_one(
+    requests: Sequence[ErasureRequest], request_id: str | None, path: Path
+) -> ErasureRequest:
+    """Return the request that is named, or the only one; InvalidError where there are several."""
+    chosen = choose_requests(requests, request_id, path)
+    if len(chosen) > 1:
+        ids = ", ".join(each.request_id for each in chosen)
+        raise InvalidError(f"there are several requests; name one with --request. requests={ids}")
+    return chosen[0]
+
+
 def forget_request(files: FileSystem, path: Path, request_id: str) -> ErasureRequest:
     """Remove a request from the file; InvalidError when there is none of this id."""
     with appended(path):

@@ -1,7 +1,8 @@
 """Searches a store for keys that must go: the answer of ``keeplast tier erase``.
 
-Live segments and replaced ones are read once; nothing is held and nothing changed. What no row of
-the metadata names is not searched, nor what a host has not copied yet.
+Live segments and replaced ones are read once; nothing is held and nothing changed. An object that
+no row of the metadata names is told as a problem: nobody knows what is in it. What a host has not
+copied yet is not searched.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
 from keeplast.service.tier_pace import tier_pace
 from keeplast.store.erasure import TierPace
 from keeplast.store.look import RemoteLook
-from keeplast.store.tiered_store import TieredStore
+from keeplast.store.tiered_store import StoreParts, TieredStore
 from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
-from keeplast.tier.objects.object_store import ObjectStore
+from keeplast.tier.objects.object_store import ObjectStore, segment_of_key
 from keeplast.tier.objects.round_files import RoundFiles
+from keeplast.tier.state.partition_state import PartitionState
+from keeplast.tier.state.segment import SegmentState
 
 
 class StoreDates:
@@ -72,9 +75,9 @@ def find_store_traces(
     pace = tier_pace(cleaner, [each.state.effective_bytes() for each in chosen])
     planned(sum(each.state.effective_bytes() for each in chosen))
     dates = StoreDates(opened, pace, has_expired_rounds=cleaner.has_expired_rounds)
-    objects = opened.parts().objects
+    parts = opened.parts()
     return search_logs(
-        [_searched(each, objects) for each in chosen], dates, now_ms, keys,
+        [_searched(each, parts) for each in chosen], dates, now_ms, keys,
         memory_bytes=memory_bytes, progressed=progressed,
         left_out=tuple(
             (
@@ -87,10 +90,15 @@ def find_store_traces(
     )  # fmt: skip
 
 
-def _searched(look: RemoteLook, objects: ObjectStore) -> SearchedLog:
-    state = look.state
+def remote_files(state: PartitionState, objects: ObjectStore) -> RoundFiles:
+    """Return the live segments of a partition as files."""
     segments = tuple(state.segments[route.segment_id] for route in state.routes)
-    remote = RoundFiles(objects, state.partition, state.topic_id, segments)
+    return RoundFiles(objects, state.partition, state.topic_id, segments)
+
+
+def _searched(look: RemoteLook, parts: StoreParts) -> SearchedLog:
+    state = look.state
+    remote = remote_files(state, parts.objects)
     return SearchedLog(
         PartitionRequest(state.partition, remote.path, look.topic),
         remote,
@@ -99,15 +107,18 @@ def _searched(look: RemoteLook, objects: ObjectStore) -> SearchedLog:
             high_watermark=remote.end,
         ),
         lambda: Checkpoints({}, {}, {state.partition: remote.end}),
-        partial(_search_replaced, look, objects),
+        partial(search_replaced, look, parts),
     )  # fmt: skip
 
 
-def _search_replaced(
-    look: RemoteLook, objects: ObjectStore, wanted: WantedKeys
+def search_replaced(
+    look: RemoteLook, parts: StoreParts, wanted: WantedKeys
 ) -> tuple[list[BesideLog], int]:
-    """Search the segments that were replaced and are not collected yet."""
-    state = look.state
+    """Search the segments that were replaced and are not collected yet.
+
+    Objects that no row names are among what was found, as problems.
+    """
+    state, objects = look.state, parts.objects
     found: list[BesideLog] = []
     for orphan in look.orphans:
         files = RoundFiles(objects, state.partition, state.topic_id, (orphan.segment,))
@@ -119,4 +130,13 @@ def _search_replaced(
         each = search_file(path, wanted, files)
         if each is not None and (each.keys or each.problem):
             found.append(BesideLog(name, each.keys, each.problem))
+    # Listed before the rows are read: what is committed meanwhile has a row by then.
+    ids = {segment_of_key(each.key) for each in objects.list(str(state.partition))}
+    known = parts.metadata.known_ids(state.partition)
+    found += [
+        BesideLog(f"object of segment {each}", problem="no row of the metadata names it: keeplast "
+                  "tier collect removes it once it is old enough")
+        for each in sorted(filter(None, ids))
+        if known.get(each, SegmentState.DELETED) is SegmentState.DELETED
+    ]  # fmt: skip
     return found, len(look.orphans)

@@ -18,7 +18,10 @@ from keeplast.survey.receipt_book import RoundReceipt
 class TraceBounds:
     """What ``keeplast status`` says of the chosen logs as of ``now_ms``, and what follows."""
 
-    beside_words = "in files beside the log, which the next clean, run or start of a broker removes"
+    beside_words = (
+        "in files beside the log: what was staged goes with the next clean, run or start of a "
+        "broker, what is kept for undo when its time is over"
+    )
 
     def __init__(
         self,

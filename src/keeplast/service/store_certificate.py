@@ -1,0 +1,113 @@
+"""What an erasure certificate says of a store, and how what is there now stands to one.
+
+What is live and what was replaced is searched; an object that no row of the metadata names is told
+as a problem, since nobody knows what is in it. The metadata's version only grows: a lower one is of
+metadata that was restored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from keeplast.inspect.erasure_search import WantedKeys, search_partition
+from keeplast.inspect.explain import rankings_of
+from keeplast.model.keyed_hash import KeyHasher
+from keeplast.model.partition import TopicPartition
+from keeplast.model.topic_config import TopicConfig
+from keeplast.rewrite.workspace import Workspace
+from keeplast.service.certificate import NOT_SEARCHED, STORE, CertifiedPlace
+from keeplast.service.certificate_check import (
+    CertificateStanding,
+    PartitionStanding,
+    age,
+    compare_each,
+    judge,
+    wanted_keys,
+)
+from keeplast.service.store_erasing import remote_files, search_replaced
+from keeplast.store.tiered_store import TieredStore
+from keeplast.survey.request import MEMORY_BYTES_DEFAULT
+
+SEARCHED_IN_STORE = (
+    "every batch of every live segment named below, decompressed, up to searched_to",
+    "segments that were replaced and are not collected yet",
+    "the list of the partitions' objects: none is there that no row of the metadata names",
+)
+NOT_SEARCHED_OF_STORE = (
+    "filters beside segments, which have keyed hashes of keys in some of their bits",
+    "what a host has on its disks, copied or not",
+    "the metadata database, its logs and its backups",
+)
+
+
+def store_place(opened: TieredStore, partitions: Iterable[TopicPartition]) -> CertifiedPlace:
+    """Return what is said of a store, before it is searched: what is found then is no older."""
+    states = {each: opened.state(each) for each in partitions}
+    return CertifiedPlace(
+        {"kind": STORE, "cluster_id": None, "directory_id": None, "node_id": None},
+        SEARCHED_IN_STORE,
+        (*NOT_SEARCHED, *NOT_SEARCHED_OF_STORE),
+        {partition: state.topic_id for partition, state in states.items()},
+        {partition: state.version for partition, state in states.items()},
+    )
+
+
+def compare_store(
+    statement: Mapping[str, Any],
+    opened: TieredStore,
+    hasher: KeyHasher | None,
+    *,
+    memory_bytes: int = MEMORY_BYTES_DEFAULT,
+    progressed: Callable[[int], None] = lambda _: None,
+) -> tuple[PartitionStanding, ...]:
+    """Compare what a store has now with a certificate; reads only.
+
+    Without ``hasher`` nobody looks for keys, and what has changed is told as such.
+    """
+    entries: Sequence[Mapping[str, Any]] = statement["partitions"]
+    wanted = wanted_keys(statement, hasher)
+    workspace, there = Workspace(memory_bytes), set(opened.partitions())
+    kind = statement["place"]["kind"]
+
+    def compare(entry: Mapping[str, Any], partition: TopicPartition) -> PartitionStanding:
+        if kind != STORE:
+            why = f"the certificate is about a {kind}"
+            return PartitionStanding(partition, CertificateStanding.OTHER, why)
+        if partition not in there:
+            why = "there is no such partition"
+            return PartitionStanding(partition, CertificateStanding.MISSING, why)
+        return _compare(entry, partition, opened, wanted, workspace, progressed)
+
+    return compare_each(entries, compare)
+
+
+def _compare(
+    entry: Mapping[str, Any],
+    partition: TopicPartition,
+    opened: TieredStore,
+    wanted: WantedKeys,
+    workspace: Workspace,
+    progressed: Callable[[int], None],
+) -> PartitionStanding:
+    look, parts = opened.look(partition), opened.parts()
+    state = look.state
+    if entry["topic_id"] != state.topic_id:
+        why = f"the topic was made anew: its id is {state.topic_id}"
+        return PartitionStanding(partition, CertificateStanding.OTHER, why)
+    if state.version < int(entry["metadata_version"]):
+        why = (
+            f"the metadata is at version {state.version}, and was at {entry['metadata_version']}: "
+            "it came back from a backup"
+        )
+        return PartitionStanding(partition, CertificateStanding.OLDER, why)
+    files = remote_files(state, parts.objects)
+    search = search_partition(
+        partition, files.path, wanted, rankings_of(TopicConfig(), None), files, workspace,
+        progressed,
+    )  # fmt: skip
+    elsewhere, _ = search_replaced(look, parts, wanted)
+    return judge(
+        entry, search, [*search.beside, *elsewhere], age(search, entry), files,
+        looked_for_keys=wanted.keys is None,
+    )  # fmt: skip

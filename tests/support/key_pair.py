@@ -42,4 +42,6 @@ def write_operator_files(
     )
     files.hash_key.write_bytes(b"%064d\n" % 7)
     files.keys.write_bytes(b"".join(each + b"\n" for each in keys))
+    for secret in (files.sign_key, files.hash_key):
+        secret.chmod(0o600)
     return files

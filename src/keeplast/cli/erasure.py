@@ -155,7 +155,7 @@ def certificate(
     cannot be from here, and never that a key is gone there. With --keys the search is faster.
     """
     from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.cli.frame.key_files import read_hasher, read_keys
+    from keeplast.cli.frame.key_files import read_hasher, read_keys, warn_if_open
     from keeplast.cli.frame.packages import check_signing
     from keeplast.cli.show.output import print_result, say
     from keeplast.cli.show.progress import ProgressEvents
@@ -182,6 +182,7 @@ def certificate(
     if files.exists(out):
         raise InvalidError(f"there is a file; name a new one. --out={out}")
     signer, hasher = Signer(sign_key), read_hasher(hash_key)
+    warn_if_open(sign_key, "sign with it in your name")
     asked = choose_one(read_requests(files, path), request, path)
     wanted = keys_of_requests((asked,), hasher, None if keys is None else read_keys(keys))
     selection = select_topics(data_dir, files, asked.topics, settings)

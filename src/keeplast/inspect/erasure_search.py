@@ -27,7 +27,7 @@ from keeplast.inspect.key_search import (
     find_records_of_keys,
 )
 from keeplast.log.child_path import child_path
-from keeplast.log.data_directory import DataDirectory
+from keeplast.log.data_directory import DataDirectory, PartitionEntry
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.log_start import noted_log_start
 from keeplast.log.partition_log import (
@@ -142,15 +142,34 @@ def search_marked(
 
     Returns what was found, names with their directory, and how many files were looked into.
     """
+    return search_directories(
+        (
+            entry
+            for entry in directory.partitions
+            if is_marked_of(entry, partition.topic)
+            and entry.partition.partition == partition.partition
+        ),
+        wanted,
+        files,
+    )
+
+
+def is_marked_of(entry: PartitionEntry, topic: str) -> bool:
+    """Say whether a directory is of ``topic`` and out of service: disposed of, moved, set aside."""
+    if entry.mark is None:
+        return False
+    is_cut = len(entry.path.name) >= NAME_BYTES_CUT
+    named = entry.partition.topic
+    return named == topic or (is_cut and topic.startswith(named))
+
+
+def search_directories(
+    entries: Iterable[PartitionEntry], wanted: WantedKeys, files: FileSystem
+) -> tuple[list[BesideLog], int]:
+    """Search directories that are out of service; returns as :func:`search_marked` does."""
     found: list[BesideLog] = []
     searched = 0
-    for entry in directory.partitions:
-        is_cut = len(entry.path.name) >= NAME_BYTES_CUT
-        is_its = entry.partition.topic == partition.topic or (
-            is_cut and partition.topic.startswith(entry.partition.topic)
-        )
-        if entry.mark is None or not is_its or entry.partition.partition != partition.partition:
-            continue
+    for entry in entries:
         try:
             names = [name for name in files.listdir(entry.path) if _was_log(name)]
         except FileNotFoundError:
@@ -279,10 +298,11 @@ def search_file(path: Path, wanted: WantedKeys, files: FileSystem) -> BesideLog 
     keys: set[bytes] = set()
     try:
         for batch in read_segment(files, path):
-            if batch.is_control:
-                continue
+            # First: what says that a batch has markers alone is a bit of what the checksum is of.
             if not batch.is_valid:
                 return BesideLog(path.name, frozenset(keys), "a batch has a wrong checksum")
+            if batch.is_control:
+                continue
             keys.update(
                 record.key
                 for record in batch.records()

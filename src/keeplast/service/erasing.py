@@ -17,12 +17,15 @@ from keeplast.inspect.erasure_search import (
     BesideLog,
     PartitionSearch,
     WantedKeys,
+    is_marked_of,
+    search_directories,
     search_marked,
     search_partition,
 )
 from keeplast.inspect.explain import KeyExplanation, explain_records, look_for_keys, rankings_of
 from keeplast.inspect.key_search import KeyRecord
 from keeplast.inspect.traces import LastTrace, trace_words
+from keeplast.log.data_directory import DataDirectory, PartitionEntry
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.read.transaction_outcomes import TransactionOutcome
@@ -31,6 +34,13 @@ from keeplast.service.erasure_answer import ErasedKey, ErasureAnswer, ErasureKey
 from keeplast.service.trace_bounds import TraceBounds
 from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
+
+SearchBeside = Callable[[WantedKeys], tuple[list[BesideLog], int]]
+"""Searches files that are no log in service, and says how many it looked into."""
+OUT_OF_SERVICE_WORDS = (
+    "in a directory out of service, whose partition is not here: it goes when a broker, or "
+    "somebody, removes it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +55,7 @@ class SearchedLog:
     files: FileSystem
     request: CleanRequest
     checkpoints: Callable[[], Checkpoints]
-    beside: Callable[[WantedKeys], tuple[list[BesideLog], int]]
+    beside: SearchBeside
 
 
 class TraceDates(Protocol):
@@ -92,6 +102,10 @@ def find_traces(
         logs, bounds, now_ms, keys, memory_bytes=memory_bytes, progressed=progressed,
         refused=_refused(selection), left_out=_left_out(selection), ignored=directory.ignored,
         warnings=bounds.look.warnings,
+        out_of_service=tuple(
+            (partition, partial(search_directories, entries, files=files))
+            for partition, entries in _out_of_service(directory, keys.chosen_topics).items()
+        ),
     )  # fmt: skip
 
 
@@ -107,8 +121,12 @@ def search_logs(
     left_out: tuple[tuple[TopicPartition, str], ...] = (),
     ignored: tuple[str, ...] = (),
     warnings: tuple[str, ...] = (),
+    out_of_service: Sequence[tuple[TopicPartition, SearchBeside]] = (),
 ) -> ErasureAnswer:
-    """Search each of ``logs``; what fails is among the faults of the answer, as are ``refused``."""
+    """Search each of ``logs``; what fails is among the faults of the answer, as are ``refused``.
+
+    ``out_of_service`` search what is left of partitions that have no log any more.
+    """
     workspace, wanted = Workspace(memory_bytes), keys.wanted()
     searches: list[PartitionSearch] = []
     places: dict[str, list[KeyPlace]] = {each: [] for each in keys.topics}
@@ -137,6 +155,21 @@ def search_logs(
                 continue
             names = tuple(one.name for one in beside if key in one.keys)
             places[name].append(_place(partition, told.found.get(key), names, dates))
+    for partition, beside_of in out_of_service:
+        try:
+            elsewhere, count = beside_of(wanted)
+        except (CompactionError, OSError) as error:
+            faults.append((partition, error))
+            continue
+        searched_beside += count
+        problems += [(partition, one) for one in elsewhere if one.problem is not None]
+        for key in {key for one in elsewhere for key in one.keys}:
+            name = keys.hash_in(key, partition.topic)
+            if name is not None:
+                names = tuple(one.name for one in elsewhere if key in one.keys)
+                places[name].append(
+                    KeyPlace(partition, True, None, OUT_OF_SERVICE_WORDS, (), 0, names)
+                )
     return ErasureAnswer(
         now_ms,
         tuple(
@@ -148,6 +181,26 @@ def search_logs(
         tuple(searches), clean_to, tuple(problems), searched_beside, tuple(faults),
         left_out, ignored, warnings,
     )  # fmt: skip
+
+
+def _out_of_service(
+    directory: DataDirectory, topics: frozenset[str] | None
+) -> dict[TopicPartition, list[PartitionEntry]]:
+    """Return the directories out of service of partitions that have no other one here.
+
+    ``topics`` None are all: of a topic that is gone nobody knows whether it was compacted.
+    """
+    in_service = [each.partition for each in directory.partitions if each.mark is None]
+    found: dict[TopicPartition, list[PartitionEntry]] = {}
+    for entry in directory.partitions:
+        number, named = entry.partition.partition, entry.partition.topic
+        of = [each for each in topics or (named,) if is_marked_of(entry, each)]
+        has_log = any(
+            each.partition == number and is_marked_of(entry, each.topic) for each in in_service
+        )
+        if of and not has_log:
+            found.setdefault(TopicPartition(of[0], number), []).append(entry)
+    return found
 
 
 def _left_out(selection: Selection) -> tuple[tuple[TopicPartition, str], ...]:

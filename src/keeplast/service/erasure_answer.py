@@ -44,6 +44,16 @@ class ErasureKeys:
         hashes = frozenset(self.topics)
         return WantedKeys(lambda key: self.hasher.hash_of(key) in hashes)
 
+    @property
+    def chosen_topics(self) -> frozenset[str] | None:
+        """Return the topics that are meant for any key, None for all."""
+        chosen: set[str] = set()
+        for each in self.topics.values():
+            if each is None:
+                return None
+            chosen |= each
+        return frozenset(chosen)
+
     def hash_in(self, key: bytes, topic: str) -> str | None:
         """Return the hash of a key that was found, None where it was not asked about."""
         found = self.hasher.hash_of(key) if self.plain is None else self.plain[key]

@@ -21,6 +21,8 @@ Command = Callable[..., Run]
 ANNA, BEN, CORA = b"anna-4711", b"ben-4712", b"cora-4713"
 FILLER = b"filler"
 STAGED = f"{0:020d}.log.abc.deleted"
+CONTROL_BYTE, CONTROL_BIT = 22, 0x20
+"""Where a batch's header says that it has markers alone (formats.md 1.1)."""
 
 
 @pytest.fixture
@@ -351,6 +353,72 @@ def test_a_trace_in_what_a_broker_disposes_of_counts(
     (place,) = found["keys"][0]["places"]
     assert [f"{marked}/{0:020d}.log"] == place["files_beside"]
     certify(keeplast, data, operator, tmp_path / "gone.json", code=4)
+
+
+@pytest.mark.parametrize("mark", ["delete", "stray"])
+@pytest.mark.parametrize("scope", ["--topic=t", "--all-topics"])
+def test_a_trace_in_what_is_left_of_a_partition_that_went_counts(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path, mark: str, scope: str
+) -> None:
+    """The topic has no such partition here any more, and its directory is not removed yet."""
+    erase(keeplast, data, operator, "--now")
+    marked = f"t-7.{'a' * 32}-{mark}"
+    write_log(data, marked, {0: [(ANNA, b"1")]})
+    names = ["--keys", operator.keys, "--hash-key", operator.hash_key, scope]
+    found = keeplast("erase", data, *names, "--json").document
+    (place,) = found["keys"][0]["places"]
+    assert (7, [f"{marked}/{0:020d}.log"]) == (place["partition"], place["files_beside"])
+    request = found["request"]
+    refused = certify(
+        keeplast, data, operator, tmp_path / "gone.json", "--request", request, code=4
+    )
+    assert marked in refused.err
+    assert 0 == keeplast("erase", data, *names, "--now").code
+    assert (data / marked).is_dir()
+    shutil.rmtree(data / marked)
+    certify(keeplast, data, operator, tmp_path / "gone.json", "--request", request)
+
+
+def test_a_batch_beside_the_log_that_calls_itself_a_marker_is_not_believed(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    """A flipped bit makes a batch one of markers, which have no keys; its checksum is wrong."""
+    erase(keeplast, data, operator, "--now")
+    flipped = bytearray(batch(0, ANNA, b"1"))
+    flipped[CONTROL_BYTE] |= CONTROL_BIT
+    (data / "t-1" / STAGED).write_bytes(flipped)
+    refused = certify(keeplast, data, operator, tmp_path / "gone.json", code=4)
+    assert "wrong checksum" in refused.err
+
+
+@pytest.mark.parametrize("codec", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_is_no_part_of_a_key(
+    keeplast: Command, data: Path, operator: OperatorFiles, codec: str
+) -> None:
+    operator.keys.write_bytes(f"{ANNA.decode()}\r\n".encode(codec))
+    run = erase(keeplast, data, operator, code=2)
+    assert "byte order mark" in run.err
+    assert not (data / "keeplast-erasures").exists()
+
+
+def test_white_space_behind_a_key_is_named_by_its_line(
+    keeplast: Command, data: Path, operator: OperatorFiles
+) -> None:
+    with_keys(operator, ANNA, CORA + b" ")
+    run = erase(keeplast, data, operator)
+    assert "ends in white space" in run.err
+    assert "line=2 lines=1" in run.err
+
+
+def test_secrets_that_every_user_may_read_are_named(
+    keeplast: Command, operator: OperatorFiles, data: Path, tmp_path: Path
+) -> None:
+    assert "chmod 600" not in erase(keeplast, data, operator, "--now").err
+    operator.hash_key.chmod(0o644)
+    operator.sign_key.chmod(0o604)
+    run = certify(keeplast, data, operator, tmp_path / "gone.json")
+    for secret in (operator.hash_key, operator.sign_key):
+        assert f"chmod 600. path={secret}" in run.err.replace("\n", "")
 
 
 def test_what_cannot_be_read_never_counts_as_searched(

@@ -5,9 +5,12 @@ What a reader must not break: no error has anything of a line in it but its numb
 
 from __future__ import annotations
 
+import codecs
+import stat
 from pathlib import Path
 
 from keeplast.cli.frame.keys import FORMS, KEY_BYTES_MAX
+from keeplast.cli.show.output import say
 from keeplast.errors import InvalidError
 from keeplast.model.erasure_request import KEYS_MAX
 from keeplast.model.key_text import KeyForm, decode_key
@@ -18,11 +21,21 @@ KEYS_FILE_WORDS = (
     "count for nothing"
 )
 FILE_BYTES_MAX = 256 << 20
+BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""What some editors put before the first line; a key that is not meant would be searched for."""
 
 
 def read_keys(path: Path) -> dict[int, bytes]:
-    """Return the keys of a file by their line, from 1 on; InvalidError names the line alone."""
+    """Return the keys of a file by their line, from 1 on; InvalidError names the line alone.
+
+    Lines that end in white space are keys with white space, and said to be.
+    """
     data = _read(path, FILE_BYTES_MAX)
+    if data.startswith(BYTE_ORDER_MARKS):
+        raise InvalidError(
+            "the file begins with a byte order mark, which would count as part of a key; save it "
+            f"as UTF-8 without one, or write that key as hex:DIGITS. path={path} line=1"
+        )
     found: dict[int, bytes] = {}
     for number, line in enumerate(data.split(b"\n"), start=1):
         text = line.removesuffix(b"\r")
@@ -37,6 +50,13 @@ def read_keys(path: Path) -> dict[int, bytes]:
             found[number] = _parse(text)
         except InvalidError as error:
             raise InvalidError(f"{error} path={path} line={number}") from None
+    spaced = [number for number, key in found.items() if key[-1:] in (b" ", b"\t")]
+    if spaced:
+        say(
+            "a key ends in white space, which counts as part of it; take it out if it is not "
+            f"meant. path={path} line={spaced[0]} lines={len(spaced)}",
+            kind="warning",
+        )
     if not found:
         raise InvalidError(f"the file has no key; give {KEYS_FILE_WORDS}. path={path}")
     return found
@@ -44,11 +64,25 @@ def read_keys(path: Path) -> dict[int, bytes]:
 
 def read_hasher(path: Path) -> KeyHasher:
     """Return what hashes with the key in a file, without the newline that an editor adds."""
+    warn_if_open(path, "tell with it who is meant")
     data = _read(path, HASH_KEY_BYTES_MAX + 2).rstrip(b"\r\n")
     try:
         return KeyHasher(data)
     except InvalidError as error:
         raise InvalidError(f"{error} path={path}") from None
+
+
+def warn_if_open(path: Path, why: str) -> None:
+    """Say so where a file that is secret may be read by every user of the host."""
+    try:
+        is_open = path.stat().st_mode & stat.S_IROTH
+    except OSError:
+        return  # whoever reads it says what is wrong
+    if is_open:
+        say(
+            f"every user of this host may read it, and {why}; chmod 600. path={path}",
+            kind="warning",
+        )
 
 
 def _parse(line: bytes) -> bytes:

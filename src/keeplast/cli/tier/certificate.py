@@ -33,7 +33,7 @@ def certificate(
     object that no row of the metadata names. keeplast erasure verify proves it, with --store too.
     """
     from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.cli.frame.key_files import read_hasher, read_keys
+    from keeplast.cli.frame.key_files import read_hasher, read_keys, warn_if_open
     from keeplast.cli.frame.packages import check_packages, check_signing
     from keeplast.cli.show.output import print_result
     from keeplast.cli.show.progress import ProgressEvents
@@ -59,6 +59,7 @@ def certificate(
     if files.exists(out):
         raise InvalidError(f"there is a file; name a new one. --out={out}")
     signer, hasher = Signer(sign_key), read_hasher(hash_key)
+    warn_if_open(sign_key, "sign with it in your name")
     asked = choose_one(read_requests(files, requests), request, requests)
     wanted = keys_of_requests((asked,), hasher, None if keys is None else read_keys(keys))
     standing = ReceiptStanding(None)

@@ -70,6 +70,8 @@ def read_kept(files: FileSystem, directory: Path) -> KeptFiles:
             continue
         try:
             waves.append(_read_list(files, directory / each.name, each))
+        except FileNotFoundError:
+            continue  # its time is over: somebody at work has just removed it
         except CompactionError:
             damaged.append(each.name)
     waves.sort(key=lambda wave: wave.number)

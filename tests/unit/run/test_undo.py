@@ -26,6 +26,7 @@ from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.log.undo_files import read_kept
 from keeplast.model.offsets import INT64_MAX
+from keeplast.model.shape import Shape
 from keeplast.model.topic_config import TopicConfig
 from keeplast.model.verdict import Verdict
 from keeplast.run.delete_records import delete_records
@@ -150,6 +151,17 @@ def test_a_round_is_undone_byte_for_byte_with_its_checkpoint(root: Path) -> None
     assert checkpoint(root) is None
     assert [] == kept(root)
     assert undo(root) is None
+
+
+@pytest.mark.parametrize("shape", Shape)
+def test_a_round_that_was_cut_into_tasks_is_undone_too(root: Path, shape: Shape) -> None:
+    before = content(root)
+    assert clean(root, shape=shape, topic=replace(KEEPING, segment_bytes=14)).failure is None
+    (wave,) = read_kept(FILES, root / str(PARTITION)).waves
+    segments = [each for group in wave.groups for each in (*group.sources, *group.outputs)]
+    assert all(each.crc32c is not None for each in segments)
+    undo(root)
+    assert (before, []) == (content(root), kept(root))
 
 
 def test_nothing_is_kept_unless_that_is_set(root: Path) -> None:
@@ -356,6 +368,34 @@ def test_names_like_ours_that_nothing_kept_harm_nothing(root: Path, tmp_path: Pa
     assert (names[0], b"not yours") == (kept(root)[0], secret.read_bytes())
     undo(root)
     assert (before, [names[0]]) == (content(root), kept(root))
+
+
+def test_the_oldest_rounds_give_way_where_there_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keeplast.run.keeping.ROUNDS_MAX", 2)
+    log = new_log(tmp_path)
+    rounds = []
+    for turn in range(4):
+        log.roll()
+        assert clean(tmp_path).failure is None
+        rounds.append(listed(tmp_path)[0].round)
+        write(log, turn)
+    log.close()
+    assert rounds[:1:-1] == [each.round for each in listed(tmp_path)]
+
+
+def test_a_log_that_is_verified_behind_an_undo_is_what_it_was(root: Path, tmp_path: Path) -> None:
+    receipt = root / "keeplast-receipts"
+    shutil.copytree(root, tmp_path / "before")
+    clean(root, receipt=receipt)
+    undo(root)
+    report = Verifier(LocalFiles(), VerifySettings(topic=COMPACT)).verify_pair(
+        tmp_path / "before" / str(PARTITION),
+        root / str(PARTITION),
+        read_receipts(receipt, LocalFiles()),
+    )
+    assert [] == [each for each in report.checks if each.verdict is Verdict.BROKEN]
 
 
 def test_a_volume_without_links_refuses_the_round_and_the_log_stays(root: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from keeplast.format.filename import CLEANER_CHECKPOINT
 from keeplast.format.transaction_state import TransactionStateValue, TransactionStatus
 from keeplast.log.checkpoints import read_checkpoint
 from keeplast.log.files import LocalFiles
+from keeplast.survey.group_offsets import GroupOffsets
+from keeplast.survey.log_bounds import load_checkpoints
 from tests.kafka.broker import VERSIONS, Broker
 from tests.kafka.live_topics import (
     COMPACTED,
@@ -135,6 +138,14 @@ def kept_offsets(data: Path) -> dict[str, int]:
     return offsets
 
 
+def waited_offsets(data: Path, groups: Collection[str]) -> dict[str, int | None]:
+    """Return what each group has committed, as tombstones that wait for it would go by."""
+    watermarks = load_checkpoints(LocalFiles(), data).high_watermark
+    found = GroupOffsets(LocalFiles()).of(data, groups, watermarks, 0)
+    assert {0} == {found.home_of(group) for group in groups}
+    return {group: commit.offset for (group, _), commit in found.commits.items()}
+
+
 def kept_transactions(data: Path) -> dict[str, TransactionStatus]:
     """Return where each transactional id stands, as the decoded records say."""
     found: dict[str, TransactionStatus] = {}
@@ -193,6 +204,7 @@ def test_broker_and_keeplast_take_turns_on_the_same_logs(version: str, tmp_path:
 
         usual = complaints_of_untouched_copy(broker, tmp_path / "untouched")
         untouched = {name: kept_uncommitted(broker.data, name) for name in (LAG, DELETED)}
+        assert topics.offsets == waited_offsets(broker.data, topics.offsets)
         ours = run_clean(broker.data, "--runner", "local")
         internal = run_clean(
                 broker.data, "--runner", "local", "--roll-active",
@@ -206,6 +218,7 @@ def test_broker_and_keeplast_take_turns_on_the_same_logs(version: str, tmp_path:
             assert ours[f"{name}-0"]["skipped"]
             assert records == kept_uncommitted(broker.data, name)
         assert topics.offsets == kept_offsets(broker.data)
+        assert topics.offsets == waited_offsets(broker.data, topics.offsets)
         assert TransactionStatus.ONGOING == kept_transactions(broker.data)["open-writer"]
 
         broker.start()

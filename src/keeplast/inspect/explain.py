@@ -38,6 +38,7 @@ from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.ranking import Ranking, ranking_of
 from keeplast.rewrite.workspace import Workspace
+from keeplast.survey.group_offsets import GroupOffsets
 from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey, survey_partition
@@ -122,37 +123,26 @@ def explain_key(
     workspace: Workspace,
     progressed: Progressed,
     checkpoints: Checkpoints | None = None,
+    groups: GroupOffsets | None = None,
 ) -> KeyExplanation:
     """Explain a key in one log.
 
     ``request`` has the offsets and wishes of a round that counts as the next one. ``checkpoints``
-    None are the directory's. CorruptError, RefusedError or OSError when the log cannot be looked
-    at; InvalidError when there is no record at the offset that is asked about, or one without key.
+    None are the directory's, ``groups`` remembers what consumer groups have committed.
+    CorruptError, RefusedError or OSError when the log cannot be looked at; InvalidError when there
+    is no record at the offset that is asked about, or one without key.
     """
     for look in range(LOOKS_MAX):
         known = (
             load_checkpoints(files, partition.path.parent) if checkpoints is None else checkpoints
         )
         try:
-            return _explain(partition, request, known, files, now_ms, asked, workspace, progressed)
+            looked = look_for_keys(partition, request, known, files, now_ms, groups)
+            return explain_looked(looked, asked, workspace, progressed)
         except FileNotFoundError:
             if look + 1 == LOOKS_MAX:
                 raise
     raise AssertionError("unreachable")
-
-
-def _explain(
-    partition: PartitionRequest,
-    request: CleanRequest,
-    checkpoints: Checkpoints,
-    files: FileSystem,
-    now_ms: int,
-    asked: AskedKey,
-    workspace: Workspace,
-    progressed: Progressed,
-) -> KeyExplanation:
-    looked = look_for_keys(partition, request, checkpoints, files, now_ms)
-    return explain_looked(looked, asked, workspace, progressed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,11 +170,14 @@ def look_for_keys(
     checkpoints: Checkpoints,
     files: FileSystem,
     now_ms: int,
+    groups: GroupOffsets | None = None,
 ) -> LookedLog:
     """Look at a log without reading its records; errors as for :func:`explain_key`."""
     # A round for what has expired has a first dirty offset of its own.
     request = replace(request, expired=False)
-    survey = survey_partition(partition, request, checkpoints, files, now_ms, foresees_roll=True)
+    survey = survey_partition(
+        partition, request, checkpoints, files, now_ms, foresees_roll=True, groups=groups
+    )
     return LookedLog(
         partition=partition.partition,
         path=partition.path,

@@ -18,6 +18,7 @@ from keeplast.service.explained import ExplainedPartition, KeyAnswer
 from keeplast.service.status import read_round_receipts
 from keeplast.service.status_words import erased_sentence
 from keeplast.service.trace_bounds import TraceBounds
+from keeplast.survey.group_offsets import GroupOffsets
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest
 
 
@@ -45,11 +46,14 @@ def answer_from_directory(
     bounds = TraceBounds(selection, files, now_ms, receipts)
     planned(sum(bounds.look.sizes[each.partition] for each in selection.partitions))
     request, workspace = CleanRequest((), rolls_idle=True), Workspace(memory_bytes)
+    groups = GroupOffsets(files)
     parts: list[ExplainedPartition] = []
     faults: list[tuple[TopicPartition, Exception]] = []
     for each in selection.partitions:
         try:
-            found = explain_key(each, request, files, now_ms, asked, workspace, progressed)
+            found = explain_key(
+                each, request, files, now_ms, asked, workspace, progressed, groups=groups
+            )
         except StoppedError:
             raise
         except (CompactionError, OSError) as error:

@@ -191,7 +191,7 @@ def _find_logs(root: Path, files: FileSystem) -> dict[int, Path]:
     """Return the directories of the topic's partitions; none where they cannot be listed."""
     try:
         directories = files.directories_in(root)
-    except OSError:
+    except (CompactionError, OSError):
         return {}
     found = {}
     for name in directories:

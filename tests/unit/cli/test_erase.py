@@ -12,7 +12,9 @@ import pytest
 from keeplast.clock import SystemClock
 from keeplast.log.append import LogAppender, NewRecord
 from keeplast.log.files import LocalFiles
+from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
+from tests.support.committed_offsets import commit_offsets, home_of
 from tests.support.key_pair import OperatorFiles, write_operator_files
 from tests.support.small_log import batch, write_log
 from tests.unit.cli.conftest import Run
@@ -173,6 +175,20 @@ def test_what_may_not_go_yet_stays_and_has_its_date(
     (place,) = found["keys"][0]["places"]
     assert ([2], 1) == (place["offsets"], place["tombstones"])
     assert 0 < place["may_go_from_ms"] - found["now_ms"] <= 86_400_000
+
+
+def test_readers_that_are_waited_for_keep_the_tombstone_and_it_has_its_date(
+    keeplast: Command, data: Path, operator: OperatorFiles
+) -> None:
+    waits = ["--config", "tombstones.wait.for.groups=g", "--config", "tombstones.wait.max.ms=1h"]
+    for read_to, offsets in ((2, [[2]]), (3, [])):
+        shutil.rmtree(data / f"__consumer_offsets-{home_of('g')}", ignore_errors=True)
+        commit_offsets(data, "g", {TopicPartition("t", 0): read_to})
+        found = erase(keeplast, data, operator, "--now", "--json", *waits).document
+        (anna,) = found["keys"]
+        assert offsets == [each["offsets"] for each in anna["places"] if each["offsets"]]
+        for each in anna["places"]:
+            assert not each["offsets"] or each["may_go_from_ms"] > found["now_ms"]
 
 
 def test_a_clock_that_is_given_moves_no_round(

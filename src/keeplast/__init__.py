@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from keeplast.api.configured_log import open_log
-    from keeplast.api.explain import explain
+    from keeplast.api.explain import explain, explain_keys
     from keeplast.api.live_state import LiveRecord, LiveState
     from keeplast.api.open_log import OpenLog, Segment, clean, plan
     from keeplast.api.open_store import open_store
@@ -67,6 +67,7 @@ __all__ = [
     "clean",
     "cleaner_config",
     "explain",
+    "explain_keys",
     "open_log",
     "open_store",
     "plan",
@@ -77,7 +78,7 @@ __all__ = [
 _HOMES = {
     "keeplast.config.broker_config": ("broker_settings",),
     "keeplast.api.configured_log": ("open_log",),
-    "keeplast.api.explain": ("explain",),
+    "keeplast.api.explain": ("explain", "explain_keys"),
     "keeplast.api.live_state": ("LiveRecord", "LiveState"),
     "keeplast.config.log_source": ("register",),
     "keeplast.config.mapping": ("cleaner_config", "topic_config"),

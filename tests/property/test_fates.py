@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keeplast.errors import RefusedError
-from keeplast.inspect.explain import AskedKey, KeyExplanation, explain_key
+from keeplast.inspect.explain import AskedKey, KeyExplanation, explain_key, explain_keys
 from keeplast.inspect.fates import Outlook
 from keeplast.log.files import LocalFiles
 from keeplast.log.holds import write_holds
@@ -93,6 +93,15 @@ class Log:
             self.partition, request, LocalFiles(), now_ms, AskedKey(key), W, lambda _: None
         )
 
+    def explain_together(self, now_ms: int) -> dict[bytes, KeyExplanation]:
+        request = CleanRequest((self.partition,), rolls_idle=True)
+        return explain_keys(self.partition, request, LocalFiles(), now_ms, NAMES, W, lambda _: None)
+
+
+def fates(found: KeyExplanation) -> object:
+    records = [(each.record.offset, each.record.is_tombstone, each.fate) for each in found.records]
+    return records, found.winners, found.reaches
+
 
 @settings(max_examples=40)
 @given(
@@ -131,6 +140,10 @@ def test_what_was_told_of_every_record_comes_true(
             hold = Hold("h", PARTITION, offset, now_ms, now_ms + span * SECOND)
             write_holds(LocalFiles(), Path(root), [hold])
         told = {key: log.explain(key, now_ms) for key in NAMES}
+        together = log.explain_together(now_ms)
+        assert {key: fates(each) for key, each in told.items()} == {
+            key: fates(each) for key, each in together.items()
+        }
         for key, each in told.items():
             assert [r.record.offset for r in each.records] == sorted(log.offsets(key))
         check_next_round(log, told, now_ms)

@@ -1,10 +1,13 @@
-"""``keeplast.explain``: what there is of one key in a log, and what becomes of each record."""
+"""``keeplast.explain``: what there is of keys in a log, and what becomes of each record."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from keeplast.api.open_log import OpenLog
 from keeplast.clock import SystemClock
 from keeplast.inspect.explain import AskedKey, KeyExplanation, explain_key
+from keeplast.inspect.explain import explain_keys as explain_many
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.workspace import Workspace
 from keeplast.survey.request import MEMORY_BYTES_DEFAULT, CleanRequest, PartitionRequest
@@ -31,4 +34,19 @@ def explain(
         PartitionRequest(log.partition, log.path, topic), CleanRequest((), rolls_idle=True),
         log.files, now_ms, AskedKey(key, offset, header), Workspace(MEMORY_BYTES_DEFAULT),
         lambda read_bytes: None,
+    )  # fmt: skip
+
+
+def explain_keys(
+    log: OpenLog, topic: TopicConfig, keys: Collection[bytes], *, now_ms: int | None = None
+) -> dict[bytes, KeyExplanation]:
+    """Return the same for each of ``keys``, by one reading of the log; values are left out.
+
+    A record that is no tombstone has an empty value. InvalidError where the log has more records of
+    them than are kept; CorruptError where it cannot be read.
+    """
+    now_ms = SystemClock().now_ms() if now_ms is None else now_ms
+    return explain_many(
+        PartitionRequest(log.partition, log.path, topic), CleanRequest((), rolls_idle=True),
+        log.files, now_ms, keys, Workspace(MEMORY_BYTES_DEFAULT), lambda read_bytes: None,
     )  # fmt: skip

@@ -6,7 +6,7 @@ and writes nothing; a log whose files vanish meanwhile is looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from keeplast.inspect.key_search import (
     SearchedSegment,
     find_key_records,
     find_record_at,
+    find_records_of_keys,
 )
 from keeplast.inspect.status import largest_timestamp, stable_limit
 from keeplast.log.files import FileSystem
@@ -139,6 +140,39 @@ def explain_key(
         try:
             looked = look_for_keys(partition, request, known, files, now_ms, groups)
             return explain_looked(looked, asked, workspace, progressed)
+        except FileNotFoundError:
+            if look + 1 == LOOKS_MAX:
+                raise
+    raise AssertionError("unreachable")
+
+
+def explain_keys(
+    partition: PartitionRequest,
+    request: CleanRequest,
+    files: FileSystem,
+    now_ms: int,
+    keys: Collection[bytes],
+    workspace: Workspace,
+    progressed: Progressed,
+) -> dict[bytes, KeyExplanation]:
+    """Explain many keys in one log by one reading of it; errors as for :func:`explain_key`.
+
+    Values and headers of records are left out.
+    """
+    rankings = rankings_of(partition.topic, None)
+    for look in range(LOOKS_MAX):
+        try:
+            checkpoints = load_checkpoints(files, partition.path.parent)
+            looked = look_for_keys(partition, request, checkpoints, files, now_ms)
+            records: dict[bytes, list[KeyRecord]] = {key: [] for key in keys}
+            for each in find_records_of_keys(
+                looked.segments, records, rankings, files, workspace, progressed
+            ):
+                records[each.record.key or b""].append(each)
+            return {
+                key: explain_records(looked, key, its, rankings, workspace)
+                for key, its in records.items()
+            }
         except FileNotFoundError:
             if look + 1 == LOOKS_MAX:
                 raise

@@ -180,17 +180,27 @@ def test_settings_of_a_partition_are_changed_by_its_owner(tmp_path: Path) -> Non
     world.store.close()
 
 
-def test_no_store_takes_groups_that_its_tombstones_would_wait_for(tmp_path: Path) -> None:
-    """It has no offsets of theirs, whoever sets it: an owner, an import or a host."""
-    waits = {"tombstones.wait.for.groups": "billing"}
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (
+            {"tombstones.wait.for.groups": "billing"},
+            r"no consumer group; leave tombstones\.wait\.for\.groups out",
+        ),
+        ({"undo.retention.ms": "1000"}, r"can be undone; leave undo\.retention\.ms out"),
+    ],
+)
+def test_no_store_takes_what_its_rounds_cannot_do(
+    setting: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    """Whoever sets it: an owner, an import or a host."""
     policy = {"cleanup.policy": "compact", "segment.bytes": "400"}
     world = World(tmp_path, policy)
-    said = r"no consumer group; leave tombstones\.wait\.for\.groups out"
     with pytest.raises(RefusedError, match=said):
-        world.tiered.configure(PARTITION, waits, takes_over=True)
+        world.tiered.configure(PARTITION, setting, takes_over=True)
     with pytest.raises(RefusedError, match=said):
-        world.tiered.create(TopicPartition("other", 0), {**policy, **waits})
-    world.topic = topic_config({**policy, **waits})
+        world.tiered.create(TopicPartition("other", 0), {**policy, **setting})
+    world.topic = topic_config({**policy, **setting})
     host = world.host("a")
     host.become_leader(0)
     write(host, 20)

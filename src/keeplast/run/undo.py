@@ -47,7 +47,7 @@ from keeplast.log.object_paths import is_object_path, url_of
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, list_partition
 from keeplast.log.recovery import recover_swap
 from keeplast.log.swap import Replacement, commit_wave
-from keeplast.log.undo_files import KeptFiles, drop_rounds, kept_paths, read_kept
+from keeplast.log.undo_files import KeptFiles, drop_rounds, drop_unnamed, kept_paths, read_kept
 from keeplast.model.partition import TopicPartition
 from keeplast.model.undo import (
     KeptGroup,
@@ -204,6 +204,8 @@ def undo_newest(
     kept = read_kept(files, path)
     rounds = kept.rounds()
     if not rounds:
+        if writes and not kept.damaged:
+            drop_unnamed(files, path)  # what an interrupted undo, or drop, had still to remove
         return None
     found = _look(files, entry, kept, rounds[-1], crc=partial(file_crc32c, files), is_newest=True)
     if found.refusal is not None:

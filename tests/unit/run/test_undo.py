@@ -354,6 +354,17 @@ def test_what_is_kept_can_be_dropped_before_its_time(root: Path) -> None:
     assert 0 == drop_kept(FILES, entry)
 
 
+def test_what_an_interrupted_undo_had_still_to_remove_goes_with_the_next(root: Path) -> None:
+    clean(root)
+    after = content(root)
+    for path in (root / str(PARTITION)).glob("keeplast-undo.*.json.kept"):
+        path.unlink()  # lists go first
+    left = kept(root)
+    assert (True, None) == (bool(left), undo(root, writes=False))
+    assert (left, None) == (kept(root), undo(root))
+    assert ([], after) == (kept(root), content(root))
+
+
 def test_names_like_ours_that_nothing_kept_harm_nothing(root: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(b"not yours")

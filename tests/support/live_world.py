@@ -56,7 +56,7 @@ from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import AttachedName, DecisionState
 from tests.support.attached_world import CLUSTER_ID, PARTITION
 from tests.support.live_world_brokers import FETCH_MS, LAG_MS, Brokers
-from tests.support.live_world_fold import CF, CS, MetadataTopic
+from tests.support.live_world_fold import CF, CS, MetadataTopic, Seen
 from tests.support.live_world_log import Fate
 from tests.support.live_world_mood import (
     ABANDONED_IDS,
@@ -149,6 +149,7 @@ class World:
         self.brokers = Brokers(
             self.tier, self._clock, self._dice, self._mood, self.tally.happened
         )  # fmt: skip
+        self.brokers.is_held = self._is_held
         self._late: list[list[bytes]] = []
         self._violation: Exception | None = None
         self._heals = self._is_meanwhile = False
@@ -235,6 +236,22 @@ class World:
         if mood.retention_ms is not None:
             found.append((brokers.retain, 3))
         return found
+
+    def _is_held(self, segment: RemoteLogSegment, seen: Seen) -> bool:
+        """Say whether a batch that somebody may still send would hide a part of ``segment``.
+
+        What is finished over all of an output between the last look and the batch is hidden until
+        the audit, right behind the batch: no check before it can see that.
+        """
+        if not (self._is_meanwhile or self._tasks.asleep or self._late):
+            return False
+        return any(
+            each.broker_id < 0
+            and each.state in (CS, CF)
+            and segment.start_offset <= each.start_offset
+            and each.end_offset < segment.end_offset
+            for each in seen.known.values()
+        )
 
     def _settle(self) -> None:
         self.tally.events += 1

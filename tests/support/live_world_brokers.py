@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from keeplast.cluster.layouts.layout import AuxiliaryFile
@@ -103,6 +103,8 @@ class Brokers:
         self.finished: set[bytes] = set()
         """Ids that a broker has told it copied whole."""
         self.reads = 0
+        self.is_held: Callable[[RemoteLogSegment, Seen], bool] = lambda segment, seen: False
+        """Whether an upload may not be finished now."""
         self._epoch = 0
         self._tier = tier
         self._clock = clock
@@ -297,6 +299,8 @@ class Brokers:
             self._abandon(broker)
             return
         self.hear(broker, self.metadata.end)
+        if self.is_held(upload.segment, broker.seen):
+            return
         known = [each for each in broker.seen.known.values() if each.state is CF]
         over = [each for each in known if each.end_offset >= upload.segment.start_offset]
         if over:

@@ -18,7 +18,7 @@ from keeplast.attach.kept_folds import KeptFolds
 from keeplast.attach.metadata_view import AttachTerms, MetadataView, look, look_further
 from keeplast.attach.ownership import OwnerObject
 from keeplast.attach.swap import Swap
-from keeplast.attach.swap_rules import require_decidable, standing_of
+from keeplast.attach.swap_rules import reasserted, require_decidable, standing_of
 from keeplast.cluster.facts import OffsetRange
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.live_cluster import LiveCluster
@@ -202,7 +202,11 @@ class Publisher:
             if found is not None:
                 return self._audited(decision, view, found)
             try:
-                self.cluster.append(view.metadata_topic, view.metadata_partition, batch.events)
+                # What came over it since it was decided is served on, in the same batch.
+                again = reasserted(view.cache, batch.events, view.log.start)
+                self.cluster.append(
+                    view.metadata_topic, view.metadata_partition, [*batch.events, *again]
+                )
             except CommitUnknownError as error:
                 unknown = error
             look_further(self.cluster, view, [batch])
@@ -276,6 +280,7 @@ class Publisher:
 
     def _audited(self, decision: Decision, view: MetadataView, found: OffsetRange) -> Decision:
         """Look at what brokers make of it, and write down that it is published."""
+        self.mend(view)
         standing = standing_of(view.cache, decision.sources, decision.outputs, view.log.start)
         if standing.live_sources or (standing.lost_outputs and standing.overlaid_from is None):
             raise CorruptError(
@@ -294,6 +299,13 @@ class Publisher:
         self.log.note_seen(self.held, view.point)
         (published,) = [each for each in self.log.decisions(self.held) if each.id == decision.id]
         return published
+
+    def mend(self, view: MetadataView) -> None:
+        """Let brokers serve again what a batch that came late has hidden, as far as they can."""
+        again = reasserted(view.cache, (), view.log.start)
+        if again:
+            self.cluster.append(view.metadata_topic, view.metadata_partition, again)
+            look_further(self.cluster, view, ())
 
     def _reread(self) -> Attached:
         found = self.log.find(self.name)

@@ -32,6 +32,8 @@ class Repaired:
 def repair(publisher: Publisher, *, accepts_metadata: bool = False) -> Repaired:
     """Publish what was decided, publish again what the cluster lost, discard what is left over.
 
+    What a batch that came late has hidden is served again: see :meth:`.Publisher.mend`.
+
     ``accepts_metadata`` says that somebody has looked at a metadata topic that is not the one that
     was seen, and that it is the right one. RefusedError for marks of another compactor; when an
     output cannot be read from the store, it is a CorruptError and not published.
@@ -45,6 +47,7 @@ def repair(publisher: Publisher, *, accepts_metadata: bool = False) -> Repaired:
         view = publisher.look([batch], accepts_metadata=accepts_metadata)
         is_there = view.find(batch) is not None
         if is_there and decision.state is not DecisionState.DECIDED:
+            publisher.mend(view)
             continue
         if not is_there:
             _restore(publisher, view, decision)

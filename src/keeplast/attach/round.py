@@ -267,6 +267,7 @@ def _swept(publisher: Publisher) -> MetadataView:
     there = list(layout.list(partition))
     own = {each.segment_id for each in publisher.log.own_segments(publisher.held)}
     view = publisher.look()
+    publisher.mend(view)
     for found in there:
         name = RemoteLogSegmentId(partition, found.segment_id)
         if found.segment_id in own:

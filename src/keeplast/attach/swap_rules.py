@@ -94,6 +94,38 @@ def require_decidable(
             )
 
 
+def reasserted(
+    cache: PartitionCache, events: Sequence[RemoteLogSegmentUpdate], log_start: int
+) -> tuple[RemoteLogSegmentUpdate, ...]:
+    """Return what closes the holes that brokers have behind ``events``, if anything does.
+
+    A leader that was just elected may finish a copy that begins before an output and ends behind
+    it. When the output is finished later, it takes the place of all that the copy has from there
+    on, and has only a part of that. Brokers serve the copy again when they are told once more that
+    it is finished, in its own name and by descending start.
+    """
+    tried = cache.copy()
+    for event in events:
+        tried.apply(event)
+    holes = tried.holes(log_start)
+    covering = [
+        each
+        for each in tried.segments
+        if each.state is _FINISHED
+        and any(each.start_offset <= last and each.end_offset >= first for first, last in holes)
+    ]
+    found = tuple(
+        RemoteLogSegmentUpdate(
+            id=each.id, broker_id=each.broker_id, event_timestamp_ms=each.event_timestamp_ms,
+            custom_metadata=each.custom_metadata, state=_FINISHED,
+        )
+        for each in sorted(covering, key=lambda each: each.start_offset, reverse=True)
+    )  # fmt: skip
+    for again in found:
+        tried.apply(again)
+    return () if tried.holes(log_start) else found
+
+
 def _require_one_lineage(cache: PartitionCache, swap: Swap) -> None:
     """Raise ConflictError when an offset is served twice: by a source, and in another epoch.
 

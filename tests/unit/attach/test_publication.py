@@ -330,6 +330,56 @@ def test_what_expires_in_the_middle_of_a_look_is_no_hole(world: AttachedWorld) -
     world.settle()
 
 
+def test_a_copy_over_all_of_a_swap_that_waits_for_its_publication_is_served_on(
+    world: AttachedWorld,
+) -> None:
+    """AT-4, AT-12: a new leader has copied from the swap's begin to behind its end."""
+    publisher = world.claim()
+    swap = world.swap(publisher)
+    world.cluster.lost_answers = [False] * 3
+    with pytest.raises(CompactionError, match="not published"):
+        publisher.decide_and_publish(swap)
+    over = world.upload(0, 29)
+    again = world.claim()
+    assert 1 == repair(again).published
+    world.require_readable()
+    assert over.id in {each.id for each in world.served()}
+    found = again.log.find(again.name)
+    assert found is not None
+    assert 0 == found.cleaned_to
+
+
+def test_a_copy_over_all_of_a_swap_between_look_and_batch_is_served_again(
+    world: AttachedWorld,
+) -> None:
+    """AT-12."""
+    publisher = world.claim()
+    swap = world.swap(publisher)
+    publisher.cluster = Before(  # type: ignore[assignment]
+        world.cluster, "append", lambda: world.upload(0, 29)
+    )
+    assert DecisionState.PUBLISHED is publisher.decide_and_publish(swap).state
+    world.require_readable()
+    assert [(0, 29)] == ranges(world)
+
+
+def test_what_a_batch_that_came_late_has_hidden_is_served_again_by_the_next_owner(
+    world: AttachedWorld,
+) -> None:
+    """AT-7, Z2: the same batch once more, behind a copy that lies over all of it."""
+    publisher = world.claim()
+    decision = publisher.decide_and_publish(world.swap(publisher))
+    over = world.upload(0, 39)
+    world.cluster.append(world.cluster.metadata_topic, 0, batch_of(decision).events)
+    assert [] != world.cluster.cache().holes(0)
+    again = world.claim()
+    repair(again)
+    world.require_readable()
+    found = world.cluster.cache().find(over.id)
+    assert found is not None
+    assert over.broker_id == found.broker_id
+
+
 def test_who_is_overtaken_in_a_look_meets_no_foreign_mark(world: AttachedWorld) -> None:
     """AT-9: the next owner announces, publishes and collects before the look has ended."""
     publisher = world.claim()

@@ -340,7 +340,11 @@ def _is_still(found: PartitionSearch, now: PartitionFiles) -> bool:
     there = {each.base_offset: each for each in now.segments}
     for each in found.listing.segments:
         same = there.pop(each.base_offset, None)
-        if same is None or same.inode != each.inode or same.size_bytes < each.size_bytes:
+        if same is None or same.inode != each.inode:
+            return False
+        has_grown = each is found.listing.active and same.size_bytes > each.size_bytes
+        # A number that was given back may be another file's by now.
+        if (same.size_bytes, same.mtime_ns) != (each.size_bytes, each.mtime_ns) and not has_grown:
             return False
     is_new = all(base >= found.log_end for base in there)
     return is_new and set(now.leftovers) <= set(found.listing.leftovers)

@@ -365,6 +365,10 @@ def _clean(
             ) as coordinator,
             StopSignals(coordinator.stop) as signals,
         ):
+            if not reports:
+                # First: a round may join a segment that is to go to one that stays, and what lies
+                # below the log start would stay with it.
+                coordinator.expire(request)
             reports.append(coordinator.clean(replace(request, roll_active=not reports)))
         if signals.exit_code is not None:
             return reports[-1], signals.exit_code

@@ -319,8 +319,9 @@ def _offsets_text(text: str) -> str:
             data = file.read(OFFSETS_BYTES_MAX + 1)
         found = data.decode()
     except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
         raise InvalidError(
-            f"the file of offsets cannot be read; name another one. path={path} error={error}"
+            f"the file of offsets cannot be read; name another one. path={path} error={why.lower()}"
         ) from None
     if len(data) > OFFSETS_BYTES_MAX:
         raise InvalidError(f"the file is too large for offsets. path={path}")

@@ -133,8 +133,9 @@ def check_within(view: LogView, what: str, offset: int) -> None:
     """Raise InvalidError unless ``offset`` is one that the log has, or its end."""
     if not view.log_start <= offset <= view.log_end:
         raise InvalidError(
-            f"the log does not have this offset; it was deleted or never written. Choose one that "
-            f"it has, or set failOnDataLoss=false to read what there is. {what}={offset} "
+            "the log does not have this offset; it was deleted or never written. Choose one that "
+            "it has; with the source kafka-log failOnDataLoss=false reads what there is. "
+            f"{what}={offset} "
             f"partition={view.partition} log_start={view.log_start} log_end={view.log_end}"
         )
 

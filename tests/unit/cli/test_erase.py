@@ -191,6 +191,24 @@ def test_readers_that_are_waited_for_keep_the_tombstone_and_it_has_its_date(
             assert not each["offsets"] or each["may_go_from_ms"] > found["now_ms"]
 
 
+def test_what_lies_below_the_log_start_goes_before_a_round_could_keep_it(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    """DeleteRecords let ben's segment go; a round would have joined it to the next one."""
+    (data / "keeplast.toml").write_text(
+        '[topic."t"]\ncleanup.policy = "compact,delete"\nretention.ms = -1\n'
+    )
+    (data / "replication-offset-checkpoint").write_text("0\n2\nt 0 4\nt 1 2\n")
+    deleted = keeplast(
+        "delete-records", data, "--topic", "t", "--partition", 0, "--before-offset", 2
+    )
+    assert 0 == deleted.code, deleted.err
+    with_keys(operator, BEN)
+    done = erase(keeplast, data, operator, "--now", "--json").document
+    assert [False] == [each["is_there"] for each in done["keys"]]
+    certify(keeplast, data, operator, tmp_path / "gone.json")
+
+
 def test_a_clock_that_is_given_moves_no_round(
     keeplast: Command, data: Path, operator: OperatorFiles
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.support.waiting import SECONDS_MAX
 
 HEAVY = ("numba", "numpy", "pyspark", "pandas", "cramjam", "keeplast.run")
-HELP_TO_LIBRARIES_MAX = 3.0
+HELP_TO_LIBRARIES_MAX = 4.0
 """What ``--help`` may take, in terms of what it takes to import what makes and draws options."""
 
 

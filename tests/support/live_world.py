@@ -609,8 +609,10 @@ class World:
         """No key is there twice below the first dirty offset, which is where it can be."""
         brokers, log = self.brokers, self.brokers.log
         served: dict[int, int] = {}
+        is_cut = False
         for _, at, _, segment, batches in brokers.answers(brokers.leader):
             if segment.start_offset < log.start:
+                is_cut = True
                 continue  # What the log start cuts stays as it is.
             served[segment.start_offset] = segment.end_offset
             for batch in batches:
@@ -630,7 +632,8 @@ class World:
             if start > reach:
                 bounds.append(start)
             reach = max(reach, end)
-        if self._mood.margin_bytes == 0 and bounds:
+        # What is cut may lie over an old output: all behind it counts as dirty until it goes.
+        if self._mood.margin_bytes == 0 and bounds and not is_cut:
             last = bounds[-1]
             bound = min([last, *(first for first, end in log.spans if first < last <= end)])
             wanted = max((each for each in bounds if each <= bound), default=0)

@@ -27,7 +27,7 @@ from keeplast.format.filename import (
     parse_undo_file,
     segment_file,
 )
-from keeplast.log.files import FileSystem
+from keeplast.log.files import FileSystem, reading
 from keeplast.model.undo import KeptWave, decode_wave, encode_wave
 
 VERSION = 1
@@ -203,6 +203,15 @@ def kept_paths(files: FileSystem, directory: Path, attempt: str, base: int) -> d
     """Return the files of one kept segment by kind, those that are there."""
     paths = {kind: directory / UndoFile(attempt, base, kind).name for kind in KINDS}
     return {kind: path for kind, path in paths.items() if files.exists(path)}
+
+
+def is_plain(files: FileSystem, path: Path) -> bool:
+    """Say whether a kept name is of a regular file, and no link or directory in its place."""
+    try:
+        with reading(files, path):
+            return True
+    except RefusedError:
+        return False
 
 
 def kept_until_ms(

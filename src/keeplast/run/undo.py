@@ -47,7 +47,7 @@ from keeplast.log.object_paths import is_object_path, url_of
 from keeplast.log.partition_log import PartitionFiles, SegmentFiles, list_partition
 from keeplast.log.recovery import recover_swap
 from keeplast.log.swap import Replacement, commit_wave
-from keeplast.log.undo_files import KeptFiles, drop_rounds, drop_unnamed, kept_paths, read_kept
+from keeplast.log.undo_files import KeptFiles, drop_rounds, is_plain, kept_paths, read_kept
 from keeplast.model.partition import TopicPartition
 from keeplast.model.undo import (
     KeptGroup,
@@ -205,7 +205,7 @@ def undo_newest(
     rounds = kept.rounds()
     if not rounds:
         if writes and not kept.damaged:
-            drop_unnamed(files, path)  # what an interrupted undo, or drop, had still to remove
+            drop_rounds(files, path, ())  # what an interrupted undo, or drop, had still to remove
         return None
     found = _look(files, entry, kept, rounds[-1], crc=partial(file_crc32c, files), is_newest=True)
     if found.refusal is not None:
@@ -305,6 +305,8 @@ def _copy_bar(
     if log is None or files.stat(log).size_bytes != source.size_bytes:
         return UndoBar.COPY
     if crc is not None and source.crc32c is not None and crc(log) != source.crc32c:
+        return UndoBar.COPY
+    if crc is not None and not all(is_plain(files, each) for each in paths.values()):
         return UndoBar.COPY
     # A start-up that completes a swap without them makes 10 MiB of zeros (formats.md 3.3).
     return None if {INDEX, TIME_INDEX} <= paths.keys() else UndoBar.NO_INDEX
@@ -417,11 +419,11 @@ def _put_back(
 ) -> None:
     path, before = entry.path, found.waves[0].checkpoint_before
     staged: dict[int, dict[Kind, str]] = {}
-    token = secrets.token_hex(TOKEN_BYTES)
     try:
         for group in found.to_put_back:
             for source in group.sources:
-                staged[source.base_offset] = _stage(files, path, found.attempt, source, token)
+                names = staged.setdefault(source.base_offset, {})
+                _stage(files, path, found.attempt, source, names)
         files.fsync_directory(path)
         if before is None:
             drop_from_checkpoint(files, path.parent, CLEANER_CHECKPOINT, entry.partition)
@@ -433,22 +435,21 @@ def _put_back(
                 replaced = commit_wave(files, path, _replacements(run, live, staged))
             remove_files(files, replaced, warned)
     except (CompactionError, OSError):
-        names = [path / name for each in staged.values() for name in each.values()]
-        remove_files(files, names, warned)
+        given = [path / name for each in staged.values() for name in each.values()]
+        remove_files(files, given, warned)
         raise
 
 
 def _stage(
-    files: FileSystem, path: Path, attempt: str, source: KeptSegment, token: str
-) -> dict[Kind, str]:
-    """Give what was kept of a segment staged names; returns them by kind."""
-    names: dict[Kind, str] = {}
+    files: FileSystem, path: Path, attempt: str, source: KeptSegment, names: dict[Kind, str]
+) -> None:
+    """Give what was kept of a segment staged names; fills ``names``, by kind, before each."""
+    token = secrets.token_hex(TOKEN_BYTES)
     for kind, kept in kept_paths(files, path, attempt, source.base_offset).items():
         if kind != SNAPSHOT:
             names[kind] = SegmentFile(source.base_offset, kind, DELETED, token).name
             files.link(kept, path / names[kind])
             files.fsync(path / names[kind])
-    return names
 
 
 def _neighbours(found: _HeldRound) -> list[list[KeptGroup]]:

@@ -437,6 +437,26 @@ def test_a_disk_that_fails_once_leaves_a_log_that_can_be_undone(root: Path, verb
         assert checkpoint(root) is None
 
 
+def test_a_name_that_cannot_be_given_leaves_none_behind(root: Path) -> None:
+    clean(root)
+    names = sorted(each.name for each in (root / str(PARTITION)).iterdir())
+    for number in range(5):
+        with pytest.raises(OSError, match=r".*"):
+            undo(root, files=FaultyFiles(frozenset({"link"}), 5, fail_at=number))
+        assert names == sorted(each.name for each in (root / str(PARTITION)).iterdir()), number
+
+
+def test_an_index_that_is_a_link_is_none_that_was_kept(root: Path, tmp_path: Path) -> None:
+    clean(root)
+    path = sorted((root / str(PARTITION)).glob("keeplast-undo.*.index.kept"))[0]
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    names = sorted(each.name for each in (root / str(PARTITION)).iterdir())
+    with pytest.raises(RefusedError, match="missing or damaged"):
+        undo(root)
+    assert names == sorted(each.name for each in (root / str(PARTITION)).iterdir())
+
+
 def test_a_target_gets_nothing_of_what_is_kept(root: Path, tmp_path: Path) -> None:
     clean(root)
     clean(root, target=tmp_path / "to", force=True)

@@ -4,8 +4,7 @@ The metadata topic and the topic have three replicas, two in sync. What consumer
 what producers were told (:mod:`tests.support.acknowledged`). Each test has a partition of its own;
 the last ones look at all of them, and restart everything.
 
-By ``make test-attach-cluster``, not with the others: it takes minutes, and a busy machine decides
-which leader uploads what.
+By ``make test-attach-cluster``, not with the others: it takes minutes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from keeplast.cluster.client import ClusterClient
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.layouts.local_storage import LocalStorage
 from keeplast.cluster.live_cluster import LiveCluster
-from keeplast.cluster.status import is_compactors, name_of
+from keeplast.cluster.status import RemotePartitionStatus, is_compactors, name_of
 from keeplast.errors import (
     CompactionError,
     CorruptError,
@@ -61,6 +60,8 @@ KILLED, FROZEN, OVERLAID, SLOW = range(len(STEPS), len(STEPS) + 4)
 PARTITIONS = len(STEPS) + 4
 RECORDS = 3000
 ATTEMPTS_MAX = 10
+ARRANGED_MAX = 5
+"""How often what a machine's pace decides is arranged anew."""
 DELAY_SECONDS = 0.1
 WISH = RoundWish(
     topic=TopicConfig(
@@ -308,29 +309,20 @@ def test_what_a_new_leader_uploads_over_a_round_is_read_right_and_compacted_agai
 ) -> None:
     """R-4, AT-12: its segments begin elsewhere, and far below what was copied already."""
     brokers, acknowledged = world.brokers, world.acknowledged
-    first = brokers.replicas(TOPIC, OVERLAID)[0]
-    brokers.elect_preferred(TOPIC, OVERLAID)
-    # Who leads first sleeps through the rest, and rolls at another size when it catches up. What it
-    # misses has to be local then: it would begin where the remote tier ends.
-    brokers.keep_local(TOPIC, keeps=True)
-    brokers.freeze(first)
-    try:
-        acknowledged.send(OVERLAID, RECORDS)
-        wait_until(lambda: brokers.leader(TOPIC, OVERLAID) not in (-1, first), told=brokers.told)
-        brokers.set_segment_bytes(TOPIC, 10 * SEGMENT_BYTES)
-    finally:
-        brokers.thaw(first)
-    brokers.wait_for_replicas(TOPIC, OVERLAID)
-    brokers.keep_local(TOPIC, keeps=False)
-    brokers.wait_until_remote(TOPIC, OVERLAID)
     compactor = world.compactor(OVERLAID)
     # No margin but the last segment: it is sized by what segments were, not by what they become.
     compactor.wish = replace(WISH, margin_bytes=0)
-    compactor.until_done(compactor.clean)
-    world.wait_until_compacted(OVERLAID)
-    before = brokers.status(TOPIC, OVERLAID)
-    served = brokers.cache(TOPIC, OVERLAID).served()
-    compacted_to = max(each.end_offset for each in served if is_compactors(each.segment))
+    for _ in range(ARRANGED_MAX):
+        let_preferred_roll_elsewhere(world)
+        compactor.until_done(compactor.clean)
+        world.wait_until_compacted(OVERLAID)
+        before = brokers.status(TOPIC, OVERLAID)
+        served = brokers.cache(TOPIC, OVERLAID).served()
+        compacted_to = max(each.end_offset for each in served if is_compactors(each.segment))
+        if preferred_would_upload_from(world, before) <= compacted_to:
+            break
+    else:
+        pytest.fail("who leads next has rolled where the others did, each time")
 
     brokers.elect_preferred(TOPIC, OVERLAID)
     acknowledged.send(OVERLAID, 3 * RECORDS)
@@ -353,6 +345,38 @@ def test_what_a_new_leader_uploads_over_a_round_is_read_right_and_compacted_agai
     assert 0 == brokers.status(TOPIC, OVERLAID).hidden.count
     compactor.until_done(compactor.collect)
     check_settled(world, OVERLAID)
+
+
+def let_preferred_roll_elsewhere(world: World) -> None:
+    """Let who leads first sleep through some records, and roll at another size when it wakes.
+
+    What it misses has to be local then: it would begin where the remote tier ends. On a busy
+    machine it may hear of the size too late, and roll where the others did.
+    """
+    brokers = world.brokers
+    first = brokers.replicas(TOPIC, OVERLAID)[0]
+    brokers.set_segment_bytes(TOPIC, SEGMENT_BYTES)
+    brokers.elect_preferred(TOPIC, OVERLAID)
+    brokers.keep_local(TOPIC, keeps=True)
+    brokers.freeze(first)
+    try:
+        world.acknowledged.send(OVERLAID, RECORDS)
+        wait_until(lambda: brokers.leader(TOPIC, OVERLAID) not in (-1, first), told=brokers.told)
+        brokers.set_segment_bytes(TOPIC, 10 * SEGMENT_BYTES)
+    finally:
+        brokers.thaw(first)
+    brokers.wait_for_replicas(TOPIC, OVERLAID)
+    brokers.keep_local(TOPIC, keeps=False)
+    brokers.wait_until_remote(TOPIC, OVERLAID)
+
+
+def preferred_would_upload_from(world: World, status: RemotePartitionStatus) -> int:
+    """Return where its local segment begins that has the first offset that is not remote."""
+    first = world.brokers.replicas(TOPIC, OVERLAID)[0]
+    folder = world.brokers.brokers[first].data / f"{TOPIC}-{OVERLAID}"
+    at = (status.remote_end or 0) + 1
+    bases = [int(path.name[:20]) for path in folder.glob("*.log")]
+    return max((each for each in bases if each <= at), default=at)
 
 
 @NEWEST_ALONE

@@ -197,5 +197,5 @@ def test_a_real_loop_is_watched_until_its_logs_are_clean(browser: Browser, loop:
     browser.wait(lambda: browser.text("p > .state").startswith(partition["state"]))
     browser.open(f"{base}work")
     browser.wait(lambda: "clean now" in browser.text("section[aria-labelledby=h-receipts]"))
-    assert re.search(r"Turn [1-9]", browser.text("section[aria-labelledby=h-now]"))
+    assert re.search(r"Look number [1-9]", browser.text("section[aria-labelledby=h-now]"))
     assert [] == browser.complaints()

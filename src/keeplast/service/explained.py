@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from keeplast.cleaner.reasons import ActiveLimit
 from keeplast.clock import time_text
 from keeplast.errors import error_text
 from keeplast.format.record import Record
@@ -135,7 +136,10 @@ def fate_words(found: KeyExplanation, each: FoundRecord) -> str:
     if len(moments) == 1:
         return f"{moments[0].what}: {moments[0].why}"
     stays, goes = moments
-    when = "" if goes.at_ms is None else f" until {time_text(goes.at_ms)} at least"
+    # What is appended may roll the active segment before that time; nothing shortens a lag.
+    is_active = isinstance(each.fate.limit, ActiveLimit)
+    surely = "if nothing is appended before, sooner otherwise" if is_active else "at least"
+    when = "" if goes.at_ms is None else f" until {time_text(goes.at_ms)} {surely}"
     return f"stays{when}: {stays.why}; then goes with the next round: {goes.why}"
 
 

@@ -9,7 +9,7 @@ from keeplast.cleaner.reasons import BoundNote, DueReason
 from keeplast.clock import time_text
 from keeplast.inspect.stages import StageCounts, Stages
 from keeplast.inspect.status import LogStatus
-from keeplast.model.duration import duration_text, relative_text
+from keeplast.model.duration import duration_text, precise_duration_text, relative_text
 from keeplast.model.size import format_bytes, format_count
 from keeplast.service.status import DirectoryStatus, ErasedBy, PartitionStatus, State
 from keeplast.survey.wording import sentences
@@ -172,7 +172,7 @@ def erased_sentence(erased: ErasedBy, now_ms: int, *, loop: str = "keeplast run"
     """Return by when old values are gone and what that rests on, ``loop`` going on."""
     if erased.is_gone or erased.by_ms is None or erased.eligible_by_ms is None:
         return erased.why
-    waits = duration_text(erased.by_ms - erased.eligible_by_ms - erased.undo_ms)
+    waits = precise_duration_text(erased.by_ms - erased.eligible_by_ms - erased.undo_ms)
     kept = f", then {duration_text(erased.undo_ms)} for undo" if erased.undo_ms else ""
     return (
         f"{_moment(erased.by_ms, now_ms)}: due {_moment(erased.eligible_by_ms, now_ms)} "

@@ -134,11 +134,11 @@ def _lag_words(limit: r.LagLimit) -> str:
     lag = f"{MIN_LAG} ({duration_text(limit.lag_ms)})"
     name = f"segment {limit.offset}"
     if limit.is_undated:
-        return f"{name} has no timestamps, and its file is {missing} younger than {lag}"
+        return f"{name} has no timestamps; its file keeps it back for another {missing} by {lag}"
     if limit.age_ms < 0:
         ahead = duration_text(-limit.age_ms)
         return f"{name} is dated {ahead} in the future and waits {missing} for {lag}"
-    return f"{name} is {missing} younger than {lag}"
+    return f"{name} is held back for another {missing} by {lag}"
 
 
 def skip_words(reason: SkipReason) -> str:

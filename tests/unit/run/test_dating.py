@@ -31,7 +31,7 @@ def test_a_young_segment_ends_the_round_and_says_so(tmp_path: Path) -> None:
     assert young == report.bound
     assert (
         "due for a round: dirty ratio 1.000 is above min.cleanable.dirty.ratio 0.0",
-        f"not cleaned past offset {young}: segment {young} is 4 min younger than "
+        f"not cleaned past offset {young}: segment {young} is held back for another 4 min by "
         "min.compaction.lag.ms (1 h)",
     ) == report.notes
     assert Dating() == report.dating
@@ -49,7 +49,7 @@ def test_dates_in_the_future_missing_and_back_dated_are_counted_and_said(tmp_pat
     assert Dating(future=1, missing=1, backdated=1, ahead_ms=3 * HOUR_MS) == report.dating
     told = " / ".join(report.notes)
     for words in (
-        f"segment {undated} has no timestamps, and its file is 30 min younger",
+        f"segment {undated} has no timestamps; its file keeps it back for another 30 min",
         "1 dirty segment is dated in the future, by up to 3 h",
         "1 dirty segment is without timestamps",
         "1 dirty segment is dated before what is in front of it",

@@ -74,14 +74,14 @@ def test_a_young_segment_says_how_much_is_missing() -> None:
     limit = lag_limit(NOW_MS - 56 * MINUTE_MS)
     assert LagLimit(812, 56 * MINUTE_MS, HOUR_MS) == limit
     assert (
-        "not cleaned past offset 812: segment 812 is 4 min younger than min.compaction.lag.ms (1 h)"
-        == note_words(BoundNote(812, 812, limit))
+        "not cleaned past offset 812: segment 812 is held back for another 4 min by "
+        "min.compaction.lag.ms (1 h)" == note_words(BoundNote(812, 812, limit))
     )
 
 
 def test_a_segment_without_timestamps_says_that_its_file_is_young() -> None:
     assert (
-        "segment 812 has no timestamps, and its file is 30 min younger than "
+        "segment 812 has no timestamps; its file keeps it back for another 30 min by "
         "min.compaction.lag.ms (1 h)" == lag_words(-1, mtime=NOW_MS - 30 * MINUTE_MS)
     )
 

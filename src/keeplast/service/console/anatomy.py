@@ -146,21 +146,22 @@ def _directory_parts(
 
 
 def saving_words(entry: Entry, facts: PartitionFacts | None, rounds: Sequence[ReceiptLine]) -> str:
-    """Say what a round would free: at most what is cleanable, and what the last one's share makes.
+    """Say what a round would clean, and what it would free by the share of the last one.
 
     Empty where nothing is cleanable. keeplast plan reads the log for more than that.
     """
     cleanable, clean = _cleanable(entry, facts)
     if not cleanable:
         return ""
-    words = f"a round would free {format_bytes(cleanable)} at most"
+    words = f"a round would clean {format_bytes(cleanable)}"
     last = next((each.round for each in reversed(rounds) if each.round is not None), None)
     if last is None or last.bytes_read <= 0:
         return f"{words}; no receipt tells how much rounds of this log do"
     share = max(last.bytes_read - last.bytes_written, 0) / last.bytes_read
-    about = min(round((cleanable + clean) * share), cleanable)
+    # Tombstones of the dirty section may free more of the clean one than they take themselves.
+    about = round((cleanable + clean) * share)
     return (
-        f"{words}; about {format_bytes(about)} if it frees the share of the last one "
+        f"{words}, and free about {format_bytes(about)} if it frees the share of the last one "
         f"({share:.0%} of what it read)"
     )
 

@@ -68,7 +68,7 @@ def troubles(view: ConsoleView, now_ms: int) -> list[Trouble]:
             mark = each.set_aside or each.failing
             where = "" if mark is None or mark.path is None else mark.path
             if mark is not None and mark.position is not None:
-                where += f" at {mark.position}"
+                where += f" at byte {mark.position}"
             # It may have been set aside by the turn that this look began.
             since = (
                 ShownTime("") if mark is None else moment(mark.since_ms, max(now_ms, mark.since_ms))

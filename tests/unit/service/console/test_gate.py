@@ -174,13 +174,13 @@ def test_who_may_act_leaves_a_wish_with_the_loop(
     assert 303 == by_header.status_code
 
 
-def test_trying_again_is_offered_where_something_is_wrong(site: Site) -> None:
+def test_trying_again_is_offered_in_place_of_a_round_where_something_is_wrong(site: Site) -> None:
     site.enter(ACTOR)
     offered = {
         path: [deed in site.get(path).text for deed in ("/do/clean", "/do/retry")]
         for path in ("/log/orders/0", "/log/broken/0")
     }
-    assert {"/log/orders/0": [True, False], "/log/broken/0": [True, True]} == offered
+    assert {"/log/orders/0": [True, False], "/log/broken/0": [False, True]} == offered
 
 
 def test_the_way_in_says_what_it_is_for(source: FixedSource, root: Path) -> None:

@@ -140,7 +140,7 @@ def test_what_is_set_aside_is_told_with_place_and_remedy(root: Path) -> None:
     }  # fmt: skip
     (root / "keeplast-set-aside").write_text(json.dumps(mark), encoding="utf-8")
     text = Site(FixedSource(directory_view(root))).get("/work").text
-    assert "orders-0/0.log at 77" in text
+    assert "orders-0/0.log at byte 77" in text
     assert "--retry" in text
 
 

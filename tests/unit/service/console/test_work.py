@@ -90,17 +90,20 @@ def test_what_a_round_would_free_is_told_by_the_share_of_the_last_one(root: Path
     view = directory_view(root)
     entry = next(e for e in view.status.partitions if e.partition == ONE)  # type: ignore[union-attr]
     cleanable = entry.log.figures.cleanable.cleanable_bytes  # type: ignore[union-attr]
+    clean = entry.log.figures.cleanable.clean_bytes  # type: ignore[union-attr]
     words = anatomy.saving_words(entry, None, [])
-    assert f"a round would free {cleanable} B at most" in words
+    assert f"a round would clean {cleanable} B" in words
     assert "no receipt tells" in words
     words = anatomy.saving_words(entry, None, [line(1, 100, 75)])
-    assert f"about {round(cleanable / 4)} B if it frees the share of the last one (25%" in words
-    # Never more than what is cleanable, whatever the last one freed.
-    assert f"about {cleanable} B" in anatomy.saving_words(entry, None, [line(1, 100, 0)])
+    assert (
+        f"about {round((cleanable + clean) / 4)} B if it frees the share of the last one (25%"
+        in words
+    )
+    assert f"about {cleanable + clean} B" in anatomy.saving_words(entry, None, [line(1, 100, 0)])
     assert "about 0 B" in anatomy.saving_words(entry, None, [line(1, 100, 200)])
     broken = next(e for e in view.status.partitions if e.log is None)  # type: ignore[union-attr]
     assert "" == anatomy.saving_words(broken, None, [])
-    assert "a round would free" in Site(FixedSource(view)).get("/log/orders/0").text
+    assert "a round would clean" in Site(FixedSource(view)).get("/log/orders/0").text
 
 
 def test_the_pages_have_the_verdict_beside_the_round(root: Path) -> None:

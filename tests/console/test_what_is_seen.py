@@ -127,7 +127,7 @@ def test_the_work_page_has_the_receipts_and_what_is_set_aside(
     assert [name(each) for each in aside] == [row[0] for row in rows]
     (mark,), (row,) = [each["set_aside"] for each in aside], rows
     assert sentence_of(mark["reason"]) == row[2]
-    assert f"{mark['path']} at {mark['position']}" == row[3]
+    assert f"{mark['path']} at byte {mark['position']}" == row[3]
     assert row[5]
     receipts = cells(browser, "section[aria-labelledby=h-receipts]")
     assert len(seen.receipts) == len(receipts)

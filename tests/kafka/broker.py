@@ -24,6 +24,9 @@ from tests.kafka.jars import fetch_jars
 from tests.support.ports import free_port
 from tests.support.waiting import SECONDS_MAX, wait_until
 
+ENDING_SECONDS = SECONDS_MAX + 60
+"""A broker whose controllers have ended before it waits five minutes for an answer of theirs
+(Kafka's ``BrokerServer.shutdown``); several that are stopped at once may leave one to that."""
 HERE = Path(__file__).resolve().parent
 VERSIONS = ("3.9.1", "4.3.0")
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -185,7 +188,7 @@ class Broker:
             return
         self._process.send_signal(how)
         try:
-            self._process.wait(SECONDS_MAX)
+            self._process.wait(ENDING_SECONDS)
         except subprocess.TimeoutExpired as error:
             self._process.kill()
             self._process.wait()

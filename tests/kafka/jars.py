@@ -31,5 +31,10 @@ def fetch_jars(pom: Path, name: str, *, remedy: str) -> Path:
         )
         if done.returncode != 0:
             raise JarsError(f"maven could not fetch Kafka's jars: {done.stdout}{done.stderr}")
-        fetched.rename(libs)
+        try:
+            fetched.rename(libs)
+        except OSError:
+            # Several brokers that start at once fetch for themselves; one was first.
+            if not libs.is_dir():
+                raise
     return libs

@@ -20,7 +20,7 @@ import keeplast
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.append import NewRecord
 from keeplast.log.data_directory import open_data_directory
-from keeplast.model.hold import Hold, HoldPoint, in_force
+from keeplast.model.hold import Hold, HoldPoint
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.coordinator import Coordinator
@@ -84,7 +84,8 @@ class World:
     written: list[Written] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
     running: dict[int, Transaction] = field(default_factory=dict)
-    holds: list[Hold] = field(default_factory=list)
+    holds: list[tuple[int, Hold]] = field(default_factory=list)
+    """The offset that was asked for, and the hold."""
 
     @classmethod
     def make(cls, root: Path) -> World:
@@ -132,10 +133,11 @@ class World:
         directory = open_data_directory(self.log.directory.parent, UnsyncedFiles())
         offset = self.log_start + (self.last_stable - self.log_start) * percent // 100
         with contextlib.suppress(RefusedError):
-            self.holds += add_holds(
+            (added,) = add_holds(
                 directory, directory.partitions, f"hold{len(self.holds)}", HoldPoint(offset),
                 age_ms, UnsyncedFiles(), ManualClock(self.log.now_ms),
             )  # fmt: skip
+            self.holds.append((offset, added))
 
     @property
     def log_start(self) -> int:
@@ -229,9 +231,9 @@ def test_a_state_as_of_an_offset_is_the_replay_or_refused(
                 assert told is None, f"end={end} told={told}"
             else:
                 assert world.replay(min(end, world.last_stable)) == told, f"end={end}"
-        for hold in in_force(world.holds, world.log.now_ms):
-            if hold.offset >= world.log_start:
-                assert world.replay(hold.offset) == state_of(world, end_offset=hold.offset), hold
+        for asked, hold in world.holds:
+            if hold.is_in_force(world.log.now_ms) and asked >= world.log_start:
+                assert world.replay(asked) == state_of(world, end_offset=asked), hold
         world.log.close()
 
 

@@ -22,10 +22,11 @@ from keeplast.cleaner.reasons import (
     TransactionLimit,
     WatermarkLimit,
 )
-from keeplast.errors import InvalidError
+from keeplast.errors import ConflictError, InvalidError
 from keeplast.format.txn_index import AbortedTransaction
-from keeplast.model.hold import Hold
+from keeplast.model.hold import Hold, in_force
 from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import TopicPartition
 from keeplast.model.segment import SegmentSummary
 
 
@@ -151,6 +152,23 @@ def find_hold(holds: Sequence[Hold]) -> HoldLimit | None:
     """
     lowest = min(holds, key=lambda each: (each.offset, -each.until_ms), default=None)
     return None if lowest is None else HoldLimit(lowest.offset, lowest.name, lowest.until_ms)
+
+
+def require_unheld(
+    partition: TopicPartition, holds: Iterable[Hold], now_ms: int, *, end: int, first_dirty: int
+) -> None:
+    """Raise ConflictError when a round would pass a hold that was added since it began.
+
+    ``holds`` are the partition's as they are when what the round has written is about to count;
+    its records below ``end``, exclusive, have decided what stays.
+    """
+    hold = find_hold(in_force(holds, now_ms))
+    if hold is not None and end > max(hold.offset, first_dirty):
+        raise ConflictError(
+            "a hold was added while the round was under way, and it would pass it; what it has "
+            f"written goes, and the next one ends there. hold={hold.name} "
+            f"offset={hold.offset} bound={end} partition={partition}"
+        )
 
 
 def find_kept_transaction(

@@ -10,15 +10,14 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from keeplast.errors import CorruptError, InvalidError, RefusedError
+from keeplast.errors import CorruptError, InvalidError
 from keeplast.log.files import FileSystem
 from keeplast.log.object_paths import is_object_path
-from keeplast.model.hold import Hold, check_hold_name
+from keeplast.model.hold import Hold, check_hold_name, require_room
 from keeplast.model.partition import TopicPartition
 
 HOLDS_NAME = "keeplast-holds"
 VERSION = 1
-HOLDS_MAX = 100_000
 BYTES_MAX = 64 << 20
 
 
@@ -60,10 +59,7 @@ def holds_by_partition(holds: Iterable[Hold]) -> Mapping[TopicPartition, tuple[H
 def write_holds(files: FileSystem, root: Path, holds: Iterable[Hold]) -> None:
     """Replace the file, atomically and durably; without holds there is none."""
     path, chosen = root / HOLDS_NAME, sorted(holds)
-    if len(chosen) > HOLDS_MAX:
-        raise RefusedError(
-            f"too many holds; release some. holds={len(chosen)} most={HOLDS_MAX} path={path}"
-        )
+    require_room(len(chosen), f"path={path}")
     if not chosen:
         if files.exists(path):
             files.unlink(path)

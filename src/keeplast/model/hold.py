@@ -7,15 +7,17 @@ one that nobody releases would keep what was deleted for ever.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from keeplast.errors import InvalidError
+from keeplast.errors import InvalidError, RefusedError
 from keeplast.model.partition import TopicPartition
 
 NAME_CHARS_MAX = 64
 AGE_MS_MAX = 366 * 86_400_000
 """Who needs a state for longer exports it."""
+HOLDS_MAX = 100_000
+"""Of one data directory, store or cluster."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -63,6 +65,32 @@ def check_hold_age(age_ms: int) -> None:
             f"a hold lasts for a second at least and {AGE_MS_MAX // 86_400_000} d at most; for "
             f"longer, export the state. max_age_ms={age_ms}"
         )
+
+
+def require_new_name(name: str, known: Iterable[Hold], now_ms: int, place: str) -> None:
+    """Raise RefusedError when one of ``known``, all of ``place``, has this name at ``now_ms``."""
+    if any(each.name == name and each.is_in_force(now_ms) for each in known):
+        raise RefusedError(
+            "there is a hold of this name; release it first, or take another name. "
+            f"name={name} {place}"
+        )
+
+
+def require_room(count: int, place: str) -> None:
+    """Raise RefusedError for more holds than a place may have."""
+    if count > HOLDS_MAX:
+        raise RefusedError(f"too many holds; release some. holds={count} most={HOLDS_MAX} {place}")
+
+
+def holds_named(name: str, known: Sequence[Hold], place: str) -> tuple[Hold, ...]:
+    """Return the holds of a name, those that are over too; InvalidError when there is none."""
+    found = tuple(each for each in known if each.name == name)
+    if not found:
+        names = ", ".join(sorted({each.name for each in known})) or "none"
+        raise InvalidError(
+            f"there is no hold of this name; there are: {names}. name={name} {place}"
+        )
+    return found
 
 
 def in_force(holds: Iterable[Hold], now_ms: int) -> tuple[Hold, ...]:

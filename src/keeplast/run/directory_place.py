@@ -15,15 +15,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from keeplast.cleaner.eligibility import find_hold
+from keeplast.cleaner.eligibility import require_unheld
 from keeplast.clock import Clock
-from keeplast.errors import CompactionError, ConflictError
+from keeplast.errors import CompactionError
 from keeplast.format.filename import CLEANER_CHECKPOINT, DELETED, parse_segment_file
 from keeplast.log.checkpoints import update_checkpoint
 from keeplast.log.files import FilesRecipe, FileSystem
 from keeplast.log.holds import holds_by_partition, read_holds
 from keeplast.log.undo_files import drop_rounds
-from keeplast.model.hold import in_force
 from keeplast.model.partition import TopicPartition
 from keeplast.model.undo import KeptWave
 from keeplast.rewrite.task import TaskResult
@@ -242,13 +241,10 @@ class DirectoryPlace:
     def _check_holds(self, round_: Round) -> None:
         plan, root = round_.plan, round_.site.path.parent
         holds = holds_by_partition(read_holds(self._files, root)).get(plan.partition, ())
-        hold = find_hold(in_force(holds, self._clock.now_ms()))
-        if hold is not None and plan.bound > max(hold.offset, plan.first_dirty):
-            raise ConflictError(
-                "a hold was added while the round was under way, and it would pass it; what it has "
-                f"written goes, and the next one ends there. hold={hold.name} "
-                f"offset={hold.offset} bound={plan.bound} partition={plan.partition}"
-            )
+        require_unheld(
+            plan.partition, holds, self._clock.now_ms(), end=plan.bound,
+            first_dirty=plan.first_dirty,
+        )  # fmt: skip
 
     def _note(self, round_: Round, receipt: Path) -> bytes:
         """Write a wave down that is about to be put in place; returns its line."""

@@ -5,6 +5,9 @@ anything in place; who adds a hold writes it down, and only then looks at the lo
 sees the other: a round that would pass the hold gives up, or the log shows that one has, or may
 have, and the hold is taken back. What is left half done is waited for, a while.
 
+A state as of a point has no transaction that is in flight there, while a cleaner believes how it
+ended. So cleaning is kept from where the first of them begins, and not from the point alone.
+
 A directory's lock is not needed, and is not taken: a daemon holds it all the time. A broker's own
 cleaner knows nothing of holds.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError, UnavailableError
@@ -22,13 +26,33 @@ from keeplast.log.holds import HOLDS_NAME, read_holds, write_holds
 from keeplast.log.lock import appended
 from keeplast.log.object_paths import is_object_path
 from keeplast.log.settled import settled_partition
-from keeplast.model.hold import Hold, HoldPoint, check_hold_age, check_hold_name
+from keeplast.model.hold import (
+    Hold,
+    HoldPoint,
+    check_hold_age,
+    check_hold_name,
+    holds_named,
+    require_new_name,
+)
 from keeplast.read.log_view import LogView, load_reader_checkpoints, look_at_log
 from keeplast.read.offset_of_time import first_offset_from
 from keeplast.read.state_end import is_half_done, require_state_at, require_time_told
 
 TRIES_MAX = 60
 PAUSE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPoint:
+    """A point of a log that can be told: ``asked``, and ``offset``, which cleaning may not pass.
+
+    ``is_latest`` says that nothing behind ``asked`` is decided yet: no round passes that.
+    """
+
+    entry: PartitionEntry
+    asked: int
+    offset: int
+    is_latest: bool
 
 
 def choose_entries(
@@ -73,44 +97,65 @@ def add_holds(
     point cannot be told any more, and where the name is taken; UnavailableError when rounds are
     under way for too long.
     """
-    check_hold_name(name)
-    check_hold_age(max_age_ms)
+    check_hold(name, point, max_age_ms, len(entries))
     if is_object_path(directory.root):
         raise RefusedError(
             "holds are for directories that are cleaned in place; nothing in an object store is. "
             f"path={directory.root}"
         )
-    if point.offset is not None and len(entries) > 1:
-        raise InvalidError(
-            "an offset is of one partition; choose it with --partition, or give a time, or now. "
-            f"partitions={len(entries)} offset={point.offset}"
-        )
-    checkpoints = load_reader_checkpoints(files, directory.root)
-    now_ms = clock.now_ms()
-    added, earlier = [], []
-    for entry in entries:
-        view = look_at_log(entry.partition, entry.path, checkpoints, files, clock)
-        offset = _offset_of(view, point, files, clock)
-        added.append(Hold(name, entry.partition, offset, now_ms, now_ms + max_age_ms))
-        # No round passes what is decided, so that none can pass its end.
-        if offset < view.last_stable:
-            earlier.append((entry, offset))
+    points = find_points(directory, entries, point, files, clock)
+    now_ms, place = clock.now_ms(), f"path={directory.root}"
+    added = [
+        Hold(name, each.entry.partition, each.offset, now_ms, now_ms + max_age_ms)
+        for each in points
+    ]
     with appended(directory.root / HOLDS_NAME):
         known = read_holds(files, directory.root)
-        if any(each.name == name and each.is_in_force(now_ms) for each in known):
-            raise RefusedError(
-                "there is a hold of this name; release it first, or take another name. "
-                f"name={name} path={directory.root}"
-            )
+        require_new_name(name, known, now_ms, place)
         kept = [each for each in known if each.is_in_force(now_ms)]
         write_holds(files, directory.root, [*kept, *added])
     try:
-        for entry, offset in earlier:
-            _require_told(entry, offset, files, clock)
+        for each in points:
+            # No round passes what is decided, so that none can pass its end.
+            if not each.is_latest:
+                _require_told(each.entry, each.asked, files, clock)
     except BaseException:
         _take_back(directory, added, files)
         raise
     return tuple(added)
+
+
+def check_hold(name: str, point: HoldPoint, max_age_ms: int, partitions: int) -> None:
+    """Raise InvalidError for a hold that cannot be, whatever it is of."""
+    check_hold_name(name)
+    check_hold_age(max_age_ms)
+    if point.offset is not None and partitions > 1:
+        raise InvalidError(
+            "an offset is of one partition; choose it with --partition, or give a time, or now. "
+            f"partitions={partitions} offset={point.offset}"
+        )
+
+
+def find_points(
+    directory: DataDirectory,
+    entries: Sequence[PartitionEntry],
+    point: HoldPoint,
+    files: FileSystem,
+    clock: Clock,
+) -> list[HeldPoint]:
+    """Return where cleaning has to be kept from, so that the state as of ``point`` can be told.
+
+    RefusedError where it cannot be told any more; otherwise as of :func:`add_holds`.
+    """
+    checkpoints = load_reader_checkpoints(files, directory.root)
+    found = []
+    for entry in entries:
+        view = look_at_log(entry.partition, entry.path, checkpoints, files, clock)
+        asked = _offset_of(view, point, files, clock)
+        is_latest = asked >= view.last_stable
+        offset = asked if is_latest else _require_told(entry, asked, files, clock)
+        found.append(HeldPoint(entry, asked, offset, is_latest))
+    return found
 
 
 def release_holds(directory: DataDirectory, name: str, files: FileSystem) -> tuple[Hold, ...]:
@@ -118,13 +163,7 @@ def release_holds(directory: DataDirectory, name: str, files: FileSystem) -> tup
     check_hold_name(name)
     with appended(directory.root / HOLDS_NAME):
         known = read_holds(files, directory.root)
-        released = tuple(each for each in known if each.name == name)
-        if not released:
-            names = ", ".join(sorted({each.name for each in known})) or "none"
-            raise InvalidError(
-                f"there is no hold of this name; there are: {names}. name={name} "
-                f"path={directory.root}"
-            )
+        released = holds_named(name, known, f"path={directory.root}")
         write_holds(files, directory.root, set(known) - set(released))
     return released
 
@@ -152,16 +191,16 @@ def _offset_of(view: LogView, point: HoldPoint, files: FileSystem, clock: Clock)
     return offset
 
 
-def _require_told(entry: PartitionEntry, offset: int, files: FileSystem, clock: Clock) -> None:
+def _require_told(entry: PartitionEntry, offset: int, files: FileSystem, clock: Clock) -> int:
     """Return when the state as of ``offset`` can be told, and no round is under way that may end
-    that."""
+    that: where the first transaction begins that is in flight there, else ``offset``."""
     for _ in range(TRIES_MAX):
         checkpoints = load_reader_checkpoints(files, entry.path.parent)
         view = look_at_log(entry.partition, entry.path, checkpoints, files, clock)
         listing = settled_partition(view.path, files, clock, if_empty=view.log_start)
         if not any(is_half_done(each) for each in listing.leftovers):
-            require_state_at(view, offset, latest=view.last_stable, files=files, clock=clock)
-            return
+            latest = view.last_stable
+            return require_state_at(view, offset, latest=latest, files=files, clock=clock)
         clock.sleep(PAUSE_SECONDS)
     raise UnavailableError(
         "a round of this log is under way, or was interrupted, so that nobody knows whether the "

@@ -147,6 +147,26 @@ def test_the_lowest_hold_counts_and_each_is_released_by_its_name(root: Path) -> 
         release_holds(directory, "later", FILES)
 
 
+def test_a_hold_within_a_transaction_keeps_what_the_state_has_instead_of_it(
+    tmp_path: Path,
+) -> None:
+    """The transaction is in flight at the point: a round would believe that it was committed."""
+    log = LogBuilder(tmp_path / "data" / "t-0", COMPACT)
+    producer = log.producer(1)
+    log.append(NewRecord(b"a", b"before", NOW_MS))
+    producer.send_records(NewRecord(b"a", b"within", NOW_MS))
+    log.roll()
+    log.append(NewRecord(b"b", b"2", NOW_MS), NewRecord(b"c", b"3", NOW_MS))
+    producer.commit()
+    log.roll()
+    log.append(NewRecord(b"b", b"5", NOW_MS))
+    log.close()
+    (added,) = hold(tmp_path / "data", offset=3)
+    assert 1 == added.offset
+    clean(tmp_path / "data")
+    assert {0, 2} == state_as_of(tmp_path / "data", 3)
+
+
 def test_a_hold_as_of_now_or_of_a_time(root: Path) -> None:
     assert [40] == [each.offset for each in hold(root)]
     assert [13] == [each.offset for each in hold(root, "time", time_ms=NOW_MS + 12)]

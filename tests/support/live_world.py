@@ -485,8 +485,6 @@ class World:
             return is_refused or self.brokers.is_deleted
         if self.brokers.is_deleted and isinstance(error, (InvalidError, RefusedError)):
             return "no such topic" in text or "topic or its metadata is gone" in text
-        if isinstance(error, FileNotFoundError):
-            return others_deleted
         if isinstance(error, CorruptError):
             return others_deleted and any(each in text for each in GONE_WORDS)
         if isinstance(error, RefusedError):
@@ -547,6 +545,8 @@ class World:
             self._settle()
             if number and self.tally.swaps == before:
                 break
+        else:
+            require(False, f"rounds find more to do each time. rounds={HEALING_ROUNDS}")
         self._do(
             self._hosts["one"],
             "collect",
@@ -591,7 +591,7 @@ class World:
                     found is not None and found.id == served.segment.id,
                     f"keeplast's fold is not the brokers'. offset={offset} {served} {found}",
                 )
-        self._check_clean(clean_to(log, known, cache))
+        self._check_clean(clean_to(log, known, cache, brokers.log.start))
 
     def _check_own(self) -> None:
         """Nothing is left of keeplast's own but the owner object.
@@ -609,10 +609,8 @@ class World:
         """No key is there twice below the first dirty offset, which is where it can be."""
         brokers, log = self.brokers, self.brokers.log
         served: dict[int, int] = {}
-        is_cut = False
         for _, at, _, segment, batches in brokers.answers(brokers.leader):
             if segment.start_offset < log.start:
-                is_cut = True
                 continue  # What the log start cuts stays as it is.
             served[segment.start_offset] = segment.end_offset
             for batch in batches:
@@ -632,8 +630,7 @@ class World:
             if start > reach:
                 bounds.append(start)
             reach = max(reach, end)
-        # What is cut may lie over an old output: all behind it counts as dirty until it goes.
-        if self._mood.margin_bytes == 0 and bounds and not is_cut:
+        if self._mood.margin_bytes == 0 and bounds:
             last = bounds[-1]
             bound = min([last, *(first for first, end in log.spans if first < last <= end)])
             wanted = max((each for each in bounds if each <= bound), default=0)

@@ -18,6 +18,7 @@ from functools import partial
 from keeplast.attach.allowance import RECORDS_A_SEGMENT, Allowance
 from keeplast.attach.attached_files import attached_path
 from keeplast.attach.attached_place import AttachedPlace, AttachedState
+from keeplast.attach.gone_objects import telling_why_gone
 from keeplast.attach.metadata_view import MetadataView
 from keeplast.attach.outputs import work_name
 from keeplast.attach.publication import Publisher
@@ -119,17 +120,26 @@ def clean_attached(
     """Do one round of a partition that was claimed and repaired.
 
     The report says what it did or why nothing. RefusedError before anything is written for what
-    the check refuses; errors of a round as :func:`do_round`. With an ``allowance`` swaps end where
-    that ends, as when somebody stops the round.
+    the check refuses; errors of a round as :func:`do_round`, and of sources that went meanwhile as
+    :func:`.telling_why_gone`. With an ``allowance`` swaps end where that ends, as when somebody
+    stops the round.
     """
     view = _swept(publisher)
+    with telling_why_gone(publisher, view):
+        return _clean(publisher, view, wish, runner_for, clock, progressed, receipt, allowance)
+
+
+def _clean(
+    publisher: Publisher, view: MetadataView, wish: RoundWish, runner_for: RunnerFor, clock: Clock,
+    progressed: Progressed, receipt: Receipt | None, allowance: Allowance | None,
+) -> RoundReport:  # fmt: skip
     lineage_of = partial(read_lineage, publisher.layout)
     found = sources_of(lineage_of, view.cache, view.log.start, wish.margin_bytes)
     sources = measure_sources(publisher.layout, found)
     if not sources.segments:
         return nothing_to_clean(sources)
     known = publisher.log.find(publisher.name) or publisher.held
-    cleaned_to = clean_to(publisher.log, known, view.cache)
+    cleaned_to = clean_to(publisher.log, known, view.cache, view.log.start)
     state = AttachedState(sources, view.log.start, cleaned_to)
     at = publisher.name.partition
     request = wish.request_for(TopicPartition(at.topic, at.partition), state)
@@ -140,11 +150,14 @@ def clean_attached(
     return do_round(place, runner_for, clock, progressed)
 
 
-def clean_to(log: DecisionLog, known: Attached, cache: PartitionCache) -> int:
-    """Return the first offset that is not clean, by what was decided and what came over it."""
+def clean_to(log: DecisionLog, known: Attached, cache: PartitionCache, log_start: int) -> int:
+    """Return the first offset that is not clean, by what was decided and what came over it.
+
+    What ``log_start`` has cut no round takes, so that it makes nothing behind it dirty.
+    """
     published = (DecisionState.PUBLISHED, DecisionState.COLLECTING, DecisionState.COLLECTED)
     outputs = (each for decision in log.decisions(known, *published) for each in decision.outputs)
-    overlaid = overlaid_from(cache, outputs)
+    overlaid = overlaid_from(cache, outputs, log_start)
     return known.cleaned_to if overlaid is None else min(known.cleaned_to, overlaid)
 
 

@@ -201,11 +201,14 @@ def summary_of(source: Source, index_interval_bytes: int) -> SegmentSummary:
     )
 
 
-def overlaid_from(cache: PartitionCache, outputs: Iterable[RemoteLogSegment]) -> int | None:
+def overlaid_from(
+    cache: PartitionCache, outputs: Iterable[RemoteLogSegment], log_start: int
+) -> int | None:
     """Return from where on brokers serve again what they copied themselves, None for nowhere.
 
     ``outputs`` were published. What overlaps one and no compactor announced came later: a leader
-    that was just elected has uploaded what it still had, and that is not clean.
+    that was just elected has uploaded what it still had, and that is not clean. What begins below
+    ``log_start`` does not count: no round may take it, and what lies behind it is as it was.
     """
     ends: list[int] = []
     starts: list[int] = []
@@ -221,7 +224,11 @@ def overlaid_from(cache: PartitionCache, outputs: Iterable[RemoteLogSegment]) ->
         return place >= 0 and ends[place] >= segment.start_offset
 
     raw = {each.segment.id: each.segment for each in cache.served()}
-    found = (s.start_offset for s in raw.values() if not is_compactors(s) and overlaps(s))
+    found = (
+        each.start_offset
+        for each in raw.values()
+        if each.start_offset >= log_start and not is_compactors(each) and overlaps(each)
+    )
     return min(found, default=None)
 
 

@@ -257,7 +257,7 @@ class AttachedVerifier:
             return found.report(title), end
         if any(each.state is DecisionState.DECIDED for each in looked.decisions):
             found.notes.append("a swap is decided and not published: keeplast attach repair")
-        clean = clean_to(self._log, looked.known, looked.cache)
+        clean = clean_to(self._log, looked.known, looked.cache, looked.log.start)
         found.notes.append(f"clean below offset {clean}: {keys} keys")
         found.notes.append(
             f"{len(sources)} replaced segments were compared with what is served"
@@ -289,7 +289,7 @@ class AttachedVerifier:
         """Return what is judged by keys. What DeleteRecords has cut no round touches."""
         compacted: list[Range] = []
         if looked.known is not None:
-            clean = clean_to(self._log, looked.known, looked.cache)
+            clean = clean_to(self._log, looked.known, looked.cache, looked.log.start)
             compacted = [
                 (each.start, min(each.end, clean - 1))
                 for each in effective.ranges

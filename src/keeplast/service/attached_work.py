@@ -313,16 +313,19 @@ class AttachedWork:
             raise UnavailableError("it was not read yet; it is looked at again")
         return self._looks.look(
             seen.cache, self._wish(seen), now_ms, log_start=seen.log.start,
-            cleaned_to=seen.log.start if attached is None else self._clean_to(seen, attached),
+            cleaned_to=seen.log.start
+            if attached is None
+            else self._clean_to(seen, attached, seen.log.start),
         )  # fmt: skip
 
-    def _clean_to(self, seen: SeenPartition, attached: Attached) -> int:
+    def _clean_to(self, seen: SeenPartition, attached: Attached, log_start: int) -> int:
         """Return the first offset that is not clean; asked again when anything has changed."""
         served = frozenset(each.segment.id.segment_id for each in seen.cache.served())
-        key = attached.epoch, attached.cleaned_to, served
+        key = attached.epoch, attached.cleaned_to, served, log_start
         known = self._cleaned.get(seen.partition)
         if known is None or known[0] != key:
-            known = self._cleaned[seen.partition] = key, clean_to(self._log, attached, seen.cache)
+            found = clean_to(self._log, attached, seen.cache, log_start)
+            known = self._cleaned[seen.partition] = key, found
         return known[1]
 
     def _terms(self, seen: SeenPartition) -> AttachTerms:

@@ -75,7 +75,7 @@ def answer_from_cluster(
                 partition=partition, ends=ends, cache=cache,
                 cleaned_to=ends.start
                 if log is None or held is None
-                else clean_to(log, held, cache),
+                else clean_to(log, held, cache, ends.start),
                 decisions=() if log is None or held is None else log.decisions(held),
             )  # fmt: skip
             wish = RoundWish(

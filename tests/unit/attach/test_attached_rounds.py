@@ -400,15 +400,27 @@ def test_what_a_broker_uploads_over_an_output_is_not_clean(tmp_path: Path) -> No
     world = World(tmp_path)
     world.clean()
     outputs = [each for swap in world.publisher.swaps for each in swap.outputs]
-    assert overlaid_from(world.tier.cache, outputs) is None
+    assert overlaid_from(world.tier.cache, outputs, 0) is None
     over = outputs[1]
     again = replace(
         over, id=replace(over.id, segment_id=bytes([9]) * 16), broker_id=2,
         end_offset=over.end_offset + 1,
     )  # fmt: skip
     world.tier.upload(again)
-    assert over.start_offset == overlaid_from(world.tier.cache, outputs)
-    assert overlaid_from(world.tier.cache, outputs[:1]) is None
+    assert over.start_offset == overlaid_from(world.tier.cache, outputs, 0)
+    assert overlaid_from(world.tier.cache, outputs[:1], 0) is None
+    assert overlaid_from(world.tier.cache, outputs, over.start_offset) == over.start_offset
+
+
+def test_what_the_log_start_has_cut_over_an_output_leaves_clean_what_is_behind_it(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    world.clean()
+    outputs = [each for swap in world.publisher.swaps for each in swap.outputs]
+    again = replace(outputs[1], id=replace(outputs[1].id, segment_id=bytes([9]) * 16), broker_id=2)
+    world.tier.upload(again)
+    assert overlaid_from(world.tier.cache, outputs, again.start_offset + 1) is None
 
 
 class Elected:

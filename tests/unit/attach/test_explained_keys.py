@@ -51,7 +51,7 @@ def explained(
     held = log.find(AttachedName(CLUSTER_ID, PARTITION))
     remote = RemoteLog(
         partition=TopicPartition(PARTITION.topic, PARTITION.partition), ends=world.cluster.log,
-        cache=cache, cleaned_to=0 if held is None else clean_to(log, held, cache),
+        cache=cache, cleaned_to=0 if held is None else clean_to(log, held, cache, 0),
         decisions=() if held is None else log.decisions(held),
     )  # fmt: skip
     return explain_attached(

@@ -284,7 +284,7 @@ def _plan(
         known = PartitionCache() if cache is None else cache
         return plan_attached(
             call.layout, name, known, call.wish(topic, choice), SystemClock(), log_start=start,
-            cleaned_to=start if held is None else clean_to(call.log, held, known),
+            cleaned_to=start if held is None else clean_to(call.log, held, known, start),
             counting=None if counting is None else counting[0],
             progressed=(lambda count: None) if counting is None else counting[1],
         )  # fmt: skip

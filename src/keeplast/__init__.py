@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from keeplast.api.ask_brokers import ask_brokers
     from keeplast.api.configured_log import open_log
     from keeplast.api.explain import explain, explain_keys
     from keeplast.api.live_state import LiveRecord, LiveState
@@ -63,6 +64,7 @@ __all__ = [
     "TopicPartition",
     "UnavailableError",
     "__version__",
+    "ask_brokers",
     "broker_settings",
     "clean",
     "cleaner_config",
@@ -77,6 +79,7 @@ __all__ = [
 
 _HOMES = {
     "keeplast.config.broker_config": ("broker_settings",),
+    "keeplast.api.ask_brokers": ("ask_brokers",),
     "keeplast.api.configured_log": ("open_log",),
     "keeplast.api.explain": ("explain", "explain_keys"),
     "keeplast.api.live_state": ("LiveRecord", "LiveState"),

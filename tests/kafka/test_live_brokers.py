@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from keeplast import open_log
+from keeplast.cluster.client import ClusterClient
 from keeplast.format import consumer_offsets, transaction_state
 from keeplast.format.consumer_offsets import OffsetCommit
 from keeplast.format.control import ControlType, decode_control_type
@@ -146,6 +147,15 @@ def waited_offsets(data: Path, groups: Collection[str]) -> dict[str, int | None]
     return {group: commit.offset for (group, _), commit in found.commits.items()}
 
 
+def told_offsets(address: str, groups: Collection[str]) -> dict[str, int]:
+    """Return what the brokers say that each group has committed, which tombstones may go by too."""
+    client = ClusterClient(address)
+    told = (client.read_group_offsets(group) for group in groups)
+    return {
+        group: each for group, found in zip(groups, told, strict=True) for each in found.values()
+    }
+
+
 def kept_transactions(data: Path) -> dict[str, TransactionStatus]:
     """Return where each transactional id stands, as the decoded records say."""
     found: dict[str, TransactionStatus] = {}
@@ -200,6 +210,7 @@ def test_broker_and_keeplast_take_turns_on_the_same_logs(version: str, tmp_path:
         topics.join_group("classic")
         if version.startswith("4"):
             topics.join_group("consumer")
+        assert topics.offsets == told_offsets(broker.address, topics.offsets)
         broker.stop()
 
         usual = complaints_of_untouched_copy(broker, tmp_path / "untouched")

@@ -21,6 +21,7 @@ from keeplast.format.record import Record
 from keeplast.format.txn_index import AbortedTransaction
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import GroupReader
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.run.coordinator import Coordinator
@@ -152,12 +153,15 @@ def coordinator(
     files: FileSystem | None = None,
     clock: Clock | None = None,
     events: Events | None = None,
+    brokers: GroupReader | None = None,
 ) -> Coordinator:
     """Return a coordinator with one local worker on the same files."""
     files = UnsyncedFiles() if files is None else files
     clock = SystemClock() if clock is None else clock
     runner = LocalRunner(cores=1, files=files, clock=clock)
-    return Coordinator(runner, clock, files, NoEvents() if events is None else events)
+    return Coordinator(
+        runner, clock, files, NoEvents() if events is None else events, brokers=brokers
+    )
 
 
 def clean(request: CleanRequest, *, files: FileSystem | None = None) -> RoundReport:

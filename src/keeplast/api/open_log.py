@@ -40,6 +40,7 @@ from keeplast.log.object_paths import is_object_path, place_path
 from keeplast.log.partition_log import SegmentFiles, is_empty_log, list_partition
 from keeplast.log.settled import settled_partition
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import GroupReader
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.read.log_ranges import segments_below
 from keeplast.read.log_reader import read_segment
@@ -454,10 +455,11 @@ def plan(
     events: Events | None = None,
     clock: Clock | None = None,
     object_options: Mapping[str, str] | None = None,
+    brokers: GroupReader | None = None,
 ) -> CleanReport:
     """Return what :func:`clean` would do for all partitions of ``request``; nothing is written."""
     with _running(cores, runner) as chosen:
-        coordinator = _coordinator(request, chosen, events, clock, object_options)
+        coordinator = _coordinator(request, chosen, events, clock, object_options, brokers)
         return coordinator.plan(request, exact=exact)
 
 
@@ -469,15 +471,17 @@ def clean(
     events: Events | None = None,
     clock: Clock | None = None,
     object_options: Mapping[str, str] | None = None,
+    brokers: GroupReader | None = None,
 ) -> CleanReport:
     """Clean all partitions of ``request``; faults of one partition are in its report.
 
     ``runner`` None means threads of this process, ``cores`` of them (None: all).
-    ``object_options`` are those of the object store that a directory is in. Raises RefusedError
-    when a data directory is in use.
+    ``object_options`` are those of the object store that a directory is in. ``brokers``
+    (:func:`ask_brokers`) tell what the groups of ``tombstones.wait.for.groups`` have committed;
+    None where files do. Raises RefusedError when a data directory is in use.
     """
     with _running(cores, runner) as chosen:
-        return _coordinator(request, chosen, events, clock, object_options).clean(request)
+        return _coordinator(request, chosen, events, clock, object_options, brokers).clean(request)
 
 
 def _running(cores: int | None, runner: Runner | None) -> contextlib.AbstractContextManager[Runner]:
@@ -490,6 +494,7 @@ def _coordinator(
     events: Events | None,
     clock: Clock | None,
     object_options: Mapping[str, str] | None = None,
+    brokers: GroupReader | None = None,
 ) -> Coordinator:
     places = [request.target, *(partition.path for partition in request.partitions)]
     recipe = recipe_of(places, object_options or {})
@@ -499,4 +504,5 @@ def _coordinator(
         recipe.open(),
         NoEvents() if events is None else events,
         recipe,
+        brokers,
     )

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from keeplast.clock import Clock, SystemClock
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import LocalFiles
+from keeplast.model.reader_wait import GroupReader
 from keeplast.model.redaction import shown_url
 from keeplast.store.migration import SettingsOf
 from keeplast.store.tiered_store import TieredStore
@@ -34,13 +35,16 @@ def open_store(
     topic_of: SettingsOf,
     options: Mapping[str, str] | None = None,
     clock: Clock | None = None,
+    brokers: GroupReader | None = None,
 ) -> TieredStore:
     """Open the store whose metadata is at the URL ``store``.
 
     ``owner`` is the name under which this process changes partitions; ``topic_of`` makes settings
     of Kafka's names, as :func:`keeplast.topic_config` does. ``objects`` is given once and
     remembered; InvalidError when it is needed and missing, or another one than was remembered.
-    ``options`` are the object store's, such as an endpoint.
+    ``options`` are the object store's, such as an endpoint. ``brokers`` (:func:`ask_brokers`) tell
+    what the groups of ``tombstones.wait.for.groups`` have committed; without, tombstones wait for
+    them as long as ``tombstones.wait.max.ms`` says.
     """
     clock = SystemClock() if clock is None else clock
     if objects is None and is_missing(store):
@@ -57,7 +61,7 @@ def open_store(
         raise
     return TieredStore(
         metadata, found, owner=owner, topic_of=topic_of, clock=clock, files=LocalFiles(),
-        marks=Marks(metadata, found),
+        marks=Marks(metadata, found), brokers=brokers,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from keeplast.cli.frame.keys import KEY_WORDS, parse_key
 from keeplast.cli.frame.options import ScopeOptions, SettingOptions
 from keeplast.cli.frame.parameters import FACTS, DataDir, Json, NowMs, ObjectOptions
 from keeplast.cli.frame.places import recipe_for
+from keeplast.cli.frame.readers import ReaderOptions
 
 if TYPE_CHECKING:
     from keeplast.inspect.explain import AskedKey
@@ -60,6 +61,7 @@ class ExplainOptions:
     header: Header = None
     scope: ScopeOptions
     settings: SettingOptions
+    readers: ReaderOptions
     now_ms: NowMs = None
     receipt: Receipts = None
     object_options: ObjectOptions = ()
@@ -86,6 +88,7 @@ def explain(options: ExplainOptions, as_json: Json = False) -> Result:
     from keeplast.service.directory_answer import answer_from_directory
 
     asked = asked_key(options.key, options.offset, options.header)
+    brokers = options.readers.brokers()
     files = recipe_for((options.data_dir,), options.object_options).open()
     selection = select_partitions(options.data_dir, files, options.scope, options.settings)
     for warning in selection.warnings:
@@ -94,7 +97,7 @@ def explain(options: ExplainOptions, as_json: Json = False) -> Result:
     with ProgressEvents("searching") as events:
         answer = answer_from_directory(
             selection, files, now_ms, asked, receipt=options.receipt,
-            planned=events.planned, progressed=events.progressed,
+            planned=events.planned, progressed=events.progressed, brokers=brokers,
         )  # fmt: skip
     for warning in answer.warnings:
         say(warning, kind="warning")

@@ -21,6 +21,7 @@ from keeplast.cli.frame.options import (
     WorkOptions,
 )
 from keeplast.cli.frame.parameters import DataDir, Json, KeyMapBytes
+from keeplast.cli.frame.readers import ReaderOptions
 
 
 @command(first=("once", "topics", "runner"), example="keeplast run DATA_DIR --once")
@@ -31,6 +32,7 @@ def run(
     workers: RunnerOptions,
     work: WorkOptions,
     settings: SettingOptions,
+    readers: ReaderOptions,
     metrics: MetricsOptions,
     console: ConsoleOptions,
     key_map_bytes: KeyMapBytes = None,
@@ -70,7 +72,7 @@ def run(
         rolls_idle=loop.selection is Order.OVERDUE_FIRST,
     )
     wiring.check_runner(workers.chosen_runner, master=workers.master)
-    console_at = console.check()
+    console_at, brokers = console.check(), readers.brokers()
 
     def select() -> Selection:
         bound = key_map_size(key_map_bytes)
@@ -84,6 +86,7 @@ def run(
         request=request,
         retries=loop.retry,
         is_watched=console_at is not None,
+        untold=tuple if brokers is None else brokers.problems,
     )
     clock, gauges = SystemClock(), GaugeObserver()
     control = Control(clock)
@@ -108,7 +111,7 @@ def run(
                 console_served(
                     feed, console_at, console.entrance, clock,
                     allows_actions=console.allow_actions, search=console.search,
-                    find=directory_finder(data_dir, LocalFiles(), scope, settings),
+                    find=directory_finder(data_dir, LocalFiles(), scope, settings, brokers),
                     scan=directory_scanner(data_dir, LocalFiles()),
                 )
             )  # fmt: skip
@@ -117,7 +120,11 @@ def run(
         stack.enter_context(kernels_ahead(workers, is_wanted=True))
         coordinator = stack.enter_context(
             wiring.open_coordinator(
-                workers.chosen_runner, master=workers.master, cores=workers.cores, events=teller
+                workers.chosen_runner,
+                master=workers.master,
+                cores=workers.cores,
+                events=teller,
+                brokers=brokers,
             )
         )
         lines.started(asked.root, coordinator.slots, process_id=os.getpid())

@@ -14,12 +14,14 @@ from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.options import ScopeOptions, SettingOptions
 from keeplast.cli.frame.parameters import FACTS, DataDir, Json, NowMs, ObjectOptions
 from keeplast.cli.frame.places import recipe_for
+from keeplast.cli.frame.readers import ReaderOptions
 from keeplast.cli.frame.spans import span_seconds
 from keeplast.errors import InvalidError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from keeplast.cluster.group_offsets import BrokerGroups
     from keeplast.service.status import DirectoryStatus
 
 LIMIT_DEFAULT = 20
@@ -103,6 +105,7 @@ class StatusOptions:
     tombstones: Tombstones = TombstonesName.HEADERS
     watch: Watch = None
     settings: SettingOptions
+    readers: ReaderOptions
     now_ms: NowMs = None
     receipt: Receipts = None
     round_seconds: RoundSeconds = None
@@ -123,7 +126,8 @@ def status(options: StatusOptions, as_json: Json = False) -> Result:
 
     if options.watch is not None:
         return _watch(options, options.watch, as_json=as_json)
-    found = _look(options, SystemClock().now_ms() if options.now_ms is None else options.now_ms)
+    now_ms = SystemClock().now_ms() if options.now_ms is None else options.now_ms
+    found = _look(options, now_ms, options.readers.brokers())
     if not as_json:
         print_result(*_render(found, options))
     codes = [error_exit_code(each.error) for each in found.partitions if each.error is not None]
@@ -140,10 +144,10 @@ def _watch(options: StatusOptions, watch: int, *, as_json: bool) -> Result:
         raise InvalidError(
             f"--watch goes on with the clock; leave out --json and --now-ms. --watch={watch}"
         )
-    clock = SystemClock()
+    clock, brokers = SystemClock(), options.readers.brokers()
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            parts = _render(_look(options, clock.now_ms()), options)
+            parts = _render(_look(options, clock.now_ms(), brokers), options)
             clear_screen()
             print_result(*parts)
             clock.sleep(watch)
@@ -158,7 +162,7 @@ def _render(found: DirectoryStatus, options: StatusOptions) -> list[RenderableTy
     return render_status(found, limit=limit, has_details=options.details, width=screen_width())
 
 
-def _look(options: StatusOptions, now_ms: int) -> DirectoryStatus:
+def _look(options: StatusOptions, now_ms: int, brokers: BrokerGroups | None) -> DirectoryStatus:
     from keeplast.cli.frame.standing import find_standing
     from keeplast.cli.show.output import say
     from keeplast.cli.show.progress import ProgressEvents
@@ -173,4 +177,5 @@ def _look(options: StatusOptions, now_ms: int) -> DirectoryStatus:
         return find_standing(
             selection, files, now_ms, tombstones=TombstoneReading(options.tombstones.value),
             round_seconds=options.round_seconds, receipt=options.receipt, events=events,
+            brokers=brokers,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The home of a Kafka client: topics, settings, offsets and the records of the metadata topic.
+"""The home of a Kafka client: topics, settings, groups' offsets, records of the metadata topic.
 
 The rule: **nothing is written to the cluster but by** :meth:`ClusterClient.append`, one batch to a
 partition of the metadata topic; no group is joined and no offset committed. For all the rest a
@@ -22,6 +22,7 @@ from keeplast.cluster.facts import (
     ClusterFacts,
     OffsetRange,
     Settings,
+    TopicEnds,
     TopicFacts,
     is_tiered,
 )
@@ -35,6 +36,7 @@ from keeplast.errors import (
     installing,
 )
 from keeplast.format.remote_log_metadata import RemoteLogEvent
+from keeplast.model.partition import TopicPartition as PartitionName
 from keeplast.model.redaction import shown_url
 
 if TYPE_CHECKING:
@@ -65,6 +67,9 @@ _UNAUTHORIZED = {
     "CLUSTER_AUTHORIZATION_FAILED": "Describe and DescribeConfigs on the cluster",
     "GROUP_AUTHORIZATION_FAILED": f"Read on the group {_GROUP}",
 }
+_MAY_NOT_LOOK = {
+    **_UNAUTHORIZED, "GROUP_AUTHORIZATION_FAILED": "Describe on the consumer group",
+}  # fmt: skip
 _MAY_NOT_WRITE = {
     "TOPIC_AUTHORIZATION_FAILED": f"Write on the topic {METADATA_TOPIC}",
     "CLUSTER_AUTHORIZATION_FAILED": "IdempotentWrite on the cluster",
@@ -155,6 +160,42 @@ class ClusterClient:
         A topic that is hidden from the principal is no topic that is gone: RefusedError, while the
         list of topics only leaves it out. No topic is made by asking.
         """
+        found = self._find_topic(topic)
+        return None if found is None else _id_bytes(found.topic_id)
+
+    def find_ends(self, topic: str) -> TopicEnds | None:
+        """Return a topic's id and where its partitions end; None and errors as before."""
+        from confluent_kafka.admin import OffsetSpec
+
+        found = self._find_topic(topic)
+        if found is None:
+            return None
+        specs: Any = OffsetSpec
+        ends = self._list_offsets(topic, [each.id for each in found.partitions], specs.latest())
+        return TopicEnds(
+            _id_bytes(found.topic_id), {number: each.offset for number, each in ends.items()}
+        )
+
+    def read_group_offsets(self, group: str) -> dict[PartitionName, int]:
+        """Return where a consumer group goes on reading, by partition; nothing where it is none.
+
+        What it wrote in a transaction that is not decided does not count yet. A partition of which
+        brokers tell nothing is left out.
+        """
+        from confluent_kafka import ConsumerGroupTopicPartitions
+
+        asked = self._admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)], request_timeout=TIMEOUT_SECONDS
+        )
+        found: Any = self._future(f"offsets of group {group}", asked[group], _MAY_NOT_LOOK)
+        return {
+            PartitionName(each.topic, each.partition): each.offset
+            for each in found.topic_partitions or ()
+            if each.error is None and each.offset >= 0
+        }
+
+    def _find_topic(self, topic: str) -> Any:
+        """Return what brokers say of a topic, None when they say that there is none."""
         from confluent_kafka import KafkaException, TopicCollection
 
         answer: Future[Any] = self._admin.describe_topics(
@@ -164,7 +205,7 @@ class ClusterClient:
             error = answer.exception(TIMEOUT_SECONDS)
             if isinstance(error, KafkaException) and _code(error) in _NO_TOPIC:
                 return None
-        return _id_bytes(self._future(f"topic {topic}", answer).topic_id)
+        return self._future(f"topic {topic}", answer)
 
     def read_ranges(self, topic: TopicFacts) -> list[OffsetRange]:
         """Return what each partition of ``topic`` holds, in order; errors as before."""
@@ -372,24 +413,30 @@ class ClusterClient:
             for each, answer in answers.items()
         }
 
-    def _future(self, what: str, answer: Future[Answer]) -> Answer:
-        return self._asked(what, lambda: answer.result(TIMEOUT_SECONDS))
+    def _future(
+        self, what: str, answer: Future[Answer], rights: Mapping[str, str] = _UNAUTHORIZED
+    ) -> Answer:
+        return self._asked(what, lambda: answer.result(TIMEOUT_SECONDS), rights)
 
-    def _asked(self, what: str, ask: Callable[[], Answer]) -> Answer:
+    def _asked(
+        self, what: str, ask: Callable[[], Answer], rights: Mapping[str, str] = _UNAUTHORIZED
+    ) -> Answer:
         from confluent_kafka import KafkaException
 
         try:
             return ask()
         except KafkaException as error:
-            self._raise(what, error.args[0])
+            self._raise(what, error.args[0], rights)
         except TimeoutError:
             raise UnavailableError(
                 f"the cluster does not answer in time; try again. asked={what} "
                 f"bootstrap_servers={self._address}"
             ) from None
 
-    def _raise(self, what: str, error: KafkaError) -> NoReturn:
-        right = _UNAUTHORIZED.get(error.name())
+    def _raise(
+        self, what: str, error: KafkaError, rights: Mapping[str, str] = _UNAUTHORIZED
+    ) -> NoReturn:
+        right = rights.get(error.name())
         if right is not None:
             raise RefusedError(
                 f"the principal may not do that; it needs {right} (kafka-acls --add). asked={what}"

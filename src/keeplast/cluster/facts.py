@@ -44,6 +44,14 @@ class OffsetRange:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicEnds:
+    """A topic's id, and where each of its partitions ends, exclusive, as readers see it."""
+
+    topic_id: bytes
+    ends: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterFacts:
     """A cluster, its brokers and topics; ``metadata_topic`` is None where there is none."""
 

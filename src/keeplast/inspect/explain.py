@@ -39,7 +39,7 @@ from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.ranking import Ranking, ranking_of
 from keeplast.rewrite.workspace import Workspace
-from keeplast.survey.group_offsets import GroupOffsets
+from keeplast.survey.group_offsets import ReaderOffsets
 from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.survey.survey import Survey, survey_partition
@@ -124,7 +124,7 @@ def explain_key(
     workspace: Workspace,
     progressed: Progressed,
     checkpoints: Checkpoints | None = None,
-    groups: GroupOffsets | None = None,
+    groups: ReaderOffsets | None = None,
 ) -> KeyExplanation:
     """Explain a key in one log.
 
@@ -204,7 +204,7 @@ def look_for_keys(
     checkpoints: Checkpoints,
     files: FileSystem,
     now_ms: int,
-    groups: GroupOffsets | None = None,
+    groups: ReaderOffsets | None = None,
 ) -> LookedLog:
     """Look at a log without reading its records; errors as for :func:`explain_key`."""
     # A round for what has expired has a first dirty offset of its own.

@@ -30,9 +30,9 @@ from keeplast.log.undo_files import kept_until_ms
 from keeplast.log.windows import WindowBuffers, read_windows
 from keeplast.model.hold import Hold
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import ReaderWait
+from keeplast.model.reader_wait import GroupReader, ReaderWait
 from keeplast.model.segment import SegmentSummary
-from keeplast.survey.group_offsets import GroupOffsets
+from keeplast.survey.group_offsets import GroupOffsets, ReaderOffsets
 from keeplast.survey.key_bound import key_capacity
 from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.notes import Note
@@ -105,13 +105,15 @@ def find_statuses(
     timestamp_ahead_max_ms: Callable[[str], int],
     tombstones: TombstoneReading,
     progressed: Progressed,
+    brokers: GroupReader | None = None,
 ) -> list[tuple[PartitionRequest, LogStatus | Exception]]:
     """Return the status of each log that is asked for, or why it has none; see ``find_status``.
 
     A round that ends meanwhile takes files away, and its checkpoint is new: such a log is looked at
-    again, a few times. ``timestamp_ahead_max_ms`` is asked for each topic.
+    again, a few times. ``timestamp_ahead_max_ms`` is asked for each topic. ``brokers`` tell what
+    consumer groups have committed, None where files do.
     """
-    checkpoints, groups = load_checkpoints(files, root), GroupOffsets(files)
+    checkpoints, groups = load_checkpoints(files, root), GroupOffsets(files, brokers)
     found: list[tuple[PartitionRequest, LogStatus | Exception]] = []
     for each in request.partitions:
         for look in range(LOOKS_MAX):
@@ -143,13 +145,13 @@ def find_status(
     timestamp_ahead_max_ms: int,
     tombstones: TombstoneReading = TombstoneReading.HEADERS,
     progressed: Progressed = lambda _: None,
-    groups: GroupOffsets | None = None,
+    groups: ReaderOffsets | None = None,
 ) -> LogStatus:
     """Return the status of one log; CorruptError, RefusedError or OSError when it has none.
 
     ``timestamp_ahead_max_ms`` is how far ahead of the clock a record may be dated that is appended
     from now on, INT64_MAX when nobody checks. ``progressed`` hears of the bytes that were gone
-    through to count tombstones. ``groups`` remembers what consumer groups have committed.
+    through to count tombstones. ``groups`` tells what consumer groups have committed.
     """
     survey = survey_partition(
         partition, request, checkpoints, files, now_ms, foresees_roll=True, wants_sample=False,

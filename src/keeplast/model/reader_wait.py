@@ -7,9 +7,12 @@ counts has read nothing: too late costs disk, too early a reader's tombstone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum, auto
-from typing import Any
+from typing import Any, Protocol
+
+from keeplast.model.partition import TopicPartition
 
 
 class Absence(StrEnum):
@@ -21,6 +24,8 @@ class Absence(StrEnum):
     NOT_UNDERSTOOD = auto()
     ANOTHER_TOPIC = auto()
     BEYOND_END = auto()
+    NOT_TOLD = auto()
+    NOBODY_ASKED = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +33,15 @@ class WaitedGroup:
     """A group and where it goes on reading a partition: it has read what lies below ``offset``.
 
     ``offset`` is None where none counts, and ``absence`` is why. ``home`` is the partition of
-    ``__consumer_offsets`` that its offsets are in.
+    ``__consumer_offsets`` that its offsets are in, None where no files were looked at. ``problem``
+    is what a broker that was asked did not tell it for, an error's text, and empty otherwise.
     """
 
     group: str
     offset: int | None
-    home: int
+    home: int | None
     absence: Absence | None = None
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,31 @@ class ReaderWait:
         return {"groups": self.groups, "max_ms": self.max_ms, "passed_to": self.passed_to}
 
 
+class GroupReader(Protocol):
+    """Who is asked what groups have committed: a cluster's brokers."""
+
+    def waited(
+        self,
+        partition: TopicPartition,
+        groups: Sequence[str],
+        topic_id: bytes | None,
+        now_ms: int,
+    ) -> tuple[WaitedGroup, ...]:
+        """Return where each of ``groups`` goes on reading a partition, in their order, each once.
+
+        ``topic_id`` is that of the log that is asked about, None where nobody knows it. Raises
+        nothing: what is not told, in bounded time, has no offset.
+        """
+        ...
+
+
+def nobody_asked(groups: Sequence[str]) -> tuple[WaitedGroup, ...]:
+    """Return groups of which there is nobody to ask: none has read anything."""
+    return tuple(
+        WaitedGroup(each, None, None, Absence.NOBODY_ASKED) for each in dict.fromkeys(groups)
+    )
+
+
 def read_wait(document: dict[str, Any] | None) -> ReaderWait | None:
     """Return what :meth:`ReaderWait.as_document` has shown, without why offsets do not count.
 
@@ -72,7 +104,7 @@ def read_wait(document: dict[str, Any] | None) -> ReaderWait | None:
         WaitedGroup(
             str(each["group"]),
             None if each["offset"] is None else int(each["offset"]),
-            int(each["home"]),
+            None if each["home"] is None else int(each["home"]),
         )
         for each in document["groups"]
     ]

@@ -18,6 +18,7 @@ from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
 from keeplast.log.format_guard import check_understood
 from keeplast.log.lock import is_locked, locked
 from keeplast.log.recovery import is_settled, recover_swap
+from keeplast.model.reader_wait import GroupReader
 from keeplast.rewrite.runner import Runner
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN, Workspace
 from keeplast.run.directory_place import DirectoryPlace
@@ -58,10 +59,12 @@ class Coordinator:
         files: FileSystem,
         events: Events,
         recipe: FilesRecipe | None = None,
+        brokers: GroupReader | None = None,
     ) -> None:
         """Take the components.
 
         ``recipe`` is how workers open what ``files`` shows; None says the host's disks.
+        ``brokers`` tell what consumer groups have committed, None where files do.
         """
         self._runner = runner
         self._recipe = LocalRecipe() if recipe is None else recipe
@@ -71,7 +74,7 @@ class Coordinator:
         self._events = events
         self._is_stopping = False
         self._horizons = HorizonBook(files)
-        self._groups = GroupOffsets(files)
+        self._groups = GroupOffsets(files, brokers)
         self._holds: set[Path] = set()
 
     def stop(self) -> None:

@@ -51,7 +51,7 @@ from keeplast.run.target import (
     target_of,
 )
 from keeplast.survey.given import check_lifts, lift_notes
-from keeplast.survey.group_offsets import GroupOffsets
+from keeplast.survey.group_offsets import ReaderOffsets
 from keeplast.survey.horizons import Examination, HorizonBook
 from keeplast.survey.log_bounds import Checkpoints, load_checkpoints
 from keeplast.survey.notes import Lift
@@ -77,7 +77,7 @@ class DirectoryPlace:
         *,
         writer: str,
         writes: bool,
-        groups: GroupOffsets | None = None,
+        groups: ReaderOffsets | None = None,
     ) -> None:
         """Take the components; ``recipe`` is how workers open what ``files`` shows.
 

@@ -13,6 +13,7 @@ from keeplast.errors import CompactionError, StoppedError
 from keeplast.inspect.explain import AskedKey, explain_key
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import GroupReader
 from keeplast.rewrite.workspace import Workspace
 from keeplast.service.explained import ExplainedPartition, KeyAnswer
 from keeplast.service.status import read_round_receipts
@@ -32,21 +33,23 @@ def answer_from_directory(
     memory_bytes: int = MEMORY_BYTES_DEFAULT,
     planned: Callable[[int], None] = lambda _: None,
     progressed: Callable[[int], None] = lambda _: None,
+    brokers: GroupReader | None = None,
 ) -> KeyAnswer:
     """Explain a key in each chosen partition.
 
     ``receipt`` None are the receipts that a loop keeps in the directory. ``planned`` and
     ``progressed`` hear of the bytes that are read; what they raise ends the search, a StoppedError
     at the least. A partition that cannot be read is among the faults; where an offset was asked
-    about, its error is raised.
+    about, its error is raised. ``brokers`` tell what consumer groups have committed, None where
+    files do.
     """
     asked.require_one(len(selection.partitions))
     root = selection.directory.root
     receipts = read_round_receipts(files, root, receipt)
-    bounds = TraceBounds(selection, files, now_ms, receipts)
+    bounds = TraceBounds(selection, files, now_ms, receipts, brokers)
     planned(sum(bounds.look.sizes[each.partition] for each in selection.partitions))
     request, workspace = CleanRequest((), rolls_idle=True), Workspace(memory_bytes)
-    groups = GroupOffsets(files)
+    groups = GroupOffsets(files, brokers)
     parts: list[ExplainedPartition] = []
     faults: list[tuple[TopicPartition, Exception]] = []
     for each in selection.partitions:

@@ -18,6 +18,7 @@ from keeplast.inspect.status import LogStatus, TombstoneReading, find_statuses
 from keeplast.log.files import FileSystem
 from keeplast.log.lock import is_locked
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import GroupReader
 from keeplast.service.set_aside import FAILING_NAME, FILE_NAME, SetAside, read_set_aside
 from keeplast.service.status import (
     DirectoryStatus,
@@ -78,10 +79,12 @@ def look_at_directory(
     round_seconds: float | None = None,
     planned: Callable[[int], None] = lambda _: None,
     progressed: Callable[[int], None] = lambda _: None,
+    brokers: GroupReader | None = None,
 ) -> DirectoryLook:
     """Look at the chosen partitions, without the lock; errors are those of the directory itself.
 
     ``planned`` and ``progressed`` hear of the bytes that counting tombstones goes through.
+    ``brokers`` tell what consumer groups have committed, None where files do.
     """
     root, settings = selection.directory.root, selection.settings
     cleaner = settings.cleaner_config()
@@ -102,6 +105,7 @@ def look_at_directory(
         timestamp_ahead_max_ms=lambda topic: find_timestamp_ahead_max(settings, topic),
         tombstones=tombstones,
         progressed=progressed,
+        brokers=brokers,
     )
     return DirectoryLook(
         root, now_ms, is_locked(root), daemon_pace(cleaner, round_seconds), tuple(found),

@@ -64,7 +64,8 @@ class DirectorySettings:
 
     ``select`` reads settings and partitions anew. ``request`` is what every round is asked for:
     memory, order, whether idle segments are rolled. ``retries`` forgets what is set aside.
-    ``is_watched`` has each look say what ``keeplast status`` would, for a console.
+    ``is_watched`` has each look say what ``keeplast status`` would, for a console. ``untold``
+    says what brokers that are asked do not tell.
     """
 
     root: Path
@@ -72,6 +73,7 @@ class DirectorySettings:
     request: CleanRequest
     retries: bool = False
     is_watched: bool = False
+    untold: Callable[[], Sequence[str]] = tuple
 
 
 @dataclass(slots=True)
@@ -192,7 +194,7 @@ class DirectoryWork:
             known.cleaner = selection.settings.cleaner_config()
             known.selection = selection
             self.ledger.backoff_ms = known.cleaner.backoff_ms
-            self.ledger.warn(complaints(selection))
+            self.ledger.warn([*complaints(selection), *self._settings.untold()])
         except (CompactionError, OSError) as error:
             self.ledger.warn([f"the last good settings stay: {error}"])
         self._schedule.keep(all_partitions(known.selection))

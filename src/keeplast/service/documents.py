@@ -203,7 +203,7 @@ def tier_document(s: TierStatus) -> dict[str, Any]:
         "is_drifted": s.is_drifted, "orphans": s.orphans, "orphan_bytes": s.orphan_bytes,
         "collected_from_ms": s.collected_from_ms,
         "uncleanable_reason": s.uncleanable_reason, "holder": _holder_document(s),
-        "vector": s.vector, "settings": s.settings,
+        "vector": s.vector, "settings": s.settings, "readers": s.readers,
         "regions": [
             {"name": r.name, "base_offset": r.base_offset, "end_offset": r.end_offset,
              "segments": r.segments, "bytes": r.size_bytes, "remote_only_bytes": r.remote_bytes,

@@ -49,7 +49,7 @@ def answer_from_store(
     for look in looks:
         partition = look.state.partition
         found, copies = explain_stored(
-            look, opened.parts().objects, asked, now_ms, workspace, progressed
+            look, opened.parts().objects, asked, now_ms, workspace, progressed, opened.brokers
         )
         bound = opened.erased_by(partition, pace)
         trace = find_last_trace(

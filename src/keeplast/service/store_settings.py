@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,8 @@ class StoreSettings:
     ``slots`` is how many rounds are done at once. ``data_dir`` is what partitions gain from, None
     for nothing, ``retention`` its broker's ``delete.retention.ms`` by topic, read anew.
     ``takes_over`` fences other owners at the first look; ``retries`` forgets then what is set
-    aside. ``receipt`` is a file that takes a line of every round.
+    aside. ``receipt`` is a file that takes a line of every round. ``untold`` says what brokers that
+    are asked do not tell.
     """
 
     name: str
@@ -39,3 +40,4 @@ class StoreSettings:
     grace_ms: int = GRACE_MS_DEFAULT
     garbage_age_ms: int = GARBAGE_AGE_MS_DEFAULT
     receipt: Path | None = None
+    untold: Callable[[], Sequence[str]] = tuple

@@ -154,7 +154,8 @@ class StoreWork:
             if self._settings.retention is not None:
                 self._retention_of = self._settings.retention()
             receipt, now_ms = self._settings.receipt, self._clock.now_ms()
-            self.ledger.warn(list(sentences(clock_notes(self._files, receipt, now_ms))))
+            told = sentences(clock_notes(self._files, receipt, now_ms))
+            self.ledger.warn([*told, *self._settings.untold()])
         except (CompactionError, OSError) as error:
             self.ledger.warn([f"what was read last stays: {error}"])
         known = self._store.partitions()

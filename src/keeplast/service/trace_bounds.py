@@ -10,6 +10,7 @@ from keeplast.inspect.explain import KeyExplanation
 from keeplast.inspect.traces import LastTrace, find_last_trace
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import GroupReader
 from keeplast.service.directory_look import DirectoryLook, look_at_directory
 from keeplast.service.status import ErasedBy, find_last_rounds
 from keeplast.survey.receipt_book import RoundReceipt
@@ -29,9 +30,13 @@ class TraceBounds:
         files: FileSystem,
         now_ms: int,
         receipts: Sequence[RoundReceipt] = (),
+        brokers: GroupReader | None = None,
     ) -> None:
-        """Look at the directory; errors are those of the directory itself."""
-        self.look: DirectoryLook = look_at_directory(selection, files, now_ms)
+        """Look at the directory; errors are those of the directory itself.
+
+        ``brokers`` tell what consumer groups have committed, None where files do.
+        """
+        self.look: DirectoryLook = look_at_directory(selection, files, now_ms, brokers=brokers)
         standing = self.look.joined(files, find_last_rounds(receipts))
         self._states = {each.partition: each for each in standing.partitions}
         sizes = self.look.sizes

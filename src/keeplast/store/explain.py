@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from keeplast.inspect.explain import AskedKey, KeyExplanation, explain_key, rankings_of
 from keeplast.inspect.key_search import KeyRecord, Progressed, SearchedSegment, find_key_records
 from keeplast.log.partition_log import list_partition
+from keeplast.model.reader_wait import GroupReader
 from keeplast.rewrite.workspace import Workspace
 from keeplast.store.look import RemoteLook
+from keeplast.store.readers import StoredReaders
 from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.request import CleanRequest, PartitionRequest
 from keeplast.tier.objects.object_store import ObjectStore
@@ -39,11 +41,12 @@ def explain_stored(
     now_ms: int,
     workspace: Workspace,
     progressed: Progressed,
+    brokers: GroupReader | None = None,
 ) -> tuple[KeyExplanation, tuple[ReplacedCopy, ...]]:
     """Explain a key in the live segments, and find it in those that were replaced.
 
     Errors as for :func:`~keeplast.inspect.explain.explain_key`; a replaced segment that is
-    collected meanwhile has no records.
+    collected meanwhile has no records. ``brokers`` tell what consumer groups have committed.
     """
     state = look.state
     segments = tuple(state.segments[route.segment_id] for route in state.routes)
@@ -55,6 +58,7 @@ def explain_stored(
     found = explain_key(
         PartitionRequest(state.partition, remote.path, look.topic), request, remote, now_ms, asked,
         workspace, progressed, Checkpoints({}, {}, {state.partition: remote.end}),
+        StoredReaders(state.topic_id, brokers),
     )  # fmt: skip
     copies: list[ReplacedCopy] = []
     for orphan in look.orphans:

@@ -36,24 +36,24 @@ class RemoteHorizons:
         self._objects = objects
         self._earliest: dict[str, int | None] = {}
         self._horizons: dict[str, SegmentHorizons] = {}
-        self._examined_ms: dict[TopicPartition, int] = {}
+        self._examined: dict[TopicPartition, Examination] = {}
 
-    def expired(self, state: PartitionState, bound: int, now_ms: int) -> Expired:
-        """Return what a round at ``now_ms`` could remove from the segments that begin below."""
+    def expired(self, state: PartitionState, bound: int, now: Examination) -> Expired:
+        """Return what a round could remove ``now`` from the segments that begin below."""
         if len(self._horizons) + len(self._earliest) > SEGMENTS_MAX + 2 * len(state.segments):
             self._horizons.clear()
             self._earliest.clear()
-        since_ms = self._examined_ms.get(state.partition, -1)
+        since = self._examined.get(state.partition, Examination())
         found = Expired()
         for route in state.routes:
             if route.base_offset < bound:
-                horizons = self._of(state, state.segments[route.segment_id], now_ms)
-                found += horizons.passed(Examination(since_ms), Examination(now_ms))
+                horizons = self._of(state, state.segments[route.segment_id], now.at_ms)
+                found += horizons.passed(since, now)
         return found
 
-    def examined(self, partition: TopicPartition, now_ms: int) -> None:
-        """Note that a round at ``now_ms`` has removed all that can be removed."""
-        self._examined_ms[partition] = now_ms
+    def examined(self, partition: TopicPartition, at: Examination) -> None:
+        """Note that a round has removed all that could be removed ``at`` its time."""
+        self._examined[partition] = at
 
     def book(self, state: PartitionState) -> RemoteBook:
         """Return what a survey of the partition asks."""
@@ -83,13 +83,10 @@ class RemoteBook:
         self._state = state
 
     def expired(self, path: Path, segments: Sequence[SegmentFiles], now: Examination) -> Expired:
-        """Return what a round could remove now from ``segments``, a prefix of the log.
-
-        No round in a store waits for readers.
-        """
+        """Return what a round could remove now from ``segments``, a prefix of the log."""
         del path
         bound = segments[-1].base_offset + 1 if segments else 0
-        return self._horizons.expired(self._state, bound, now.at_ms)
+        return self._horizons.expired(self._state, bound, now)
 
 
 def _earliest(files: RoundFiles, segment: RemoteSegment) -> int | None:

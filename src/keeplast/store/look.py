@@ -34,10 +34,12 @@ from keeplast.cleaner.section import (
 )
 from keeplast.log.partition_log import list_partition, read_first_batch_timestamp
 from keeplast.model.offsets import INT64_MAX
+from keeplast.model.reader_wait import GroupReader
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 from keeplast.store.horizons import RemoteHorizons
-from keeplast.survey.horizons import NOTHING, Expired
+from keeplast.store.readers import StoredReaders
+from keeplast.survey.horizons import NOTHING, Examination, Expired
 from keeplast.survey.wording import skip_words
 from keeplast.tier.objects.object_store import ObjectStore
 from keeplast.tier.objects.round_files import RoundFiles
@@ -110,8 +112,12 @@ def look_at_remote(
     timestamps: FirstTimestamps,
     now_ms: int,
     horizons: RemoteHorizons | None = None,
+    brokers: GroupReader | None = None,
 ) -> RemoteLook:
-    """Look at a partition at ``now_ms``; with ``horizons``, also for what has expired."""
+    """Look at a partition at ``now_ms``; with ``horizons``, also for what has expired.
+
+    ``brokers`` tell what consumer groups have committed, for whom that waits.
+    """
     first_dirty = state.first_dirty()
     segments = _date(state, topic, first_dirty, timestamps)
     uncleanable = find_first_uncleanable(
@@ -126,7 +132,8 @@ def look_at_remote(
     can_expire = topic.is_compacted and state.routes and not isinstance(decision, DueReason)
     if horizons is not None and can_expire:
         bound = find_expired_bound(segments, first_dirty=first_dirty, bound=section.cleanable.bound)
-        expired = horizons.expired(state, bound, now_ms)
+        readers = StoredReaders(state.topic_id, brokers).wait(state.partition, topic, now_ms)
+        expired = horizons.expired(state, bound, Examination(now_ms, readers))
         if expired:
             decision = expired.due_reason()
     return RemoteLook(

@@ -27,6 +27,7 @@ from keeplast.log.files import FileSystem
 from keeplast.log.partition_log import load_indexes
 from keeplast.log.windows import WindowBuffers
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import ReaderWait
 from keeplast.model.segment import SegmentSummary
 from keeplast.model.topic_config import TopicConfig
 from keeplast.survey.log_bounds import load_checkpoints
@@ -112,7 +113,8 @@ class TierStatus:
     ``local_bytes`` None says that no local log was looked at; ``log_end`` is then the remote end.
     ``kip_ratio`` is the KIP's figure. ``held_since_ms`` None says that nobody holds the partition.
     ``vector`` has the first dirty offset by leader epoch, ``settings`` are those that are kept with
-    the partition. ``collected_from_ms`` is when the first replaced segment may go.
+    the partition. ``collected_from_ms`` is when the first replaced segment may go. ``readers`` are
+    those that tombstones wait for.
     """
 
     partition: TopicPartition
@@ -140,6 +142,7 @@ class TierStatus:
     vector: Mapping[int, int] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     collected_from_ms: int | None = None
+    readers: ReaderWait | None = None
 
 
 def local_log(
@@ -180,6 +183,7 @@ def tier_status(
     topic: TopicConfig,
     now_ms: int,
     local: LocalLog | None = None,
+    readers: ReaderWait | None = None,
 ) -> TierStatus:
     """Return the status of a partition at ``now_ms``."""
     summaries = _summaries(state, local)
@@ -216,6 +220,7 @@ def tier_status(
         vector=find_vector(state.publications, state.lineage, max(state.remote_end, log_end)),
         settings=state.settings,
         collected_from_ms=min((each.not_before_ms for each in orphans), default=None),
+        readers=readers,
     )
 
 

@@ -25,6 +25,7 @@ from keeplast.cleaner.reasons import ActiveLimit, BoundNote, CopiedLimit
 from keeplast.clock import Clock
 from keeplast.errors import CompactionError, ConflictError, FencedError, invariant
 from keeplast.format.filename import INDEX, LOG, TIME_INDEX
+from keeplast.model.reader_wait import GroupReader
 from keeplast.model.segment import SegmentSummary
 from keeplast.rewrite.filter_spec import FilterSpec
 from keeplast.rewrite.task import TaskResult
@@ -34,7 +35,9 @@ from keeplast.run.round_state import PartitionRun, Round, Site
 from keeplast.store.commit import Committed, TierCommit
 from keeplast.store.horizons import RemoteHorizons
 from keeplast.store.look import as_copied
+from keeplast.store.readers import StoredReaders
 from keeplast.store.topic_check import check_stored
+from keeplast.survey.horizons import Examination
 from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.report import RoundReport
 from keeplast.survey.request import CleanRequest
@@ -57,7 +60,8 @@ class StorePlace:
     becomes live; where that is refused then, its line stays, as behind a crash, and the metadata
     tells. ``local`` is a partition directory whose unchanged copies of segments are read in place
     of the objects. ``committed`` hears of every group that became live; what it raises ends the
-    round, and the commit stands.
+    round, and the commit stands. ``brokers`` tell what consumer groups have committed; without,
+    each counts as not there yet.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class StorePlace:
         *,
         grace_ms: int,
         horizons: RemoteHorizons,
+        brokers: GroupReader | None = None,
         receipt: Receipt | None = None,
         local: Path | None = None,
         committed: Committed | None = None,
@@ -90,7 +95,8 @@ class StorePlace:
         self._local = local
         self._committed = committed
         self._uncleanable: int | None = None
-        self._began_ms = -1
+        self._began = Examination()
+        self._readers = StoredReaders(state.topic_id, brokers)
         self._open(state)
 
     def _open(self, state: PartitionState) -> None:
@@ -128,7 +134,7 @@ class StorePlace:
                 expired=request.expired and is_first,
             ),
             Checkpoints({}, {}, {}), self._files, self.clock.now_ms(), known=self._list_known(),
-            book=self._horizons.book(state) if request.expired else None,
+            book=self._horizons.book(state) if request.expired else None, groups=self._readers,
         )  # fmt: skip
         return self._naming_copied(found) if is_first else replace(found, notes=())
 
@@ -195,7 +201,7 @@ class StorePlace:
             return survey
         if not run.rounds:
             self._uncleanable = survey.section.uncleanable.offset
-            self._began_ms = survey.plan.now_ms
+            self._began = Examination(survey.plan.now_ms, survey.plan.readers)
         # A store has derived its transaction indexes when it took the segments in.
         plan = replace(survey.plan, keeps_group_ends=True).believing_indexes()
         return replace(survey, plan=plan)
@@ -259,7 +265,7 @@ class StorePlace:
     def examined(self) -> None:
         """Remember when the partition was last looked through for what has expired."""
         if self.request.expired:
-            self._horizons.examined(self.state.partition, self._began_ms)
+            self._horizons.examined(self.state.partition, self._began)
 
 
 def _sums_of(round_: Round) -> RoundSums | None:

@@ -30,6 +30,7 @@ from keeplast.errors import InvalidError, RefusedError
 from keeplast.log.files import FileSystem
 from keeplast.model.offsets import INT64_MAX
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import GroupReader
 from keeplast.model.topic_config import CleanerConfig, TopicConfig
 from keeplast.rewrite.runner import Runner
 from keeplast.run.local_runner import LocalRunner
@@ -48,6 +49,7 @@ from keeplast.store.horizons import RemoteHorizons
 from keeplast.store.intake import Intake, unheard
 from keeplast.store.look import FirstTimestamps, RemoteLook, look_at_remote
 from keeplast.store.migration import Migration, SettingsOf, count_records, plan_migration
+from keeplast.store.readers import StoredReaders
 from keeplast.store.removal import StoreRemovals
 from keeplast.store.restored import Restoration
 from keeplast.store.round import clean_remote
@@ -115,6 +117,7 @@ class TieredStore:
         clock: Clock,
         files: FileSystem,
         marks: Marks | None = None,
+        brokers: GroupReader | None = None,
     ) -> None:
         self._store = store
         self._objects = objects
@@ -122,6 +125,7 @@ class TieredStore:
         self._topic_of = topic_of
         self._clock = clock
         self._files = files
+        self.brokers = brokers
         self._timestamps = FirstTimestamps(objects)
         self._horizons = RemoteHorizons(objects)
         self._ownership = Ownership(store, owner, None if marks is None else marks.beginning)
@@ -195,7 +199,8 @@ class TieredStore:
             found = local_log(
                 partition, local, topic, self._files, now_ms, remote_end=state.remote_end
             )
-        return tier_status(state, orphans, topic, now_ms, found)
+        readers = StoredReaders(state.topic_id, self.brokers).wait(partition, topic, now_ms)
+        return tier_status(state, orphans, topic, now_ms, found, readers)
 
     def look(self, partition: TopicPartition, *, expired: bool = False) -> RemoteLook:
         """Say whether a round is worth it, and what waits to be removed.
@@ -206,6 +211,7 @@ class TieredStore:
         return look_at_remote(
             state, self._store.orphans(partition), self._topic(state),
             self._timestamps, self._clock.now_ms(), self._horizons if expired else None,
+            self.brokers,
         )  # fmt: skip
 
     def set_aside(self, partition: TopicPartition, reason: str | None) -> None:
@@ -369,7 +375,7 @@ class TieredStore:
         )
         place = StorePlace(
             self._store, self._objects, state, request, self._store.clock,
-            grace_ms=grace_ms, horizons=self._horizons, receipt=receipt,
+            grace_ms=grace_ms, horizons=self._horizons, receipt=receipt, brokers=self.brokers,
         )  # fmt: skip
         report = clean_remote(place, runner_for, progressed)
         if not report.skipped:

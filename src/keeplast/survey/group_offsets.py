@@ -1,5 +1,7 @@
 """What consumer groups have committed, as the ``__consumer_offsets`` logs of a data directory say.
 
+Or as brokers do, where they are asked: then the files are not looked at.
+
 The last record of a group and partition counts; one without a value takes its offset away. What was
 written in a transaction counts once its marker commits it, and what lies above the high watermark
 not at all. Among several records of one group and partition the greatest offset in the log is the
@@ -17,9 +19,10 @@ Answers to ``OffsetMetadataManager.replay`` and ``replayEndTransactionMarker``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +48,7 @@ from keeplast.log.partition_log import PartitionFiles, find_tail, list_partition
 from keeplast.log.topic_id import read_topic_id
 from keeplast.log.windows import Window, WindowBuffers, read_windows
 from keeplast.model.partition import TopicPartition
-from keeplast.model.reader_wait import Absence, ReaderWait, WaitedGroup
+from keeplast.model.reader_wait import Absence, GroupReader, ReaderWait, WaitedGroup
 from keeplast.survey.log_bounds import Checkpoints
 from keeplast.survey.request import PartitionRequest
 
@@ -98,13 +101,51 @@ class FoundOffsets:
         return Absence.NOT_COMMITTED if home in self.here else Absence.NOT_HERE
 
 
+class ReaderOffsets(Protocol):
+    """Who tells a survey where groups go on reading: the files of a directory, or brokers."""
+
+    def waited(
+        self,
+        partition: PartitionRequest,
+        groups: Sequence[str],
+        checkpoints: Checkpoints,
+        log_end: int,
+        now_ms: int,
+    ) -> tuple[WaitedGroup, ...]:
+        """Return it of each of ``groups``, each once, of a log that ends at ``log_end``, exclusive.
+
+        ``checkpoints`` are those of the directory that the partition is in.
+        """
+        ...
+
+
 class GroupOffsets:
     """Reads what groups have committed, and remembers it for a while; shared by threads."""
 
-    def __init__(self, files: FileSystem) -> None:
+    def __init__(self, files: FileSystem, brokers: GroupReader | None = None) -> None:
+        """Read ``files``, or where there are ``brokers`` ask them and look at no file."""
         self._files = files
+        self._brokers = brokers
         self._lock = threading.Lock()
         self._kept: dict[Path, _Kept] = {}
+
+    def waited(
+        self,
+        partition: PartitionRequest,
+        groups: Sequence[str],
+        checkpoints: Checkpoints,
+        log_end: int,
+        now_ms: int,
+    ) -> tuple[WaitedGroup, ...]:
+        """Return where groups go on reading a partition; see :class:`ReaderOffsets`."""
+        name = partition.partition
+        topic_id = read_topic_id(partition.path, self._files)
+        if self._brokers is not None:
+            return self._brokers.waited(name, groups, topic_id, now_ms)
+        found = self.of(partition.path.parent, groups, checkpoints.high_watermark, now_ms)
+        return tuple(
+            waited_group(each, name, found, topic_id, log_end) for each in dict.fromkeys(groups)
+        )
 
     def of(
         self,
@@ -330,23 +371,19 @@ def find_wait(
     partition: PartitionRequest,
     checkpoints: Checkpoints,
     log_end: int,
-    groups: GroupOffsets,
-    files: FileSystem,
+    groups: ReaderOffsets,
     now_ms: int,
 ) -> ReaderWait | None:
-    """Return whom tombstones of a partition wait for, by the directory it is in; None for nobody.
+    """Return whom tombstones of a partition wait for; None for nobody.
 
     Brokers' own topics are read by brokers, who commit nothing.
     """
-    topic, name = partition.topic, partition.partition
-    if not topic.tombstones_wait_for_groups or name.topic in INTERNAL_TOPICS:
-        return None
+    topic = partition.topic
     asked = topic.tombstones_wait_for_groups
-    found = groups.of(partition.path.parent, asked, checkpoints.high_watermark, now_ms)
-    topic_id = read_topic_id(partition.path, files)
+    if not asked or partition.partition.topic in INTERNAL_TOPICS:
+        return None
     return ReaderWait(
-        tuple(waited_group(each, name, found, topic_id, log_end) for each in dict.fromkeys(asked)),
-        topic.tombstones_wait_max_ms,
+        groups.waited(partition, asked, checkpoints, log_end, now_ms), topic.tombstones_wait_max_ms
     )
 
 

@@ -61,7 +61,7 @@ from keeplast.survey.given import (
     first_dirty_lifts,
     uncleanable_lifts,
 )
-from keeplast.survey.group_offsets import GroupOffsets, find_wait
+from keeplast.survey.group_offsets import GroupOffsets, ReaderOffsets, find_wait
 from keeplast.survey.horizons import Examination, ExpiredBook, find_expired
 from keeplast.survey.key_bound import key_capacity, key_slots
 from keeplast.survey.log_bounds import Checkpoints, LogBounds, actual_log_start, find_bounds
@@ -140,7 +140,7 @@ def survey_partition(
     known: Mapping[int, SegmentSummary] | None = None,
     clock_ms: int | None = None,
     wants_sample: bool = True,
-    groups: GroupOffsets | None = None,
+    groups: ReaderOffsets | None = None,
 ) -> Survey:
     """Survey one partition; CorruptError, RefusedError or OSError when that is not possible.
 
@@ -151,7 +151,7 @@ def survey_partition(
     closed segments, by base offset, of which everything but the first timestamp is known already:
     their indexes are read when something in them must be found, nothing asks again whether their
     format is understood, and no sample is chosen; nor is it when nobody ``wants_sample``.
-    ``groups`` remembers what consumer groups have committed.
+    ``groups`` tells what consumer groups have committed, the files of the directory by default.
     """
     topic = partition.topic
     key_capacity(partition)  # A map that cannot be is refused before anything is read.
@@ -203,7 +203,7 @@ def survey_partition(
     if request.clean_elsewhere_to is None:
         groups = GroupOffsets(files) if groups is None else groups
         at_ms = now_ms if clock_ms is None else clock_ms
-        readers = find_wait(partition, checkpoints, log.tail.log_end, groups, files, at_ms)
+        readers = find_wait(partition, checkpoints, log.tail.log_end, groups, at_ms)
         notes += [] if readers is None else [WaitNote(readers)]
     is_expired_round = False
     if reason is not None and request.expired and request.clean_elsewhere_to is None:

@@ -99,6 +99,9 @@ _ABSENCES = {
     Absence.NOT_UNDERSTOOD: "counts as not there yet: a newer Kafka wrote its offset",
     Absence.ANOTHER_TOPIC: "has committed an offset of an earlier topic of this name only",
     Absence.BEYOND_END: "has committed an offset beyond the log end, which is another log's",
+    Absence.NOT_TOLD: "counts as not there yet: {problem}",
+    Absence.NOBODY_ASKED: "counts as not there yet: nobody was asked; name the cluster with "
+    "--bootstrap-server",
 }
 
 
@@ -343,7 +346,7 @@ def absence_words(each: WaitedGroup) -> str:
     """Say why no offset of a group counts, behind its name."""
     if each.absence is None:
         return "has one"
-    return _ABSENCES[each.absence].format(home=f"{TOPIC}-{each.home}")
+    return _ABSENCES[each.absence].format(home=f"{TOPIC}-{each.home}", problem=each.problem)
 
 
 def sentences(notes: Iterable[Note]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from keeplast.cli.main import app
+from keeplast.cluster.facts import TopicEnds
+from keeplast.cluster.group_offsets import BrokerGroups
+from keeplast.errors import UnavailableError
 from keeplast.format.control import ControlType
 from keeplast.inspect.explain import AskedKey, explain_key
 from keeplast.inspect.fates import Outlook
@@ -47,6 +51,7 @@ from tests.support.partition_maker import (
     write_partition,
 )
 from tests.support.replay import tree
+from tests.support.told_groups import ToldGroups
 
 WAIT_MS = 10 * DAY_MS
 HORIZON_MS = NOW_MS + DAY_MS
@@ -230,7 +235,13 @@ def test_a_receipt_says_who_was_waited_for_and_verify_holds(
     shutil.copytree(directory, before)
     clean(directory, HORIZON_MS, receipt=receipt)
     line = json.loads(receipt.read_bytes())
-    group = {"group": "g", "offset": TOMBSTONE + 1, "home": home_of("g"), "absence": None}
+    group = {
+        "group": "g",
+        "offset": TOMBSTONE + 1,
+        "home": home_of("g"),
+        "absence": None,
+        "problem": "",
+    }
     expected = {"groups": [group], "max_ms": WAIT_MS, "passed_to": TOMBSTONE + 1}
     assert expected == line["readers"]
     assert ["g"] == line["config"]["tombstones.wait.for.groups"]
@@ -341,3 +352,72 @@ def test_held_tombstones_never_go_early_and_always_go_in_the_end(
     clean(directory, clock.now_ms(), cleaning=cleaning)
     assert not left & set(offsets(directory))
     assert {*range(13)} - set(deleted) == set(offsets(directory))
+
+
+ENDS = TopicEnds(b"i" * 16, {PARTITION.partition: END})
+
+
+def ask(offset: int, topic: TopicEnds | Exception = ENDS) -> BrokerGroups:
+    """Return brokers by which the group has committed ``offset``."""
+    return BrokerGroups(ToldGroups({PARTITION.topic: topic}, {"g": {PARTITION: offset}}))
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"), [(TOMBSTONE, [1, 3]), (TOMBSTONE + 1, [3]), (END, []), (END + 1, [1, 3])]
+)
+def test_brokers_that_are_asked_count_and_files_do_not(
+    directory: Path, told: int, expected: list[int]
+) -> None:
+    commit(directory, END)
+    cleaning = coordinator(clock=ManualClock(HORIZON_MS), brokers=ask(told))
+    clean(directory, HORIZON_MS, expired=False, cleaning=cleaning)
+    assert [*expected, 4, 6, 7, 8] == offsets(directory)
+
+
+def test_brokers_that_do_not_answer_let_nothing_go_until_the_wait_is_over(directory: Path) -> None:
+    silent = ask(END, UnavailableError("no broker answers; check --bootstrap-server"))
+    cleaning = coordinator(clock=(clock := ManualClock(HORIZON_MS)), brokers=silent)
+    report = clean(directory, HORIZON_MS, expired=False, cleaning=cleaning)
+    assert [1, 3, 4, 6, 7, 8] == offsets(directory)
+    assert any("group g counts as not there yet: no broker answers" in n for n in report.notes)
+    clock.advance(WAIT_MS)
+    clean(directory, OVER_MS, expired=False, cleaning=cleaning)
+    assert [4, 6, 7, 8] == offsets(directory)
+
+
+def test_a_receipt_of_a_round_that_asked_brokers_is_read_back(
+    directory: Path, tmp_path: Path
+) -> None:
+    receipt, before = tmp_path / "receipt", tmp_path / "before" / directory.name
+    shutil.copytree(directory, before)
+    cleaning = coordinator(clock=ManualClock(HORIZON_MS), brokers=ask(TOMBSTONE + 1))
+    clean(directory, HORIZON_MS, receipt=receipt, cleaning=cleaning)
+    (group,) = json.loads(receipt.read_bytes())["readers"]["groups"]
+    assert (TOMBSTONE + 1, None) == (group["offset"], group["home"])
+    result = verify(before, directory, receipt)
+    assert 0 == result.exit_code, result.output
+
+
+@pytest.mark.parametrize("command", ["plan", "clean", "status", "explain", "run"])
+def test_every_command_that_looks_at_a_log_asks_the_brokers_that_are_named(
+    directory: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = ToldGroups({PARTITION.topic: ENDS}, {"g": {PARTITION: TOMBSTONE}})
+    addresses = []
+
+    def connect(address: str, settings: Mapping[str, str]) -> ToldGroups:
+        addresses.append((address, settings))
+        return cluster
+
+    monkeypatch.setattr("keeplast.cluster.client.ClusterClient", connect)
+    properties = directory.parent / "client.properties"
+    properties.write_text("client.id=me\n")
+    given = [command, str(directory.parent), "--bootstrap-server", "host:9092", "--json"]
+    for setting in ("cleanup.policy=compact", "tombstones.wait.for.groups=g"):
+        given += ["--config", setting]
+    given += ["--command-config", str(properties)]
+    more = {"explain": ["a"], "run": ["--once"]}
+    result = CliRunner().invoke(app, [*given, *more.get(command, [])])
+    assert 0 == result.exit_code, result.output
+    assert [("host:9092", {"client.id": "me"})] == addresses
+    assert [PARTITION.topic, "g"] == cluster.asked[:2]

@@ -183,10 +183,6 @@ def test_settings_of_a_partition_are_changed_by_its_owner(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        (
-            {"tombstones.wait.for.groups": "billing"},
-            r"no consumer group; leave tombstones\.wait\.for\.groups out",
-        ),
         ({"undo.retention.ms": "1000"}, r"can be undone; leave undo\.retention\.ms out"),
     ],
 )

@@ -17,6 +17,7 @@ import typer
 from keeplast.cli.frame.options import RunnerOptions, WorkOptions
 from keeplast.cli.frame.packages import check_packages
 from keeplast.cli.frame.parameters import ROUND, RUN, SCOPE, SETTINGS, Flags, Receipt
+from keeplast.cli.frame.readers import read_client_settings
 from keeplast.cli.frame.spans import SPAN_WORDS, span_ms
 from keeplast.config.choice import SettingSources
 from keeplast.errors import InvalidError
@@ -74,20 +75,7 @@ class ClusterOptions:
         """Return a connection; InvalidError when the file cannot be used, or no client is there."""
         from keeplast.cluster.client import ClusterClient
 
-        return ClusterClient(self.bootstrap_server, self._settings())
-
-    def _settings(self) -> dict[str, str]:
-        from keeplast.cluster.client_properties import FILE_BYTES_MAX, decode_client_properties
-        from keeplast.log.files import LocalFiles
-
-        if self.command_config is None:
-            return {}
-        path = self.command_config.expanduser().resolve()
-        try:
-            data = LocalFiles().read_bytes(path, FILE_BYTES_MAX)
-        except FileNotFoundError as error:
-            raise InvalidError(f"no such file. --command-config={path}") from error
-        return decode_client_properties(data, str(path))
+        return ClusterClient(self.bootstrap_server, read_client_settings(self.command_config))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ def report_call(
     What cannot be written is refused before anything is started.
     """
     request = make_request(options)
+    brokers = options.readers.brokers()
     recipe = recipe_for((options.data_dir, options.target.to), options.object_options)
     files = recipe.open()
     selection = select(options, files)
@@ -66,6 +67,7 @@ def report_call(
                 cores=workers.cores,
                 events=events,
                 recipe=recipe,
+                brokers=brokers,
             ) as coordinator,
         ):
             report = act(coordinator, request)

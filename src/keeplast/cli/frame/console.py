@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from keeplast.clock import Clock
     from keeplast.config.choice import PartitionChoice, SettingSources
     from keeplast.log.files import FileSystem
+    from keeplast.model.reader_wait import GroupReader
     from keeplast.service.console.searches import HeaderScanner, KeyFinder, SearchLimits
     from keeplast.service.console.server import Certificate, ConsoleServer
     from keeplast.service.console.view import ViewSource
@@ -279,9 +280,16 @@ def console_served(
 
 
 def directory_finder(
-    data_dir: Path, files: FileSystem, scope: PartitionChoice, settings: SettingSources
+    data_dir: Path,
+    files: FileSystem,
+    scope: PartitionChoice,
+    settings: SettingSources,
+    brokers: GroupReader | None = None,
 ) -> KeyFinder:
-    """Return what finds keys in a data directory, within what the console shows of it."""
+    """Return what finds keys in a data directory, within what the console shows of it.
+
+    ``brokers`` tell what consumer groups have committed, None where files do.
+    """
     from keeplast.config.choice import PartitionChoice
     from keeplast.config.selection import select_partitions
     from keeplast.inspect.explain import AskedKey
@@ -303,7 +311,7 @@ def directory_finder(
         selection = select_partitions(data_dir, files, chosen, settings)
         return answer_from_directory(
             selection, files, now_ms, asked, memory_bytes=MEMORY_BYTES,
-            planned=planned, progressed=progressed,
+            planned=planned, progressed=progressed, brokers=brokers,
         )  # fmt: skip
 
     return find

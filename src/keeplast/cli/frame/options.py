@@ -37,6 +37,7 @@ from keeplast.cli.frame.parameters import (
     Unsafe,
 )
 from keeplast.cli.frame.places import place
+from keeplast.cli.frame.readers import ReaderOptions
 from keeplast.cli.frame.wiring import RunnerName, choose_runner
 from keeplast.config.choice import PartitionChoice, SettingSources
 from keeplast.errors import InvalidError
@@ -383,6 +384,7 @@ class CleanOptions:
     workers: RunnerOptions
     settings: SettingOptions
     facts: FactOptions
+    readers: ReaderOptions
     key_map_bytes: KeyMapBytes = None
     work: WorkOptions
     round: RoundOptions

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.config.selection import Selection
     from keeplast.log.files import FileSystem
+    from keeplast.model.reader_wait import GroupReader
     from keeplast.service.status import DirectoryStatus
 
 
@@ -26,11 +27,12 @@ def find_standing(
     round_seconds: float | None,
     receipt: Path | None,
     events: ProgressEvents,
+    brokers: GroupReader | None = None,
 ) -> DirectoryStatus:
     """Return the status of the partitions that were selected, as a daemon would find them."""
     look = look_at_directory(
         selection, files, now_ms, tombstones=tombstones, round_seconds=round_seconds,
-        planned=events.planned, progressed=events.progressed,
+        planned=events.planned, progressed=events.progressed, brokers=brokers,
     )  # fmt: skip
     for warning in look.warnings:
         say(warning, kind="warning")

@@ -19,6 +19,7 @@ from keeplast.errors import InvalidError, installing
 
 if TYPE_CHECKING:
     from keeplast.log.files import FilesRecipe
+    from keeplast.model.reader_wait import GroupReader
     from keeplast.pipeline.runner import SparkRunner
     from keeplast.run.coordinator import Coordinator
     from keeplast.run.events import Events
@@ -75,10 +76,12 @@ def open_coordinator(
     cores: int | None,
     events: Events,
     recipe: FilesRecipe | None = None,
+    brokers: GroupReader | None = None,
 ) -> Iterator[Coordinator]:
     """Yield a coordinator on the chosen runner, which is stopped afterwards.
 
-    ``recipe`` None is this host's disks.
+    ``recipe`` None is this host's disks. ``brokers`` tell what consumer groups have committed, None
+    where files do.
     """
     check_runner(runner, master=master)
     from keeplast.clock import SystemClock
@@ -87,7 +90,7 @@ def open_coordinator(
 
     chosen = LocalRecipe() if recipe is None else recipe
     with open_runner(runner, master=master, cores=cores) as started:
-        yield Coordinator(started, SystemClock(), chosen.open(), events, chosen)
+        yield Coordinator(started, SystemClock(), chosen.open(), events, chosen, brokers)
 
 
 def open_runner(

@@ -19,6 +19,7 @@ from keeplast.service.status_words import erased_sentence
 from keeplast.store.erasure import TierErasure
 from keeplast.store.status import TierStatus
 from keeplast.store.verification import TierFinding
+from keeplast.survey.wording import wait_words
 
 PICTURES_MAX = 3
 """More partitions than this are shown as a table alone."""
@@ -64,6 +65,16 @@ def erased_lines(erasures: Mapping[TopicPartition, TierErasure]) -> list[str]:
             loop="keeplast tier run",
         )
         for partition, found in erasures.items()
+    ]
+    return ["", *lines] if lines else []
+
+
+def wait_lines(found: Sequence[TierStatus]) -> list[str]:
+    """Return a line a partition whose tombstones wait for readers: for whom."""
+    lines = [
+        f"{printable(str(each.partition))}: {wait_words(each.readers)}"
+        for each in found
+        if each.readers is not None
     ]
     return ["", *lines] if lines else []
 

@@ -40,8 +40,8 @@ def clean_store(options: TierCleanOptions, *, as_json: bool) -> Result:
     What an argument can be wrong about is found before the store is opened.
     """
     call = options.call
-    round_of = _round_of(options)
-    with call.opened(broker_config=options.broker_config) as store:
+    round_of, brokers = _round_of(options), options.readers.brokers()
+    with call.opened(broker_config=options.broker_config, brokers=brokers) as store:
         chosen = call.chosen(store)
         assumed = call.say_assumed(
             store, chosen, options.broker_config, is_forced=options.worth.force, expires=False

@@ -10,6 +10,7 @@ import typer
 from keeplast.cli.explain import Header, Key, Offset, Values, asked_key
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import FACTS, BrokerConfig, Json, NowMs
+from keeplast.cli.frame.readers import ReaderOptions
 from keeplast.cli.tier.options import StoreCall, broker_settings
 
 Receipts = Annotated[
@@ -29,6 +30,7 @@ Receipts = Annotated[
 )
 def explain(
     call: StoreCall,
+    readers: ReaderOptions,
     key: Key = None,
     offset: Offset = None,
     values: Values = False,
@@ -53,14 +55,14 @@ def explain(
     from keeplast.log.files import LocalFiles
     from keeplast.survey.receipt_book import read_receipts
 
-    asked = asked_key(key, offset, header)
+    asked, brokers = asked_key(key, offset, header), readers.brokers()
     receipts = () if receipt is None else read_receipts(receipt, LocalFiles())
     now_ms = SystemClock().now_ms() if now_ms is None else now_ms
     check_packages()
     from keeplast.service.store_answer import answer_from_store
 
     with (
-        call.opened(broker_config=broker_config) as opened,
+        call.opened(broker_config=broker_config, brokers=brokers) as opened,
         ProgressEvents("searching") as events,
     ):
         cleaner = cleaner_config({}, cluster=broker_settings(broker_config))

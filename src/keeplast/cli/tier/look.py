@@ -10,6 +10,7 @@ import typer
 
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import BrokerConfig, Json, Note
+from keeplast.cli.frame.readers import ReaderOptions
 from keeplast.cli.tier.options import StoreCall
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ ErasedBy = Annotated[
 )
 def status(
     call: StoreCall,
+    readers: ReaderOptions,
     local: Local = None,
     erased_by: ErasedBy = False,
     broker_config: BrokerConfig = None,
@@ -63,13 +65,14 @@ def status(
         erased_lines,
         given_up_lines,
         status_parts,
+        wait_lines,
     )
     from keeplast.model.topic_config import CleanerConfig
     from keeplast.service.documents import store_document
 
     erasures = {}
-    places = _places(local)
-    with call.opened(broker_config=broker_config) as opened:
+    places, brokers = _places(local), readers.brokers()
+    with call.opened(broker_config=broker_config, brokers=brokers) as opened:
         found = [opened.status(each, places(each)) for each in call.chosen(opened)]
         given_up = [each for each in opened.forgotten() if call.scope.includes(each)]
         if erased_by:
@@ -82,7 +85,7 @@ def status(
                 )
     if not as_json:
         print_result(
-            *status_parts(found, screen_width()), *erased_lines(erasures),
+            *status_parts(found, screen_width()), *wait_lines(found), *erased_lines(erasures),
             *given_up_lines(given_up),
         )  # fmt: skip
     return 0, store_document(found, given_up, erasures)

@@ -25,6 +25,7 @@ from keeplast.clock import Clock, SystemClock
 from keeplast.config.sources import read_cleaner_config, read_layers, read_settings
 from keeplast.log.data_directory import open_data_directory
 from keeplast.log.files import FileSystem, LocalFiles
+from keeplast.model.reader_wait import GroupReader
 from keeplast.service.control import Control
 from keeplast.service.daemon import Daemon
 from keeplast.service.gauges import GaugeObserver
@@ -39,6 +40,7 @@ def look_after(options: TierRunOptions, *, as_json: bool) -> Result:
     """Look after the chosen partitions until somebody ends it; returns exit code and document."""
     clock, files, gauges = SystemClock(), LocalFiles(), GaugeObserver()
     control, console_at = Control(clock), options.console.check()
+    brokers = options.readers.brokers()
     observer: Observer = gauges
     call, workers, sources = options.call, options.workers, options.settings
     settings = _settings(options, files)
@@ -46,7 +48,9 @@ def look_after(options: TierRunOptions, *, as_json: bool) -> Result:
     if options.data_dir is not None:
         open_data_directory(options.data_dir, files)
     with ExitStack() as stack:
-        opened = stack.enter_context(call.opened(broker_config=sources.broker_config))
+        opened = stack.enter_context(
+            call.opened(broker_config=sources.broker_config, brokers=brokers)
+        )
         assumed = call.say_assumed(
             opened, call.chosen(opened), sources.broker_config, layers=read_layers(files, sources)
         )
@@ -56,14 +60,18 @@ def look_after(options: TierRunOptions, *, as_json: bool) -> Result:
         lines = stack.enter_context(TierLines(clock))
         teller: TierTeller = lines
         if console_at is not None:
-            teller, observer = _watched(stack, options, console_at, lines, control, gauges, clock)
+            teller, observer = _watched(
+                stack, options, console_at, lines, control, gauges, clock, brokers
+            )
         wiring.say_start(workers.chosen_runner)
         runner = stack.enter_context(
             wiring.open_runner(workers.chosen_runner, master=workers.master, cores=workers.cores)
         )
         # A chosen shape cuts each round for all there is; else partitions take a slot each.
         slots = min(runner.slots, ROUNDS_MAX) if settings.shape is None else 1
-        settings = replace(settings, slots=slots)
+        settings = replace(
+            settings, slots=slots, untold=tuple if brokers is None else brokers.problems
+        )
         work = StoreWork(opened, runner, clock, files, settings, narrator=teller, events=teller)
         lines.started(call.shown, slots, process_id=os.getpid())
         if served_at is not None:
@@ -84,6 +92,7 @@ def _watched(
     control: Control,
     gauges: GaugeObserver,
     clock: Clock,
+    brokers: GroupReader | None,
 ) -> tuple[TierTeller, Observer]:
     """Serve the console while the stack lasts; returns who is told, and who hears of snapshots."""
     from keeplast.cli.tier.watching import store_finder, store_scanner, store_watcher
@@ -92,13 +101,13 @@ def _watched(
     live = LiveTierProgress(lines, clock, control)
     sources, asked = options.settings, options.console
     watcher = stack.enter_context(
-        store_watcher(options.call, sources.broker_config, clock, options.receipt)
+        store_watcher(options.call, sources.broker_config, clock, options.receipt, brokers)
     )
     feed = LoopFeed(live, control, gauges, LocalFiles(), watcher.shelf, store=watcher)
     server = stack.enter_context(
         console_served(
             feed, console_at, asked.entrance, clock, allows_actions=asked.allow_actions,
-            search=asked.search, find=store_finder(options.call, sources.broker_config),
+            search=asked.search, find=store_finder(options.call, sources.broker_config, brokers),
             scan=store_scanner(options.call),
         )
     )  # fmt: skip

@@ -27,11 +27,13 @@ from keeplast.cli.frame.options import (
 from keeplast.cli.frame.packages import check_packages
 from keeplast.cli.frame.parameters import BrokerConfig, Receipt
 from keeplast.cli.frame.places import object_option
+from keeplast.cli.frame.readers import ReaderOptions
 from keeplast.cli.frame.spans import SPAN_WORDS, span_ms
 
 if TYPE_CHECKING:
     from keeplast.config.layers import Layer
     from keeplast.model.partition import TopicPartition
+    from keeplast.model.reader_wait import GroupReader
     from keeplast.store.tiered_store import TieredStore
 
 OWNER = "Who does it"
@@ -106,9 +108,15 @@ class StoreAddress:
 
     @contextlib.contextmanager
     def opened(
-        self, objects: str | None = None, broker_config: Path | None = None
+        self,
+        objects: str | None = None,
+        broker_config: Path | None = None,
+        brokers: GroupReader | None = None,
     ) -> Iterator[TieredStore]:
-        """Open the store; InvalidError says which package or which argument is missing."""
+        """Open the store; InvalidError says which package or which argument is missing.
+
+        ``brokers`` tell what consumer groups have committed.
+        """
         from functools import partial
 
         from keeplast.config.mapping import topic_config
@@ -126,7 +134,12 @@ class StoreAddress:
         topic_of = partial(topic_config, cluster=broker_settings(broker_config))
         given = dict(object_option(text) for text in self.object_options)
         with open_store(
-            self.store, objects, owner=self.owner_name, topic_of=topic_of, options=given
+            self.store,
+            objects,
+            owner=self.owner_name,
+            topic_of=topic_of,
+            options=given,
+            brokers=brokers,
         ) as opened:
             yield opened
 
@@ -258,6 +271,7 @@ class TierCleanOptions:
     workers: RunnerOptions
     work: WorkOptions
     grace: GraceOptions
+    readers: ReaderOptions
     broker_config: BrokerConfig = None
     receipt: Receipt = None
 
@@ -284,6 +298,7 @@ class TierRunOptions:
     workers: RunnerOptions
     work: WorkOptions
     settings: SettingOptions
+    readers: ReaderOptions
     grace: GraceOptions
     garbage_age_ms: GarbageAgeMs = None
     receipt: Receipt = None

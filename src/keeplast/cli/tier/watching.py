@@ -15,6 +15,7 @@ from keeplast.inspect.explain import AskedKey
 from keeplast.inspect.header_scan import LogHeaders
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import GroupReader
 from keeplast.service.console.searches import MEMORY_BYTES, HeaderScanner, KeyFinder
 from keeplast.service.console.view import Looked, Watcher
 from keeplast.service.explained import KeyAnswer
@@ -22,16 +23,20 @@ from keeplast.service.receipt_shelf import ReceiptShelf
 
 
 def store_watcher(
-    call: StoreCall, broker_config: Path | None, clock: Clock, receipt: Path | None = None
+    call: StoreCall,
+    broker_config: Path | None,
+    clock: Clock,
+    receipt: Path | None = None,
+    brokers: GroupReader | None = None,
 ) -> Watcher:
     """Return what looks at the chosen partitions of a store; each look opens it and closes it.
 
-    ``receipt`` is the file that a loop appends its receipts to.
+    ``receipt`` is the file that a loop appends its receipts to, ``brokers`` who tell of groups.
     """
     files = LocalFiles()
 
     def look() -> Looked:
-        with call.opened(broker_config=broker_config) as opened:
+        with call.opened(broker_config=broker_config, brokers=brokers) as opened:
             found = [each for each in opened.partitions() if call.scope.includes(each)]
             given_up = [each for each in opened.forgotten() if call.scope.includes(each)]
             tiers = tuple(opened.status(each) for each in found)
@@ -43,7 +48,9 @@ def store_watcher(
     return Watcher(call.shown, look, clock, files, ReceiptShelf(files, receipt))
 
 
-def store_finder(call: StoreCall, broker_config: Path | None) -> KeyFinder:
+def store_finder(
+    call: StoreCall, broker_config: Path | None, brokers: GroupReader | None = None
+) -> KeyFinder:
     """Return what finds keys in the chosen partitions of a store; each search opens it."""
     from keeplast.service.store_answer import answer_from_store
 
@@ -57,7 +64,7 @@ def store_finder(call: StoreCall, broker_config: Path | None) -> KeyFinder:
         progressed: Callable[[int], None],
     ) -> KeyAnswer:
         cleaner = cleaner_config({}, cluster=broker_settings(broker_config))
-        with call.opened(broker_config=broker_config) as opened:
+        with call.opened(broker_config=broker_config, brokers=brokers) as opened:
             chosen = [
                 each
                 for each in opened.partitions()

@@ -1,0 +1,159 @@
+"""What consumer groups have committed, as the brokers of a live cluster say.
+
+For logs beside which no ``__consumer_offsets`` lies: those of a store, and of directories that are
+without. What is told counts for a while; what is not told is asked for again later, so that a
+cluster that does not answer costs two calls a minute, whatever is looked after.
+
+The rule: an offset that is told too high costs a reader what it has not read. What brokers do not
+tell, say of another topic of this name, or lies beyond the log's end by their own word, counts as
+not committed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from keeplast.cluster.facts import TopicEnds
+from keeplast.errors import CompactionError, UnavailableError, error_text
+from keeplast.model.partition import TopicPartition
+from keeplast.model.reader_wait import Absence, WaitedGroup
+
+FRESH_MS = 10_000
+"""What was told counts for so long: thousands of partitions may wait for the same groups."""
+SILENT_MS = 60_000
+"""So long nothing is asked, once calls one behind the other had no answer."""
+UNTOLD_MS = 5 * SILENT_MS
+"""So long what was not told is not asked for: longer, so that the rest has its turn before."""
+SILENCES_MAX = 2
+KEPT_MAX = 10_000
+Told = TypeVar("Told")
+
+
+class GroupCluster(Protocol):
+    """A cluster that tells of groups; see :class:`~keeplast.cluster.client.ClusterClient`."""
+
+    def find_ends(self, topic: str) -> TopicEnds | None:
+        """Return a topic's id and where its partitions end, None when there is none."""
+        ...
+
+    def read_group_offsets(self, group: str) -> Mapping[TopicPartition, int]:
+        """Return where a group goes on reading, by partition."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer(Generic[Told]):
+    """What was told, until then; ``problem`` is why nothing was, and empty otherwise."""
+
+    until_ms: int
+    told: Told | None
+    problem: str = ""
+
+
+class BrokerGroups:
+    """Asks brokers what groups have committed, and remembers it; shared by threads.
+
+    A :class:`~keeplast.model.reader_wait.GroupReader`.
+    """
+
+    def __init__(self, cluster: GroupCluster) -> None:
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self._groups: dict[str, _Answer[Mapping[TopicPartition, int]]] = {}
+        self._topics: dict[str, _Answer[TopicEnds]] = {}
+        self._silences = 0
+        self._silent: _Answer[Any] = _Answer(-1, None)
+
+    def waited(
+        self,
+        partition: TopicPartition,
+        groups: Sequence[str],
+        topic_id: bytes | None,
+        now_ms: int,
+    ) -> tuple[WaitedGroup, ...]:
+        """Return where each of ``groups`` goes on reading a partition; raises nothing.
+
+        ``topic_id`` None is of a log that does not say which topic it is of: then the name counts.
+        """
+        with self._lock:
+            topic = self._topic(partition.topic, now_ms)
+            return tuple(
+                self._waited(each, partition, topic, topic_id, now_ms)
+                for each in dict.fromkeys(groups)
+            )
+
+    def problems(self) -> tuple[str, ...]:
+        """Return why what was asked for last is not told, each reason once; for people."""
+        with self._lock:
+            answers: list[_Answer[Any]] = [*self._topics.values(), *self._groups.values()]
+            return tuple(dict.fromkeys(each.problem for each in answers if each.problem))
+
+    def _waited(
+        self,
+        group: str,
+        partition: TopicPartition,
+        topic: _Answer[TopicEnds],
+        topic_id: bytes | None,
+        now_ms: int,
+    ) -> WaitedGroup:
+        if topic.problem:
+            return WaitedGroup(group, None, None, Absence.NOT_TOLD, topic.problem)
+        ends = topic.told
+        if ends is None or topic_id not in (None, ends.topic_id):
+            said = "no such topic" if ends is None else "another topic of this name, by its id"
+            problem = f"the cluster has {said}; check --bootstrap-server. topic={partition.topic}"
+            return WaitedGroup(group, None, None, Absence.NOT_TOLD, problem)
+        answer = self._group(group, now_ms)
+        if answer.told is None:
+            return WaitedGroup(group, None, None, Absence.NOT_TOLD, answer.problem)
+        offset, end = answer.told.get(partition), ends.ends.get(partition.partition)
+        if offset is None:
+            return WaitedGroup(group, None, None, Absence.NOT_COMMITTED)
+        if end is None or offset > end:
+            return WaitedGroup(group, None, None, Absence.BEYOND_END)
+        return WaitedGroup(group, offset, None)
+
+    def _topic(self, topic: str, now_ms: int) -> _Answer[TopicEnds]:
+        return self._asked(self._topics, topic, lambda: self._cluster.find_ends(topic), now_ms)
+
+    def _group(self, group: str, now_ms: int) -> _Answer[Mapping[TopicPartition, int]]:
+        def ask() -> Mapping[TopicPartition, int]:
+            return self._cluster.read_group_offsets(group)
+
+        return self._asked(self._groups, group, ask, now_ms)
+
+    def _asked(
+        self,
+        kept: dict[str, _Answer[Told]],
+        name: str,
+        ask: Callable[[], Told | None],
+        now_ms: int,
+    ) -> _Answer[Told]:
+        """Return what is known of ``name``, or ``ask``, unless the cluster is silent."""
+        known = kept.get(name)
+        if known is not None and _counts(known, now_ms):
+            return known
+        if _counts(self._silent, now_ms):
+            return _Answer(now_ms, None, self._silent.problem)
+        if len(kept) >= KEPT_MAX:
+            kept.clear()
+        try:
+            kept[name] = _Answer(now_ms + FRESH_MS, ask())
+            self._silences = 0
+        except (CompactionError, OSError) as error:
+            problem = error_text(error)
+            kept[name] = _Answer(now_ms + UNTOLD_MS, None, problem)
+            if isinstance(error, UnavailableError):
+                self._silences += 1
+                if self._silences >= SILENCES_MAX:
+                    self._silences = 0
+                    self._silent = _Answer(now_ms + SILENT_MS, None, problem)
+        return kept[name]
+
+
+def _counts(answer: _Answer[Any], now_ms: int) -> bool:
+    """Say whether an answer counts; one of a clock that was far ahead does not."""
+    return 0 < answer.until_ms - now_ms <= UNTOLD_MS

@@ -168,6 +168,11 @@ def test_an_object_is_replaced_by_who_knows_it(open_prefix: Open) -> None:
     assert not layout.replace_own("owner", b"third", b"first")
     assert b"second" == layout.read_own("owner")
     assert not layout.replace_own("nobody", b"x", b"y")
+    for name in ("work/a/one", "work/ab/two", "work/a/deep/three"):
+        assert layout.put_new(name, b"x")
+    (found,) = layout.list_own("work/a")
+    assert "work/a/one" == found.name
+    assert found.modified_ms > 0
     layout.delete_own("owner")
     layout.delete_own("owner")
     assert layout.read_own("owner") is None

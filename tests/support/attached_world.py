@@ -32,7 +32,7 @@ from keeplast.cluster.facts import (
     OffsetRange,
     TopicFacts,
 )
-from keeplast.cluster.layouts.layout import AuxiliaryFile, FoundSegment, RemoteLayout
+from keeplast.cluster.layouts.layout import AuxiliaryFile, FoundOwn, FoundSegment, RemoteLayout
 from keeplast.cluster.live_cluster import LiveCluster, MetadataEnd, MetadataValue, encode_batch
 from keeplast.cluster.metadata_cache import ClusterCache, PartitionCache
 from keeplast.errors import CommitUnknownError, InvalidError, RefusedError
@@ -247,6 +247,11 @@ class MemoryTier:
 
     def delete_own(self, name: str) -> None:
         self.own.pop(name, None)
+
+    def list_own(self, folder: str) -> Iterator[FoundOwn]:
+        for name in sorted(self.own):
+            if name.startswith(f"{folder}/"):
+                yield FoundOwn(name, START_MS)
 
 
 @dataclass(frozen=True, slots=True)

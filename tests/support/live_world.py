@@ -652,7 +652,7 @@ class World:
         )
         require(not found.unknown and not found.waiting, f"something is left. orphans={found}")
         require(not self.tier.segments, f"objects are left. count={len(self.tier.segments)}")
-        self._check_own()
+        require(not self.tier.own, f"own objects are left. names={sorted(self.tier.own)}")
 
     def close(self) -> None:
         """End what still sleeps, so that no thread stays behind."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from keeplast.cluster.layouts.layout import (
     ALWAYS_THERE,
     AuxiliaryFile,
+    FoundOwn,
     FoundSegment,
     LogWriter,
     SegmentReader,
@@ -214,6 +215,12 @@ class HostLayout:
     def delete_own(self, name: str) -> None:
         """Remove an own object."""
         self.change("delete own", lambda: self._tier.own.pop(name, None))
+
+    def list_own(self, folder: str) -> Iterator[FoundOwn]:
+        """Yield what is below ``folder``."""
+        self._look("list")
+        found = [name for name in self._tier.own if name.startswith(f"{folder}/")]
+        yield from (FoundOwn(name, 0) for name in found)
 
     # Steps.
 

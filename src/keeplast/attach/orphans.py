@@ -3,23 +3,26 @@
 The rule: **in doubt an object stays**. Of a topic that is gone only what this decision log, the
 metadata topic or a mark of a round names is removed, when the grace has passed since it was
 written; and only where brokers say by name that there is no such topic (one that is hidden from the
-principal is not gone), the metadata topic is the one that was seen, and knows of no segment of it
-that is not on its way out, and the owner object is this log's at its very epoch. What nobody names
-may be another cluster's that shares the bucket: it is told, and left to a person.
+principal is not gone), the metadata topic is the one that was seen, and the owner object is this
+log's at its very epoch. Where the metadata topic has a segment that is not on its way out, brokers
+ended before they let go of the topic, or another cluster has it, with a copy of that topic: then
+only a person can say so. What nobody names may be another cluster's that shares the bucket: it is
+told, and left to a person.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from keeplast.attach.kept_folds import KeptFolds
-from keeplast.attach.outputs import work_name
+from keeplast.attach.outputs import work_folder, work_name
 from keeplast.attach.ownership import OwnerObject
 from keeplast.attach.publication import Publisher, require_free
 from keeplast.cluster.facts import METADATA_TOPIC, OffsetRange
 from keeplast.cluster.fold_checkpoint import FoldPoint
-from keeplast.cluster.layouts.layout import FoundSegment, RemoteLayout
+from keeplast.cluster.layouts.layout import FoundOwn, FoundSegment, RemoteLayout
 from keeplast.cluster.live_cluster import LiveCluster
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.metadata_log import fold_metadata
@@ -27,7 +30,11 @@ from keeplast.cluster.status import is_compactors
 from keeplast.errors import CompactionError, RefusedError, StoppedError
 from keeplast.format.identifier import encode_id
 from keeplast.format.murmur2 import metadata_partition
-from keeplast.format.remote_log_metadata import RemoteLogSegmentId, RemoteLogSegmentState
+from keeplast.format.remote_log_metadata import (
+    RemoteLogSegment,
+    RemoteLogSegmentId,
+    RemoteLogSegmentState,
+)
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import Attached
 
@@ -51,15 +58,30 @@ class TopicsCluster(LiveCluster, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Words:
+    """Own objects that tell of an output of which nothing is there: of a process that ended before.
+
+    ``due`` may go, ``waiting`` are younger than the grace: somebody may still write.
+    """
+
+    due: tuple[FoundOwn, ...] = ()
+    waiting: tuple[FoundOwn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Orphans:
     """What lies below a partition that no broker serves; sizes are of objects as they are stored.
 
     ``named`` may go, ``waiting`` are named and younger than the grace, ``unknown`` nobody names.
+    ``served`` are named by a metadata topic that never said that they are to go. ``words`` are of
+    what a round began and nothing was written of.
     """
 
     named: tuple[FoundSegment, ...] = ()
     waiting: tuple[FoundSegment, ...] = ()
     unknown: tuple[FoundSegment, ...] = ()
+    served: tuple[FoundSegment, ...] = ()
+    words: Words = Words()
 
 
 def orphans_of_gone(
@@ -68,6 +90,7 @@ def orphans_of_gone(
 ) -> Orphans:  # fmt: skip
     """Return what a topic that is gone has left; RefusedError where that is in doubt."""
     cache = _gone_cache(cluster, log, known, folds)
+    kept = {each.id.segment_id for each in _not_let_go(log, known, cache)}
     named = {each.id.segment_id for each in cache.segments}
     named |= {each.segment_id for each in log.own_segments(known)}
     for decision in log.decisions(known):
@@ -76,20 +99,28 @@ def orphans_of_gone(
     due: list[FoundSegment] = []
     waiting: list[FoundSegment] = []
     unknown: list[FoundSegment] = []
-    for found in layout.list(known.name.partition):
+    served: list[FoundSegment] = []
+    begun = list(layout.list_own(work_folder(known.name.partition)))
+    there = list(layout.list(known.name.partition))
+    for found in there:
         if found.segment_id not in named and not _is_begun(layout, known, found):
             unknown.append(found)
+        elif found.segment_id in kept:
+            served.append(found)
         else:
             (due if found.modified_ms <= latest_ms else waiting).append(found)
-    return Orphans(tuple(due), tuple(waiting), tuple(unknown))
+    words = _words(known, begun, {each.segment_id for each in there}, latest_ms)
+    return Orphans(tuple(due), tuple(waiting), tuple(unknown), tuple(served), words)
 
 
 def collect_gone(
     cluster: TopicsCluster, log: DecisionLog, layout: RemoteLayout, known: Attached,
-    grace_ms: int, folds: KeptFolds, *, takes_over: bool = False,
+    grace_ms: int, folds: KeptFolds, *, takes_over: bool = False, takes_served: bool = False,
 ) -> Orphans:  # fmt: skip
     """Remove what a topic that is gone has left, and return what that was; see the module's rule.
 
+    ``takes_served`` says that a person has looked, and that no other cluster has the topic: what
+    the metadata topic never let go of is removed too. RefusedError without it where there is any.
     When nothing is left the partition is given up, owner object and all. StoppedError while paused.
     """
     if known.paused_ms is not None:
@@ -99,19 +130,28 @@ def collect_gone(
     if not takes_over:
         require_free(log, known)
     owner = OwnerObject(layout, known.name, log.store_id())
-    _gone_cache(cluster, log, known, folds)
+    cache = _gone_cache(cluster, log, known, folds)
+    if not takes_served:
+        _require_let_go(log, known, cache)
     _require_owner(owner, known)
     held = log.claim(known, epoch=known.epoch + 1)
     try:
         owner.take(held.epoch)
         found = orphans_of_gone(cluster, log, layout, held, grace_ms, folds)
-        for number, each in enumerate(found.named):
+        if not takes_served and found.served:
+            _require_let_go(log, held, _gone_cache(cluster, log, held, folds))
+
+        def check() -> None:
+            log.check(held)
+            owner.check(held.epoch)
+
+        for number, each in enumerate((*found.named, *found.served)):
             if number % CHECKED_EVERY == 0:
-                log.check(held)
-                owner.check(held.epoch)
+                check()
             layout.delete_found(held.name.partition, each)
             layout.delete_own(work_name(_name(held, each)))
-        if not found.waiting and not found.unknown:
+        _remove_words(layout, found.words, check)
+        if not found.waiting and not found.unknown and not found.words.waiting:
             log.forget(held)
             owner.give_up(held.epoch)
         else:
@@ -152,6 +192,28 @@ def unknown_of_live(publisher: Publisher) -> tuple[FoundSegment, ...]:
     )
 
 
+def words_of_live(publisher: Publisher, grace_ms: int, *, removes: bool) -> Words:
+    """Return the words, of a partition that is there, of which nothing was written.
+
+    With ``removes`` those that are due are removed. Who wrote one had the partition at an earlier
+    epoch: if he still writes, he finds his word gone, takes back what he wrote, and can announce
+    nothing.
+    """
+    layout, held = publisher.layout, publisher.held
+    begun = list(layout.list_own(work_folder(held.name.partition)))
+    there = {each.segment_id for each in layout.list(held.name.partition)}
+    there |= {each.id.segment_id for each in publisher.look().cache.segments}
+    found = _words(held, begun, there, publisher.log.clock.now_ms() - grace_ms)
+    if removes:
+
+        def check() -> None:
+            publisher.log.check(held)
+            publisher.owner.check(publisher.epoch)
+
+        _remove_words(layout, found, check)
+    return found
+
+
 def _gone_cache(
     cluster: TopicsCluster, log: DecisionLog, known: Attached, folds: KeptFolds
 ) -> PartitionCache:
@@ -188,23 +250,52 @@ def _gone_cache(
         cluster, metadata, [at], kept=lambda number: folds.find(name.cluster_id, number)
     )
     folded.require_sound()
-    cache = folded.cache.partitions.get(name.partition, PartitionCache())
+    return folded.cache.partitions.get(name.partition, PartitionCache())
+
+
+def _not_let_go(log: DecisionLog, known: Attached, cache: PartitionCache) -> list[RemoteLogSegment]:
+    """Return the segments of which brokers never said that they are to go."""
     # What a round announced behind the deletion no broker will ever delete.
     own = {each.segment_id for each in log.own_segments(known) if each.decision_id is None}
-    left = [
+    return [
         each
         for each in cache.segments
         if each.state not in _ON_THEIR_WAY
         and not (each.state is _BEGUN and is_compactors(each) and each.id.segment_id in own)
     ]
+
+
+def _require_let_go(log: DecisionLog, known: Attached, cache: PartitionCache) -> None:
+    """Raise RefusedError for a segment of which brokers never said that it is to go."""
+    left = _not_let_go(log, known, cache)
     if left:
         raise RefusedError(
             "the topic cannot be seen, and brokers never said that its segments are to go: its "
-            "deletion has not ended, or somebody else's cluster has it. Nothing is removed. "
-            f"partition={name} segments={len(left)} "
+            "deletion has not ended, brokers ended before they let go of it, or somebody else's "
+            "cluster has it. Nothing is removed. When the deletion is long over, and you know that "
+            "no other cluster reads this bucket: --orphans collect-served. "
+            f"partition={known.name} segments={len(left)} "
             f"segment={encode_id(left[0].id.segment_id)}"
         )
-    return cache
+
+
+def _words(
+    known: Attached, begun: Iterable[FoundOwn], there: Collection[bytes], latest_ms: int
+) -> Words:
+    """Return of ``begun`` what is about nothing; ``there`` was listed behind it."""
+    names = {work_name(RemoteLogSegmentId(known.name.partition, each)) for each in there}
+    left = [each for each in begun if each.name not in names]
+    return Words(
+        tuple(each for each in left if each.modified_ms <= latest_ms),
+        tuple(each for each in left if each.modified_ms > latest_ms),
+    )
+
+
+def _remove_words(layout: RemoteLayout, words: Words, check: Callable[[], None]) -> None:
+    for number, each in enumerate(words.due):
+        if number % CHECKED_EVERY == 0:
+            check()
+        layout.delete_own(each.name)
 
 
 def _is_begun(layout: RemoteLayout, known: Attached, found: FoundSegment) -> bool:

@@ -57,9 +57,14 @@ def staged_id(partition: TopicIdPartition, staged: StagedGroup) -> RemoteLogSegm
     return output_id(partition, parsed.attempt or "" if parsed else "", staged.base_offset)
 
 
+def work_folder(partition: TopicIdPartition) -> str:
+    """Return where the own objects are that tell what a partition's rounds have begun."""
+    return f"work/{encode_id(partition.topic_id)}-{partition.partition}"
+
+
 def work_name(name: RemoteLogSegmentId) -> str:
     """Return the name of the own object that tells of an output that nobody has announced yet."""
-    return f"work/{encode_id(name.segment_id)}"
+    return f"{work_folder(name.partition)}/{encode_id(name.segment_id)}"
 
 
 def describe_output(

@@ -29,6 +29,7 @@ METADATA_MANAGER = (
 LOCAL_STORAGE = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 AIVEN_STORAGE = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
 STORAGE_MANAGERS = (LOCAL_STORAGE, AIVEN_STORAGE)
+STORAGE_SETTING = "remote.log.storage.manager.class.name"
 UNBOUNDED = (1 << 63) - 1
 NO_LIMIT = -1
 AS_TOTAL = -2
@@ -59,6 +60,15 @@ def check_cluster(facts: ClusterFacts, address: str) -> Iterator[AttachFinding]:
     """Yield what stands in the way of every topic: brokers, and the metadata topic's settings."""
     for broker in facts.brokers:
         yield from _check_broker(broker)
+    if any(each.settings.get(STORAGE_SETTING) == AIVEN_STORAGE for each in facts.brokers):
+        # No listing has such parts, and no call of our client reads a bucket's rules.
+        yield AttachFinding(
+            "unended-uploads", Severity.WARNS, None,
+            "brokers keep segments in object storage: parts of an upload that was never ended, of "
+            "a broker or a compactor that was killed, cost, and are in no listing. Whether a "
+            "lifecycle rule of the bucket ends them cannot be seen from here",
+            "see that the bucket has a rule that aborts incomplete multipart uploads, after 7 days",
+        )  # fmt: skip
     if facts.metadata_topic is None:
         yield _refuse(
             "metadata-topic", None,
@@ -190,7 +200,7 @@ def _check_broker(broker: BrokerFacts) -> Iterator[AttachFinding]:
             "metadata-manager", None,
             f"{who} keeps its remote metadata with {manager}; only Kafka's own topic is understood",
         )  # fmt: skip
-    storage = settings.get("remote.log.storage.manager.class.name")
+    storage = settings.get(STORAGE_SETTING)
     if storage not in STORAGE_MANAGERS:
         yield _refuse(
             "storage-manager", None,

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from keeplast.attach.kept_folds import KeptFolds
-from keeplast.attach.orphans import Orphans, collect_gone, orphans_of_gone, unknown_of_live
+from keeplast.attach.orphans import (
+    Orphans,
+    Words,
+    collect_gone,
+    orphans_of_gone,
+    unknown_of_live,
+    words_of_live,
+)
 from keeplast.attach.outputs import BEGUN, work_name
 from keeplast.attach.publication import Publisher
 from keeplast.cluster.facts import BrokerFacts, ClusterFacts
-from keeplast.errors import CompactionError, RefusedError, StoppedError
+from keeplast.errors import CompactionError, FencedError, RefusedError, StoppedError
 from keeplast.format.remote_log_metadata import RemoteLogSegmentState
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import AttachedName
@@ -75,6 +83,8 @@ def left(world: AttachedWorld) -> tuple[Publisher, set[bytes]]:
     made = world.segment(30, 39, log)
     publisher.register([(made.id.segment_id, 30)])
     world.tier.put(made, log)
+    # Begun by a round that ended before the first byte: there is nothing but the word of it.
+    world.tier.put_new(work_name(world.segment(30, 39, log).id), BEGUN)
     # Begun by a round that ended before it was given out.
     begun = world.segment(30, 39, log)
     world.tier.put(begun, log)
@@ -102,15 +112,17 @@ def asked(
 
 
 def collected(
-    world: AttachedWorld, cluster: Gone, steps: Steps | None = None, grace_ms: int = GRACE_MS
-) -> Orphans:
+    world: AttachedWorld, cluster: Gone, steps: Steps | None = None, grace_ms: int = GRACE_MS,
+    **options: bool,
+) -> Orphans:  # fmt: skip
     parts: tuple[Any, ...] = (cluster, world.log(), world.tier)
     if steps is not None:
         parts = tuple(Stepping(each, steps) for each in parts)
     known = parts[1].find(NAME)
     return collect_gone(
-        parts[0], parts[1], parts[2], known, grace_ms, KeptFolds(parts[1].folds), takes_over=True
-    )
+        parts[0], parts[1], parts[2], known, grace_ms, KeptFolds(parts[1].folds), takes_over=True,
+        **options,
+    )  # fmt: skip
 
 
 def test_what_is_named_goes_and_what_nobody_names_stays(world: AttachedWorld) -> None:
@@ -122,6 +134,7 @@ def test_what_is_named_goes_and_what_nobody_names_stays(world: AttachedWorld) ->
     assert (4, 0, unknown) == (
         len(found.named), len(found.waiting), {each.segment_id for each in found.unknown},
     )  # fmt: skip
+    assert (1, 0) == (len(found.words.due), len(found.words.waiting))
     assert found == collected(world, Gone(world))
     assert unknown == set(world.tier.segments)
     assert [publisher.owner.key] == list(world.tier.own)
@@ -151,6 +164,8 @@ def test_what_was_written_within_the_grace_waits(world: AttachedWorld) -> None:
     before = set(world.tier.segments)
     found = collected(world, Gone(world), grace_ms=GRACE_MS + 1)
     assert (0, 4) == (len(found.named), len(found.waiting))
+    assert (0, 1) == (len(found.words.due), len(found.words.waiting))
+    assert 2 == len([each for each in world.tier.own if each.startswith("work/")])
     assert before == set(world.tier.segments)
     assert START_MS == found.waiting[0].modified_ms
 
@@ -193,6 +208,73 @@ def test_in_doubt_everything_stays(world: AttachedWorld, what: str, words: str) 
     assert own == world.tier.own
     (row,) = world.log().partitions(CLUSTER_ID)
     assert row.detached_ms is None
+
+
+def test_what_is_still_shown_as_served_goes_when_somebody_says_so(world: AttachedWorld) -> None:
+    """Brokers ended before they let go of the topic: nobody will ever say that it is to go."""
+    _, unknown = left(world)
+    served = world.upload(0, 9)
+    log = log_of((50,), 59)
+    copying = world.segment(50, 59, log)
+    world.tier.put(copying, log)
+    world.cluster.tell(copying)
+    found = asked(world, Gone(world))
+    ids = {served.id.segment_id, copying.id.segment_id}
+    assert ids == {each.segment_id for each in found.served}
+    assert not ids & {each.segment_id for each in found.named}
+    with pytest.raises(RefusedError, match="collect-served"):
+        collected(world, Gone(world))
+    assert ids < set(world.tier.segments)
+    assert found == collected(world, Gone(world), takes_served=True)
+    assert unknown == set(world.tier.segments)
+
+
+@pytest.mark.parametrize("what", ["there", "hidden", "no owner"])
+def test_whoever_says_so_the_topic_must_be_gone_and_ours(world: AttachedWorld, what: str) -> None:
+    left(world)
+    world.upload(0, 9)
+    cluster = Gone(world)
+    if what == "there":
+        cluster = Gone(world, PARTITION.topic_id)
+    elif what == "hidden":
+        cluster = Gone(world, RefusedError("it needs Describe on the topic"))
+    else:
+        world.tier.own.clear()
+    before = set(world.tier.segments)
+    with pytest.raises(RefusedError):
+        collected(world, cluster, takes_served=True)
+    assert before == set(world.tier.segments)
+
+
+def test_words_of_what_was_never_written_go_of_a_topic_that_lives(world: AttachedWorld) -> None:
+    publisher = world.claim()
+    log = log_of((70,), 79)
+    nothing, written, announced = (world.segment(70, 79, log) for _ in range(3))
+    for each in (nothing, written, announced):
+        world.tier.put_new(work_name(each.id), BEGUN)
+    other = replace(nothing.id, partition=replace(PARTITION, partition=1))
+    world.tier.put_new(work_name(other), BEGUN)
+    world.tier.put(written, log)
+    world.cluster.tell(announced)
+    before = dict(world.tier.own)
+    assert ((), 1) == counted(words_of_live(publisher, GRACE_MS, removes=True))
+    assert before == world.tier.own
+    world.clock.advance(GRACE_MS)
+    assert ((work_name(nothing.id),), 0) == counted(
+        words_of_live(publisher, GRACE_MS, removes=False)
+    )
+    assert before == world.tier.own
+    overtaken, publisher = publisher, world.claim()
+    with pytest.raises(FencedError):
+        words_of_live(overtaken, GRACE_MS, removes=True)
+    before = dict(world.tier.own)
+    words_of_live(publisher, GRACE_MS, removes=True)
+    assert before.keys() - world.tier.own.keys() == {work_name(nothing.id)}
+
+
+def counted(words: Words) -> tuple[tuple[str, ...], int]:
+    """Return the names of what may go, and how many wait."""
+    return tuple(each.name for each in words.due), len(words.waiting)
 
 
 def test_a_topic_of_the_same_name_made_anew_leaves_what_the_old_one_left(

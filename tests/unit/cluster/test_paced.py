@@ -161,6 +161,8 @@ def test_a_segment_is_written_and_read_as_without_it_and_all_of_it_is_counted(
     assert layout.put_new("x", b"1")
     assert layout.replace_own("x", b"2", b"1")
     assert b"2" == layout.read_own("x")
+    assert layout.put_new("work/y", b"1")
+    assert ["work/y"] == [each.name for each in layout.list_own("work")]
     layout.delete_own("x")
     assert layout.read_own("x") is None
 

@@ -261,6 +261,7 @@ class OrphansWish(StrEnum):
 
     LIST = "list"
     COLLECT = "collect"
+    COLLECT_SERVED = "collect-served"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping
 from keeplast.attach.collection import collect
 from keeplast.attach.kept_folds import KeptFolds
 from keeplast.attach.metadata_view import AttachTerms
-from keeplast.attach.orphans import collect_gone, orphans_of_gone, unknown_of_live
+from keeplast.attach.orphans import (
+    Words,
+    collect_gone,
+    orphans_of_gone,
+    unknown_of_live,
+    words_of_live,
+)
 from keeplast.attach.publication import Publisher, claim
 from keeplast.attach.repair import repair
 from keeplast.cli.attach.options import (
@@ -71,25 +77,39 @@ def orphans_of_gone_step(wish: OrphansWish, grace_ms: int, *, takes_over: bool) 
             found = orphans_of_gone(client, log, layout, each, grace_ms, folds)
         else:
             found = collect_gone(
-                client, log, layout, each, grace_ms, folds, takes_over=takes_over
+                client, log, layout, each, grace_ms, folds, takes_over=takes_over,
+                takes_served=wish is OrphansWish.COLLECT_SERVED,
             )  # fmt: skip
-        verb = "orphan" if wish is OrphansWish.LIST else "collected"
+        is_list = wish is OrphansWish.LIST
+        verb, gone = (
+            ("orphan", found.named) if is_list else ("collected", found.named + found.served)
+        )
+        still = found.served if is_list else ()
         return {
-            f"{verb}_segments": len(found.named), f"{verb}_bytes": _bytes_of(found.named),
-            "waiting": len(found.waiting), **_unknown(found.unknown),
+            f"{verb}_segments": len(gone), f"{verb}_bytes": _bytes_of(gone),
+            "still_served_segments": len(still), "still_served_bytes": _bytes_of(still),
+            **_word_counts(found.words, wish), "waiting": len(found.waiting),
+            **_unknown(found.unknown),
             "is_detached": (held := log.find(each.name)) is None or held.detached_ms is not None,
         }  # fmt: skip
 
     return act
 
 
-def with_unknown(step: Step) -> Step:
+def with_unknown(step: Step, wish: OrphansWish, grace_ms: int) -> Step:
     """Return ``step``, and behind it what lies there and nobody names."""
 
     def act(publisher: Publisher) -> Mapping[str, object]:
-        return {**step(publisher), **_unknown(unknown_of_live(publisher))}
+        found = step(publisher)
+        words = words_of_live(publisher, grace_ms, removes=wish is not OrphansWish.LIST)
+        return {**found, **_word_counts(words, wish), **_unknown(unknown_of_live(publisher))}
 
     return act
+
+
+def _word_counts(words: Words, wish: OrphansWish) -> Row:
+    name = "unwritten" if wish is OrphansWish.LIST else "unwritten_removed"
+    return {name: len(words.due), "unwritten_waiting": len(words.waiting)}
 
 
 def _unknown(found: tuple[FoundSegment, ...]) -> Row:

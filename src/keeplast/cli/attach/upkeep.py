@@ -49,7 +49,9 @@ def collect(
             "--orphans",
             help="Also look for objects that no broker serves, of topics that are gone too: list "
             "says what there is; collect removes, of topics that are gone, what this decision log "
-            "or the metadata topic names. What nobody names stays.",
+            "or the metadata topic names, and words of what a process began and never wrote; "
+            "collect-served also what the metadata topic still shows as served of topics that are "
+            "gone: no other cluster may read this bucket. What nobody names stays.",
         ),
     ] = None,
     as_json: Json = False,
@@ -75,7 +77,8 @@ def collect(
     if orphans is None:
         return each_attached(call, step, as_json=as_json)
     of_gone = orphans_of_gone_step(orphans, grace, takes_over=call.take_over)
-    return each_attached(call, with_unknown(step), as_json=as_json, of_gone=of_gone)
+    step = with_unknown(step, orphans, grace)
+    return each_attached(call, step, as_json=as_json, of_gone=of_gone)
 
 
 @command(

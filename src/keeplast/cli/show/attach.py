@@ -76,8 +76,8 @@ _COUNTS = frozenset(
     {
         "published", "published_again", "discarded", "collected_segments", "collected_bytes",
         "rebuilt_decisions", "uncollected", "orphan_segments", "orphan_bytes", "unknown_segments",
-        "unknown_bytes",
-        "waiting",
+        "unknown_bytes", "still_served_segments", "still_served_bytes", "unwritten",
+        "unwritten_removed", "unwritten_waiting", "waiting",
     }
 )  # fmt: skip
 

@@ -46,6 +46,7 @@ from keeplast.cluster.layouts.layout import (
     ALWAYS_THERE,
     OWN_BYTES_MAX,
     AuxiliaryFile,
+    FoundOwn,
     FoundSegment,
     LogWriter,
     SegmentReader,
@@ -249,6 +250,18 @@ class AivenLayout:
             directory.delete(name)
         else:
             self._objects.delete([self._own_key(name)])
+
+    def list_own(self, folder: str) -> Iterator[FoundOwn]:
+        """Yield the own objects right below ``folder``."""
+        directory = self._own_directory
+        if directory is not None:
+            yield from directory.list(folder)
+            return
+        prefix = self._own_key(folder)
+        for each in self._objects.list(prefix):
+            name = each.key.removeprefix(f"{prefix}/")
+            if "/" not in name:
+                yield FoundOwn(f"{folder}/{name}", each.modified_ms)
 
     @property
     def _objects(self) -> ObstoreObjects:

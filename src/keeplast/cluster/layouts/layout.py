@@ -57,6 +57,14 @@ class FoundSegment:
     modified_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class FoundOwn:
+    """An object of keeplast's own as a listing shows it; ``name`` is as it is read by."""
+
+    name: str
+    modified_ms: int
+
+
 class SegmentReader(Protocol):
     """A segment that is there, as brokers would read it."""
 
@@ -173,4 +181,8 @@ class RemoteLayout(Protocol):
 
     def delete_own(self, name: str) -> None:
         """Remove an own object; one that is gone already is no error."""
+        ...
+
+    def list_own(self, folder: str) -> Iterator[FoundOwn]:
+        """Yield the own objects right below ``folder``, in any order; none where there is none."""
         ...

@@ -27,6 +27,7 @@ from keeplast.cluster.layouts.layout import (
     ALWAYS_THERE,
     AUXILIARY_BYTES_MAX,
     AuxiliaryFile,
+    FoundOwn,
     FoundSegment,
     LogWriter,
     SegmentReader,
@@ -167,6 +168,10 @@ class LocalStorage:
     def delete_own(self, name: str) -> None:
         """Remove an own object."""
         self._own.delete(name)
+
+    def list_own(self, folder: str) -> Iterator[FoundOwn]:
+        """Yield the own objects right below ``folder``."""
+        return self._own.list(folder)
 
     @property
     def _own(self) -> OwnDirectory:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from keeplast.cluster.layouts.layout import OWN_BYTES_MAX
+from keeplast.cluster.layouts.layout import OWN_BYTES_MAX, FoundOwn
 from keeplast.errors import (
     CorruptError,
     InvalidError,
@@ -105,6 +105,16 @@ class OwnDirectory:
             if file is not None:
                 target.unlink()
                 sync_directory(target.parent)
+
+    def list(self, folder: str) -> Iterator[FoundOwn]:
+        """Yield the files right below ``folder``; what goes meanwhile is left out."""
+        target = self._at(folder)
+        with unavailable(target), contextlib.suppress(FileNotFoundError):
+            for each in os.scandir(target):
+                with contextlib.suppress(FileNotFoundError):
+                    if each.is_file(follow_symlinks=False) and not each.name.startswith("."):
+                        modified_ms = each.stat(follow_symlinks=False).st_mtime_ns // 1_000_000
+                        yield FoundOwn(f"{folder}/{each.name}", modified_ms)
 
     def _at(self, name: str) -> Path:
         return self.path / check_own_name(name)

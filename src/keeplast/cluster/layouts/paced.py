@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from keeplast.clock import Clock, SystemClock
 from keeplast.cluster.layouts.layout import (
     AuxiliaryFile,
+    FoundOwn,
     FoundSegment,
     LogWriter,
     RemoteLayout,
@@ -41,7 +42,7 @@ REQUEST_BYTES = 8 << 20
 """A request moves so much at most, in both directions."""
 OPEN_REQUESTS, COMPLETE_REQUESTS, DELETE_REQUESTS, REPLACE_REQUESTS = 2, 2, 3, 2
 CONDITION_REQUESTS = 6
-PAGE_SEGMENTS = 333
+PAGE_OBJECTS, PAGE_SEGMENTS = 1000, 333
 """A page of a listing has 1,000 objects, a segment three."""
 PAUSE_MS_MAX = 60_000
 PACES_KEPT = 8
@@ -234,6 +235,14 @@ class PacedLayout:
     def delete_own(self, name: str) -> None:
         """Remove an own object."""
         self._paced(1, lambda: self.layout.delete_own(name))
+
+    def list_own(self, folder: str) -> Iterator[FoundOwn]:
+        """Yield the own objects right below ``folder``; each page is a request."""
+        with self.pace.watching():
+            for number, each in enumerate(self.layout.list_own(folder)):
+                if number % PAGE_OBJECTS == 0:
+                    self.pace.take(1, 0, self.waiting)
+                yield each
 
     def _paced(self, requests: int, ask: Callable[[], Answer], size_bytes: int = 0) -> Answer:
         self.pace.take(requests, size_bytes, self.waiting)

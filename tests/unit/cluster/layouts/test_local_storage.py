@@ -154,6 +154,16 @@ def test_the_first_owner_stays_until_it_is_replaced_by_who_knows_it(layout: Loca
     assert set() == names(layout)
 
 
+def test_own_objects_are_listed_by_their_folder(layout: LocalStorage) -> None:
+    assert [] == list(layout.list_own("work/a"))
+    for name in ("work/a/one", "work/a/two", "work/ab/three", "work/a/deep/four", "owner"):
+        layout.put_new(name, b"x")
+    found = list(layout.list_own("work/a"))
+    assert {"work/a/one", "work/a/two"} == {each.name for each in found}
+    times = [(layout.dir / ".keeplast" / each.name).stat().st_mtime_ns for each in found]
+    assert [each // 1_000_000 for each in times] == [each.modified_ms for each in found]
+
+
 def test_a_frozen_owner_makes_others_come_back(layout: LocalStorage) -> None:
     layout.put_new("owner", b"first")
     with (layout.dir / ".keeplast" / "owner").open("rb+") as file:

@@ -37,12 +37,22 @@ their metadata topic with a delay. A file system keeps what is open."""
 
 @dataclass(frozen=True, slots=True)
 class CollectedSources:
-    """What a pass removed, and how many decisions still wait for their grace."""
+    """What a pass removed, and how many decisions still wait: for their grace, or for brokers.
+
+    ``held_back`` is why brokers may not have heard of what is due, None where they have, nothing is
+    due, or nobody was asked.
+    """
 
     decisions: int
     segments: int
     bytes: int
     waiting: int
+    held_back: str | None = None
+
+
+WhyWait = Callable[[int, int], str | None]
+"""Says why brokers may not have read a partition of the metadata topic, None when they have; asked
+with its number and the least number of brokers that have to."""
 
 
 def check_grace(grace_ms: int, *, is_object_store: bool) -> int:
@@ -61,17 +71,20 @@ def collect(
     *,
     check: Callable[[RemoteLogSegment], None] | None = None,
     receipt: Receipt | None = None,
+    why_wait: WhyWait | None = None,
 ) -> CollectedSources:
     """Collect every decision of a partition whose grace has passed, the oldest first.
 
     A decision that keeps its sources for longer than ``grace_ms`` says so itself.
     ``check`` reads what is served from the store, by default all of it. ``receipt`` takes a line of
-    each decision before the first object goes. ConflictError when the cluster has lost a swap: it
-    is published again first, by repair.
+    each decision before the first object goes. ``why_wait`` is asked once, when something is due:
+    the grace is as long as brokers need to hear of the swap. ConflictError when the cluster has
+    lost a swap: it is published again first, by repair.
     """
     log = publisher.log
     now_ms = log.clock.now_ms()
     waiting = decisions = segments = size = 0
+    held_back: str | None = None
     checked: set[RemoteLogSegmentId] = set()
     for decision in log.decisions(
         publisher.held, DecisionState.PUBLISHED, DecisionState.COLLECTING
@@ -79,7 +92,17 @@ def collect(
         if (decision.published_ms or now_ms) + max(grace_ms, decision.keep_ms) > now_ms:
             waiting += 1
             continue
+        if held_back is not None:
+            waiting += 1
+            continue
         view = publisher.look([batch_of(decision)])
+        if why_wait is not None:
+            # Asked behind the look: what is due was published long before.
+            held_back = why_wait(view.metadata_partition, view.topic.replicas)
+            why_wait = None
+            if held_back is not None:
+                waiting += 1
+                continue
         serving = _require_collectable(view, decision)
         for each in serving:
             if each.id not in checked:
@@ -101,7 +124,7 @@ def collect(
         decisions += 1
         segments += len(decision.sources)
         size += sum(each.size_bytes for each in decision.sources)
-    return CollectedSources(decisions, segments, size, waiting)
+    return CollectedSources(decisions, segments, size, waiting, held_back)
 
 
 def _line_of(decision: Decision, now_ms: int) -> bytes:

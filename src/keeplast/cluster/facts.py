@@ -35,6 +35,12 @@ class TopicFacts:
         return is_tiered(self.settings)
 
 
+ASSUMED_OF_BROKERS = (
+    f"brokers are taken to have read of a swap in {METADATA_TOPIC} when its grace is over, and its "
+    "sources go then; attach collect and run ask them with --broker-metrics"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
     """What a partition's leader has: from ``start`` (inclusive) to ``end`` (exclusive)."""

@@ -55,6 +55,8 @@ class AttachedClaims:
         self._claimed: set[TopicPartition] = set()
         self._lost: dict[TopicPartition, tuple[int, int, str]] = {}
         """How often a race was lost in a row, until when the partition is left alone, and why."""
+        self._held_back: dict[TopicPartition, tuple[int, int, str]] = {}
+        """Likewise, where brokers may not have heard of what could be collected."""
 
     def elsewhere(
         self, seen: SeenPartition, attached: Attached | None, now_ms: int
@@ -94,13 +96,32 @@ class AttachedClaims:
         if told != reason:
             self._narrator.left_alone(partition, f"{reason}; again in {pause_ms / 1000:g} s")
 
+    def hold_back(self, partition: TopicPartition, reason: str | None) -> None:
+        """Collect a partition later, because of ``reason``, which is told when it is new."""
+        if reason is None:
+            self._held_back.pop(partition, None)
+            return
+        count, _, told = self._held_back.get(partition, (0, 0, ""))
+        pause_ms = min(retry_ms(count + 1, self._settings.interval_ms), RETRY_MS_MAX)
+        self._held_back[partition] = count + 1, self._clock.now_ms() + pause_ms, reason
+        if told != reason:
+            self._narrator.warned(f"{partition}: nothing is deleted yet: {reason}")
+
+    def is_held_back(self, partition: TopicPartition) -> bool:
+        """Say whether a partition is to be collected later."""
+        until_ms = self._held_back.get(partition, (0, 0, ""))[1]
+        return 0 < until_ms - self._clock.now_ms() <= RETRY_MS_MAX
+
     def try_again(self, partition: TopicPartition) -> None:
-        """Forget that a race was lost."""
+        """Forget that a race was lost, and that brokers were behind."""
         self._lost.pop(partition, None)
+        self._held_back.pop(partition, None)
 
     def keep(self, partitions: set[TopicPartition]) -> None:
         """Forget all partitions but these."""
-        self._lost = {each: lost for each, lost in self._lost.items() if each in partitions}
+        for kept in (self._lost, self._held_back):
+            for gone in kept.keys() - partitions:
+                del kept[gone]
 
     def require_storage(self, cluster_id: str) -> None:
         """UnavailableError when the remote tier does not answer, or has lost all that is looked

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keeplast.attach.allowance import DaySum
-from keeplast.attach.collection import GRACE_MS_DEFAULT
+from keeplast.attach.collection import GRACE_MS_DEFAULT, WhyWait
 from keeplast.cluster.facts import TopicFacts
 from keeplast.config.settings import Settings
 from keeplast.model.keyless import Keyless
@@ -26,7 +26,8 @@ class AttachedSettings:
     ``address`` is the cluster's, as people type it. Without ``topics`` the loop is about what the
     decision log has as attached; with them about all partitions of those, or those of
     ``partitions``. ``settings_of`` reads anew what is wanted of topics. ``keep_sources_ms`` is
-    written down with each swap, for whoever collects it. ``takes_over`` takes partitions from other
+    written down with each swap, for whoever collects it. ``why_wait`` is asked whether brokers have
+    heard of a swap before its sources go. ``takes_over`` takes partitions from other
     processes at the first claim of each. ``receipt`` is a file that takes a line of every wave and
     collection.
     """
@@ -38,6 +39,7 @@ class AttachedSettings:
     interval_ms: int = INTERVAL_MS_DEFAULT
     grace_ms: int = GRACE_MS_DEFAULT
     keep_sources_ms: int = 0
+    why_wait: WhyWait | None = None
     caps: DaySum = CAPS_DEFAULT
     keyless: Keyless = Keyless.FAIL
     takes_over: bool = False

@@ -443,6 +443,7 @@ class AttachedWork:
                 continue
             left = waiting[attached.row_id]
             is_due = left.is_collectable(self._settings.grace_ms, now_ms)
+            is_due &= not self._claims.is_held_back(seen.partition)
             if (left.is_undone or is_due) and self._may_settle(seen, attached):
                 self._collect(seen)
             if self._is_stopping:
@@ -466,7 +467,7 @@ class AttachedWork:
                 self._stale.add(partition)
                 done = collect(
                     publisher, self._settings.grace_ms, check=self._check_served,
-                    receipt=self._receipt,
+                    receipt=self._receipt, why_wait=self._settings.why_wait,
                 )  # fmt: skip
         except FencedError as error:
             self._claims.lose(partition, str(error))
@@ -481,6 +482,7 @@ class AttachedWork:
             self._unsettled.add(partition)
             return
         self._unsettled.discard(partition)
+        self._claims.hold_back(partition, done.held_back)
         if done.segments:
             self._totals = replace(
                 self._totals, collected_objects=self._totals.collected_objects + done.segments,

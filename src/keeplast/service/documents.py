@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from keeplast.cleaner.section import LogFigures
+from keeplast.cluster.facts import ASSUMED_OF_BROKERS
 from keeplast.cluster.status import RemotePartitionStatus
 from keeplast.errors import error_text
 from keeplast.inspect.stages import StageCounts, Stages
@@ -254,7 +255,10 @@ def attached_document(
     cluster_id: str, metadata_ends: Mapping[int, int], found: Sequence[RemotePartitionStatus]
 ) -> dict[str, Any]:
     """Return what brokers serve of tiered topics, as ``keeplast attach status`` prints it."""
-    return {**attached_head(cluster_id, metadata_ends), PARTITIONS: list(found)}
+    return {
+        **attached_head(cluster_id, metadata_ends), "assumed": ASSUMED_OF_BROKERS,
+        PARTITIONS: list(found),
+    }  # fmt: skip
 
 
 def attached_head(cluster_id: str, metadata_ends: Mapping[int, int]) -> dict[str, Any]:

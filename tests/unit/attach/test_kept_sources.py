@@ -56,6 +56,32 @@ def test_keeping_for_less_than_the_grace_shortens_nothing(world: AttachedWorld) 
     assert 1 == collect_after(world, 1, GRACE_MS).decisions
 
 
+def test_brokers_that_may_be_behind_are_asked_when_something_is_due_and_hold_it_back(
+    world: AttachedWorld,
+) -> None:
+    swap_kept(world, 0)
+    asked: list[tuple[int, int]] = []
+    answers = ["a broker lacks 4 records", None]
+
+    def why_wait(partition: int, replicas: int) -> str | None:
+        asked.append((partition, replicas))
+        return answers[len(asked) - 1]
+
+    before = set(world.tier.segments)
+    for passed_ms, held_back in ((1, None), (GRACE_MS, answers[0])):
+        world.clock.advance(passed_ms)
+        publisher = world.claim(world.log())
+        found = collect(publisher, GRACE_MS, why_wait=why_wait)
+        publisher.close()
+        assert (0, 1, held_back) == (found.decisions, found.waiting, found.held_back)
+        assert before == set(world.tier.segments)
+    assert [(0, 3)] == asked
+    publisher = world.claim(world.log())
+    found = collect(publisher, GRACE_MS, why_wait=why_wait)
+    assert (1, 0, None) == (found.decisions, found.waiting, found.held_back)
+    assert 2 == len(asked)
+
+
 def test_a_partition_is_not_given_up_while_sources_are_kept(world: AttachedWorld) -> None:
     from keeplast.cli.attach.steps import detach_step
 

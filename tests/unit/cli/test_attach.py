@@ -66,6 +66,7 @@ def test_a_hole_is_told_below_the_table() -> None:
     assert "50..149" in text
     assert "2, 2,048 B" in text
     assert "orders-0: nothing serves offsets 0 to 49" in text
+    assert "assumed: brokers are taken to have read of a swap" in text
 
 
 def test_a_client_that_is_not_installed_is_told_with_the_remedy(

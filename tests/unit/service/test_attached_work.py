@@ -109,6 +109,21 @@ def test_what_was_replaced_is_collected_when_its_grace_is_over_and_nothing_else_
     world.require_compacted("a")
 
 
+def test_nothing_is_deleted_while_a_broker_is_behind_and_it_is_told_once(world: LoopWorld) -> None:
+    world.topic("a")
+    answers: list[str | None] = ["a broker lacks 4 records"]
+    world.run("a", grace_ms=0, why_wait=lambda *_: answers[-1])
+    stored = world.stored("a")
+    assert len(world.served("a")) < stored
+    _, told, _ = world.run("a", grace_ms=0, why_wait=lambda *_: answers[-1], idles=2)
+    assert stored == world.stored("a")
+    (line,) = [each for each in told.of("warned") if "a broker lacks" in each]
+    assert "a-0: nothing is deleted yet" in line
+    answers.append(None)
+    world.run("a", grace_ms=0, why_wait=lambda *_: answers[-1])
+    assert len(world.served("a")) == world.stored("a") < stored
+
+
 def test_without_a_grace_one_pass_compacts_and_collects(world: LoopWorld) -> None:
     world.topic("a")
     _, told, _ = world.run("a", grace_ms=0)

@@ -10,6 +10,7 @@ import os
 from contextlib import ExitStack
 
 from keeplast.attach.collection import GRACE_MS_DEFAULT, check_grace
+from keeplast.cli.attach.options import why_wait_of
 from keeplast.cli.attach.run_options import AttachedRunOptions
 from keeplast.cli.frame import wiring
 from keeplast.cli.frame.command import Result
@@ -125,6 +126,7 @@ def _settings(options: AttachedRunOptions) -> AttachedSettings:
         interval_ms=interval_ms,
         grace_ms=check_grace(grace_ms, is_object_store=options.tier.is_object_store),
         keep_sources_ms=options.keep_sources or 0,
+        why_wait=why_wait_of(options.broker_metrics),
         caps=options.caps.day(),
         keyless=options.keyless,
         takes_over=options.take_over,

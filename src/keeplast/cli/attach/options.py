@@ -24,6 +24,7 @@ from keeplast.errors import InvalidError
 from keeplast.model.keyless import Keyless
 
 if TYPE_CHECKING:
+    from keeplast.attach.collection import WhyWait
     from keeplast.cluster.client import ClusterClient
     from keeplast.cluster.facts import ClusterFacts, TopicFacts
     from keeplast.cluster.fold_checkpoint import FoldCheckpoint
@@ -233,6 +234,24 @@ KeepSources = Annotated[
         "than the grace.",
     ),
 ]  # fmt: skip
+
+
+BrokerMetricsUrls = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        "--broker-metrics", metavar="URL[,URL…]",
+        help="Where each broker's JMX exporter answers (http://HOST:PORT/metrics): nothing is "
+        "deleted, however old, while one of them is behind in __remote_log_metadata or does not "
+        "tell. Without it brokers are taken to have read of a swap when its grace is over.",
+    ),
+]  # fmt: skip
+
+
+def why_wait_of(urls: tuple[str, ...]) -> WhyWait | None:
+    """Return who is asked before a deletion, None for nobody; InvalidError for what is no URL."""
+    from keeplast.cluster.broker_metrics import BrokerMetrics, metrics_urls
+
+    return BrokerMetrics(metrics_urls(urls)).why_wait if urls else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ from keeplast.cli.show.tables import bounds_table, note_lines, reasons_table, su
 from keeplast.clock import SystemClock
 from keeplast.cluster.check import Severity, check_cluster, check_topic
 from keeplast.cluster.client import ClusterClient
-from keeplast.cluster.facts import ClusterFacts, TopicFacts
+from keeplast.cluster.facts import ASSUMED_OF_BROKERS, ClusterFacts, TopicFacts
 from keeplast.cluster.layouts.layout import RemoteLayout
 from keeplast.cluster.metadata_cache import PartitionCache
 from keeplast.cluster.status import name_of
@@ -256,11 +256,14 @@ def plan_topics(
         ):  # fmt: skip
             if more:
                 print_result("", *more)
-        print_result("", closing_line(report, done="to be cleaned"))
+        print_result(
+            "", closing_line(report, done="to be cleaned"), f"assumed: {ASSUMED_OF_BROKERS}"
+        )
     for message in report_errors(report):
         say(message, kind="error")
     return report_exit_code(report), {
         "plan": report,
+        "assumed": ASSUMED_OF_BROKERS,
         "costs": [
             {"topic": at.topic, "partition": at.partition, "costs": cost} for at, cost in costs
         ],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keeplast.cli.attach.options import (
+    BrokerMetricsUrls,
     ClusterOptions,
     KeepSources,
     KeylessChoice,
@@ -152,6 +153,7 @@ class AttachedRunOptions:
         ),
     ] = None  # fmt: skip
     keep_sources: KeepSources = None
+    broker_metrics: BrokerMetricsUrls = ()
     caps: CapOptions
     workers: RunnerOptions
     work: WorkOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from keeplast.attach.collection import collect
+from keeplast.attach.collection import WhyWait, collect
 from keeplast.attach.kept_folds import KeptFolds
 from keeplast.attach.metadata_view import AttachTerms
 from keeplast.attach.orphans import (
@@ -41,16 +41,17 @@ GoneStep = Callable[
 """What is done for a partition whose topic is gone, or is hidden from the principal."""
 
 
-def collection_step(grace_ms: int) -> Step:
+def collection_step(grace_ms: int, why_wait: WhyWait | None = None) -> Step:
     """Return what collects a partition's replaced segments."""
 
     def act(publisher: Publisher) -> Mapping[str, object]:
         repaired = repair(publisher)
-        found = collect(publisher, grace_ms)
+        found = collect(publisher, grace_ms, why_wait=why_wait)
         return {
             "published": repaired.published + repaired.published_again,
             "discarded": repaired.discarded, "collected_segments": found.segments,
             "collected_bytes": found.bytes, "waiting": found.waiting,
+            **({} if found.held_back is None else {"held_back": found.held_back}),
         }  # fmt: skip
 
     return act
@@ -133,9 +134,9 @@ def repair_step(accepts_metadata: bool) -> Step:
     return act
 
 
-def detach_step(grace_ms: int) -> Step:
+def detach_step(grace_ms: int, why_wait: WhyWait | None = None) -> Step:
     """Return what gives a partition up when nothing of it waits."""
-    collects = collection_step(grace_ms)
+    collects = collection_step(grace_ms, why_wait)
 
     def act(publisher: Publisher) -> Mapping[str, object]:
         found = dict(collects(publisher))

@@ -12,10 +12,12 @@ import typer
 
 from keeplast.cli.attach.options import (
     AttachedCall,
+    BrokerMetricsUrls,
     ClusterOptions,
     DecisionOptions,
     KeepSources,
     OrphansWish,
+    why_wait_of,
 )
 from keeplast.cli.frame.command import Result, command
 from keeplast.cli.frame.parameters import Json
@@ -43,6 +45,7 @@ def collect(
     call: AttachedCall,
     grace_ms: GraceMs = None,
     keep_sources: KeepSources = None,
+    broker_metrics: BrokerMetricsUrls = (),
     orphans: Annotated[
         OrphansWish | None,
         typer.Option(
@@ -73,7 +76,7 @@ def collect(
         GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
         is_object_store=call.tier.is_object_store,
     )
-    step = collection_step(max(grace, keep_sources or 0))
+    step = collection_step(max(grace, keep_sources or 0), why_wait_of(broker_metrics))
     if orphans is None:
         return each_attached(call, step, as_json=as_json)
     of_gone = orphans_of_gone_step(orphans, grace, takes_over=call.take_over)
@@ -131,7 +134,12 @@ def repair(
 @command(
     first=("bootstrap_server", "store", "storage"), example=f"keeplast attach detach {EXAMPLE}"
 )
-def detach(call: AttachedCall, grace_ms: GraceMs = None, as_json: Json = False) -> Result:
+def detach(
+    call: AttachedCall,
+    grace_ms: GraceMs = None,
+    broker_metrics: BrokerMetricsUrls = (),
+    as_json: Json = False,
+) -> Result:
     """Give partitions up: end what is decided, collect, and leave the topic to Kafka alone.
 
     What is compacted stays so. A partition whose replaced segments still wait for their grace is
@@ -144,7 +152,8 @@ def detach(call: AttachedCall, grace_ms: GraceMs = None, as_json: Json = False) 
         GRACE_MS_DEFAULT if grace_ms is None else grace_ms,
         is_object_store=call.tier.is_object_store,
     )
-    return each_attached(call, detach_step(grace), as_json=as_json, of_gone=forget_gone)
+    step = detach_step(grace, why_wait_of(broker_metrics))
+    return each_attached(call, step, as_json=as_json, of_gone=forget_gone)
 
 
 @command(

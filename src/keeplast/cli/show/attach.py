@@ -14,7 +14,7 @@ from keeplast.attach.round import RoundCosts
 from keeplast.cli.show.output import stderr_console
 from keeplast.cli.show.rows import new_table
 from keeplast.cluster.check import AttachFinding, Severity
-from keeplast.cluster.facts import METADATA_TOPIC, ClusterFacts
+from keeplast.cluster.facts import ASSUMED_OF_BROKERS, METADATA_TOPIC, ClusterFacts
 from keeplast.cluster.status import RemotePartitionStatus, SegmentSum
 from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
@@ -68,6 +68,7 @@ def attached_parts(rows: Sequence[Mapping[str, object]]) -> Iterator[RenderableT
             if isinstance(value, int) and value and name in _COUNTS
         ]
         done += [name.removeprefix("is_") for name, value in row.items() if value is True]
+        done += [str(row["held_back"])] if "held_back" in row else []
         words = printable(str(row["error"])) if "error" in row else ", ".join(done)
         yield f"{who}: {words or 'nothing to do'}"
 
@@ -108,6 +109,7 @@ def status_parts(
                 f"{printable(each.topic)}-{each.partition}: nothing serves offsets {first} to "
                 f"{last}; who reads them is sent elsewhere, or stops"
             )
+    yield f"assumed: {ASSUMED_OF_BROKERS}"
 
 
 def costs_table(costs: Sequence[tuple[TopicPartition, RoundCosts]]) -> Table:

@@ -1,0 +1,173 @@
+"""Brokers' lag behind the metadata topic, as a JMX exporter tells it; silence is not zero."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from keeplast.cluster import broker_metrics
+from keeplast.cluster.broker_metrics import BrokerMetrics, lag_of, metrics_urls, read_metrics
+from keeplast.errors import InvalidError, UnavailableError
+
+FETCH = "kafka_consumer_consumer_fetch_manager_metrics_"
+POLL = "kafka_consumer_consumer_metrics_last_poll_seconds_ago"
+CLIENT = 'client_id="__remote_log_metadata_client_1_consumer"'
+
+
+def told(lag: str, partition: int = 7, poll: str = "0.0") -> str:
+    """Return a part of what a JMX exporter gives of a broker."""
+    labels = f'{CLIENT},partition="{partition}",topic="__remote_log_metadata",'
+    return (
+        f"# HELP {FETCH}records_lag The latest lag of the partition\n"
+        f"# TYPE {FETCH}records_lag untyped\n"
+        f"{FETCH}records_lag{{{labels}}} {lag}\n"
+        f"{FETCH}records_lag_max{{{labels}}} 99.0\n"
+        f"{POLL}{{{CLIENT},}} {poll}\n"
+        "kafka_server_replicamanager_leadercount 3.0\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (told("0.0"), 0),
+        (told("12.0"), 12),
+        (told("1.0E7"), 10_000_000),
+        (told("3.0") + told("5.0"), 5),
+        (told("0.0", partition=8), None),
+        (told("0.0").replace("__remote_log_metadata\",", "orders\","), None),
+        (told("NaN"), math.inf),
+        (told("-1.0"), math.inf),
+        (told("many"), math.inf),
+        (told("0.0", poll="61.0"), math.inf),
+        (told("0.0", poll="-1.0"), math.inf),
+        (told("0.0").replace(POLL, "other"), 0),
+        (told("2.0").replace(FETCH, "kafka_consumer_Lag_"), 2),
+        (told("2.0").replace("\n", " 1700000000000\n"), 2),
+        ("", None),
+        ("<html>records_lag{</html>", None),
+        (f"{FETCH}records_lag{{ 5", None),
+    ],
+)  # fmt: skip
+def test_the_lag_is_that_of_the_partition_that_is_asked_for(
+    text: str, expected: float | None
+) -> None:
+    assert expected == lag_of(text, 7)
+
+
+@pytest.mark.parametrize(
+    ("texts", "replicas", "words"),
+    [
+        (["0.0", "0.0", "0.0"], 3, None),
+        (["0.0"], 3, None),
+        (["0.0", "", ""], 1, None),
+        (["0.0", "4.0", "0.0"], 3, "lacks 4 records"),
+        (["0.0", "NaN"], 2, "has stopped"),
+        (["0.0", "0.0", ""], 3, "fewer brokers tell"),
+        (["", ""], 1, "fewer brokers tell"),
+        (["0.0", "down"], 1, "does not tell how far it is"),
+    ],
+)
+def test_collection_waits_while_a_broker_is_behind_or_silent(
+    texts: list[str], replicas: int, words: str | None
+) -> None:
+    def read(url: str) -> str:
+        text = texts[int(url[-1])]
+        if text == "down":
+            raise UnavailableError("refused")
+        return told(text) if text else "up 1\n"
+
+    urls = tuple(f"http://broker/{number}" for number in range(len(texts)))
+    why = BrokerMetrics(urls, read).why_wait(7, replicas)
+    if words is None:
+        assert why is None
+    else:
+        assert words in (why or "")
+
+
+@pytest.mark.parametrize(
+    "given", ["", "broker:7071", "ftp://broker/", "http://", "http://[::1", "http://b:x/", "a,"]
+)
+def test_what_is_no_url_is_refused(given: str) -> None:
+    with pytest.raises(InvalidError, match="--broker-metrics"):
+        metrics_urls([given])
+
+
+def test_a_password_is_refused_and_not_shown() -> None:
+    with pytest.raises(InvalidError) as caught:
+        metrics_urls(["http://a/,http://me:geheim@b/"])
+    assert "geheim" not in str(caught.value)
+    assert "2. of 2" in str(caught.value)
+
+
+def test_urls_stand_in_one_option_or_in_several() -> None:
+    assert ("http://a/m", "https://b/m", "http://c/m") == metrics_urls(
+        ["http://a/m, https://b/m", "http://c/m", "http://a/m"]
+    )
+
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+@contextmanager
+def served(answer: Answer) -> Iterator[str]:
+    """Serve on loopback what ``answer`` writes; gives the URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer(self)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _say(request: BaseHTTPRequestHandler, code: int, text: bytes) -> None:
+    request.send_response(code)
+    if code == 302:
+        request.send_header("Location", "/metrics")
+    request.end_headers()
+    request.wfile.write(text)
+
+
+def test_metrics_are_read_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with served(lambda request: _say(request, 200, told("4.0").encode())) as url:
+        assert "lacks 4 records" in (BrokerMetrics((url,)).why_wait(7, 1) or "")
+
+
+@pytest.mark.parametrize("code", [302, 401, 404, 500])
+def test_an_answer_that_is_none_counts_as_silence(code: int) -> None:
+    with served(lambda request: _say(request, code, b"no")) as url:
+        with pytest.raises(UnavailableError, match="cannot be read"):
+            read_metrics(url)
+        assert "does not tell" in (BrokerMetrics((url,)).why_wait(7, 1) or "")
+
+
+def test_an_answer_without_an_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_metrics, "ANSWER_BYTES_MAX", 1000)
+    with (
+        served(lambda request: _say(request, 200, b"x" * 100_000)) as url,
+        pytest.raises(UnavailableError, match="do not end"),
+    ):
+        read_metrics(url)
+
+
+def test_a_broker_that_is_down_counts_as_silence() -> None:
+    with served(lambda request: _say(request, 200, b"")) as url:
+        pass
+    assert "does not tell" in (BrokerMetrics((url,)).why_wait(7, 1) or "")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from keeplast.attach.batch import batch_of
 from keeplast.attach.metadata_view import MetadataView
+from keeplast.attach.pruning import prune
 from keeplast.attach.publication import Publisher
 from keeplast.attach.stored_segment import check_stored
 from keeplast.attach.swap import covered
@@ -124,6 +125,8 @@ def collect(
         decisions += 1
         segments += len(decision.sources)
         size += sum(each.size_bytes for each in decision.sources)
+    if decisions:
+        prune(publisher)
     return CollectedSources(decisions, segments, size, waiting, held_back)
 
 

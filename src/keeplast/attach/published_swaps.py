@@ -54,9 +54,13 @@ def check_swaps(
         return
     published = [each for each in decisions if each.state in _PUBLISHED]
     replaced = {source.id for each in published for source in each.sources}
-    for decision in published:
+    for number, decision in enumerate(published):
+        later = [each for other in published[number + 1 :] for each in other.outputs]
         for output in decision.outputs:
-            if output.id not in replaced and output.end_offset >= log_start:
+            if output.id in replaced or output.end_offset < log_start:
+                continue
+            # Who replaced it may be forgotten, when he was replaced himself; not who stands there.
+            if not any(_covers(each, output) for each in later):
                 _check_output(findings, cache, output, decision)
         for source in decision.sources:
             state = _state(cache, source)
@@ -130,6 +134,10 @@ def _check_owner(
         findings.add(
             f"the owner object says epoch {owner.epoch}, the decision log {known.epoch}"
         )  # fmt: skip
+
+
+def _covers(outer: RemoteLogSegment, inner: RemoteLogSegment) -> bool:
+    return outer.start_offset <= inner.start_offset and inner.end_offset <= outer.end_offset
 
 
 def _described(segment: RemoteLogSegment) -> object:

@@ -10,7 +10,7 @@ import base64
 import json
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
 from keeplast.errors import CompactionError, CorruptError
 from keeplast.format.identifier import decode_id, encode_id
@@ -146,6 +146,22 @@ def decision_of(row: RowMapping, name: AttachedName) -> Decision:
         first_offset=row["first_offset"], last_offset=row["last_offset"],
         keep_ms=row["keep_ms"] or 0,
     )  # fmt: skip
+
+
+def prune_rows(connection: Connection, held: Attached, decision_ids: Sequence[str]) -> None:
+    """Delete collected decisions of a partition, and what was written down of their outputs."""
+    decisions, ids = schema.DECISIONS.c, schema.OWN_SEGMENTS.c
+    collected = select(decisions.id).where(
+        decisions.attached_id == held.row_id, decisions.id.in_(decision_ids),
+        decisions.state == DecisionState.COLLECTED.value,
+    )  # fmt: skip
+    found = [each for (each,) in connection.execute(collected)]
+    connection.execute(
+        delete(schema.OWN_SEGMENTS).where(
+            ids.attached_id == held.row_id, ids.decision_id.in_(found)
+        )
+    )
+    connection.execute(delete(schema.DECISIONS).where(decisions.id.in_(found)))
 
 
 def restore_rows(

@@ -9,7 +9,7 @@ What a reader must not break:
    leaves behind is known as ours. A decision stands here before anything of it is published.
 3. A decision goes on one way: decided, published, collecting, collected. When the answer of the
    transaction that decides is lost, the decision is looked up by its id behind the lock.
-4. Nothing is removed but ids that were discarded long ago.
+4. Nothing is removed but ids that were discarded, and decisions that were collected, long ago.
 
 Source: tiering.md section 8.2.
 """
@@ -47,6 +47,7 @@ from keeplast.tier.metadata.decision_rows import (
     decision_of,
     find_row,
     own_of,
+    prune_rows,
     restore_rows,
     seen_columns,
     segment_text,
@@ -393,6 +394,12 @@ class DecisionLog:
         with self._moving(held, decision, DecisionState.COLLECTING, *states):
             pass
         return replace(decision, state=DecisionState.COLLECTING)
+
+    def prune(self, held: Attached, decision_ids: Sequence[str]) -> None:
+        """Remove decisions that are collected, and the ids of their outputs."""
+        for at in range(0, len(decision_ids), PRUNED_MAX):
+            with self._owned(held) as (connection, _):
+                prune_rows(connection, held, decision_ids[at : at + PRUNED_MAX])
 
     def restore(
         self, held: Attached, decisions: Sequence[Decision], own: Sequence[OwnSegment]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from keeplast.api.live_state import LiveRecord, LiveState
     from keeplast.api.open_log import OpenLog, Segment, clean, plan
     from keeplast.api.open_store import open_store
+    from keeplast.api.undo import kept_rounds, undo
     from keeplast.config.broker_config import broker_settings
     from keeplast.config.log_source import register
     from keeplast.config.mapping import cleaner_config, topic_config
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from keeplast.model.partition import TopicPartition
     from keeplast.model.topic_config import CleanerConfig, TopicConfig
     from keeplast.rewrite.stats import Stats
+    from keeplast.run.undo import UndoRound
+    from keeplast.run.undoing import UndoReport
     from keeplast.store.tiered_store import TieredStore
     from keeplast.survey.report import CleanReport, Estimate, PartitionReport, RoundReport
     from keeplast.survey.request import CleanRequest, PartitionRequest
@@ -63,6 +66,8 @@ __all__ = [
     "TopicConfig",
     "TopicPartition",
     "UnavailableError",
+    "UndoReport",
+    "UndoRound",
     "__version__",
     "ask_brokers",
     "broker_settings",
@@ -70,11 +75,13 @@ __all__ = [
     "cleaner_config",
     "explain",
     "explain_keys",
+    "kept_rounds",
     "open_log",
     "open_store",
     "plan",
     "register",
     "topic_config",
+    "undo",
 ]
 
 _HOMES = {
@@ -87,7 +94,10 @@ _HOMES = {
     "keeplast.config.mapping": ("cleaner_config", "topic_config"),
     "keeplast.api.open_log": ("OpenLog", "Segment", "clean", "plan"),
     "keeplast.api.open_store": ("open_store",),
+    "keeplast.api.undo": ("kept_rounds", "undo"),
     "keeplast.rewrite.stats": ("Stats",),
+    "keeplast.run.undo": ("UndoRound",),
+    "keeplast.run.undoing": ("UndoReport",),
     "keeplast.survey.report": (
         "CleanReport",
         "Estimate",

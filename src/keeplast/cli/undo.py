@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,15 +13,14 @@ from keeplast.cli.frame.options import ScopeOptions
 from keeplast.cli.frame.parameters import DataDir, Json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from rich.table import Table
 
     from keeplast.log.data_directory import DataDirectory, PartitionEntry
     from keeplast.log.files import FileSystem
     from keeplast.run.undo import UndoRound
+    from keeplast.run.undoing import Told
 
+NAMES_BYTES_MAX = 1 << 20
 undo = typer.Typer(
     name="undo",
     help="Put back what a round replaced, within undo.retention.ms.",
@@ -32,6 +31,15 @@ undo = typer.Typer(
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Read and compare everything, and change nothing."),
+]
+Rounds = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        "--round",
+        metavar="ID",
+        help="Only this round, as undo list names it, or @FILE with one a line; repeatable. "
+        "Default: the newest of each partition.",
+    ),
 ]
 ReceiptFile = Annotated[
     Path | None,
@@ -70,6 +78,7 @@ def list_(data_dir: DataDir, scope: ScopeOptions, as_json: Json = False) -> Resu
 def apply(
     data_dir: DataDir,
     scope: ScopeOptions,
+    rounds: Rounds = (),
     dry_run: DryRun = False,
     receipt: ReceiptFile = None,
     as_json: Json = False,
@@ -79,29 +88,43 @@ def apply(
     So do the cleaner checkpoint and the producer snapshots. Refused where anything of the round was
     cleaned, cut or replaced since; what was appended behind it stays. The directory may not be in
     use. The next round cleans the log again: keep it away first, with keeplast hold or by the
-    settings.
+    settings. With --round a call that was cut off may be made again: what came back stays.
     """
+    from keeplast.cli.frame.exit_codes import DONE, USAGE, error_exit_code
     from keeplast.clock import SystemClock
     from keeplast.log.lock import locked
-    from keeplast.run.readiness import prove_receipt
-    from keeplast.run.undo import undo_newest
+    from keeplast.run.undoing import undo_each
     from keeplast.service.receipts import receipts_file
+    from keeplast.survey.report import describe_error
 
+    named = _names(rounds)
     directory, entries, files = _open(data_dir, scope)
     with locked(directory.root, writes=not dry_run):
         line_to = receipt
-        if not dry_run:
-            line_to = receipts_file(files, directory.root) if receipt is None else receipt
-            prove_receipt(files, line_to, [entry.path for entry in entries])
-
-        def act(entry: PartitionEntry) -> list[UndoRound]:
-            done = undo_newest(
-                files, entry, receipt=line_to, now_ms=SystemClock().now_ms(),
-                writes=not dry_run, warned=_warn,
-            )  # fmt: skip
-            return [] if done is None else [done]
-
-        return _each(directory, entries, act, dry_run=dry_run, as_json=as_json)
+        if not dry_run and receipt is None:
+            line_to = receipts_file(files, directory.root)
+        done = undo_each(
+            files, entries, SystemClock(), rounds=named, receipt=line_to, writes=not dry_run,
+            told=_teller(dry_run=dry_run, is_named=bool(named), as_json=as_json), warned=_warn,
+        )  # fmt: skip
+        undone = _undone_before(files, directory, receipt) if done.missing else {}
+    failed = [
+        {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "class": type(error).__name__,
+            "message": describe_error(error).message,
+        }
+        for partition, error in done.failed
+    ]
+    code = max((error_exit_code(error) for _, error in done.failed), default=DONE)
+    for name in done.missing:
+        code = max(code, _say_missing(name, undone.get(name), usage=USAGE))
+    document = {
+        "path": directory.root, "dry_run": dry_run, "rounds": done.rounds, "failed": failed,
+        "missing": done.missing,
+    }  # fmt: skip
+    return code, document
 
 
 @undo.command()
@@ -141,45 +164,76 @@ def _warn(message: str) -> None:
     say(message, kind="warning")
 
 
-def _each(
-    directory: DataDirectory,
-    entries: Sequence[PartitionEntry],
-    act: Callable[[PartitionEntry], list[UndoRound]],
-    *,
-    dry_run: bool,
-    as_json: bool,
-) -> Result:
-    """Undo partition by partition: what one refuses keeps no other from it."""
-    from keeplast.cli.frame.exit_codes import DONE, error_exit_code
+def _names(given: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of rounds that were given; InvalidError for a file without one."""
+    from keeplast.errors import InvalidError
+    from keeplast.log.files import LocalFiles
+
+    names: list[str] = []
+    for each in given:
+        if not each.startswith("@"):
+            names.append(each)
+            continue
+        path = Path(each[1:]).expanduser()
+        try:
+            data = LocalFiles().read_bytes(path, NAMES_BYTES_MAX)
+        except FileNotFoundError as error:
+            raise InvalidError(f"no such file. --round={each}") from error
+        found = data.decode("utf-8", "replace").split()
+        if not found:
+            raise InvalidError(f"the file names no round; keeplast undo list does. --round={each}")
+        names += found
+    return tuple(dict.fromkeys(names))
+
+
+def _teller(*, dry_run: bool, is_named: bool, as_json: bool) -> Told:
+    """Return what says of each partition what became of it."""
     from keeplast.cli.show.output import print_result, say
-    from keeplast.errors import CompactionError
     from keeplast.survey.report import describe_error
 
-    done: list[UndoRound] = []
-    failed: list[dict[str, Any]] = []
-    code = DONE
-    for entry in entries:
-        try:
-            found = act(entry)
-        except (CompactionError, OSError) as error:
-            code = max(code, error_exit_code(error))
-            message = describe_error(error).message
-            failed.append(
-                {
-                    "topic": entry.partition.topic,
-                    "partition": entry.partition.partition,
-                    "class": type(error).__name__,
-                    "message": message,
-                }
-            )
-            say(f"{entry.partition}: {message}", kind="error")
-            continue
-        done += found
-        if not as_json:
-            lines = [_line(each, dry_run=dry_run) for each in found]
-            print_result(*(lines or [f"{entry.partition}: no round has kept anything"]))
-    document = {"path": directory.root, "dry_run": dry_run, "rounds": done, "failed": failed}
-    return code, document
+    nothing = "no round of these is kept" if is_named else "no round has kept anything"
+
+    def told(entry: PartitionEntry, done: Sequence[UndoRound] | Exception) -> None:
+        if isinstance(done, Exception):
+            say(f"{entry.partition}: {describe_error(done).message}", kind="error")
+        elif not as_json:
+            lines = [_line(each, dry_run=dry_run) for each in done]
+            print_result(*(lines or [f"{entry.partition}: {nothing}"]))
+
+    return told
+
+
+def _undone_before(
+    files: FileSystem, directory: DataDirectory, receipt: Path | None
+) -> dict[str, int]:
+    """Return when rounds were undone, by name, as receipts tell; ms since 1970."""
+    from keeplast.errors import CompactionError
+    from keeplast.service.status import read_kept_entries
+    from keeplast.survey.receipt_book import UndoReceipt
+
+    try:
+        given = receipt if receipt is not None and files.exists(receipt) else None
+        entries = read_kept_entries(files, directory.root, given)
+    except (CompactionError, OSError):
+        return {}
+    return {each.attempt: each.now_ms for each in entries if isinstance(each, UndoReceipt)}
+
+
+def _say_missing(name: str, undone_ms: int | None, *, usage: int) -> int:
+    """Say of a round that nothing of it is kept; returns 0 where it was undone before."""
+    from keeplast.cli.show.output import say
+    from keeplast.clock import time_text
+    from keeplast.model.escapes import printable
+
+    if undone_ms is not None:
+        say(f"round {printable(name)} was undone before, at {time_text(undone_ms)}", kind="note")
+        return 0
+    say(
+        "nothing is kept of this round, and no receipt says that it was undone: its time is over, "
+        f"or it is none of these partitions; see keeplast undo list. --round={printable(name)}",
+        kind="error",
+    )
+    return usage
 
 
 def _line(each: UndoRound, *, dry_run: bool) -> str:

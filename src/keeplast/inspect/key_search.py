@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,12 +48,21 @@ RECORDS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class SearchedSegment:
-    """A segment to look into, up to ``valid_bytes``; offsets in ``[start, end)`` count alone."""
+    """A segment to look into, up to ``valid_bytes``; offsets in ``[start, end)`` count alone.
+
+    ``named`` is where its ``.log`` file lies under another name, None where it has its own.
+    """
 
     files: SegmentFiles
     valid_bytes: int
     start: int = 0
     end: int = INT64_MAX
+    named: Path | None = None
+
+    @property
+    def log_path(self) -> Path:
+        """Return the path of the file that is read."""
+        return self.files.log_path if self.named is None else self.named
 
     def has(self, offset: int) -> bool:
         """Say whether an offset counts."""
@@ -130,7 +140,7 @@ def find_key_records(
             if values_bytes_max is not None and values_bytes > values_bytes_max:
                 raise InvalidError(
                     "the values of this key's records take more than is kept here; ask keeplast "
-                    f"explain. limit={values_bytes_max} path={segment.files.log_path}"
+                    f"explain. limit={values_bytes_max} path={segment.log_path}"
                 )
     return _judged(found, segments, files, progressed)
 
@@ -176,7 +186,7 @@ def find_keys(
     for segment in segments:
         if not segment.valid_bytes:
             continue
-        path, collector = segment.files.log_path, ColumnCollector()
+        path, collector = segment.log_path, ColumnCollector()
         with reading(files, path) as handle:
             for window in read_windows(
                 handle, path, workspace.buffers, end=segment.valid_bytes, checks_crc=True
@@ -208,7 +218,7 @@ def _keep(found: list[_Candidate], each: _Candidate, segment: SearchedSegment) -
     if len(found) >= RECORDS_MAX:
         raise InvalidError(
             f"the log has more than {RECORDS_MAX} records of what is asked for; have a round clean "
-            f"it first, or ask for less. path={segment.files.log_path}"
+            f"it first, or ask for less. path={segment.log_path}"
         )
     found.append(each)
 
@@ -238,7 +248,7 @@ def find_record_at(
     for segment in holding:
         if not segment.valid_bytes:
             continue
-        for batch in read_segment(files, segment.files.log_path, end=segment.valid_bytes):
+        for batch in read_segment(files, segment.log_path, end=segment.valid_bytes):
             if batch.last_offset < offset or batch.is_control:
                 continue
             return next((each for each in batch.records() if each.offset == offset), None)
@@ -272,7 +282,7 @@ class _Search:
         """Yield the records of the keys in one segment."""
         if not segment.valid_bytes:
             return
-        path = segment.files.log_path
+        path = segment.log_path
         cache = DecompressedCache(0)
         with reading(files, path) as handle:
             for window in read_windows(
@@ -371,7 +381,7 @@ def _outcomes(
     for segment in segments:
         if segment.files.base_offset < first or not segment.valid_bytes:
             continue
-        path = segment.files.log_path
+        path = segment.log_path
         with reading(files, path) as handle:
             for window in read_windows(
                 handle, path, buffers, end=segment.valid_bytes, checks_crc=False

@@ -31,6 +31,7 @@ class TraceKind(StrEnum):
     TOMBSTONE_STAYS = auto()
     NO_LOOP_BOUND = auto()
     IN_REPLACED = auto()
+    KEPT_FOR_UNDO = auto()
     UNSEEN = auto()
 
 
@@ -89,6 +90,16 @@ def find_last_trace(
     return LastTrace(TraceKind.BOUNDED, by_ms, values_by_ms)
 
 
+def behind_undo(found: LastTrace, kept_ms: int) -> LastTrace:
+    """Return the bound where copies of the key are kept for undo that are gone by ``kept_ms``."""
+    if found.kind is TraceKind.NOTHING_THERE:
+        return LastTrace(TraceKind.KEPT_FOR_UNDO, kept_ms, kept_ms)
+    by_ms, values_by_ms = (
+        None if each is None else max(each, kept_ms) for each in (found.by_ms, found.values_by_ms)
+    )
+    return LastTrace(found.kind, by_ms, values_by_ms)
+
+
 def find_attached_trace(
     found: KeyExplanation, *, replaced: int, is_partly_unseen: bool
 ) -> LastTrace:
@@ -136,6 +147,7 @@ _TRACES = {
     TraceKind.IN_REPLACED: (
         "only in segments that brokers serve no more: gone once the last of them is collected"
     ),
+    TraceKind.KEPT_FOR_UNDO: "only in what rounds have kept for keeplast undo, gone by then",
     TraceKind.UNSEEN: "no record of the key is in what was searched",
 }
 _VERDICTS = {

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from keeplast.config.selection import Selection
 from keeplast.errors import CompactionError, StoppedError
-from keeplast.inspect.explain import AskedKey, explain_key
+from keeplast.inspect.explain import AskedKey, explain_key, rankings_of
+from keeplast.inspect.undo_copies import find_undo_copies
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader
@@ -57,6 +58,11 @@ def answer_from_directory(
             found = explain_key(
                 each, request, files, now_ms, asked, workspace, progressed, groups=groups
             )
+            kept = find_undo_copies(
+                each.path, found.key, rankings_of(found.topic, asked.header), files, workspace,
+                retention_ms=found.topic.undo_retention_ms,
+                values_bytes_max=asked.values_bytes_max, planned=planned, progressed=progressed,
+            )  # fmt: skip
         except StoppedError:
             raise
         except (CompactionError, OSError) as error:
@@ -68,9 +74,11 @@ def answer_from_directory(
         parts.append(
             ExplainedPartition(
                 found,
-                bounds.last_trace(found),
+                bounds.last_trace(found, kept.found),
                 "nobody knows" if erased is None else erased_sentence(erased, now_ms),
                 [receipt for receipt in receipts if receipt.partition == each.partition],
+                kept=kept.found,
+                unseen=kept.unseen,
             )
         )
     left_out = tuple(

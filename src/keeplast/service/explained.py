@@ -18,6 +18,7 @@ from keeplast.inspect.explain import FoundRecord, KeyExplanation
 from keeplast.inspect.key_search import KeyRecord
 from keeplast.inspect.log_rows import bytes_row
 from keeplast.inspect.traces import LastTrace, reason_words, timeline, trace_words
+from keeplast.inspect.undo_copies import UndoCopy
 from keeplast.model.document import encode
 from keeplast.model.escapes import printable, shown_bytes
 from keeplast.model.partition import TopicPartition
@@ -30,6 +31,7 @@ from keeplast.survey.report import describe_error
 from keeplast.survey.wording import decision_words
 
 RECEIPTS_SHOWN = 3
+OFFSETS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,8 @@ class ExplainedPartition:
     """A partition, by when the last trace is gone, and what cleaned it before.
 
     ``erased_by`` says when what is overwritten now is gone, in words. ``receipts`` are the rounds
-    of the partition that are known; ``copies`` lie in replaced segments. ``unseen``
-    says what of the partition was not searched.
+    of the partition that are known; ``copies`` lie in replaced segments, ``kept`` in
+    what rounds have kept for undo. ``unseen`` says what of the partition was not searched.
     """
 
     found: KeyExplanation
@@ -47,6 +49,12 @@ class ExplainedPartition:
     receipts: Sequence[RoundReceipt] = ()
     copies: Sequence[ReplacedCopy] = ()
     unseen: Sequence[str] = ()
+    kept: Sequence[UndoCopy] = ()
+
+    @property
+    def has_any(self) -> bool:
+        """Say whether a record of the key was found anywhere."""
+        return bool(self.found.records or self.copies or self.kept)
 
     @property
     def name(self) -> str:
@@ -110,10 +118,12 @@ def summary_line(answer: KeyAnswer) -> str:
     )
     if not parts:
         return f"{name}: not known, {unread or 'no partition was searched'}"
-    holding = sum(bool(each.found.records or each.copies) for each in parts)
+    holding = sum(each.has_any for each in parts)
     count = sum(len(each.found.records) for each in parts)
     copies = sum(len(each.copies) for each in parts)
+    kept = sum(len(each.kept) for each in parts)
     more = f", {copies} more in replaced segments" if copies else ""
+    more += f", {kept} more kept for undo" if kept else ""
     missing = f"; {unread}" if unread else ""
     return (
         f"{name}: {count} record{'' if count == 1 else 's'} in {holding} of {len(parts)} "
@@ -166,8 +176,28 @@ def answer_lines(each: ExplainedPartition) -> list[str]:
         )
         for copy in each.copies
     ]
+    lines += _kept_lines(each)
     lines += unseen_lines(each)
     return [printable(line) for line in (*lines, *receipt_lines(each))]
+
+
+def _kept_lines(each: ExplainedPartition) -> list[str]:
+    """Say which offsets rounds have kept for undo, and until when, a line each."""
+    rounds: dict[tuple[str, int | None], list[int]] = {}
+    for copy in each.kept:
+        rounds.setdefault((copy.round, copy.until_ms), []).append(copy.record.offset)
+    lines = []
+    for (name, until_ms), offsets in rounds.items():
+        shown = ", ".join(map(str, offsets[:OFFSETS_SHOWN]))
+        more = f" and {len(offsets) - OFFSETS_SHOWN} more" if offsets[OFFSETS_SHOWN:] else ""
+        when = "no list names it, so that it goes with the next look of run"
+        if until_ms is not None:
+            when = f"until {time_text(until_ms)}"
+        lines.append(
+            f"{each.name}: offset{'s' * (len(offsets) > 1)} {shown}{more} also in what round "
+            f"{name} has kept for undo, {when}"
+        )
+    return lines
 
 
 def trace_line(each: ExplainedPartition) -> str:
@@ -235,6 +265,14 @@ def _partition_document(each: ExplainedPartition, *, values: bool) -> dict[str, 
                 "collected_from_ms": copy.collected_ms,
             }
             for copy in each.copies
+        ],
+        "kept_for_undo": [
+            {
+                **_header_document(copy.record, values=values),
+                "round": copy.round,
+                "until_ms": copy.until_ms,
+            }
+            for copy in each.kept
         ],
         "rounds": [
             {

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from keeplast.cleaner.erasure import find_turn_ms
 from keeplast.config.selection import Selection
 from keeplast.inspect.explain import KeyExplanation
-from keeplast.inspect.traces import LastTrace, find_last_trace
+from keeplast.inspect.traces import LastTrace, behind_undo, find_last_trace
+from keeplast.inspect.undo_copies import UndoCopy
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader
@@ -52,11 +53,15 @@ class TraceBounds:
         erased = self.erased_by(partition)
         return None if erased is None else erased.by_ms
 
-    def last_trace(self, found: KeyExplanation) -> LastTrace:
-        """Return by when the last record of the key is gone from its log."""
+    def last_trace(self, found: KeyExplanation, kept: Sequence[UndoCopy] = ()) -> LastTrace:
+        """Return by when the last record of the key is gone from its log, and what is ``kept``."""
         undo_ms = found.topic.undo_retention_ms
-        return find_last_trace(
+        trace = find_last_trace(
             found, erased_by_ms=self.erased_by_ms(found.partition), turn_ms=self._turn_ms,
             has_expired_rounds=self._has_expired_rounds,
             kept_ms=undo_ms + self._turn_ms if undo_ms else 0,
         )  # fmt: skip
+        if not kept:
+            return trace
+        last_ms = max(each.until_ms or 0 for each in kept)
+        return behind_undo(trace, max(last_ms, found.now_ms) + self._turn_ms)

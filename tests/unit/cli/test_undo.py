@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import keeplast
 from keeplast.cli.main import app
 from keeplast.log.lock import locked
 from tests.support.small_log import write_log
@@ -121,3 +122,140 @@ def test_what_is_to_be_erased_does_not_come_back(data: Path, tmp_path: Path) -> 
     assert (4, True) == (refused.exit_code, "are to be erased" in refused.output)
     run("erase", data, "--keys", keys, "--hash-key", secret, "--topic", "t", "--now")
     assert not list(data.glob("*/keeplast-undo.*"))
+
+
+def rounds_of(data: Path, number: int) -> list[str]:
+    """Return the rounds of a partition that are kept, the newest first."""
+    listed = run("undo", "list", data, "--partition", number, "--json")
+    return [each["round"] for each in json.loads(listed.stdout)["rounds"]]
+
+
+def append_segment(data: Path, number: int, base: int) -> None:
+    made = write_log(data.parent / f"more-{base}", f"t-{number}", {base: [(b"a", b"later")] * 3})
+    for path in made.glob("0*"):
+        path.rename(data / made.name / path.name)
+
+
+@pytest.fixture
+def twice(data: Path) -> Path:
+    """Return a directory whose two partitions have two rounds each to undo."""
+    clean(data)
+    append_segment(data, 0, 9)
+    append_segment(data, 1, 6)
+    clean(data)
+    assert [2, 2] == [len(rounds_of(data, number)) for number in (0, 1)]
+    return data
+
+
+def named(*rounds: str) -> list[str]:
+    return [word for name in rounds for word in ("--round", name)]
+
+
+def test_rounds_that_are_named_are_undone_once_however_often_that_is_asked_for(
+    twice: Path,
+) -> None:
+    """A call that was cut off behind the first partition takes no round before its newest."""
+    older, newest = [[rounds_of(twice, each)[at] for each in (0, 1)] for at in (1, 0)]
+    done = run("undo", "apply", twice, "--partition", 0, *named(newest[0]), "--json")
+    assert (0, newest[:1]) == (
+        done.exit_code,
+        [e["round"] for e in json.loads(done.stdout)["rounds"]],
+    )
+    for expected in (newest[1:], []):
+        done = run("undo", "apply", twice, *named(*newest), "--json")
+        assert 0 == done.exit_code, done.output
+        assert expected == [each["round"] for each in json.loads(done.stdout)["rounds"]]
+    assert f"round {newest[0]} was undone before" in " ".join(done.output.split())
+    assert older == [rounds_of(twice, each)[0] for each in (0, 1)]
+
+
+def test_rounds_of_a_file_are_undone_the_newest_first(data: Path, twice: Path) -> None:
+    before = {number: logs(data, number) for number in (0, 1)}
+    names = data.parent / "names"
+    names.write_text("\n".join(rounds_of(twice, 0)[::-1]))
+    done = run("undo", "apply", twice, *named(f"@{names}"))
+    assert 0 == done.exit_code, done.output
+    assert "t-1: no round of these is kept" in done.output
+    assert [] == rounds_of(twice, 0)
+    assert before[1] == logs(data, 1)
+
+
+def test_a_round_before_one_that_is_not_named_is_refused_and_nothing_is_done(twice: Path) -> None:
+    before = logs(twice)
+    later, earlier = rounds_of(twice, 0)
+    done = run("undo", "apply", twice, "--partition", 0, *named(earlier))
+    assert 4 == done.exit_code
+    assert "a later round has to be undone first; name it too" in " ".join(done.output.split())
+    assert (before, [later, earlier]) == (logs(twice), rounds_of(twice, 0))
+
+
+def test_a_round_that_nobody_knows_is_a_mistake(twice: Path) -> None:
+    names = twice.parent / "names"
+    names.write_text("\n")
+    for given in ("0" * 32, f"@{names}", f"@{names}.not"):
+        assert 2 == run("undo", "apply", twice, *named(given)).exit_code
+    assert [2, 2] == [len(rounds_of(twice, number)) for number in (0, 1)]
+
+
+def test_a_program_lists_tries_and_undoes_rounds(data: Path) -> None:
+    before = logs(data)
+    clean(data)
+    (first, second) = keeplast.kept_rounds(data, topics=["t"])
+    assert [(0, True), (1, True)] == [(e.partition, e.is_in_place) for e in (first, second)]
+    tried = keeplast.undo(data, partitions=[0], writes=False)
+    assert ((first,), before != logs(data)) == (tried.rounds, True)
+    receipt = data.parent / "receipt"
+    done = keeplast.undo(data, rounds=[first.round, "x"], receipt=receipt)
+    assert ((first,), (), ("x",)) == (done.rounds, done.failed, done.missing)
+    assert before == logs(data)
+    assert first.round in receipt.read_text()
+    with locked(data), pytest.raises(keeplast.RefusedError):
+        keeplast.undo(data)
+    with pytest.raises(keeplast.InvalidError):
+        keeplast.kept_rounds(data, topics=["other"])
+    with pytest.raises(keeplast.RefusedError, match="undo is for data directories"):
+        keeplast.undo("s3://bucket/data")
+
+
+def test_explain_names_what_is_kept_for_undo_and_until_when(data: Path) -> None:
+    clean(data)
+    (kept,) = keeplast.kept_rounds(data, partitions=[0])
+    told = run("explain", data, "a", "--topic", "t", "--partition", 0, "--json")
+    (partition,) = json.loads(told.stdout)["partitions"]
+    assert [kept.round] * 6 == [each["round"] for each in partition["kept_for_undo"]]
+    assert [*range(6)] == [each["offset"] for each in partition["kept_for_undo"]]
+    assert {kept.until_ms} == {each["until_ms"] for each in partition["kept_for_undo"]}
+    shown = " ".join(run("explain", data, "a", "--topic", "t", "--partition", 0).output.split())
+    assert "6 more kept for undo" in shown
+    assert f"offsets 0, 1, 2, 3, 4 and 1 more also in what round {kept.round} has kept" in shown
+
+
+def test_a_key_that_only_undo_has_kept_is_no_key_without_a_trace(data: Path) -> None:
+    keys = [(b"gone", b"0"), (b"gone", None), (b"a", b"1")]
+    write_log(data, "t-2", {0: keys, 3: keys[2:]})
+    with (data / "keeplast.toml").open("a") as settings:
+        settings.write("delete.retention.ms = 0\n")
+    clean(data)
+    clean(data)
+    run("clean", data, "--topic", "t", "--partition", 2, "--expired", "--selection", "kafka")
+    told = run("explain", data, "gone", "--topic", "t", "--partition", 2, "--json")
+    (partition,) = json.loads(told.stdout)["partitions"]
+    assert [] == partition["records"]
+    assert {0, 1} == {each["offset"] for each in partition["kept_for_undo"]}
+    last = max(each["until_ms"] for each in partition["kept_for_undo"])
+    assert "kept_for_undo" == partition["last_trace"]["kind"]
+    assert last < partition["last_trace"]["by_ms"]
+
+
+def test_what_was_kept_and_is_damaged_is_not_searched_and_ends_no_answer(data: Path) -> None:
+    clean(data)
+    path = next(each for each in (data / "t-0").glob("keeplast-undo.*.log.kept"))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.unlink()
+    path.write_bytes(content)
+    told = run("explain", data, "a", "--topic", "t", "--partition", 0, "--json")
+    assert 0 == told.exit_code
+    (partition,) = json.loads(told.stdout)["partitions"]
+    assert "kept for undo" in partition["not_searched"][0]
+    assert partition["records"]

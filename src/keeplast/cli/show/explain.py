@@ -25,7 +25,7 @@ from keeplast.service.explained import (
 def render_explained(answer: KeyAnswer, *, values: bool) -> list[RenderableType]:
     """Return what a person is shown; ``values`` shows those of the records too."""
     parts = answer.parts
-    holding = [each for each in parts if each.found.records or each.copies]
+    holding = [each for each in parts if each.has_any]
     shown: list[RenderableType] = [Text(summary_line(answer))]
     if any(each.found.records for each in parts):
         shown += ["", _table(holding, values=values)]

@@ -86,7 +86,7 @@ def found_key(answer: KeyAnswer, now_ms: int, *, values: bool) -> FoundKey:
 
     Ages count from ``now_ms``.
     """
-    holding = [each for each in answer.parts if each.found.records or each.copies]
+    holding = [each for each in answer.parts if each.has_any]
     without = [each.name for each in answer.parts if each not in holding]
     left = ROWS_MAX
     shown = []

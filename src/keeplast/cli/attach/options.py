@@ -150,16 +150,19 @@ class TierOptions(DecisionOptions):
 
     def open_layout(self) -> RemoteLayout:
         """Return the layout; InvalidError for what is not known."""
-        from keeplast.cluster.layouts.open import open_layout
-
-        return open_layout(
-            self.storage, dict(_storage_option(each) for each in self.storage_options)
-        )
+        return layout_at(self.storage, self.storage_options)
 
     @property
     def is_object_store(self) -> bool:
         """Return whether what is deleted is gone at once for who reads it."""
         return not self.storage.startswith("local:")
+
+
+def layout_at(storage: str, options: tuple[str, ...]) -> RemoteLayout:
+    """Return the layout of a remote tier; InvalidError for what is not known."""
+    from keeplast.cluster.layouts.open import open_layout
+
+    return open_layout(storage, dict(_storage_option(each) for each in options))
 
 
 @contextlib.contextmanager
@@ -191,6 +194,58 @@ class WantedOptions(PolicyOptions):
         from keeplast.log.files import LocalFiles
 
         return wanted_settings(read_layers(LocalFiles(), self), topics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactOptions:
+    """What ``attach status --exact`` needs besides: it reads what a round would."""
+
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact",
+            help="Read all that a round would, on the threads of this host, and count what it "
+            "would save. Needs --storage.",
+        ),
+    ] = False  # fmt: skip
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage", metavar="PLUGIN:PLACE", show_default=False,
+            help="With --exact: where the brokers' plugin keeps segments, as for `attach clean`.",
+        ),
+    ] = None  # fmt: skip
+    storage_options: StorageOptions = ()
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store", metavar="URL", show_default=False,
+            help="With --exact: the decision log, which says what is clean already and is not "
+            "read. Default: none.",
+        ),
+    ] = None  # fmt: skip
+    wanted: WantedOptions
+
+    def check(self) -> None:
+        """InvalidError for --exact without --storage, and for what only --exact reads."""
+        if self.exact and self.storage is None:
+            raise InvalidError("--exact reads segments: say where they are. --storage=none")
+        alone = [
+            name
+            for name, value in (
+                ("--storage", self.storage), ("--storage-option", self.storage_options),
+                ("--store", self.store),
+            )
+            if value
+        ]  # fmt: skip
+        if alone and not self.exact:
+            raise InvalidError(
+                f"only --exact looks there; add it, or leave it out. options={', '.join(alone)}"
+            )
+
+    def open_layout(self) -> RemoteLayout:
+        """Return the layout; InvalidError for what is not known."""
+        return layout_at(self.storage or "", self.storage_options)
 
 
 Partitions = Annotated[

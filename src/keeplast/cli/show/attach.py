@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.console import RenderableType
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
@@ -110,6 +111,40 @@ def status_parts(
                 f"{last}; who reads them is sent elsewhere, or stops"
             )
     yield f"assumed: {ASSUMED_OF_BROKERS}"
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What a round would save of a partition now: bytes and records of ``of_bytes`` that it reads.
+
+    ``reason`` says why nothing, and ``error`` why that could not be told; None where it was.
+    """
+
+    topic: str
+    partition: int
+    bytes: int = 0
+    records: int = 0
+    of_bytes: int = 0
+    reason: str | None = None
+    error: str | None = None
+
+
+def savings_parts(savings: Sequence[Saving]) -> Iterator[RenderableType]:
+    """Yield what rounds would save now, counted, and why of some partitions nothing is told."""
+    table = new_table("partition", ">to save", ">of", ">records")
+    said: list[str] = []
+    for each in savings:
+        who = printable(f"{each.topic}-{each.partition}")
+        if each.error is not None or each.reason is not None:
+            said.append(f"{who}: {printable(each.error or each.reason or '')}")
+            continue
+        table.add_row(
+            Text(who), format_bytes(each.bytes), format_bytes(each.of_bytes),
+            format_count(each.records),
+        )  # fmt: skip
+    if table.row_count:
+        yield table
+    yield from said
 
 
 def costs_table(costs: Sequence[tuple[TopicPartition, RoundCosts]]) -> Table:

@@ -1,0 +1,94 @@
+"""``keeplast attach status --exact``: what a round would save now, counted; no cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from keeplast.cli.main import app
+from tests.support.attached_world import PARTITION
+from tests.support.commanded_world import commanded_world
+from tests.support.verified_world import VerifiedWorld
+
+NAME = f"{PARTITION.topic}-{PARTITION.partition}"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifiedWorld]:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        commanded_world(tmp_path_factory.mktemp("world"), patch) as made,
+    ):
+        yield made
+
+
+def call(world: VerifiedWorld, command: str, *more: str, expected: int = 0) -> str:
+    found = CliRunner().invoke(
+        app,
+        [
+            "attach", command, "--bootstrap-server", "127.0.0.1:1", "--topic", PARTITION.topic,
+            *more,
+        ],
+    )  # fmt: skip
+    assert expected == found.exit_code, found.output
+    return found.stdout + found.stderr
+
+
+def places(world: VerifiedWorld, *, store: bool = True) -> tuple[str, ...]:
+    decided = ("--store", f"sqlite:///{world.world.root / 'decisions.db'}") if store else ()
+    return ("--storage", f"local:{world.tier.root}", *decided)
+
+
+def with_segments(root: Path, size: int) -> tuple[str, str]:
+    """Return the settings by which twice so many bytes stay raw."""
+    said = root / "settings.toml"
+    said.write_text(f'[topic."{PARTITION.topic}"]\n"segment.bytes" = "{size}"\n')
+    return "--config-file", str(said)
+
+
+def document(text: str) -> dict[str, Any]:
+    return dict(json.loads(text[: text.rindex("}") + 1]))
+
+
+def test_it_counts_what_the_plan_of_a_round_counts(world: VerifiedWorld, tmp_path: Path) -> None:
+    told, ids = list(world.cluster.values), world.tier.ids()
+    asked = (*places(world), *with_segments(tmp_path, 500))
+    (saving,) = document(call(world, "status", "--exact", *asked, "--json"))["savings"]
+    assert (PARTITION.topic, 0, None, None) == (
+        saving["topic"], saving["partition"], saving["reason"], saving["error"],
+    )  # fmt: skip
+    assert 0 < saving["bytes"] < saving["of_bytes"]
+    assert saving["records"] > 0
+    planned = document(call(world, "plan", "--exact", "--force", *asked, "--json"))
+    (partition,) = planned["plan"]["partitions"]
+    stats = partition["rounds"][0]["stats"]
+    assert saving["bytes"] == stats["bytes_read"] - stats["bytes_written"]
+    text = call(world, "status", "--exact", *asked)
+    assert "to save" in text
+    assert NAME in text
+    assert told == world.cluster.values
+    assert ids == world.tier.ids()
+
+
+def test_what_cannot_be_compacted_yet_says_why(world: VerifiedWorld, tmp_path: Path) -> None:
+    asked = (*places(world, store=False), *with_segments(tmp_path, 1 << 20))
+    (saving,) = document(call(world, "status", "--exact", *asked, "--json"))["savings"]
+    assert (0, 0) == (saving["bytes"], saving["records"])
+    assert saving["reason"]
+    assert saving["reason"] in " ".join(call(world, "status", "--exact", *asked).split())
+
+
+def test_without_it_no_object_is_looked_at(world: VerifiedWorld) -> None:
+    assert "savings" not in document(call(world, "status", "--json"))
+
+
+@pytest.mark.parametrize(
+    "more", [("--exact",), ("--storage", "local:/x"), ("--store", "sqlite:///x.db")]
+)
+def test_half_of_it_is_a_mistake_of_the_call(world: VerifiedWorld, more: tuple[str, ...]) -> None:
+    assert more[0] in call(world, "status", *more, expected=2)

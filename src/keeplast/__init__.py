@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from keeplast.api.live_state import LiveRecord, LiveState
     from keeplast.api.open_log import OpenLog, Segment, clean, plan
     from keeplast.api.open_store import open_store
+    from keeplast.api.stored_state import stored_state
     from keeplast.api.undo import kept_rounds, undo
     from keeplast.config.broker_config import broker_settings
     from keeplast.config.log_source import register
@@ -80,6 +81,7 @@ __all__ = [
     "open_store",
     "plan",
     "register",
+    "stored_state",
     "topic_config",
     "undo",
 ]
@@ -95,6 +97,7 @@ _HOMES = {
     "keeplast.api.open_log": ("OpenLog", "Segment", "clean", "plan"),
     "keeplast.api.open_store": ("open_store",),
     "keeplast.api.undo": ("kept_rounds", "undo"),
+    "keeplast.api.stored_state": ("stored_state",),
     "keeplast.rewrite.stats": ("Stats",),
     "keeplast.run.undo": ("UndoRound",),
     "keeplast.run.undoing": ("UndoReport",),

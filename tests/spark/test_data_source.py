@@ -11,6 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+import keeplast
 from keeplast.log.append import NewRecord
 from keeplast.model.topic_config import TopicConfig
 from tests.support.log_builder import LogBuilder
@@ -256,3 +257,33 @@ def test_filters_that_are_pushed_leave_out_what_cannot_match(
         assert tasks == pushed.rdd.getNumPartitions(), condition
     state = load(spark, data, filterPushdown="true", state="latest")
     assert 2 * 36 == state.filter("topic = 'u' and offset >= 500").count()
+
+
+def test_a_store_is_read_as_its_directory_is(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    """By the settings that are kept with it; as of an offset only where no round has been."""
+    url = f"sqlite:///{tmp_path / 'meta.db'}"
+    u = keeplast.TopicPartition("u", 0)
+    ranks = {"compaction.strategy": "header", "compaction.strategy.header": "version"}
+    policy = {"cleanup.policy": "compact", **ranks}
+    objects = f"file://{tmp_path / 'objects'}"
+    with keeplast.open_store(url, objects, owner="me", topic_of=keeplast.topic_config) as store:
+        store.import_directory(u, data / "u-0", policy)
+
+    def read(**more: str) -> list[LogRow]:
+        frame = spark.read.format("kafka-log").options(store=url, subscribe="u", **more)
+        return rows(frame.load())
+
+    def directory(**more: str) -> list[LogRow]:
+        assigned = {"assign": '{"u":[0]}', **more}
+        return rows(spark.read.format("kafka-log").options(**assigned).load(str(data)))
+
+    at_300 = {"state": "latest", "endingOffsets": '{"u":{"0":300}}'}
+    assert directory() == read()
+    assert directory(**at_300, **ranks) == read(**at_300, minPartitions="3")
+    with keeplast.open_store(url, owner="me", topic_of=keeplast.topic_config) as store:
+        store.clean(u, force=True)
+    assert directory(state="latest", **ranks) == read(state="latest")
+    with pytest.raises(Exception, match="cleaned_to=600"):
+        read(**at_300)

@@ -17,13 +17,13 @@ from keeplast.model.reader_wait import GroupReader
 from keeplast.model.redaction import shown_url
 from keeplast.store.migration import SettingsOf
 from keeplast.store.tiered_store import TieredStore
-from keeplast.tier.metadata.database import is_missing, open_database
+from keeplast.tier.metadata.database import open_database
 from keeplast.tier.metadata.marks import Marks
 from keeplast.tier.metadata.metadata_store import MetadataStore
+from keeplast.tier.metadata.stored_logs import OBJECTS, require_store
 from keeplast.tier.objects.object_store import ID_CHARS, STORE_NAME, ObjectPlace
 from keeplast.tier.objects.stores import check_directory, lasting_url, open_objects
 
-OBJECTS = "objects"
 NAME = "name"
 
 
@@ -47,12 +47,8 @@ def open_store(
     them as long as ``tombstones.wait.max.ms`` says.
     """
     clock = SystemClock() if clock is None else clock
-    if objects is None and is_missing(store):
-        raise InvalidError(
-            "there is no such store; correct --store, or make it: keeplast tier init --store URL "
-            "--objects URL. "
-            f"store={shown_url(store)}"
-        )
+    if objects is None:
+        require_store(store)
     metadata = MetadataStore(open_database(store), clock)
     try:
         found = _open_objects(metadata, store, objects, dict(options or {}))

@@ -59,7 +59,7 @@ from keeplast.format.remote_log_metadata import (
 )
 from keeplast.log.files import Buffer, FileStat, ReadHandle, WriteHandle
 from keeplast.rewrite.task import StagedGroup
-from keeplast.tier.objects.handles import copy_part, write_at_once
+from keeplast.tier.objects.handles import BytesReadHandle, copy_part, write_at_once
 from keeplast.tier.objects.write_once import WriteOnceFiles
 
 ROOT = Path("/attached")
@@ -271,11 +271,11 @@ class AttachedFiles(WriteOnceFiles):
     def open_read(self, path: Path) -> ReadHandle:
         """Open a segment's file; an empty one for the active segment."""
         if path == self.path / self._active:
-            return _Bytes(b"")
+            return BytesReadHandle(b"")
         source, parsed = self._source(path), parse_segment_file(path.name)
         if source is not None and parsed is not None and parsed.kind == LOG:
             return _LogReadHandle(source, self._reader)
-        return _Bytes(self._read_small(path))
+        return BytesReadHandle(self._read_small(path))
 
     def open_write(self, path: Path, *, append: bool = False) -> WriteHandle:
         """Start a staged file; it counts once it is durable."""
@@ -358,25 +358,6 @@ def remove_output(
     """Remove an output that nobody has announced: its objects, then the word of it."""
     layout.delete(replace(like, id=name, start_offset=start_offset, custom_metadata=None, tags=()))
     layout.delete_own(work_name(name))
-
-
-class _Bytes:
-    """A small file that is in memory."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self._data)
-
-    def pread_into(self, buffer: memoryview, position: int) -> int:
-        part = self._data[position : position + len(buffer)]
-        buffer[: len(part)] = part
-        return len(part)
-
-    def close(self) -> None:
-        """Do nothing: nothing is held open."""
 
 
 class _LogReadHandle:

@@ -7,20 +7,23 @@ directory's ``keeplast.toml``, its metadata log and the environment say.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from keeplast.config.sources import read_settings
-from keeplast.log.files import FileSystem
+from keeplast.config.stored import stored_topic_config
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.data_source import LogSource, Session, register_source
+from keeplast.pipeline.log_parts import Logs
+from keeplast.tier.objects.log_directory import LogDirectoryRecipe
 
 
 class KafkaLogSource(LogSource):
     """The data source as users have it."""
 
-    def topic_configs(self, root: Path, files: FileSystem) -> Callable[[str], TopicConfig]:
+    def topic_configs(self, logs: Logs) -> Callable[[str], TopicConfig]:
         """Return what gives the effective settings of a topic."""
-        return read_settings(root, files).topic_config
+        if isinstance(logs.recipe, LogDirectoryRecipe):
+            return stored_topic_config(logs.recipe)
+        return read_settings(logs.directory.root, logs.files).topic_config
 
 
 def register(spark: Session) -> None:

@@ -53,7 +53,9 @@ def open_data_directory(path: Path, files: FileSystem) -> DataDirectory:
     RefusedError where two directories are of one partition, such as ``t-0`` and ``t-00``: they have
     one line in a checkpoint, and no broker starts on them.
     """
-    path = path.resolve()
+    given, path = path, path.resolve()
+    if given != path and not files.is_directory(path) and files.is_directory(given):
+        path = given  # It is none of this host's, whatever lies there by that name.
     if not files.is_directory(path):
         if is_object_path(path):
             raise InvalidError(

@@ -72,8 +72,11 @@ def is_locked(root: Path) -> bool:
     if is_object_path(root):
         return False
     with _guard:
-        if _identity(root) in _held:
-            return True
+        try:
+            if _identity(root) in _held:
+                return True
+        except FileNotFoundError:
+            return False  # It is none of this host's.
         try:
             fd = os.open(root / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:

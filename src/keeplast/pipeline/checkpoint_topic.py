@@ -68,13 +68,13 @@ def read_checkpoint(options: SourceOptions, offset: int | None) -> Checkpoint:
         where = "" if offset is None else f" offset={offset}"
         raise InvalidError(
             f"the topic has no committed record with a value there, so no checkpoint. "
-            f"topic={logs.entries[0].partition.topic}{where} path={options.path}"
+            f"topic={logs.entries[0].partition.topic}{where} {options.where()}"
         )
     if len(found) > 1:
         raise RefusedError(
             "several partitions of the topic have checkpoints, and nobody knows which is the last; "
             "give such a topic one partition. partitions="
-            f"{','.join(str(partition) for partition, _, _ in found)} path={options.path}"
+            f"{','.join(str(partition) for partition, _, _ in found)} {options.where()}"
         )
     ((partition, at, value),) = found
     return Checkpoint(partition, at, _offsets(partition, at, value))

@@ -14,7 +14,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -33,7 +32,7 @@ from pyspark.sql.types import (
 
 from keeplast.cleaner.internal_topics import check_internal
 from keeplast.errors import CompactionError, InvalidError, RefusedError
-from keeplast.log.files import FileSystem
+from keeplast.model.redaction import shown_url
 from keeplast.model.strategy import Strategy
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.arrow_batches import COLUMN_NAMES
@@ -81,8 +80,8 @@ class LogSource(DataSource):
         """Return the name of the format."""
         return FORMAT
 
-    def topic_configs(self, root: Path, files: FileSystem) -> Callable[[str], TopicConfig]:
-        """Return what gives the settings of a topic of the data directory ``root``."""
+    def topic_configs(self, logs: Logs) -> Callable[[str], TopicConfig]:
+        """Return what gives the settings of a topic of the directory or store of ``logs``."""
         raise NotImplementedError
 
     def schema(self) -> StructType:
@@ -122,7 +121,11 @@ def table_schema(options: Mapping[str, str], schema: StructType) -> StructType:
     Spark 4.2 keeps the options of a table and hands none of them over when it is read; the schema
     that it was made with it does. What may be a secret does not go to the catalog this way.
     """
-    kept = {name: text for name, text in options.items() if _SECRET.search(name) is None}
+    kept = {
+        name: text
+        for name, text in options.items()
+        if _SECRET.search(name) is None and (name.lower() != "store" or shown_url(text) == text)
+    }
     first, *others = schema.fields
     metadata = {TABLE_OPTIONS: json.dumps(kept)}
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
@@ -217,8 +220,8 @@ class LogReader(DataSourceReader):
     def _parts(self) -> Iterator[LogPart]:
         options, pushed = self._options, self._pushed
         logs = Logs(options)
-        options.starting.require_chosen("startingOffsets", logs.entries, options.path)
-        options.ending.require_chosen("endingOffsets", logs.entries, options.path)
+        options.starting.require_chosen("startingOffsets", logs.entries, options.where())
+        options.ending.require_chosen("endingOffsets", logs.entries, options.where())
         ranges: list[tuple[LogView, Wanted]] = []
         for entry in logs.entries:
             if not pushed.holds(entry.partition):
@@ -243,7 +246,7 @@ class LogReader(DataSourceReader):
         Each part reads what it shows and, for who wins, what may outrank that.
         """
         options, shown = self._options, self._pushed.wanted
-        topic_config = self._source.topic_configs(logs.directory.root, logs.files)
+        topic_config = self._source.topic_configs(logs)
         total = sum(view.size_bytes for view, _ in views)
         for view, whole in views:
             end = whole.end_offset
@@ -271,7 +274,8 @@ class LogReader(DataSourceReader):
             cuts = plan_splits(view, offsets, logs.files, split_bytes=-(-view.size_bytes // parts))
             for part in [cut.wanted for cut in cuts] if parts > 1 else [wanted]:
                 its = wanted.between(part.first_offset, part.end_offset)
-                yield LogPart(split, its, topic, options.key_bytes_max, logs.recipe)
+                recipe = logs.recipe_for(view.partition)
+                yield LogPart(split, its, topic, options.key_bytes_max, recipe)
 
 
 class PushingLogReader(LogReader):

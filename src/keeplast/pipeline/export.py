@@ -211,9 +211,12 @@ def export_state(
     ground = Ground(workers.slots, None if workers.shares_memory else task_memory_bytes)
     clock = SystemClock()
     last = None if versions is None else versions.last()
-    carrier = None if last is None else Carrier(last, options.recipe().open(), clock, events.noted)
+    logs = Logs(options)
+    carrier = None if last is None else Carrier(last, logs.recipe.open(), clock, events.noted)
     looked_ms = clock.now_ms()
-    jobs = _jobs(options, staging, topic_config, partitions, ground, carrier, names_all=names_all)
+    jobs = _jobs(
+        logs, options, staging, topic_config, partitions, ground, carrier, names_all=names_all
+    )
     for sentence in _sentences(jobs):
         events.noted(sentence)
     events.planned(sum(job.read_bytes for job in jobs))
@@ -221,7 +224,7 @@ def export_state(
         for job in jobs:
             job.task.target.mkdir(parents=True)
         written = _write(jobs, workers, events.progressed, staging)
-        _require_same_logs(jobs, options.recipe().open(), carrier)
+        _require_same_logs(jobs, logs.recipe.open(), carrier)
         export = Export(target, tuple(job.exported(written) for job in jobs))
         written_down = {OFFSETS_FILE: export.offsets()}
         if options.has_end:
@@ -230,7 +233,7 @@ def export_state(
             document = json.dumps(offsets, indent=1) + "\n"
             files.write_durable(staging / name, document.encode())
         if versions is not None:
-            known = options.recipe().open()
+            known = logs.recipe.open()
             bases = {job.partition: job.base(looked_ms, known) for job in jobs}
             write_bases(staging, bases, files)
         # What has come to lie there meanwhile is not ours to replace either.
@@ -250,10 +253,11 @@ def check_target(
             f"copy it from there. --to={target}"
         )
     # Whatever links lead there: no broker starts on a data directory that holds something else.
+    is_shown = options.store is not None or options.given is not None
     place, source = target.resolve(), options.path.resolve()
     if files.exists(source.parent / META_PROPERTIES):
         source = source.parent
-    if place.is_relative_to(source) or source.is_relative_to(place):
+    if not is_shown and (place.is_relative_to(source) or source.is_relative_to(place)):
         raise RefusedError(
             f"the export and the logs would lie in one another; choose another place. "
             f"--to={target} path={options.path}"
@@ -315,6 +319,7 @@ class _Job:
 
 
 def _jobs(
+    logs: Logs,
     options: SourceOptions,
     staging: Path,
     topic_config: Callable[[str], TopicConfig],
@@ -324,17 +329,16 @@ def _jobs(
     *,
     names_all: bool,
 ) -> list[_Job]:
-    logs = Logs(options)
     chosen = [e for e in logs.entries if not partitions or e.partition.partition in partitions]
     for number in partitions:
         if all(entry.partition.partition != number for entry in chosen):
             raise InvalidError(
-                f"no such partition in the data directory; leave --partition out to take all. "
-                f"partition={number} path={options.path}"
+                f"no such partition is there; leave --partition out to take all. "
+                f"partition={number} {options.where()}"
             )
-    options.ending.require_chosen("endingOffsets", chosen, options.path)
+    options.ending.require_chosen("endingOffsets", chosen, options.where())
     if names_all:
-        options.ending.require_named(chosen, options.path)
+        options.ending.require_named(chosen, options.where())
     states, ended = [], []
     for entry in sorted(chosen, key=lambda each: each.partition):
         topic = entry.partition.topic
@@ -363,11 +367,12 @@ def _jobs(
             view.partition, view.path, read, view.size_bytes, segments=ended[number],
             decided_before=state.decided_before,
         )  # fmt: skip
-        task = ExportTask(split, state.topic, place, options.memory_bytes, logs.recipe, carried)
+        recipe = logs.recipe_for(view.partition)
+        task = ExportTask(split, state.topic, place, options.memory_bytes, recipe, carried)
         parts: tuple[StatePart, ...] = ()
         if carried is None and choice.shape is not Shape.PARTITION:
             parts = parts_of_state(
-                state, choice, number, ground.slots, options.memory_bytes, logs.recipe
+                state, choice, number, ground.slots, options.memory_bytes, recipe
             )
         jobs.append(_Job(state, choice, task, parts))
     return jobs

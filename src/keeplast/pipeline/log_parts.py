@@ -16,6 +16,7 @@ from keeplast.clock import SystemClock
 from keeplast.errors import InvalidError
 from keeplast.log.data_directory import DataDirectory, PartitionEntry, open_data_directory
 from keeplast.log.files import FilesRecipe, FileSystem, LocalRecipe
+from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.pipeline.arrow_batches import record_batch
 from keeplast.pipeline.source_options import SourceOptions
@@ -26,6 +27,7 @@ from keeplast.read.offset_of_time import first_offset_from
 from keeplast.read.record_source import read_records
 from keeplast.read.state_end import require_state_at, require_time_told
 from keeplast.rewrite.workspace import Workspace
+from keeplast.tier.objects.log_directory import LogDirectoryRecipe
 
 TOGETHER_BYTES_MAX = 16 << 20
 """How much parts that are read by one task may have together: that takes about as long as a task
@@ -61,6 +63,11 @@ class Logs:
         self.directory: DataDirectory = open_data_directory(options.path, self.files)
         self.entries: Sequence[PartitionEntry] = options.chosen(self.directory, waits=waits)
         self._checkpoints = load_reader_checkpoints(self.files, self.directory.root)
+
+    def recipe_for(self, partition: TopicPartition) -> FilesRecipe:
+        """Return how a task of one partition opens what it reads."""
+        found = self.recipe
+        return found.of_one(partition) if isinstance(found, LogDirectoryRecipe) else found
 
     def look(self, entry: PartitionEntry) -> LogView:
         """Return what readers may see of a partition."""
@@ -104,7 +111,7 @@ class Logs:
             total = sum(split.size_bytes for split in cut(split_bytes))
             split_bytes = max(1, min(split_bytes, total // options.tasks_min))
         for split in cut(split_bytes):
-            yield LogPart(split, files=self.recipe)
+            yield LogPart(split, files=self.recipe_for(split.partition))
 
     def range_of(self, view: LogView) -> tuple[int, int]:
         """Return the offsets [first, end) that the options ask for, within what there is.

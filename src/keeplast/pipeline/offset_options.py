@@ -10,7 +10,6 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from keeplast.errors import InvalidError
@@ -41,7 +40,7 @@ class Offsets:
             return earliest
         return latest if offset == _LATEST_NUMBER else offset
 
-    def require_chosen(self, name: str, chosen: Sequence[PartitionEntry], path: Path) -> None:
+    def require_chosen(self, name: str, chosen: Sequence[PartitionEntry], where: str) -> None:
         """Raise InvalidError when there is an offset of a partition that is not read.
 
         A misspelt topic would otherwise be read from where nobody asked for.
@@ -53,17 +52,17 @@ class Offsets:
                 hint = f"; did you mean {close[0]}" if close else ""
                 raise InvalidError(
                     f"an offset of a partition that this query does not read{hint}. Leave it out, "
-                    f"or choose the partition. {name}={partition} path={path}"
+                    f"or choose the partition. {name}={partition} {where}"
                 )
 
-    def require_named(self, chosen: Sequence[PartitionEntry], path: Path) -> None:
+    def require_named(self, chosen: Sequence[PartitionEntry], where: str) -> None:
         """Raise InvalidError when a partition that is read has no offset of its own."""
         for entry in chosen:
             if entry.partition not in self.named:
                 raise InvalidError(
                     "the checkpoint names no offset of this partition, so that its state would be "
                     "of another point; choose others with --topic and --partition. "
-                    f"partition={entry.partition} path={path}"
+                    f"partition={entry.partition} {where}"
                 )
 
 

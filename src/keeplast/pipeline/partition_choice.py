@@ -10,7 +10,6 @@ import difflib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from keeplast.errors import InvalidError
 from keeplast.log.data_directory import METADATA_TOPIC, DataDirectory, PartitionEntry
@@ -31,11 +30,11 @@ class ReadPartitions:
     assigned: frozenset[TopicPartition] = frozenset()
 
     def chosen(
-        self, directory: DataDirectory, path: Path, *, waits: bool = False
+        self, directory: DataDirectory, where: str, *, waits: bool = False
     ) -> list[PartitionEntry]:
         """Return the partitions that are meant.
 
-        InvalidError, with ``path``, when something that is named is not there, and when there is
+        InvalidError, with ``where``, when something that is named is not there, and when there is
         none and nobody ``waits`` for it.
         """
         available = [
@@ -43,13 +42,13 @@ class ReadPartitions:
             for entry in directory.partitions
             if entry.mark is None and entry.partition.topic != METADATA_TOPIC
         ]
-        self._require_named([entry.partition for entry in available], path)
+        self._require_named([entry.partition for entry in available], where)
         takes_all = directory.is_single and self.chooses is None
         chosen = [each for each in available if takes_all or self.covers(each.partition)]
         if not chosen and not waits:
             raise InvalidError(
                 f"no partition to read; give a Kafka log.dirs directory or a partition in it, and "
-                f"options that choose one. path={path}"
+                f"options that choose one. {where}"
             )
         return chosen
 
@@ -59,19 +58,15 @@ class ReadPartitions:
             return self.chooses(partition)
         return partition.topic not in INTERNAL_TOPICS
 
-    def _require_named(self, available: Sequence[TopicPartition], path: Path) -> None:
+    def _require_named(self, available: Sequence[TopicPartition], where: str) -> None:
         known = {partition.topic for partition in available}
         for topic in self.topics:
             if topic not in known:
                 close = difflib.get_close_matches(topic, sorted(known), n=1, cutoff=0.0)
                 hint = f"did you mean {close[0]}" if close else "there is none"
-                raise InvalidError(
-                    f"no such topic in the data directory; {hint}. topic={topic} path={path}"
-                )
+                raise InvalidError(f"no such topic is there; {hint}. topic={topic} {where}")
         for partition in sorted(self.assigned.difference(available)):
-            raise InvalidError(
-                f"no such partition in the data directory. assign={partition} path={path}"
-            )
+            raise InvalidError(f"no such partition is there. assign={partition} {where}")
 
 
 def read_choice(options: OptionTexts) -> ReadPartitions:

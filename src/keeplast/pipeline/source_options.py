@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from keeplast.errors import InvalidError
+from keeplast.errors import InvalidError, installing
 from keeplast.log.data_directory import DataDirectory, PartitionEntry
 from keeplast.log.files import FilesRecipe
 from keeplast.log.object_paths import SCHEMES, place_path
 from keeplast.model.offsets import INT64_MAX
+from keeplast.model.partition import TopicPartition
+from keeplast.model.redaction import shown_url
 from keeplast.model.strategy import Strategy
 from keeplast.pipeline.arrow_batches import COLUMN_NAMES
 from keeplast.pipeline.offset_options import EARLIEST, LATEST, Offsets, read_offsets
@@ -26,7 +28,9 @@ from keeplast.pipeline.partition_choice import ReadPartitions, read_choice
 from keeplast.read.log_ranges import Wanted
 from keeplast.rewrite.workspace import MEMORY_BYTES_MIN
 from keeplast.survey.request import TASK_MEMORY_BYTES_MIN
+from keeplast.tier.objects.log_directory import LogDirectoryRecipe
 from keeplast.tier.objects.places import recipe_of
+from keeplast.tier.objects.round_files import ROOT
 
 OBJECT_PREFIX = "object."
 """Begins options of the object store: ``object.endpoint`` is its ``endpoint``."""
@@ -35,8 +39,11 @@ SPLIT_BYTES_DEFAULT = 128 << 20
 KEY_BYTES_DEFAULT = 1 << 30
 TASKS_MAX = 1 << 16
 MEMORY_BYTES_DEFAULT = 64 << 20
+GROUP_TOPIC = "__consumer_offsets"
+"""What a group's checkpoint is in, whatever else is read."""
 NAMES = (
     "path",
+    "store",
     "assign",
     "subscribe",
     "subscribePattern",
@@ -92,6 +99,8 @@ class SourceContent(StrEnum):
 class SourceOptions:
     """The options of one query; ``ending_ms`` takes the place of ``ending`` where it is there.
 
+    ``store`` is the URL of a store's metadata, ``given`` what somebody shows as a directory: then
+    ``path`` is what that looks like.
     ``columns`` are all where none are named.
     """
 
@@ -116,10 +125,33 @@ class SourceOptions:
     split_bytes: int
     memory_bytes: int
     object_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    store: str | None = field(default=None, repr=False)
+    given: LogDirectoryRecipe | None = field(default=None, repr=False)
 
     def recipe(self) -> FilesRecipe:
-        """Return how the driver and tasks open what is read."""
-        return recipe_of((self.path,), self.object_options)
+        """Return how the driver and tasks open what is read; of a store as it is now."""
+        if self.given is not None:
+            return self.given
+        if self.store is None:
+            return recipe_of((self.path,), self.object_options)
+        try:
+            from keeplast.tier.metadata.stored_logs import open_stored_logs
+        except ModuleNotFoundError as error:
+            raise InvalidError(
+                f"a store needs more packages; {installing('tier')}. missing={error.name}"
+            ) from error
+        return open_stored_logs(self.store, self.object_options, self._wants)
+
+    def _wants(self, partition: TopicPartition) -> bool:
+        return self.choice.covers(partition) or partition.topic == GROUP_TOPIC
+
+    def of(self, recipe: LogDirectoryRecipe) -> SourceOptions:
+        """Return the same of what ``recipe`` shows, instead of a directory or store."""
+        return replace(self, path=recipe.root, given=recipe)
+
+    def where(self) -> str:
+        """Return what is read, for people."""
+        return f"path={self.path}" if self.store is None else f"store={shown_url(self.store)}"
 
     @property
     def has_end(self) -> bool:
@@ -146,16 +178,27 @@ class SourceOptions:
 
         InvalidError when none is, but for somebody who ``waits`` until there is one.
         """
-        return self.choice.chosen(directory, self.path, waits=waits)
+        return self.choice.chosen(directory, self.where(), waits=waits)
 
 
 def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
     """Return the options; InvalidError names the one that cannot be, its value and the remedy."""
     options = OptionTexts(given, NAMES, prefix=OBJECT_PREFIX)
-    path = options.text("path", None)
-    if path is None:
+    path, store = options.text("path", None), options.text("store", None)
+    if path is None and store is None:
         raise InvalidError(
-            "no path; give load() a Kafka log.dirs directory or a partition in it. option=path"
+            "no path; give load() a Kafka log.dirs directory or a partition in it, or the option "
+            "store. option=path"
+        )
+    if is_streaming and store is not None:
+        raise InvalidError(
+            "a stream reads a directory, not a store; read that with spark.read. "
+            f"store={shown_url(store)}"
+        )
+    if path is not None and store is not None:
+        raise InvalidError(
+            f"a store is read instead of a directory; leave one of the two out. path={path} "
+            f"store={shown_url(store)}"
         )
     choice = read_choice(options)
     content = options.choice("state", SourceContent, SourceContent.ALL)
@@ -170,7 +213,8 @@ def read_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOptio
         allowed=None if is_streaming else EARLIEST,
     )
     return SourceOptions(
-        path=_path(path),
+        path=ROOT if path is None else _path(path),
+        store=store,
         columns=_columns(options.text("columns", None)),
         object_options=options.prefixed(),
         choice=choice,

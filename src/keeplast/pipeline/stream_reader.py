@@ -54,7 +54,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint begins."""
         logs = Logs(self._options, waits=True)
-        self._options.starting.require_chosen("startingOffsets", logs.entries, self._options.path)
+        where = self._options.where()
+        self._options.starting.require_chosen("startingOffsets", logs.entries, where)
         views = [logs.look(entry) for entry in logs.entries]
         return _document({view.partition: logs.range_of(view)[0] for view in views})
 

@@ -197,7 +197,8 @@ def tier_document(s: TierStatus) -> dict[str, Any]:
     return {
         "topic": s.partition.topic, "partition": s.partition.partition, "owner": s.owner,
         "leader_epoch": s.leader_epoch, "log_start": s.log_start, "remote_end": s.remote_end,
-        "log_end": s.log_end, "first_dirty": s.first_dirty, "cleanable_to": s.cleanable_to,
+        "log_end": s.log_end, "first_dirty": s.first_dirty, "told_from": s.told_from,
+        "cleanable_to": s.cleanable_to,
         "ratio": s.ratio, "kip_ratio": s.kip_ratio, "clean_bytes": s.clean_bytes,
         "cleanable_bytes": s.cleanable_bytes, "bytes": s.remote_bytes,
         "local_bytes": s.local_bytes,

@@ -127,15 +127,18 @@ def _point_lines(log: LogStatus, now_ms: int) -> list[str]:
     lines = []
     bound = log.figures.cleanable.bound
     if log.told_from > log.log_start or log.holds:
-        moved = f"; after the next round, as of {bound} or later" if bound > log.told_from else ""
-        lines.append(
-            f"its earlier state can be exported as of offset {log.told_from} or later{moved}"
-        )
+        lines.append(told_words(log.told_from, bound))
     lines += [
         f"hold {each.name}: not cleaned past {each.offset} until {_moment(each.until_ms, now_ms)}"
         for each in sorted(log.holds)
     ]
     return lines
+
+
+def told_words(told_from: int, bound: int) -> str:
+    """Say as of which offsets a state can be told, and what a round up to ``bound`` leaves."""
+    moved = f"; after the next round, as of {bound} or later" if bound > told_from else ""
+    return f"its earlier state can be exported as of offset {told_from} or later{moved}"
 
 
 def stage_lines(stages: Stages, now_ms: int) -> list[str]:

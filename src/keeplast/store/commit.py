@@ -73,7 +73,7 @@ class TierCommit:
                 continue
             sources = [self._sources[base] for base in outputs[0].sources]
             made = self._describe(result, outputs, sources)
-            self._swap([source.segment_id for source in sources], made)
+            self._swap([source.segment_id for source in sources], made, result.end_offset)
             if self._committed is not None:
                 self._committed(tuple(sources), tuple(made))
 
@@ -94,11 +94,14 @@ class TierCommit:
             settings=self._state.settings, began=self._state, anchor=self._anchor, done=done,
         )  # fmt: skip
 
-    def _swap(self, sources: Sequence[str], outputs: Sequence[RemoteSegment]) -> None:
+    def _swap(
+        self, sources: Sequence[str], outputs: Sequence[RemoteSegment], end_offset: int
+    ) -> None:
         self._store.commit_swap(
             self._state.partition, secrets.token_hex(COMMIT_ID_BYTES),
             epoch=self._state.leader_epoch, sources=sources, outputs=outputs,
             grace_ms=self._grace_ms, settings=self._state.settings, anchor=self._anchor,
+            cleaned_for=end_offset,
         )  # fmt: skip
 
     def _describe(

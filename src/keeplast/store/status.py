@@ -114,7 +114,8 @@ class TierStatus:
     ``kip_ratio`` is the KIP's figure. ``held_since_ms`` None says that nobody holds the partition.
     ``vector`` has the first dirty offset by leader epoch, ``settings`` are those that are kept with
     the partition. ``collected_from_ms`` is when the first replaced segment may go. ``readers`` are
-    those that tombstones wait for.
+    those that tombstones wait for. As of ``told_from`` and of every later offset the state can
+    still be told, as far as rounds say.
     """
 
     partition: TopicPartition
@@ -143,6 +144,7 @@ class TierStatus:
     settings: Mapping[str, str] = field(default_factory=dict)
     collected_from_ms: int | None = None
     readers: ReaderWait | None = None
+    told_from: int = 0
 
 
 def local_log(
@@ -221,6 +223,7 @@ def tier_status(
         settings=state.settings,
         collected_from_ms=min((each.not_before_ms for each in orphans), default=None),
         readers=readers,
+        told_from=state.told_from,
     )
 
 

@@ -180,7 +180,7 @@ class TieredStore:
         state = self._store.load(partition)
         found = None if local is None or not self._files.exists(local) else local
         return find_tier_erasure(
-            state, self._objects, self._files, found, self._topic(state), pace,
+            state, self._objects, self._files, found, self.topic_for(state), pace,
             self._clock.now_ms(), timestamp_ahead_max_ms=INT64_MAX,
         )  # fmt: skip
 
@@ -192,7 +192,7 @@ class TieredStore:
         """
         state = self._store.load(partition)
         orphans = self._store.orphans(partition)
-        topic = self._topic(state)
+        topic = self.topic_for(state)
         now_ms = self._clock.now_ms()
         found = None
         if local is not None:
@@ -209,7 +209,7 @@ class TieredStore:
         """
         state = self._store.load(partition)
         return look_at_remote(
-            state, self._store.orphans(partition), self._topic(state),
+            state, self._store.orphans(partition), self.topic_for(state),
             self._timestamps, self._clock.now_ms(), self._horizons if expired else None,
             self.brokers,
         )  # fmt: skip
@@ -304,7 +304,7 @@ class TieredStore:
         state = self._own_directory(partition, directory, takes_over=takes_over, receipt=receipt)
         return Intake(
             self._store, self._objects, self._files, self._clock, partition, directory,
-            self._topic(state), grace_ms, progressed, replaced,
+            self.topic_for(state), grace_ms, progressed, replaced,
         ).closed(retention_ms)  # fmt: skip
 
     def _own_directory(
@@ -363,7 +363,7 @@ class TieredStore:
         state = self.own(partition, takes_over=takes_over)
         if not state.routes:
             raise InvalidError(f"nothing was copied yet. partition={partition}")
-        topic = self._topic(state)
+        topic = self.topic_for(state)
         if not topic.is_compacted:
             policy = ",".join(sorted(topic.cleanup_policy))
             raise RefusedError(
@@ -404,7 +404,7 @@ class TieredStore:
                 f"partition={partition} log_start={log_start} remote_end={state.remote_end}"
             )
         return expire_remote(
-            self._store, state, self._topic(state), self._store.clock.now_ms(),
+            self._store, state, self.topic_for(state), self._store.clock.now_ms(),
             grace_ms=grace_ms, receipt=receipt, log_start=moved,
         )  # fmt: skip
 
@@ -475,7 +475,7 @@ class TieredStore:
         )
         return found
 
-    def _topic(self, state: PartitionState) -> TopicConfig:
+    def topic_for(self, state: PartitionState) -> TopicConfig:
         """Return the settings that count for a partition, a broker's own topic as brokers read it.
 
         An older version may have kept others with it.
@@ -485,7 +485,7 @@ class TieredStore:
     def hazards(self, partitions: Iterable[TopicPartition]) -> tuple[str, ...]:
         """Return what is to be known of the settings of partitions, each thing once."""
         states = (self._store.load(each) for each in partitions)
-        return hazards_of((state.partition.topic, self._topic(state)) for state in states)
+        return hazards_of((state.partition.topic, self.topic_for(state)) for state in states)
 
     def verify(
         self,

@@ -43,7 +43,7 @@ MISTAKES = [
     ({"columns": "offset, colour"}, "no such column; choose from topic, partition, offset"),
     ({"columns": ""}, "column=''"),
     ({"columns": "offset,key,offset"}, "named twice"),
-    ({"zzz": "1"}, "unknown option; choose from path, assign, subscribe,"),
+    ({"zzz": "1"}, "unknown option; choose from path, store, assign, subscribe,"),
     ({"option.zzz": "1"}, "option=option.zzz"),
     ({"endOfLog": "now"}, "give log-end or high-watermark"),
     ({"path": "hdfs://host/data"}, "every host has at the same path"),
@@ -132,3 +132,21 @@ def test_what_spark_adds_of_a_table_is_no_mistake_and_its_location_a_path() -> N
     assert "/other" == str(read_options({**table, "path": "/other"}, is_streaming=False).path)
     with pytest.raises(InvalidError, match="option=path"):
         read_options({**table, "is_managed_location": "true"}, is_streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_streaming", "words"),
+    [
+        ({"path": "/data"}, False, "leave one of the two out"),
+        ({}, True, "not a store"),
+    ],
+)
+def test_a_store_is_read_alone_in_no_stream_and_its_password_is_not_shown(
+    given: dict[str, str], is_streaming: bool, words: str
+) -> None:
+    store = "postgresql://me:sesame@host/db"
+    with pytest.raises(InvalidError, match=words) as error:
+        read_options({"store": store, **given}, is_streaming=is_streaming)
+    assert "sesame" not in str(error.value)
+    options = read_options({"store": store}, is_streaming=False)
+    assert "sesame" not in options.where() + repr(options)

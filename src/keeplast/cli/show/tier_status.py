@@ -15,7 +15,7 @@ from keeplast.model.escapes import printable
 from keeplast.model.partition import TopicPartition
 from keeplast.model.size import format_bytes
 from keeplast.service.status import ErasedBy
-from keeplast.service.status_words import erased_sentence
+from keeplast.service.status_words import erased_sentence, told_words
 from keeplast.store.erasure import TierErasure
 from keeplast.store.status import TierStatus
 from keeplast.store.verification import TierFinding
@@ -51,6 +51,8 @@ def status_parts(found: Sequence[TierStatus], width: int) -> list[RenderableType
     if len(found) <= PICTURES_MAX:
         for s in found:
             parts += ["", printable(str(s.partition)), draw_tiers(s, screen=width)]
+            if s.told_from > s.log_start:
+                parts.append(told_words(s.told_from, s.cleanable_to))
     return parts
 
 

@@ -24,6 +24,7 @@ from keeplast.tier.metadata.rows import (
     find_partition,
     insert_segment,
     load_state,
+    raise_cleaned_for,
     raise_fact,
     renew_publications,
     retire_segments,
@@ -117,11 +118,13 @@ class Commits:
         self, partition: TopicPartition, commit_id: str, *, epoch: int,
         sources: Sequence[str], outputs: Sequence[RemoteSegment], grace_ms: int,
         settings: Mapping[str, str] | None = None, anchor: Anchor | None = None,
+        cleaned_for: int | None = None,
     ) -> None:  # fmt: skip
         """Replace segments by what the cleaner made of them; the sources wait out the grace.
 
         ``settings`` are those of the partition that the outputs were made by: ConflictError when
-        it has others by now.
+        it has others by now. ``cleaned_for`` is where the round ends, exclusive, whose records
+        have decided what is left; None is the end of all that is here.
 
         ConflictError when a source is not read any more, or is outside of the lineage (I-23).
         """
@@ -151,6 +154,8 @@ class Commits:
             for segment in outputs:
                 insert_segment(connection, state.row_id, segment, now_ms=now_ms)
             change_routes(connection, row, state, routes, outputs)
+            end = state.remote_end if cleaned_for is None else cleaned_for
+            raise_cleaned_for(connection, state.row_id, end)
             retire_segments(connection, sources, commit_id, now_ms=now_ms, grace_ms=grace_ms)
 
     def publish(
@@ -180,6 +185,7 @@ class Commits:
                 )
             made = vector.advance(state.publications, epoch=epoch, cleaned_to=cleaned_to)
             write_publication(connection, state.row_id, made)
+            raise_cleaned_for(connection, state.row_id, cleaned_to)
             if done is not None:
                 now_ms = self._time.now_ms(connection)
                 note_round(connection, state.row_id, self.holder.host, done, now_ms=now_ms)
@@ -222,6 +228,8 @@ class Commits:
                 # clean would leave what it deletes.
                 fresh = vector.renewed(state.publications, epoch=epoch, cleaned_to=cleaned_to)
                 renew_publications(connection, state.row_id, fresh)
+                # How far the cleaner of the log that it was copied from went, nobody wrote down.
+                raise_cleaned_for(connection, state.row_id, end)
         return self.load(partition)
 
     def commit_expiry(

@@ -149,6 +149,9 @@ class Removals:
         number, epoch = state.row_id, state.leader_epoch + 1
         renew_publications(connection, number, Publication(epoch, 0, {epoch: log_start}))
         connection.execute(delete(schema.VISITS).where(schema.VISITS.c.partition_id == number))
+        connection.execute(
+            update(schema.PARTITIONS).where(schema.PARTITIONS.c.id == number).values(cleaned_for=0)
+        )
         self._begin_epoch(connection, number, epoch)
 
     def _begin_epoch(self, connection: Connection, number: int, epoch: int) -> None:

@@ -245,6 +245,7 @@ def load_state(
         holder=holder[0] if holder else None,
         held_since_ms=row["held_since_ms"],
         forgotten_ms=row["forgotten_ms"],
+        cleaned_for=number_of("cleaned_for"),
     )  # fmt: skip
 
 
@@ -257,6 +258,15 @@ def raise_version(connection: Connection, row: RowMapping, **values: Any) -> Non
     )
     if changed.rowcount != 1:
         raise ConflictError(f"the partition changed meanwhile. partition={row['topic']}")
+
+
+def raise_cleaned_for(connection: Connection, number: int, end: int) -> None:
+    """Keep that a round with the end ``end``, exclusive, has changed what is read; never back."""
+    connection.execute(
+        update(schema.PARTITIONS)
+        .where(schema.PARTITIONS.c.id == number, schema.PARTITIONS.c.cleaned_for < end)
+        .values(cleaned_for=end)
+    )
 
 
 def write_lineage(

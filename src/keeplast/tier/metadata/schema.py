@@ -60,13 +60,15 @@ PARTITIONS = Table(
     Column("settings", Text, nullable=False),
     Column("uncleanable_reason", Text, nullable=True),
     Column("forgotten_ms", BigInteger, nullable=True),
+    Column("cleaned_for", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("topic", "partition"),
 )
 """One row a partition: its owner, and ``version``, which every change raises.
 
 ``holder`` is the one process of the owner that may change anything, or was until it gave the
 partition back: ``held_since_ms`` is then empty. ``forgotten_ms`` says when it was given up; its row
-goes when its objects have.
+goes when its objects have. ``cleaned_for`` is the greatest end of a round by which anything that is
+read was cleaned, whether or not the round was finished: no state in front of it can be told.
 """
 
 LINEAGE = Table(

@@ -45,6 +45,27 @@ class ObjectReadHandle:
         """Do nothing: nothing is held open."""
 
 
+class BytesReadHandle:
+    """A small file that is in memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    @property
+    def size_bytes(self) -> int:
+        """Return its size."""
+        return len(self._data)
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Fill ``buffer`` as far as there is something."""
+        part = self._data[position : position + len(buffer)]
+        buffer[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        """Do nothing: nothing is held open."""
+
+
 class ObjectWriteHandle:
     """An object while it is written; nothing of it is there before ``fsync``.
 

@@ -22,7 +22,7 @@ class PartitionState:
 
     ``holder`` is the process that may change it, or the last one that might when
     ``held_since_ms`` is None. ``forgotten_ms`` is when the partition was given up; it has no routes
-    then.
+    then. ``cleaned_for`` is the greatest end of a round by which anything here was cleaned.
     """
 
     row_id: int
@@ -42,6 +42,7 @@ class PartitionState:
     holder: Holder | None
     held_since_ms: int | None
     forgotten_ms: int | None = None
+    cleaned_for: int = 0
 
     @property
     def fence(self) -> tuple[int, str | None]:
@@ -58,6 +59,15 @@ class PartitionState:
         end = self.remote_end if log_end is None else log_end
         found = vector.checkpoint(self.publications, self.lineage, max(end, self.remote_end))
         return self.log_start if found is None else max(found, self.log_start)
+
+    @property
+    def told_from(self) -> int:
+        """Return the offset as of which, and of every later one, the state can still be told.
+
+        As far as rounds and claims say, also of rounds that were cut short; at most the remote end.
+        Who asks for a state is told more.
+        """
+        return max(self.log_start, min(max(self.cleaned_for, self.first_dirty()), self.remote_end))
 
     def summaries(self) -> tuple[SegmentSummary, ...]:
         """Return the live segments as decisions see them, and an empty active one behind them."""

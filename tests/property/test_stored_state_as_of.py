@@ -1,0 +1,211 @@
+"""A state as of a point of a store is that of a plain replay, or it is refused where it must be.
+
+Random histories with transactions and tombstones, copied piece by piece, with rounds in the store,
+some of which are cut short between two commits, and log starts that move. The model keeps every
+record that was ever written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from keeplast.api.open_log import OpenLog
+from keeplast.errors import RefusedError
+from keeplast.model.topic_config import CleanerConfig
+from keeplast.store.expiry import expire_remote
+from keeplast.tier.metadata.stored_logs import shown_log
+from keeplast.tier.objects.log_directory import LogDirectoryRecipe
+from keeplast.tier.objects.round_files import ROOT, round_path
+from keeplast.tier.state.partition_state import PartitionState
+from keeplast.tier.state.segment import RemoteSegment
+from tests.property.test_state_as_of import DELETES, KEYS, SECOND, TOPIC, World
+from tests.support.partition_maker import PARTITION
+from tests.support.tiered_log import Tiered
+
+STEPS = st.one_of(
+    st.tuples(st.just("put"), st.integers(0, KEYS - 1), DELETES),
+    st.tuples(st.just("put"), st.integers(0, KEYS - 1), DELETES),
+    st.tuples(st.just("send"), st.integers(1, 2), st.integers(0, KEYS - 1), DELETES),
+    st.tuples(st.just("end"), st.integers(1, 2), st.booleans()),
+    st.tuples(st.just("roll")),
+    st.tuples(st.just("copy")),
+    st.tuples(st.just("round"), st.integers(0, 2)),
+    st.tuples(st.just("wait"), st.sampled_from([1, 10 * SECOND])),
+    st.tuples(st.just("delete"), st.integers(0, 100)),
+)
+CLEANER = CleanerConfig(producer_id_expiration_ms=10**9)
+SUPERSEDED: list[tuple[object, ...]] = [
+    ("put", 0, False), ("put", 1, False), ("copy",), ("round", 0),
+    ("put", 2, False), ("put", 3, False), ("put", 0, False), ("copy",), ("round", 1),
+]  # fmt: skip
+"""What was clean loses a record to what is dirty, of which nothing goes, and the round is cut."""
+
+
+class CutShortError(Exception):
+    """What ends a round between two of its commits."""
+
+
+@dataclass
+class Stored:
+    """A log, its copy in a store, and where the store's rounds have ended."""
+
+    world: World
+    root: Path
+    tiered: Tiered | None = None
+    ends: list[int] = field(default_factory=list)
+
+    def copy(self) -> Tiered:
+        directory = self.world.log.directory
+        if self.tiered is None:
+            self.tiered = Tiered(self.root, directory, now_ms=self.world.log.now_ms)
+        else:
+            self.tiered.take_in(directory)
+        return self.tiered
+
+    def round(self, commits: int) -> None:
+        """Do a round; with ``commits`` it is cut short behind so many."""
+        tiered = self.tiered
+        if tiered is None or not tiered.state.routes:
+            return
+        left = [commits]
+
+        def committed(_: tuple[RemoteSegment, ...], __: tuple[RemoteSegment, ...]) -> None:
+            left[0] -= 1
+            if not left[0]:
+                raise CutShortError
+
+        tiered.clock.advance(self.world.log.now_ms - tiered.clock.now_ms())
+        with contextlib.suppress(CutShortError):
+            report = tiered.clean(TOPIC, cleaner=CLEANER, committed=committed)
+            self.ends.append(report.end_offset or 0)
+
+    def delete(self, percent: int) -> None:
+        tiered = self.tiered
+        if tiered is None or not tiered.state.routes:
+            return
+        state = tiered.state
+        log_start = state.log_start + (self.last_stable - state.log_start) * percent // 100
+        expire_remote(
+            tiered.store, state, TOPIC, tiered.clock.now_ms(), grace_ms=0, receipt=None,
+            log_start=log_start,
+        )  # fmt: skip
+
+    @property
+    def state(self) -> PartitionState:
+        assert self.tiered is not None
+        return self.tiered.state
+
+    @property
+    def last_stable(self) -> int:
+        """Where the first transaction begins that is not decided in what was copied."""
+        end = self.state.remote_end
+        known = [*self.world.running.values(), *self.world.transactions]
+        return min([end, *(each.first for each in known if not 0 <= each.marker < end)])
+
+    def replay(self, end: int) -> dict[bytes, bytes]:
+        """Return the plain fold of what lies in front of ``end``; see ``World.replay``."""
+        state = self.state
+        decided = end if end < self.last_stable else state.remote_end
+        found: dict[bytes, bytes] = {}
+        for each in self.world.written:
+            transaction = each.transaction
+            is_hidden = transaction is not None and not (
+                transaction.commits and 0 <= transaction.marker < decided
+            )
+            if each.key is None or is_hidden or not state.log_start <= each.offset < end:
+                continue
+            found.pop(each.key, None)
+            if each.value is not None:
+                found[each.key] = each.value
+        return found
+
+    def told(self, **point: int) -> dict[bytes, bytes] | None:
+        """Return the state as it is told, None when it is refused."""
+        assert self.tiered is not None
+        recipe = LogDirectoryRecipe(ROOT, (shown_log(self.state, self.tiered.objects),))
+        log = OpenLog(round_path(PARTITION), files=recipe.open())
+        try:
+            found = log.state(TOPIC, **point)
+        except RefusedError:
+            return None
+        return {key: each.value for key, each in found.items() if each.value is not None}
+
+
+def play(root: Path, steps: Sequence[tuple[object, ...]]) -> Stored:
+    world = World.make(root / "data")
+    stored = Stored(world, root)
+    for name, *arguments in steps:
+        world.log.now_ms += 1
+        match name, arguments:
+            case "put", [int(key), bool(deletes)]:
+                world.put(key, deletes)
+            case "send", [int(producer), int(key), bool(deletes)]:
+                world.put(key, deletes, producer)
+            case "end", [int(producer), bool(commits)]:
+                world.end(producer, commits)
+            case "roll", []:
+                world.log.roll()
+            case "copy", []:
+                stored.copy()
+            case "round", [int(commits)]:
+                stored.round(commits)
+            case "wait", [int(span)]:
+                world.log.now_ms += span
+            case "delete", [int(percent)]:
+                stored.delete(percent)
+    stored.copy()
+    return stored
+
+
+@settings(max_examples=40)
+@given(st.lists(STEPS, min_size=8, max_size=30))
+@example(SUPERSEDED)
+def test_a_state_as_of_an_offset_is_the_replay_or_refused(
+    steps: list[tuple[object, ...]],
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        stored = play(Path(root), steps)
+        state, stable = stored.state, stored.last_stable
+        has_transactions = bool(stored.world.transactions or stored.world.running)
+        for end in range(state.log_start, state.remote_end + 1):
+            at = min(end, stable)
+            told = stored.told(end_offset=end)
+            if told is not None:
+                assert stored.replay(at) == told, f"end={end}"
+            if at < max(stored.ends, default=0):
+                assert told is None, f"end={end}"
+            elif at >= state.told_from and (at == stable or not has_transactions):
+                assert told is not None, f"end={end}"
+        stored.world.log.close()
+
+
+def test_a_round_that_was_cut_short_is_told_of_by_its_end(tmp_path: Path) -> None:
+    stored = play(tmp_path, SUPERSEDED)
+    state = stored.state
+    assert (2, 5) == (state.first_dirty(), state.told_from)
+    assert [None] * 2 == [stored.told(end_offset=end) for end in (2, 4)]
+    assert stored.replay(5) == stored.told(end_offset=5) == stored.told()
+    stored.world.log.close()
+
+
+@settings(max_examples=20)
+@given(st.lists(STEPS, min_size=8, max_size=30))
+def test_a_state_as_of_a_time_is_that_of_its_first_later_record_or_refused(
+    steps: list[tuple[object, ...]],
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        stored = play(Path(root), steps)
+        log_start, written = stored.state.log_start, stored.world.written
+        for at_ms in sorted({each.at_ms for each in written}):
+            later = [e.offset for e in written if e.at_ms > at_ms and e.offset >= log_start]
+            told = stored.told(as_of_ms=at_ms)
+            if told is not None:
+                assert stored.replay(min([*later, stored.last_stable])) == told, f"at={at_ms}"
+        stored.world.log.close()

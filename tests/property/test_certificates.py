@@ -32,7 +32,7 @@ from keeplast.service.certificate import ReceiptStanding, directory_place, make_
 from keeplast.service.certificate_check import read_certificate
 from keeplast.service.erasing import find_traces
 from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
-from keeplast.service.erasure_book import add_request, keys_of_file, keys_of_requests
+from keeplast.service.erasure_book import FileShelf, add_request, keys_of_file, keys_of_requests
 from keeplast.signing import SignatureCheck, Signer
 from keeplast.survey.request import CleanRequest
 from tests.support.key_pair import write_operator_files
@@ -113,7 +113,7 @@ class Directory:
                 return True
             if path.suffix == ".log":
                 for batch in read_segment(self.files, path):
-                    if key in decompress(batch.codec, bytes(batch.payload())):  # type: ignore[union-attr]
+                    if key in bytes(decompress(batch.codec, bytes(batch.payload()))):  # type: ignore[union-attr]
                         return True
         return False
 
@@ -143,7 +143,7 @@ def test_a_certificate_is_issued_exactly_when_no_key_is_there(
         plain = {number: NAMES[number] for number in chosen}
         keys = keys_of_file(plain, HASHER, ())
         path = root / "keeplast-erasures"
-        request = add_request(log.files, path, keys, (), log.ask(keys, START_MS), START_MS)
+        request = add_request(FileShelf(log.files, path), keys, (), log.ask(keys, START_MS))
         blind = keys_of_requests([request], HASHER)
         if is_deleted:
             log.delete(chosen)

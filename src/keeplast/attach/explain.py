@@ -9,6 +9,7 @@ was not searched is said.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -103,33 +104,21 @@ def explain_attached(
     :func:`~keeplast.inspect.explain.explain_key`; ConflictError when a served segment is gone
     meanwhile.
     """
-    try:
-        newest = newest_whole(log.cache)
-        lineage_of = partial(read_lineage, layout)
-        lineage = synthetic_lineage(log.cache) if newest is None else lineage_of(newest)
-        effective = effective_log(log.cache, lineage, log.ends.start)
-        if not effective.ranges:
-            raise RefusedError(
-                "nothing of the partition is in the remote tier: its records are on the brokers "
-                f"alone. partition={log.partition}"
-            )
-        sources = measure_sources(
-            layout, sources_of(lineage_of, log.cache, log.ends.start, wish.margin_bytes)
+    looked_at = look_at(layout, log, wish, clock)
+    if looked_at is None:
+        raise RefusedError(
+            "nothing of the partition is in the remote tier: its records are on the brokers "
+            f"alone. partition={log.partition}"
         )
-        looked = _look(layout, log, effective, sources, wish, clock)
+    effective, looked = looked_at
+    with served_there(log.partition):
         found = explain_looked(looked, asked, workspace, progressed)
-    except FileNotFoundError as error:
-        raise ConflictError(
-            "an object of a segment that brokers serve is missing; ask again, and if it stays so, "
-            f"keeplast attach verify. partition={log.partition} object={error.filename}"
-        ) from error
     copies: list[ReplacedCopy] = []
     unread: list[str] = []
-    times = _collected_times(log.decisions, grace_ms)
+    times = collected_times(log.decisions, grace_ms)
     for segment, start in _not_read(log, effective):
         name = encode_id(segment.id.segment_id)
-        files = _files_of(layout, [segment])
-        (listed,) = _listed(files).values()
+        files, listed = file_of(layout, segment)
         try:
             records = find_key_records(
                 [SearchedSegment(listed, segment.size_bytes, start)], found.key,
@@ -142,10 +131,49 @@ def explain_attached(
             unread.append(f"segment {name}, which brokers read no more: {error}")
             continue
         copies += [ReplacedCopy(each, name, times.get(segment.id)) for each in records]
-    ranges = _unseen_ranges(log.ends, effective)
+    ranges = unseen_ranges(log.ends, effective)
     return AttachedExplanation(
         found, tuple(copies), (*ranges, *unread, ON_BROKERS), bool(ranges or unread)
     )
+
+
+def look_at(
+    layout: RemoteLayout, log: RemoteLog, wish: RoundWish, clock: Clock
+) -> tuple[EffectiveLog, LookedLog] | None:
+    """Return what brokers serve of a partition, and what rounds may do with it; None for nothing.
+
+    Reads no records. ConflictError when what is served is gone meanwhile.
+    """
+    with served_there(log.partition):
+        newest = newest_whole(log.cache)
+        lineage_of = partial(read_lineage, layout)
+        lineage = synthetic_lineage(log.cache) if newest is None else lineage_of(newest)
+        effective = effective_log(log.cache, lineage, log.ends.start)
+        if not effective.ranges:
+            return None
+        sources = measure_sources(
+            layout, sources_of(lineage_of, log.cache, log.ends.start, wish.margin_bytes)
+        )
+        return effective, _look(layout, log, effective, sources, wish, clock)
+
+
+@contextmanager
+def served_there(partition: TopicPartition) -> Iterator[None]:
+    """Raise ConflictError where an object that brokers serve is missing."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ConflictError(
+            "an object of a segment that brokers serve is missing; ask again, and if it stays so, "
+            f"keeplast attach verify. partition={partition} object={error.filename}"
+        ) from error
+
+
+def file_of(layout: RemoteLayout, segment: RemoteLogSegment) -> tuple[AttachedFiles, SegmentFiles]:
+    """Return one segment as a file, whole, wherever in the log it lies."""
+    files = _files_of(layout, [segment])
+    (listed,) = _listed(files).values()
+    return files, listed
 
 
 def _look(
@@ -231,7 +259,7 @@ def _not_read(log: RemoteLog, effective: EffectiveLog) -> Iterator[tuple[RemoteL
             yield each, start
 
 
-def _collected_times(
+def collected_times(
     decisions: Sequence[SwapDecision], grace_ms: int
 ) -> dict[RemoteLogSegmentId, int]:
     """Return from when on replaced segments may be collected; not of what nobody published."""
@@ -243,7 +271,7 @@ def _collected_times(
     }
 
 
-def _unseen_ranges(ends: OffsetRange, effective: EffectiveLog) -> list[str]:
+def unseen_ranges(ends: OffsetRange, effective: EffectiveLog) -> list[str]:
     """Say which offsets of the log were not searched."""
     found = [
         f"offsets {first} to {last}, which nothing in the remote tier serves"

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.erasure_options import KEYS, HashKey, Keys, Requests
+from keeplast.cli.frame.erasing import (
+    ROUNDS_OF_NOW,
+    Acted,
+    AskedErasure,
+    KeyOptions,
+    asked_keys,
+    check_call,
+    erase_keys,
+)
 from keeplast.cli.frame.options import SettingOptions
 from keeplast.cli.frame.parameters import FACTS, ROUND, SCOPE, Cores, DataDir, Json, NowMs
 
@@ -20,20 +29,12 @@ if TYPE_CHECKING:
     from keeplast.log.files import FileSystem
     from keeplast.model.erasure_request import ErasureRequest
     from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
+    from keeplast.service.erasure_book import RequestShelf
     from keeplast.survey.report import CleanReport
-
-ROUNDS_OF_NOW = 2
-"""The first takes what is overwritten and dates tombstones, the second those whose date is past."""
 
 Topics = Annotated[
     tuple[str, ...],
     typer.Option("--topic", metavar="T", help="The topic; repeatable.", rich_help_panel=SCOPE),
-]
-AllTopics = Annotated[
-    bool,
-    typer.Option(
-        "--all-topics", help="Every compacted topic of the directory.", rich_help_panel=SCOPE
-    ),
 ]
 Now = Annotated[
     bool,
@@ -43,18 +44,6 @@ Now = Annotated[
         "broker must be stopped. What has to wait has its date.",
         rich_help_panel=ROUND,
     ),
-]
-Reapply = Annotated[
-    bool,
-    typer.Option(
-        "--reapply",
-        help="Look for the keys of earlier requests instead: for what came back with a backup. The "
-        "hash key is enough.",
-        rich_help_panel=KEYS,
-    ),
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Look, and keep no request.", rich_help_panel=KEYS)
 ]
 Receipts = Annotated[
     Path | None,
@@ -66,18 +55,6 @@ Receipts = Annotated[
         rich_help_panel=FACTS,
     ),
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyOptions:
-    """Which keys are to be gone, from which topics if not from named ones, where that is kept."""
-
-    keys: Keys = None
-    hash_key: HashKey
-    all_topics: AllTopics = False
-    reapply: Reapply = False
-    dry_run: DryRun = False
-    requests: Requests = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,134 +82,98 @@ def erase(options: EraseOptions, as_json: Json = False) -> Result:
     line and hash, and the exit code is 1. The request is kept, hashed; nothing else is written
     without --now. keeplast erasure certificate says it in writing when nothing is left.
     """
-    from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.cli.show.erase import render_answer
-    from keeplast.cli.show.output import print_result
+    about = options.about
+    check_call(about, now=options.now)
+    shelf, own = shelves_of(options.data_dir, about.requests)
+    asked = asked_keys(about, options.topics, shelf)
+    files, selection = _select(options, asked)
+    return erase_keys(
+        about, asked, shelf, _DirectoryEraser(options, selection, files, asked.keys),
+        now=options.now, as_json=as_json, kept=partial(_name_in, own, shelf),
+    )  # fmt: skip
 
-    files, selection, keys, requests = _begin(options)
-    answer = _find(options, selection, files, keys)
-    request = requests[0] if len(requests) == 1 else None
-    if not options.about.dry_run and not options.about.reapply:
-        request = _keep(options, selection, files, keys, answer)
-    report, stopped = None, DONE
-    if options.now and answer.there:
-        report, stopped = _clean(options, selection, files, answer)
-        answer = _find(options, selection, files, keys)
-    code = say_answer(answer, options.topics)
-    if report is not None:
+
+@dataclass(frozen=True, slots=True)
+class _DirectoryEraser:
+    """The chosen logs of a data directory."""
+
+    options: EraseOptions
+    selection: Selection
+    files: FileSystem
+    keys: ErasureKeys
+
+    def find(self) -> ErasureAnswer:
+        """Search logs, and what lies beside them; takes no lock."""
+        from keeplast.cli.show.progress import ProgressEvents
+        from keeplast.clock import SystemClock
+        from keeplast.service.erasing import find_traces
+
+        given = self.options.now_ms
+        with ProgressEvents("searching") as events:
+            return find_traces(
+                self.selection, self.files, SystemClock().now_ms() if given is None else given,
+                self.keys, planned=events.planned, progressed=events.progressed,
+            )  # fmt: skip
+
+    def act(self, answer: ErasureAnswer) -> Acted:
+        """Do rounds; nothing that a round may not do is done."""
         from keeplast.cli.frame.verdict import report_errors, report_exit_code
-        from keeplast.cli.show.output import say
 
-        for message in report_errors(report):
-            say(message, kind="error")
-        code = max(code, report_exit_code(report), stopped)
-    if not as_json:
-        name = [] if request is None else [f"request {request.request_id}"]
-        print_result(*name, *render_answer(answer))
-    return code, {
-        "path": selection.directory.root,
-        "request": None if request is None else request.request_id,
-        "requests": [each.request_id for each in requests],
-        **answer.document(),
-        "rounds": None if report is None else report.partitions,
-    }
+        report, stopped = _clean(self.options, self.selection, answer)
+        code = max(report_exit_code(report), stopped)
+        return Acted(code, tuple(report_errors(report)), {"rounds": report.partitions})
+
+    def document(self) -> dict[str, Any]:
+        """Return where it is; no rounds as yet."""
+        return {"path": self.selection.directory.root, "rounds": None}
 
 
-def say_answer(answer: ErasureAnswer, topics: Sequence[str]) -> int:
-    """Say what needs somebody; returns the exit code. ``topics`` are those that were named."""
-    from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE, REFUSED, error_exit_code
-    from keeplast.cli.show.fault import fault_text
+def _select(options: EraseOptions, asked: AskedErasure) -> tuple[FileSystem, Selection]:
     from keeplast.cli.show.output import say
-
-    for warning in answer.warnings:
-        say(warning, kind="warning")
-    code = CHECK_FAILED if answer.undecided else DONE
-    for each in answer.undecided:
-        places = ", ".join(str(e.partition) for e in each.places if not e.is_decided)
-        say(f"{each.name}: its delete is not decided in {places}", kind="error")
-    if answer.problems or (answer.left_out and topics) or not answer.searches:
-        code = max(code, REFUSED)
-    for partition, error in answer.faults:
-        say(f"{partition}: {fault_text(error)}", kind="error")
-        code = max(code, error_exit_code(error))
-    return code
-
-
-def asked_keys(
-    options: KeyOptions, topics: tuple[str, ...], requests: Path | None
-) -> tuple[ErasureKeys, tuple[str, ...], tuple[ErasureRequest, ...]]:
-    """Return the keys of a call, their topics (none for all), and the requests that are reapplied.
-
-    ``topics`` are those that were named, ``requests`` is where requests are kept. InvalidError for
-    what contradicts itself.
-    """
-    from keeplast.cli.frame.key_files import read_hasher, read_keys
-    from keeplast.errors import InvalidError
-    from keeplast.log.erasure_requests import read_requests
-    from keeplast.log.files import LocalFiles
-    from keeplast.service.erasure_book import choose_requests, keys_of_file, keys_of_requests
-
-    hasher = read_hasher(options.hash_key)
-    plain = None if options.keys is None else read_keys(options.keys)
-    if not options.reapply:
-        if plain is None:
-            raise InvalidError("give the keys with --keys FILE, or --reapply. --keys=None")
-        if bool(topics) == options.all_topics:
-            raise InvalidError(
-                "give --topic, or --all-topics for every compacted topic. "
-                f"--topic={' '.join(topics)}"
-            )
-        return keys_of_file(plain, hasher, topics), topics, ()
-    if topics or options.all_topics:
-        raise InvalidError(
-            "--reapply takes the topics of the requests; leave --topic and --all-topics out. "
-            f"--topic={' '.join(topics)}"
-        )
-    if requests is None:
-        raise InvalidError("say where the requests are kept. --requests=None")
-    found = choose_requests(read_requests(LocalFiles(), requests), None, requests)
-    found = tuple(each for each in found if each.hash_check == hasher.check)
-    if not found:
-        raise InvalidError(
-            "no request was made with this hash key; give theirs. "
-            f"hash_key={hasher.check} path={requests}"
-        )
-    return keys_of_requests(found, hasher, plain), topics_of(found), found
-
-
-def _begin(
-    options: EraseOptions,
-) -> tuple[FileSystem, Selection, ErasureKeys, tuple[ErasureRequest, ...]]:
-    """Return what the call is about; InvalidError for what contradicts itself."""
-    from keeplast.cli.show.output import say
-    from keeplast.errors import InvalidError
     from keeplast.log.files import LocalFiles
 
-    if options.now and options.about.dry_run:
-        raise InvalidError("--now changes logs and --dry-run nothing; leave one out. --now=True")
     files = LocalFiles()
-    path = requests_path(options.data_dir, options.about.requests)
-    keys, topics, found = asked_keys(options.about, options.topics, path)
     selection = select_topics(
-        options.data_dir, files, topics, options.settings, leaves_missing=bool(found)
-    )
+        options.data_dir, files, asked.topics, options.settings,
+        leaves_missing=bool(asked.reapplied),
+    )  # fmt: skip
     for warning in selection.warnings:
         say(warning, kind="warning")
-    return files, selection, keys, found
+    return files, selection
 
 
-def requests_path(data_dir: Path, given: Path | None) -> Path:
-    """Return where the requests of a data directory are kept."""
+def _name_in(own: RequestShelf, shelf: RequestShelf, requests: Sequence[ErasureRequest]) -> None:
+    """Name requests of another list in the directory's own one: undo heeds no other."""
+    from keeplast.cli.show.output import say
+    from keeplast.service.erasure_book import name_elsewhere
+
+    if shelf == own:
+        return
+    try:
+        name_elsewhere(own, requests)
+    except OSError as error:
+        say(
+            "the request is kept, and keeplast undo will not heed it: its name could not be "
+            f"written into the data directory. path={own.name} error={error.strerror}",
+            kind="warning",
+        )
+
+
+def shelves_of(data_dir: Path, given: Path | None) -> tuple[RequestShelf, RequestShelf]:
+    """Return where the requests of a data directory are kept, and its own list."""
     from keeplast.log.data_directory import open_data_directory
     from keeplast.log.erasure_requests import REQUESTS_NAME
     from keeplast.log.files import LocalFiles
+    from keeplast.service.erasure_book import FileShelf
 
     check_on_disk(data_dir)
-    root = open_data_directory(data_dir, LocalFiles()).root
-    path = root / REQUESTS_NAME if given is None else given.absolute()
-    if path != root / REQUESTS_NAME:
+    files = LocalFiles()
+    root = open_data_directory(data_dir, files).root
+    own = FileShelf(files, root / REQUESTS_NAME)
+    path = own.path if given is None else given.absolute()
+    if path != own.path:
         require_outside(root, path, "--requests")
-    return path
+    return FileShelf(files, path), own
 
 
 def require_outside(root: Path, path: Path, option: str) -> None:
@@ -255,13 +196,6 @@ def check_on_disk(data_dir: Path) -> None:
             "erasure is for data directories on disks; keeplast tier erase says what a store "
             f"has of keys. path={data_dir}"
         )
-
-
-def topics_of(requests: Sequence[ErasureRequest]) -> tuple[str, ...]:
-    """Return the topics of requests, none for all."""
-    if any(not each.topics for each in requests):
-        return ()
-    return tuple(sorted({topic for each in requests for topic in each.topics}))
 
 
 def select_topics(
@@ -297,40 +231,8 @@ def select_topics(
     return selection
 
 
-def _now_ms(options: EraseOptions) -> int:
-    from keeplast.clock import SystemClock
-
-    return SystemClock().now_ms() if options.now_ms is None else options.now_ms
-
-
-def _find(
-    options: EraseOptions, selection: Selection, files: FileSystem, keys: ErasureKeys
-) -> ErasureAnswer:
-    from keeplast.cli.show.progress import ProgressEvents
-    from keeplast.service.erasing import find_traces
-
-    with ProgressEvents("searching") as events:
-        return find_traces(
-            selection, files, _now_ms(options), keys,
-            planned=events.planned, progressed=events.progressed,
-        )  # fmt: skip
-
-
-def _keep(
-    options: EraseOptions,
-    selection: Selection,
-    files: FileSystem,
-    keys: ErasureKeys,
-    answer: ErasureAnswer,
-) -> ErasureRequest:
-    from keeplast.service.erasure_book import add_request
-
-    path = requests_path(selection.directory.root, options.about.requests)
-    return add_request(files, path, keys, options.topics, answer, answer.now_ms)
-
-
 def _clean(
-    options: EraseOptions, selection: Selection, files: FileSystem, answer: ErasureAnswer
+    options: EraseOptions, selection: Selection, answer: ErasureAnswer
 ) -> tuple[CleanReport, int]:
     """Do rounds of the partitions in which a key is; nothing that a round may not do is done.
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import secrets
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keeplast.cli.erase import requests_path, require_outside, select_topics
+from keeplast.cli.erase import require_outside, select_topics, shelves_of
+from keeplast.cli.frame.certifying import CertificateOptions, SearchedPlace, sign_certificate
 from keeplast.cli.frame.command import Result, command
-from keeplast.cli.frame.erasure_options import (
-    KEYS,
-    HashKey,
-    Keys,
-    Out,
-    RequestId,
-    Requests,
-    SignKey,
-)
+from keeplast.cli.frame.erasing import store_shelf
+from keeplast.cli.frame.erasure_options import KEYS, Keys, Requests
 from keeplast.cli.frame.options import SettingOptions
 from keeplast.cli.frame.parameters import FACTS, DataDir, Json, ObjectOptions
 from keeplast.cli.tier.options import StoreAddress
@@ -26,8 +21,11 @@ from keeplast.cli.tier.options import StoreAddress
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keeplast.model.erasure_request import ErasureRequest
     from keeplast.model.keyed_hash import KeyHasher
     from keeplast.service.certificate_check import PartitionStanding
+    from keeplast.service.erasure_answer import ErasureKeys
+    from keeplast.service.erasure_book import RequestShelf
 
 erasure = typer.Typer(
     name="erasure",
@@ -36,6 +34,14 @@ erasure = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+Place = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA_DIR|URL",
+        help="A data directory, or the --store of a store or of attached topics.",
+        show_default=False,
+    ),
+]
 PublicKey = Annotated[
     Path,
     typer.Option(
@@ -83,20 +89,20 @@ Receipts = Annotated[
 
 @erasure.command(name="list")
 @command(first=(), example="keeplast erasure list DATA_DIR")
-def list_(data_dir: DataDir, requests: Requests = None, as_json: Json = False) -> Result:
-    """Show the requests of a data directory."""
+def list_(place: Place, requests: Requests = None, as_json: Json = False) -> Result:
+    """Show the requests of a data directory, a store, or attached topics."""
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.show.erase import requests_table
     from keeplast.cli.show.output import print_result
-    from keeplast.log.erasure_requests import read_requests
-    from keeplast.log.files import LocalFiles
 
-    path = requests_path(data_dir, requests)
-    found = read_requests(LocalFiles(), path)
+    with _shelf_at(place, requests) as (shelf, _):
+        book = shelf.read()
     if not as_json:
-        print_result(requests_table(found) if found else "no requests")
+        print_result(requests_table(book.requests) if book.requests else "no requests")
+        for each in book.elsewhere:
+            print_result(f"request {each.request_id} is kept elsewhere; --requests names the file")
     return DONE, {
-        "path": path,
+        "path": shelf.name,
         "requests": [
             {
                 "id": each.request_id,
@@ -105,7 +111,10 @@ def list_(data_dir: DataDir, requests: Requests = None, as_json: Json = False) -
                 "hash_key": each.hash_check,
                 "keys": list(each.keys),
             }
-            for each in found
+            for each in book.requests
+        ],
+        "elsewhere": [
+            {"id": each.request_id, "topics": list(each.topics)} for each in book.elsewhere
         ],
     }
 
@@ -113,7 +122,7 @@ def list_(data_dir: DataDir, requests: Requests = None, as_json: Json = False) -
 @erasure.command()
 @command(first=(), example="keeplast erasure forget DATA_DIR 0123456789abcdef")
 def forget(
-    data_dir: DataDir,
+    place: Place,
     request: Annotated[str, typer.Argument(metavar="ID", help="The request.", show_default=False)],
     requests: Requests = None,
     as_json: Json = False,
@@ -121,14 +130,34 @@ def forget(
     """Remove a request: nobody looks for its keys again. Its certificate counts as before."""
     from keeplast.cli.frame.exit_codes import DONE
     from keeplast.cli.show.output import print_result
-    from keeplast.log.files import LocalFiles
     from keeplast.service.erasure_book import forget_request
 
-    path = requests_path(data_dir, requests)
-    found = forget_request(LocalFiles(), path, request)
+    with _shelf_at(place, requests) as (shelf, own):
+        keys = forget_request(shelf, request, own)
     if not as_json:
-        print_result(f"forgot {found.request_id}, of {len(found.keys)} key(s)")
-    return DONE, {"path": path, "forgotten": found.request_id}
+        what = "which is kept elsewhere" if keys is None else f"of {keys} key(s)"
+        print_result(f"forgot {request}, {what}")
+    return DONE, {"path": shelf.name, "forgotten": request}
+
+
+@contextlib.contextmanager
+def _shelf_at(
+    place: str, requests: Path | None
+) -> Iterator[tuple[RequestShelf, RequestShelf | None]]:
+    """Open where requests are kept; also the list of a directory that names those kept elsewhere.
+
+    InvalidError for a store that is not there.
+    """
+    from keeplast.cli.frame.packages import check_packages
+    from keeplast.log.object_paths import is_object_path
+
+    if "://" not in place or is_object_path(Path(place)):
+        shelf, own = shelves_of(Path(place), requests)
+        yield shelf, None if shelf == own else own
+        return
+    check_packages()
+    with store_shelf(place, requests) as shelf:
+        yield shelf, None
 
 
 @erasure.command()
@@ -139,13 +168,8 @@ def forget(
 )
 def certificate(
     data_dir: DataDir,
-    hash_key: HashKey,
-    sign_key: SignKey,
-    out: Out,
+    options: CertificateOptions,
     settings: SettingOptions,
-    request: RequestId = None,
-    keys: Keys = None,
-    requests: Requests = None,
     receipt: Receipts = None,
     as_json: Json = False,
 ) -> Result:
@@ -154,66 +178,41 @@ def certificate(
     Refused while there is one, with where and until when. It says what was searched and what
     cannot be from here, and never that a key is gone there. With --keys the search is faster.
     """
-    from keeplast.cli.frame.exit_codes import DONE
-    from keeplast.cli.frame.key_files import read_hasher, read_keys, warn_if_open
-    from keeplast.cli.frame.packages import check_signing
-    from keeplast.cli.show.output import print_result, say
+    from keeplast.cli.show.output import say
     from keeplast.cli.show.progress import ProgressEvents
     from keeplast.clock import SystemClock
-    from keeplast.errors import InvalidError
-    from keeplast.log.erasure_requests import read_requests
     from keeplast.log.files import LocalFiles
     from keeplast.service.erasing import find_traces
-    from keeplast.service.erasure_book import choose_one, keys_of_requests
     from keeplast.service.status import read_round_receipts
 
-    check_signing()
-    from keeplast.service.certificate import (
-        directory_place,
-        make_certificate,
-        read_identity,
-        read_standing,
-        receipt_paths,
-    )
-    from keeplast.signing import Signer
+    shelf, _ = shelves_of(data_dir, options.requests)
+    require_outside(data_dir, options.out, "--out")
+    files = LocalFiles()
 
-    files, path = LocalFiles(), requests_path(data_dir, requests)
-    require_outside(data_dir, out, "--out")
-    if files.exists(out):
-        raise InvalidError(f"there is a file; name a new one. --out={out}")
-    signer, hasher = Signer(sign_key), read_hasher(hash_key)
-    warn_if_open(sign_key, "sign with it in your name")
-    asked = choose_one(read_requests(files, path), request, path)
-    wanted = keys_of_requests((asked,), hasher, None if keys is None else read_keys(keys))
-    selection = select_topics(data_dir, files, asked.topics, settings)
-    root = selection.directory.root
-    for warning in selection.warnings:
-        say(warning, kind="warning")
-    rounds = read_round_receipts(files, root, receipt)
-    standing = read_standing(
-        files, receipt_paths(root, receipt), rounds, in_directory=receipt is None
-    )
-    with ProgressEvents("searching") as events:
-        answer = find_traces(
-            selection, files, SystemClock().now_ms(), wanted,
-            planned=events.planned, progressed=events.progressed,
-        )  # fmt: skip
-    data = make_certificate(
-        asked, answer, directory_place(read_identity(files, root)), standing, signer,
-        nonce=secrets.token_hex(16),
-    )  # fmt: skip
-    files.write_durable(out, data)
-    if not as_json:
-        print_result(
-            f"{out}: no record with one of {len(asked.keys)} key(s) was found in "
-            f"{len(answer.searches)} partition(s); it says what was searched, and what was not"
+    def search(asked: ErasureRequest, keys: ErasureKeys) -> SearchedPlace:
+        from keeplast.service.certificate import (
+            directory_place,
+            read_identity,
+            read_standing,
+            receipt_paths,
         )
-    return DONE, {
-        "request": asked.request_id,
-        "certificate": out,
-        "signed_by": signer.key_id,
-        **answer.document(),
-    }
+
+        selection = select_topics(data_dir, files, asked.topics, settings)
+        root = selection.directory.root
+        for warning in selection.warnings:
+            say(warning, kind="warning")
+        rounds = read_round_receipts(files, root, receipt)
+        standing = read_standing(
+            files, receipt_paths(root, receipt), rounds, in_directory=receipt is None
+        )
+        with ProgressEvents("searching") as events:
+            answer = find_traces(
+                selection, files, SystemClock().now_ms(), keys,
+                planned=events.planned, progressed=events.progressed,
+            )  # fmt: skip
+        return SearchedPlace(answer, directory_place(read_identity(files, root)), standing)
+
+    return sign_certificate(options, shelf, search, as_json=as_json)
 
 
 @erasure.command()

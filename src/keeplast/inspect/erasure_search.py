@@ -11,10 +11,9 @@ The rule that a reader must not break: what could not be read to its end is told
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from keeplast.errors import CorruptError, RefusedError, UnavailableError
 from keeplast.format.filename import LOG, PARTITION_METADATA, parse_segment_file, parse_undo_file
@@ -106,6 +105,31 @@ class PartitionSearch:
         return [_identity(each.files) for each in segments if each.files.size_bytes] == [
             _identity(each) for each in self.listing.segments if each.size_bytes
         ]
+
+
+class SegmentSums:
+    """The SHA-256 of segments while they are searched, window by window, and how many batches."""
+
+    def __init__(self, segments: Sequence[SearchedSegment]) -> None:
+        """Take what will be searched; no two begin at one offset."""
+        self.batches = 0
+        self._segments = segments
+        self._digests = {each.files.base_offset: hashlib.sha256() for each in segments}
+
+    def passed(self, segment: SearchedSegment, window: Window) -> None:
+        """Take a window in."""
+        self.batches += window.batches
+        self._digests[segment.files.base_offset].update(window.data[: window.length].data)
+
+    def of(self, partition: TopicPartition) -> tuple[SegmentDigest, ...]:
+        """Return what was taken in, segment by segment."""
+        return tuple(
+            SegmentDigest(
+                partition, each.files.log_path.name, each.valid_bytes,
+                self._digests[each.files.base_offset].hexdigest(),
+            )
+            for each in self._segments
+        )  # fmt: skip
 
 
 def search_partition(
@@ -221,17 +245,10 @@ def _search(
     keys = wanted.keys
     if keys is None:
         keys = frozenset(find_keys(segments, wanted.is_wanted, files, workspace, progressed))
-    digests = {each.files.base_offset: hashlib.sha256() for each in segments}
-    batches = 0
-
-    def passed(segment: SearchedSegment, window: Window) -> None:
-        nonlocal batches
-        batches += window.batches
-        digests[segment.files.base_offset].update(window.data[: window.length].data)
-
+    sums = SegmentSums(segments)
     records: dict[bytes, list[KeyRecord]] = {}
     for each in find_records_of_keys(
-        segments, keys, rankings, files, workspace, progressed, passed
+        segments, keys, rankings, files, workspace, progressed, sums.passed
     ):
         records.setdefault(each.record.key or b"", []).append(each)
     beside, searched, unknown = _search_beside(listing, tail, wanted, files)
@@ -239,19 +256,9 @@ def _search(
     return PartitionSearch(
         partition, path, None if topic_id is None else encode_id(topic_id), listing, tail,
         {key: tuple(its) for key, its in records.items()},
-        tuple(
-            SegmentDigest(
-                partition, each.files.log_path.name, each.valid_bytes,
-                _hex(digests[each.files.base_offset]),
-            )
-            for each in segments
-        ),
-        batches, beside, searched, unknown,
+        sums.of(partition),
+        sums.batches, beside, searched, unknown,
     )  # fmt: skip
-
-
-def _hex(digest: Any) -> str:
-    return str(digest.hexdigest())
 
 
 def _search_beside(

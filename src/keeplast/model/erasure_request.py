@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keeplast.errors import InvalidError
@@ -48,3 +49,27 @@ class ErasureRequest:
                 "the hash key is not the one that the request was made with; give that one. "
                 f"request={self.request_id} hash_key={check} wanted={self.hash_check}"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class KeptElsewhere:
+    """A request that is kept in another list than its log directory's: its id, and its topics."""
+
+    request_id: str
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBook:
+    """A list of requests, oldest first.
+
+    Those ``elsewhere`` are named only so that nothing is put back that they want gone.
+    """
+
+    requests: tuple[ErasureRequest, ...] = ()
+    elsewhere: tuple[KeptElsewhere, ...] = ()
+
+    def wants(self, topic: str) -> str | None:
+        """Return the id of a request by which keys of ``topic`` are to be gone, None without."""
+        every: Sequence[ErasureRequest | KeptElsewhere] = (*self.requests, *self.elsewhere)
+        return next((e.request_id for e in every if not e.topics or topic in e.topics), None)

@@ -40,7 +40,7 @@ from keeplast.format.filename import (
 )
 from keeplast.log.checkpoints import drop_from_checkpoint, read_checkpoint, update_checkpoint
 from keeplast.log.data_directory import DataDirectory, PartitionEntry
-from keeplast.log.erasure_requests import REQUESTS_NAME, read_requests
+from keeplast.log.erasure_requests import REQUESTS_NAME, read_book
 from keeplast.log.files import FileSystem, reading
 from keeplast.log.format_guard import check_understood
 from keeplast.log.object_paths import is_object_path, url_of
@@ -224,14 +224,13 @@ def _check_erasures(files: FileSystem, entry: PartitionEntry) -> None:
 
     Requests have keyed hashes alone, so that nobody here can tell which records are meant.
     """
-    path = entry.path.parent / REQUESTS_NAME
-    for each in read_requests(files, path):
-        if not each.topics or entry.partition.topic in each.topics:
-            raise RefusedError(
-                "keys of the topic are to be erased, and what the round replaced may have them; "
-                "forget the request when it has its certificate (keeplast erasure forget), or "
-                f"leave what is gone where it is. request={each.request_id} path={entry.path}"
-            )
+    wanted = read_book(files, entry.path.parent / REQUESTS_NAME).wants(entry.partition.topic)
+    if wanted is not None:
+        raise RefusedError(
+            "keys of the topic are to be erased, and what the round replaced may have them; forget "
+            "the request when it has its certificate (keeplast erasure forget), or leave what is "
+            f"gone where it is. request={wanted} path={entry.path}"
+        )
 
 
 def _look(

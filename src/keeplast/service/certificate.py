@@ -20,7 +20,7 @@ from keeplast.format.filename import META_PROPERTIES
 from keeplast.format.meta_properties import MetaProperties
 from keeplast.format.meta_properties import decode as decode_meta_properties
 from keeplast.inspect.erasure_search import PartitionSearch
-from keeplast.log.files import FileSystem
+from keeplast.log.files import FileSystem, LocalFiles
 from keeplast.model.erasure_request import ErasureRequest, SegmentDigest
 from keeplast.model.keyed_hash import ALGORITHM
 from keeplast.model.partition import TopicPartition
@@ -28,7 +28,7 @@ from keeplast.model.statement import statement_bytes
 from keeplast.service.erasure_answer import ErasureAnswer, date_words
 from keeplast.service.receipt_names import FILE_NAME, PREVIOUS_NAME
 from keeplast.signing import Signer
-from keeplast.survey.receipt_book import BYTES_MAX, RoundReceipt
+from keeplast.survey.receipt_book import BYTES_MAX, RoundReceipt, read_receipts
 from keeplast.survey.receipt_chain import ChainReport, check_chain
 
 KIND = "keeplast erasure certificate"
@@ -36,7 +36,7 @@ VERSION = 1
 CONTEXT = f"{KIND} {VERSION}".encode()
 CERTIFICATE_BYTES_MAX = 256 << 20
 META_PROPERTIES_BYTES_MAX = 1 << 20
-DIRECTORY, STORE = "data directory", "store"
+DIRECTORY, STORE, ATTACHED = "data directory", "store", "attached topics"
 """Kinds of places."""
 ROUNDS_MAX = 1000
 SHOWN_MAX = 5
@@ -65,7 +65,8 @@ NOT_SEARCHED = (
 class CertifiedPlace:
     """Where was searched: what is said of the place, what was searched of it and what was not.
 
-    ``topic_ids`` and ``versions`` (of the metadata) are those that the place itself knows.
+    ``topic_ids`` and ``versions`` (of the metadata) are those that the place itself knows;
+    ``metadata_offsets`` are where a cluster's metadata topic ended, exclusive.
     """
 
     document: Mapping[str, Any]
@@ -73,6 +74,7 @@ class CertifiedPlace:
     not_searched: tuple[str, ...]
     topic_ids: Mapping[TopicPartition, str] = field(default_factory=dict)
     versions: Mapping[TopicPartition, int] = field(default_factory=dict)
+    metadata_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,14 @@ def read_standing(
     return ReceiptStanding(chain, tuple(rounds), in_directory)
 
 
+def receipts_standing(receipt: Path | None) -> ReceiptStanding:
+    """Return what a file of receipts says, nothing without one; errors as read_standing."""
+    if receipt is None:
+        return ReceiptStanding(None)
+    files = LocalFiles()
+    return read_standing(files, (receipt,), read_receipts(receipt, files))
+
+
 def directory_place(identity: MetaProperties | None) -> CertifiedPlace:
     """Return what is said of a data directory."""
     document = {
@@ -144,8 +154,12 @@ def read_identity(files: FileSystem, root: Path) -> MetaProperties | None:
         raise error.located(str(path)) from error
 
 
-def require_gone(answer: ErasureAnswer) -> None:
-    """Raise RefusedError unless everything was searched and nothing found; says what is where."""
+def require_gone(answer: ErasureAnswer, topics: Sequence[str]) -> None:
+    """Raise RefusedError unless everything was searched and nothing found; says what is where.
+
+    Of ``topics``, which were named, all must be compacted; what ``--all-topics`` left out is not
+    what it asked for.
+    """
     left = [
         f"{each.name}: {place.partition}: {_where(place.offsets, place.beside)}: {place.why}; may "
         f"go from: {date_words(place.may_go_ms)}, gone by: {date_words(place.by_ms)}"
@@ -154,6 +168,11 @@ def require_gone(answer: ErasureAnswer) -> None:
     ]
     left += [f"{partition}: {each.name}: {each.problem}" for partition, each in answer.problems]
     left += [f"{partition}: {error_text(error)}" for partition, error in answer.faults]
+    left += [
+        f"{partition}: not searched, though its topic was asked for: {why}; ask for others alone"
+        for partition, why in answer.left_out
+        if partition.topic in topics
+    ]
     if not left and answer.searches:
         return
     shown = "; ".join(left[:SHOWN_MAX]) or "nothing was searched"
@@ -180,7 +199,7 @@ def make_certificate(
     nonce: str,
 ) -> bytes:
     """Return the file of a certificate; RefusedError while a trace may be left."""
-    require_gone(answer)
+    require_gone(answer, request.topics)
     covered = {each.partition for each in answer.searches}
     chain = standing.chain
     statement = {
@@ -220,7 +239,10 @@ def make_certificate(
         "searched_beside": answer.searched_beside,
         "not_searched": [
             *place.not_searched,
-            *(f"partition {partition}: {why}" for partition, why in answer.left_out),
+            *(
+                f"partition {partition}: {why}"
+                for partition, why in (*answer.left_out, *answer.unseen)
+            ),
             *(f"not a partition's directory, or a link: {name}" for name in answer.ignored),
             *(
                 f"partition {each.partition}: files that nobody here knows: "
@@ -251,6 +273,11 @@ def _partition(
         "topic": partition.topic,
         "topic_id": place.topic_ids.get(partition, search.topic_id),
         "metadata_version": place.versions.get(partition),
+        **(
+            {"metadata_offset": place.metadata_offsets[partition]}
+            if partition in place.metadata_offsets
+            else {}
+        ),
         "partition": partition.partition,
         "searched_from": search.listing.segments[0].base_offset,
         "searched_to": search.log_end,

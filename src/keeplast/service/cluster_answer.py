@@ -69,20 +69,7 @@ def answer_from_cluster(
                 (partition, "nothing of it is in the remote tier; brokers alone have it")
             )
         else:
-            held = None if log is None else log.find(AttachedName(facts.cluster_id, name))
-            ends = cluster.read_ranges(topic)[number]
-            remote = RemoteLog(
-                partition=partition, ends=ends, cache=cache,
-                cleaned_to=ends.start
-                if log is None or held is None
-                else clean_to(log, held, cache, ends.start),
-                decisions=() if log is None or held is None else log.decisions(held),
-            )  # fmt: skip
-            wish = RoundWish(
-                topic=config, margin_bytes=margin_of(config, topic),
-                cleaner=settings.cleaner_config(),
-            )  # fmt: skip
-            found.append((remote, wish))
+            found.append(remote_log(cluster, facts, known, log, settings, topic, number))
     planned(sum(each.size_bytes for remote, _ in found for each in remote.copied))
     parts = []
     for remote, wish in found:
@@ -108,6 +95,34 @@ def answer_from_cluster(
             )
         )  # fmt: skip
     return KeyAnswer(asked.key, tuple(parts), tuple(faults), tuple(left_out))
+
+
+def remote_log(
+    cluster: MetadataReader,
+    facts: ClusterFacts,
+    known: ClusterCache,
+    log: DecisionLog | None,
+    settings: Settings,
+    topic: TopicFacts,
+    number: int,
+) -> tuple[RemoteLog, RoundWish]:
+    """Return a partition as cluster and decision log have it, and what rounds do with it."""
+    name = name_of(topic, number)
+    cache = known.partitions.get(name, PartitionCache())
+    config = settings.topic_config(topic.name)
+    held = None if log is None else log.find(AttachedName(facts.cluster_id, name))
+    ends = cluster.read_ranges(topic)[number]
+    remote = RemoteLog(
+        partition=TopicPartition(topic.name, number), ends=ends, cache=cache,
+        cleaned_to=ends.start
+        if log is None or held is None
+        else clean_to(log, held, cache, ends.start),
+        decisions=() if log is None or held is None else log.decisions(held),
+    )  # fmt: skip
+    wish = RoundWish(
+        topic=config, margin_bytes=margin_of(config, topic), cleaner=settings.cleaner_config()
+    )
+    return remote, wish
 
 
 def _erased_words(remote: RemoteLog, grace_ms: int, *, has_log: bool) -> str:

@@ -5,8 +5,8 @@ A place says how its logs are opened, what lies beside them, and by when traces 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -44,24 +44,119 @@ OUT_OF_SERVICE_WORDS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Search:
+    """What is searched for, as of when, and with what; ``progressed`` hears of bytes read."""
+
+    wanted: WantedKeys
+    now_ms: int
+    workspace: Workspace
+    progressed: Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
 class SearchedLog:
-    """One log as it is searched.
+    """What there is of the keys in one partition, and what becomes of it.
+
+    ``search`` is of its log, None where it has none; ``told`` is of every key that is in the log.
+    ``beside`` is what else was found or could not be searched, of ``searched_beside`` files,
+    ``beside_words`` says how it goes where there is no log. ``unseen`` says what of the partition
+    nobody can search from here.
+    """
+
+    search: PartitionSearch | None
+    told: Mapping[bytes, KeyExplanation] = field(default_factory=dict)
+    clean_to: int | None = None
+    beside: tuple[BesideLog, ...] = ()
+    searched_beside: int = 0
+    beside_words: str | None = None
+    unseen: tuple[str, ...] = ()
+
+
+class SearchableLog(Protocol):
+    """A partition that can be searched, wherever it lies."""
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Return which one it is."""
+        ...
+
+    def search(self, asked: Search) -> SearchedLog:
+        """Search all of it; CompactionError or OSError when that cannot be done."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileLog:
+    """A log of segment files.
 
     ``request`` has the offsets of a round that counts as the next one, ``checkpoints`` reads those
     that count. ``beside`` searches what else was of the log, and says how many files that were.
     """
 
-    partition: PartitionRequest
+    log: PartitionRequest
     files: FileSystem
     request: CleanRequest
     checkpoints: Callable[[], Checkpoints]
     beside: SearchBeside
 
+    @property
+    def partition(self) -> TopicPartition:
+        """Return which one it is."""
+        return self.log.partition
+
+    def search(self, asked: Search) -> SearchedLog:
+        """Search the log and say what becomes of what is there, both of the same files."""
+        log, files, workspace = self.log, self.files, asked.workspace
+        rankings = rankings_of(log.topic, None)
+        for _ in range(LOOKS_MAX):
+            found = search_partition(
+                log.partition, log.path, asked.wanted, rankings, files, workspace,
+                asked.progressed,
+            )  # fmt: skip
+            checkpoints = self.checkpoints()
+            looked = look_for_keys(log, self.request, checkpoints, files, asked.now_ms)
+            if not found.is_of(looked.segments):
+                continue
+            told = {
+                key: explain_records(looked, key, records, rankings, workspace)
+                for key, records in found.records.items()
+            }
+            elsewhere, count = self.beside(asked.wanted)
+            return SearchedLog(
+                found, told, checkpoints.cleaner.get(log.partition),
+                (*found.beside, *elsewhere), count,
+            )  # fmt: skip
+        raise UnavailableError(
+            "the log changed each time that it was searched; run again when no round is under way. "
+            f"partition={log.partition} path={log.path}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBeside:
+    """A partition without a log: ``beside`` searches what is left, ``words`` say how that goes."""
+
+    partition: TopicPartition
+    beside: SearchBeside
+    words: str
+
+    def search(self, asked: Search) -> SearchedLog:
+        """Search what is left."""
+        found, count = self.beside(asked.wanted)
+        return SearchedLog(
+            None, beside=tuple(found), searched_beside=count, beside_words=self.words
+        )
+
 
 class TraceDates(Protocol):
-    """By when traces are gone from a place of logs; ``beside_words`` says how from beside one."""
+    """By when traces are gone from a place of logs.
+
+    ``beside_words`` say how from beside a log, ``undecided_words`` what is to be done where a value
+    wins.
+    """
 
     beside_words: str
+    undecided_words: str
 
     def erased_by_ms(self, partition: TopicPartition) -> int | None:
         """Return by when all that is overwritten now is gone, None when nobody knows."""
@@ -69,6 +164,10 @@ class TraceDates(Protocol):
 
     def last_trace(self, found: KeyExplanation) -> LastTrace:
         """Return by when the last record of the key is gone from its log."""
+        ...
+
+    def beside_from_ms(self, partition: TopicPartition, names: Sequence[str]) -> int | None:
+        """Return from when on what lies beside a log may go, None where no clock tells."""
         ...
 
 
@@ -90,27 +189,29 @@ def find_traces(
     bounds = TraceBounds(selection, files, now_ms)
     planned(sum(bounds.look.sizes[each.partition] for each in selection.partitions))
     directory = selection.directory
-    logs = [
-        SearchedLog(
+    logs: list[SearchableLog] = [
+        FileLog(
             each, files, CleanRequest((), rolls_idle=True),
             partial(load_checkpoints, files, each.path.parent),
             partial(search_marked, directory, each.partition, files=files),
         )
         for each in selection.partitions
     ]  # fmt: skip
+    logs += [
+        LeftBeside(
+            partition, partial(search_directories, entries, files=files), OUT_OF_SERVICE_WORDS
+        )
+        for partition, entries in _out_of_service(directory, keys.chosen_topics).items()
+    ]
     return search_logs(
         logs, bounds, now_ms, keys, memory_bytes=memory_bytes, progressed=progressed,
         refused=_refused(selection), left_out=_left_out(selection), ignored=directory.ignored,
         warnings=bounds.look.warnings,
-        out_of_service=tuple(
-            (partition, partial(search_directories, entries, files=files))
-            for partition, entries in _out_of_service(directory, keys.chosen_topics).items()
-        ),
     )  # fmt: skip
 
 
 def search_logs(
-    logs: Sequence[SearchedLog],
+    logs: Iterable[SearchableLog],
     dates: TraceDates,
     now_ms: int,
     keys: ErasureKeys,
@@ -121,55 +222,35 @@ def search_logs(
     left_out: tuple[tuple[TopicPartition, str], ...] = (),
     ignored: tuple[str, ...] = (),
     warnings: tuple[str, ...] = (),
-    out_of_service: Sequence[tuple[TopicPartition, SearchBeside]] = (),
 ) -> ErasureAnswer:
-    """Search each of ``logs``; what fails is among the faults of the answer, as are ``refused``.
-
-    ``out_of_service`` search what is left of partitions that have no log any more.
-    """
-    workspace, wanted = Workspace(memory_bytes), keys.wanted()
+    """Search each of ``logs``; what fails is among the faults of the answer, as are ``refused``."""
+    asked = Search(keys.wanted(), now_ms, Workspace(memory_bytes), progressed)
     searches: list[PartitionSearch] = []
     places: dict[str, list[KeyPlace]] = {each: [] for each in keys.topics}
     problems: list[tuple[TopicPartition, BesideLog]] = []
     faults = list(refused)
+    unseen: list[tuple[TopicPartition, str]] = []
     clean_to: dict[TopicPartition, int | None] = {}
     searched_beside = 0
     for log in logs:
-        partition = log.partition.partition
+        partition = log.partition
         try:
-            found, told = _search(log, now_ms, wanted, workspace, progressed)
-            elsewhere, count = log.beside(wanted)
+            found = log.search(asked)
         except StoppedError:
             raise
         except (CompactionError, OSError) as error:
             faults.append((partition, error))
             continue
-        searches.append(found)
-        searched_beside += count
-        clean_to[partition] = told.clean_to
-        beside = [*found.beside, *elsewhere]
-        problems += [(partition, one) for one in beside if one.problem is not None]
-        for key in {*found.records, *(key for one in beside for key in one.keys)}:
-            name = keys.hash_in(key, partition.topic)
-            if name is None:
-                continue
-            names = tuple(one.name for one in beside if key in one.keys)
-            places[name].append(_place(partition, told.found.get(key), names, dates))
-    for partition, beside_of in out_of_service:
-        try:
-            elsewhere, count = beside_of(wanted)
-        except (CompactionError, OSError) as error:
-            faults.append((partition, error))
-            continue
-        searched_beside += count
-        problems += [(partition, one) for one in elsewhere if one.problem is not None]
-        for key in {key for one in elsewhere for key in one.keys}:
+        if found.search is not None:
+            searches.append(found.search)
+            clean_to[partition] = found.clean_to
+        searched_beside += found.searched_beside
+        problems += [(partition, one) for one in found.beside if one.problem is not None]
+        unseen += [(partition, words) for words in found.unseen]
+        for key in {*found.told, *(key for one in found.beside for key in one.keys)}:
             name = keys.hash_in(key, partition.topic)
             if name is not None:
-                names = tuple(one.name for one in elsewhere if key in one.keys)
-                places[name].append(
-                    KeyPlace(partition, True, None, OUT_OF_SERVICE_WORDS, (), 0, names)
-                )
+                places[name].append(_place(partition, key, found, dates))
     return ErasureAnswer(
         now_ms,
         tuple(
@@ -179,7 +260,7 @@ def search_logs(
             )
         ),
         tuple(searches), clean_to, tuple(problems), searched_beside, tuple(faults),
-        left_out, ignored, warnings,
+        left_out, ignored, warnings, tuple(unseen),
     )  # fmt: skip
 
 
@@ -221,55 +302,21 @@ def _refused(selection: Selection) -> list[tuple[TopicPartition, Exception]]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _KeysTold:
-    """What was said of the keys that are in a log."""
-
-    found: Mapping[bytes, KeyExplanation]
-    clean_to: int | None
-
-
-def _search(
-    log: SearchedLog,
-    now_ms: int,
-    wanted: WantedKeys,
-    workspace: Workspace,
-    progressed: Callable[[int], None],
-) -> tuple[PartitionSearch, _KeysTold]:
-    """Search a log and say what becomes of what is there, both of the same files."""
-    partition, files = log.partition, log.files
-    rankings = rankings_of(partition.topic, None)
-    for _ in range(LOOKS_MAX):
-        found = search_partition(
-            partition.partition, partition.path, wanted, rankings, files, workspace, progressed
-        )
-        checkpoints = log.checkpoints()
-        looked = look_for_keys(partition, log.request, checkpoints, files, now_ms)
-        if found.is_of(looked.segments):
-            told = {
-                key: explain_records(looked, key, records, rankings, workspace)
-                for key, records in found.records.items()
-            }
-            return found, _KeysTold(told, checkpoints.cleaner.get(partition.partition))
-    raise UnavailableError(
-        "the log changed each time that it was searched; run again when no round is under way. "
-        f"partition={partition.partition} path={partition.path}"
-    )
-
-
 def _place(
-    partition: TopicPartition,
-    found: KeyExplanation | None,
-    beside: tuple[str, ...],
-    dates: TraceDates,
+    partition: TopicPartition, key: bytes, searched: SearchedLog, dates: TraceDates
 ) -> KeyPlace:
+    beside = tuple(one.name for one in searched.beside if key in one.keys)
+    found = searched.told.get(key)
+    beside_from_ms = dates.beside_from_ms(partition, beside) if beside else None
+    if found is None and searched.beside_words is not None:
+        return KeyPlace(partition, True, None, searched.beside_words, (), 0, beside, beside_from_ms)
     by_ms = dates.erased_by_ms(partition)
     if found is None:
         return KeyPlace(
-            partition, True, by_ms, dates.beside_words, (), 0, beside,
+            partition, True, by_ms, dates.beside_words, (), 0, beside, beside_from_ms
         )  # fmt: skip
     records = [each.record for each in found.records]
-    decided, why = _decision(found, records)
+    decided, why = _decision(found, records, dates.undecided_words)
     trace = dates.last_trace(found)
     by = trace.by_ms
     if beside:
@@ -289,14 +336,11 @@ def _may_go_from(found: KeyExplanation) -> int | None:
     return max(known) if goes and known and len(known) == len(times) else None
 
 
-def _decision(found: KeyExplanation, records: Sequence[KeyRecord]) -> tuple[bool, str]:
-    """Return whether the key's delete is decided in a log, and why not."""
+def _decision(found: KeyExplanation, records: Sequence[KeyRecord], words: str) -> tuple[bool, str]:
+    """Return whether the key's delete is decided in a log, and why not, ``words`` last."""
     if any(each.outcome is TransactionOutcome.OPEN for each in records):
         return False, "a transaction with the key is open; what it ends in decides"
     winner = found.winners[found.topic.strategy]
     if winner is None or all(each.is_tombstone for each in records if each.offset == winner):
         return True, ""
-    return (
-        False,
-        f"a value wins (offset {winner}): write a tombstone for the key, to this partition",
-    )
+    return False, f"a value wins (offset {winner}): {words}"

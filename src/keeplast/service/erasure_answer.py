@@ -22,6 +22,9 @@ from keeplast.inspect.erasure_search import (
 from keeplast.model.keyed_hash import KeyHasher
 from keeplast.model.partition import TopicPartition
 
+TOMBSTONE_WORDS = "write a tombstone for the key, to this partition"
+"""What is to be done where a value wins."""
+
 
 @dataclass(frozen=True, slots=True)
 class ErasureKeys:
@@ -143,6 +146,7 @@ class ErasureAnswer:
     that could not be searched to their end; ``searched_beside`` is how many were looked into that
     lie elsewhere than their log. ``faults`` could not be searched; ``left_out`` were not, each with
     why, and ``ignored`` are links and other names in the data directory that nobody follows.
+    ``unseen`` says what of searched partitions cannot be searched from here.
     """
 
     now_ms: int
@@ -155,6 +159,7 @@ class ErasureAnswer:
     left_out: tuple[tuple[TopicPartition, str], ...]
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    unseen: tuple[tuple[TopicPartition, str], ...] = ()
 
     @property
     def undecided(self) -> tuple[ErasedKey, ...]:
@@ -199,7 +204,7 @@ class ErasureAnswer:
                         "topic": partition.topic, "partition": partition.partition, "file": None,
                         "why": why,
                     }
-                    for partition, why in self.left_out
+                    for partition, why in (*self.left_out, *self.unseen)
                 ),
                 *(
                     {
@@ -232,7 +237,9 @@ def answer_words(answer: ErasureAnswer) -> list[str]:
         f"not searched: {partition}: {each.name}: {each.problem}"
         for partition, each in answer.problems
     ]
-    lines += [f"not searched: {partition}: {why}" for partition, why in answer.left_out]
+    lines += [
+        f"not searched: {partition}: {why}" for partition, why in (*answer.left_out, *answer.unseen)
+    ]
     if answer.ignored:
         lines.append(f"not searched: links and other names: {', '.join(answer.ignored)}")
     lines += [

@@ -1,23 +1,35 @@
-"""The erasure requests of a data directory: made, found again, forgotten.
+"""Erasure requests, wherever they are kept: made, found again, forgotten.
 
 A request names keys by their keyed hash. Who has the hash key can look for them in whatever comes
-back later, without the keys themselves. No lock of the directory is needed, as for holds; writers
-of the file wait for each other.
+back later, without the keys themselves. Of a directory they lie in a file, of a store or of
+attached topics in the database. No lock of a directory is needed, as for holds; writers of a list
+wait for each other.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from keeplast.errors import InvalidError
-from keeplast.log.erasure_requests import read_requests, write_requests
+from keeplast.log.erasure_requests import decode_book, encode_book, read_book, write_book
 from keeplast.log.files import FileSystem
 from keeplast.log.lock import appended
-from keeplast.model.erasure_request import KEYS_MAX, ErasureRequest, SegmentDigest
+from keeplast.model.erasure_request import (
+    KEYS_MAX,
+    ErasureRequest,
+    KeptElsewhere,
+    RequestBook,
+    SegmentDigest,
+)
 from keeplast.model.keyed_hash import KeyHasher
 from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
+
+if TYPE_CHECKING:
+    from keeplast.tier.metadata.kept_text import KeptText
 
 
 def keys_of_file(
@@ -88,56 +100,143 @@ def held_segments(answer: ErasureAnswer) -> tuple[SegmentDigest, ...]:
     )
 
 
+class RequestShelf(Protocol):
+    """Where requests are kept; ``name`` is how it is called in errors."""
+
+    @property
+    def name(self) -> str:
+        """Return where it is, without a secret."""
+        ...
+
+    def read(self) -> RequestBook:
+        """Return what is kept, an empty list for nothing; CorruptError for what is damaged."""
+        ...
+
+    def change(self, change: Callable[[RequestBook], RequestBook]) -> None:
+        """Replace the list by what ``change`` makes of it; others who do so wait."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileShelf:
+    """Requests in a plain file."""
+
+    files: FileSystem
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Return the file's path."""
+        return str(self.path)
+
+    def read(self) -> RequestBook:
+        """Return what the file has."""
+        return read_book(self.files, self.path)
+
+    def change(self, change: Callable[[RequestBook], RequestBook]) -> None:
+        """Replace the file."""
+        with appended(self.path):
+            write_book(self.files, self.path, change(self.read()))
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataShelf:
+    """Requests in the metadata of a store, or beside the decisions about attached topics."""
+
+    name: str
+    text: KeptText
+
+    def read(self) -> RequestBook:
+        """Return what the row has."""
+        return self._decoded(self.text.read())
+
+    def change(self, change: Callable[[RequestBook], RequestBook]) -> None:
+        """Replace the row."""
+        self.text.change(
+            lambda text: encode_book(change(self._decoded(text)), self.name).decode("ascii")
+        )
+
+    def _decoded(self, text: str | None) -> RequestBook:
+        return RequestBook() if text is None else decode_book(text.encode(), self.name)
+
+
 def add_request(
-    files: FileSystem,
-    path: Path,
+    shelf: RequestShelf,
     keys: ErasureKeys,
     topics: Sequence[str],
     answer: ErasureAnswer,
-    now_ms: int,
 ) -> ErasureRequest:
     """Write a request down and return it; one for the same is there already, and stays as it is."""
     request = ErasureRequest(
-        secrets.token_hex(8), now_ms, tuple(sorted(set(topics))), keys.hasher.check,
+        secrets.token_hex(8), answer.now_ms, tuple(sorted(set(topics))), keys.hasher.check,
         tuple(sorted(keys.topics)), held_segments(answer),
     )  # fmt: skip
-    with appended(path):
-        known = read_requests(files, path)
-        for each in known:
-            if each.about == request.about:
-                return each
-        write_requests(files, path, [*known, request])
-    return request
+    kept = [request]
+
+    def with_it(book: RequestBook) -> RequestBook:
+        same = [each for each in book.requests if each.about == request.about]
+        kept[:] = same[:1] or [request]
+        return book if same else replace(book, requests=(*book.requests, request))
+
+    shelf.change(with_it)
+    return kept[0]
 
 
-def choose_requests(
-    requests: Sequence[ErasureRequest], request_id: str | None, path: Path
-) -> tuple[ErasureRequest, ...]:
+def name_elsewhere(shelf: RequestShelf, requests: Sequence[ErasureRequest]) -> None:
+    """Name requests that another shelf keeps, so that undo heeds them; those known stay once."""
+    new = tuple(KeptElsewhere(each.request_id, each.topics) for each in requests)
+    if not set(new) <= set(shelf.read().elsewhere):
+        shelf.change(
+            lambda book: replace(
+                book, elsewhere=tuple(dict.fromkeys((*book.elsewhere, *new)))
+            )
+        )  # fmt: skip
+
+
+def choose_requests(shelf: RequestShelf, request_id: str | None) -> tuple[ErasureRequest, ...]:
     """Return the request that is named, or all; InvalidError where that is none."""
-    chosen = tuple(e for e in requests if request_id is None or e.request_id == request_id)
+    book = shelf.read()
+    chosen = tuple(e for e in book.requests if request_id is None or e.request_id == request_id)
     if not chosen:
-        ids = ", ".join(each.request_id for each in requests) or "none"
+        ids = ", ".join(each.request_id for each in book.requests) or "none"
+        other = ", ".join(each.request_id for each in book.elsewhere)
+        more = f", and kept elsewhere (name the file with --requests): {other}" if other else ""
         raise InvalidError(
-            f"there is no such erasure request; there are: {ids}. request={request_id} path={path}"
+            f"there is no such erasure request; there are: {ids}{more}. request={request_id} "
+            f"path={shelf.name}"
         )
     return chosen
 
 
-def choose_one(
-    requests: Sequence[ErasureRequest], request_id: str | None, path: Path
-) -> ErasureRequest:
+def choose_one(shelf: RequestShelf, request_id: str | None) -> ErasureRequest:
     """Return the request that is named, or the only one; InvalidError where there are several."""
-    chosen = choose_requests(requests, request_id, path)
+    chosen = choose_requests(shelf, request_id)
     if len(chosen) > 1:
         ids = ", ".join(each.request_id for each in chosen)
         raise InvalidError(f"there are several requests; name one with --request. requests={ids}")
     return chosen[0]
 
 
-def forget_request(files: FileSystem, path: Path, request_id: str) -> ErasureRequest:
-    """Remove a request from the file; InvalidError when there is none of this id."""
-    with appended(path):
-        known = read_requests(files, path)
-        (found,) = choose_requests(known, request_id, path)
-        write_requests(files, path, [each for each in known if each is not found])
-    return found
+def forget_request(
+    shelf: RequestShelf, request_id: str, named_in: RequestShelf | None = None
+) -> int | None:
+    """Remove a request; returns how many keys it had, None where it was kept elsewhere.
+
+    ``named_in`` is the list of the directory where a request of ``shelf`` may be named.
+    InvalidError when there is none of this id.
+    """
+    if request_id in {each.request_id for each in shelf.read().elsewhere}:
+        shelf.change(lambda book: _without(book, request_id))
+        return None
+    (found,) = choose_requests(shelf, request_id)
+    shelf.change(lambda book: _without(book, request_id))
+    if named_in is not None:
+        named_in.change(lambda book: _without(book, request_id))
+    return len(found.keys)
+
+
+def _without(book: RequestBook, request_id: str) -> RequestBook:
+    return RequestBook(
+        tuple(each for each in book.requests if each.request_id != request_id),
+        tuple(each for each in book.elsewhere if each.request_id != request_id),
+    )

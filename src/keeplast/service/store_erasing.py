@@ -7,7 +7,7 @@ copied yet is not searched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from keeplast.inspect.erasure_search import BesideLog, WantedKeys, search_file
@@ -16,8 +16,8 @@ from keeplast.inspect.traces import LastTrace, find_last_trace
 from keeplast.log.partition_log import list_partition
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import CleanerConfig
-from keeplast.service.erasing import SearchedLog, search_logs
-from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
+from keeplast.service.erasing import FileLog, LeftBeside, SearchableLog, search_logs
+from keeplast.service.erasure_answer import TOMBSTONE_WORDS, ErasureAnswer, ErasureKeys
 from keeplast.service.tier_pace import tier_pace
 from keeplast.store.erasure import TierPace
 from keeplast.store.look import RemoteLook
@@ -34,6 +34,7 @@ class StoreDates:
     """By when traces are gone from a store that ``keeplast tier run`` goes on with."""
 
     beside_words = "in replaced segments, until those are collected"
+    undecided_words = TOMBSTONE_WORDS
 
     def __init__(self, opened: TieredStore, pace: TierPace, *, has_expired_rounds: bool) -> None:
         self._opened = opened
@@ -57,6 +58,10 @@ class StoreDates:
             has_expired_rounds=self._has_expired_rounds,
         )  # fmt: skip
 
+    def beside_from_ms(self, partition: TopicPartition, names: Sequence[str]) -> int | None:
+        """Return None: what is replaced goes by ``erased_by_ms``, if somebody goes on."""
+        return None
+
 
 def find_store_traces(
     opened: TieredStore,
@@ -69,10 +74,15 @@ def find_store_traces(
     planned: Callable[[int], None] = lambda _: None,
     progressed: Callable[[int], None] = lambda _: None,
 ) -> ErasureAnswer:
-    """Search each of ``partitions``; one that is not compacted, or empty, is left out with why."""
+    """Search each of ``partitions``; one that is not compacted is left out with why.
+
+    Of one that stores nothing any more, what was replaced and not collected is searched.
+    """
     looks = [opened.look(each) for each in partitions]
-    chosen = [each for each in looks if each.topic.is_compacted and each.state.routes]
-    pace = tier_pace(cleaner, [each.state.effective_bytes() for each in chosen])
+    chosen = [each for each in looks if each.topic.is_compacted]
+    pace = tier_pace(
+        cleaner, [each.state.effective_bytes() for each in chosen if each.state.routes]
+    )
     planned(sum(each.state.effective_bytes() for each in chosen))
     dates = StoreDates(opened, pace, has_expired_rounds=cleaner.has_expired_rounds)
     parts = opened.parts()
@@ -80,10 +90,7 @@ def find_store_traces(
         [_searched(each, parts) for each in chosen], dates, now_ms, keys,
         memory_bytes=memory_bytes, progressed=progressed,
         left_out=tuple(
-            (
-                each.state.partition,
-                "the topic is not compacted" if each.state.routes else "nothing is stored",
-            )
+            (each.state.partition, "the topic is not compacted")
             for each in looks
             if each not in chosen
         ),
@@ -96,10 +103,12 @@ def remote_files(state: PartitionState, objects: ObjectStore) -> RoundFiles:
     return RoundFiles(objects, state.partition, state.topic_id, segments)
 
 
-def _searched(look: RemoteLook, parts: StoreParts) -> SearchedLog:
-    state = look.state
+def _searched(look: RemoteLook, parts: StoreParts) -> SearchableLog:
+    state, beside = look.state, partial(search_replaced, look, parts)
+    if not state.routes:
+        return LeftBeside(state.partition, beside, StoreDates.beside_words)
     remote = remote_files(state, parts.objects)
-    return SearchedLog(
+    return FileLog(
         PartitionRequest(state.partition, remote.path, look.topic),
         remote,
         CleanRequest(
@@ -107,7 +116,7 @@ def _searched(look: RemoteLook, parts: StoreParts) -> SearchedLog:
             high_watermark=remote.end,
         ),
         lambda: Checkpoints({}, {}, {state.partition: remote.end}),
-        partial(search_replaced, look, parts),
+        beside,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.reader_wait import GroupReader
 from keeplast.service.directory_look import DirectoryLook, look_at_directory
+from keeplast.service.erasure_answer import TOMBSTONE_WORDS
 from keeplast.service.status import ErasedBy, find_last_rounds
 from keeplast.survey.receipt_book import RoundReceipt
 
@@ -24,6 +25,7 @@ class TraceBounds:
         "in files beside the log: what was staged goes with the next clean, run or start of a "
         "broker, what is kept for undo when its time is over"
     )
+    undecided_words = TOMBSTONE_WORDS
 
     def __init__(
         self,
@@ -65,3 +67,7 @@ class TraceBounds:
             return trace
         last_ms = max(each.until_ms or 0 for each in kept)
         return behind_undo(trace, max(last_ms, found.now_ms) + self._turn_ms)
+
+    def beside_from_ms(self, partition: TopicPartition, names: Sequence[str]) -> int | None:
+        """Return None: brokers and rounds remove it when they come by."""
+        return None

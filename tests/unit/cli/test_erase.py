@@ -705,3 +705,39 @@ def test_an_object_that_no_row_names_never_counts_as_searched(
     run = keeplast("tier", "erase", *asked, "--topic", "t", "--json")
     assert 4 == run.code, run.err
     assert ["t"] == [each["topic"] for each in run.document["not_searched"]]
+
+
+def test_a_stores_requests_are_kept_in_its_metadata(
+    keeplast: Command, store: str, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    hashed = ("--store", store, "--hash-key", operator.hash_key)
+    asked = ("tier", "erase", *hashed, "--keys", operator.keys, "--topic", "t", "--json")
+    assert keeplast(*asked, "--dry-run").document["request"] is None
+    request = keeplast(*asked).document["request"]
+    assert request == keeplast(*asked).document["request"]
+    (listed,) = keeplast("erasure", "list", store, "--json").document["requests"]
+    assert (request, ["t"], 1) == (listed["id"], listed["topics"], len(listed["keys"]))
+    found = keeplast("tier", "erase", *hashed, "--reapply", "--json").document
+    assert ([request], True) == (found["requests"], found["keys"][0]["is_there"])
+    signed = ("--sign-key", operator.sign_key, "--out", tmp_path / "gone.json")
+    assert 4 == keeplast("tier", "certificate", *hashed, *signed).code
+    assert 0 == keeplast("erasure", "forget", store, request).code
+    none = keeplast("tier", "certificate", *hashed, *signed)
+    assert (2, True) == (none.code, "no such erasure request" in none.err)
+    gone = keeplast("erasure", "list", f"sqlite:///{tmp_path / 'nowhere.db'}")
+    assert (2, False) == (gone.code, (tmp_path / "nowhere.db").exists())
+
+
+def test_a_topic_that_was_named_and_is_compacted_no_more_keeps_a_certificate_back(
+    keeplast: Command, data: Path, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    write_log(data, "u-0", {0: [(FILLER, b"1")], 1: [(FILLER, b"2")]})
+    settings = data / "keeplast.toml"
+    before = settings.read_text()
+    settings.write_text(before + '[topic."u"]\ncleanup.policy = "compact"\n')
+    erase(keeplast, data, operator, "--topic", "u", "--now")
+    settings.write_text(before + '[topic."u"]\ncleanup.policy = "delete"\n')
+    refused = certify(keeplast, data, operator, tmp_path / "gone.json", code=4)
+    assert "u-0: not searched, though its topic was asked for" in refused.err
+    settings.write_text(before + '[topic."u"]\ncleanup.policy = "compact"\n')
+    certify(keeplast, data, operator, tmp_path / "gone.json")

@@ -108,6 +108,59 @@ def test_a_time_above_the_greatest_lag_is_refused(data: Path) -> None:
     assert "undo.retention.ms above max.compaction.lag.ms" in done.output
 
 
+def test_a_request_that_is_kept_elsewhere_is_heeded(data: Path, tmp_path: Path) -> None:
+    clean(data)
+    keys, secret = tmp_path / "keys", tmp_path / "hash.key"
+    keys.write_bytes(b"a\n")
+    secret.write_bytes(b"5" * 32)
+    secret.chmod(0o600)
+    elsewhere = ("--requests", tmp_path / "apart")
+    asked = ("erase", data, "--keys", keys, "--hash-key", secret, "--topic", "t", *elsewhere)
+    request = json.loads(run(*asked, "--json").stdout)["request"]
+    named = json.loads((data / "keeplast-erasures").read_bytes())
+    assert ([], [{"id": request, "topics": ["t"]}]) == (named["requests"], named["elsewhere"])
+    refused = run("undo", "apply", data)
+    assert (4, True) == (refused.exit_code, request in refused.output), refused.output
+    assert "name the file with --requests" in run("erasure", "forget", data, "0" * 16).output
+    (data / "keeplast-erasures").unlink()
+    # A directory that came back has no such list; whoever looks again names them again.
+    assert 0 == run("undo", "apply", data, "--partition", 1).exit_code
+    run("erase", data, "--hash-key", secret, "--reapply", *elsewhere)
+    assert 4 == run("undo", "apply", data).exit_code
+    assert 0 == run("erasure", "forget", data, request, *elsewhere).exit_code
+    assert {} == {
+        name: each
+        for path in (data / "keeplast-erasures", tmp_path / "apart")
+        for name, each in json.loads(path.read_bytes()).items()
+        if each and name != "version"
+    }
+    assert 0 == run("undo", "apply", data).exit_code
+
+
+def test_a_list_of_undo_takes_a_name_out_whose_file_is_lost(data: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "hash.key"
+    secret.write_bytes(b"5" * 32)
+    keys = tmp_path / "keys"
+    keys.write_bytes(b"a\n")
+    lost = tmp_path / "apart"
+    asked = (
+        "erase",
+        data,
+        "--keys",
+        keys,
+        "--hash-key",
+        secret,
+        "--all-topics",
+        "--requests",
+        lost,
+    )
+    request = json.loads(run(*asked, "--json").stdout)["request"]
+    lost.unlink()
+    assert request in run("erasure", "list", data).output
+    assert 0 == run("erasure", "forget", data, request).exit_code
+    assert [] == json.loads(run("erasure", "list", data, "--json").stdout)["elsewhere"]
+
+
 def test_what_is_to_be_erased_does_not_come_back(data: Path, tmp_path: Path) -> None:
     """An undo is refused while there is a request, and erase --now takes what was kept."""
     secret, keys = tmp_path / "hash.key", tmp_path / "keys"

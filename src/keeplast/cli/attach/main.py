@@ -22,6 +22,8 @@ class _Attach(LazyGroup):
         "collect": "keeplast.cli.attach.upkeep:collect",
         "verify": "keeplast.cli.attach.verify:verify",
         "explain": "keeplast.cli.attach.explain:explain",
+        "erase": "keeplast.cli.attach.erase:erase",
+        "certificate": "keeplast.cli.attach.certificate:certificate",
         "repair": "keeplast.cli.attach.upkeep:repair",
         "pause": "keeplast.cli.attach.upkeep:pause",
         "resume": "keeplast.cli.attach.upkeep:resume",

@@ -280,6 +280,13 @@ class RoundChoice:
     keyless: KeylessChoice = Keyless.FAIL
 
 
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over", rich_help_panel=RUN,
+        help="Take a partition from another process, which can decide nothing from then on.",
+    ),
+]  # fmt: skip
 KeepSources = Annotated[
     int | None,
     typer.Option(
@@ -321,13 +328,7 @@ class AttachedCleanOptions:
     work: WorkOptions
     receipt: Receipt = None
     keep_sources: KeepSources = None
-    take_over: Annotated[
-        bool,
-        typer.Option(
-            "--take-over", rich_help_panel=RUN,
-            help="Take a partition from another process, which can decide nothing from then on.",
-        ),
-    ] = False  # fmt: skip
+    take_over: TakeOver = False
 
 
 class OrphansWish(StrEnum):
@@ -345,13 +346,7 @@ class AttachedCall:
     cluster: ClusterOptions
     tier: TierOptions
     wanted: WantedOptions
-    take_over: Annotated[
-        bool,
-        typer.Option(
-            "--take-over",
-            help="Take a partition from another process, which can decide nothing from then on.",
-        ),
-    ] = False  # fmt: skip
+    take_over: TakeOver = False
 
 
 def _storage_option(text: str) -> tuple[str, str]:

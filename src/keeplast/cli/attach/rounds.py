@@ -6,14 +6,14 @@ A fault of one partition is in its report and stops no other; the greatest exit 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 
 from rich.console import RenderableType
 
 from keeplast.attach.metadata_view import AttachTerms
-from keeplast.attach.publication import claim
+from keeplast.attach.publication import Publisher, claim
 from keeplast.attach.repair import repair
 from keeplast.attach.round import (
     RoundCosts,
@@ -58,6 +58,9 @@ from keeplast.service.receipts import receipt_to
 from keeplast.survey.report import CleanReport, PartitionReport, RoundReport, describe_error
 from keeplast.tier.metadata.decisions import DecisionLog
 from keeplast.tier.state.attached import AttachedName
+
+Behind = Callable[[Publisher, Receipt | None], None]
+"""What is done to a partition behind its round, while it is held; ``receipt`` takes lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,26 @@ def clean_topics(options: AttachedCleanOptions, *, as_json: bool) -> Result:
     return code, done
 
 
+def clean_holding(
+    options: AttachedCleanOptions,
+    log: DecisionLog,
+    partitions: Collection[TopicPartition],
+    behind: Behind,
+) -> tuple[CleanReport, int | None]:
+    """Do a round for each of ``partitions``, and ``behind`` while it is still held.
+
+    Returns the exit code of the signal that ended it too, None without one.
+    """
+    receipt = receipt_to(LocalFiles(), options.receipt)
+    call = _open(options.cluster, options.tier, options.wanted, log)
+    chosen = [
+        (topic, number)
+        for topic, number in call.chosen(options.choice)
+        if TopicPartition(topic.name, number) in partitions
+    ]
+    return _do_rounds(call, chosen, options, receipt, behind)
+
+
 def _open(
     cluster: ClusterOptions, tier: TierOptions, wanted: WantedOptions, log: DecisionLog
 ) -> _Call:
@@ -141,6 +164,7 @@ def _do_rounds(
     chosen: list[tuple[TopicFacts, int]],
     options: AttachedCleanOptions,
     receipt: Receipt | None,
+    behind: Behind = lambda publisher, receipt: None,
 ) -> tuple[CleanReport, int | None]:
     stopping = threading.Event()
     reports: list[PartitionReport] = []
@@ -159,7 +183,7 @@ def _do_rounds(
                 raise StoppedError("stopped on request; what is published stays, run again")
 
         for topic, number in chosen:
-            report = _do_round(call, topic, number, options, runner, progressed, receipt)
+            report = _do_round(call, topic, number, options, runner, progressed, receipt, behind)
             events.finished(TopicPartition(topic.name, number), report)
             reports.append(PartitionReport(topic.name, number, (report,)))
     return CleanReport(tuple(reports)), signals.exit_code
@@ -173,8 +197,9 @@ def _do_round(
     runner: Runner,
     progressed: Callable[[int], None],
     receipt: Receipt | None,
+    behind: Behind,
 ) -> RoundReport:
-    """Claim, repair, and do a round; what is no defect of ours is in its report."""
+    """Claim, repair, do a round, then ``behind``; what is no defect of ours is in its report."""
     work = options.work
     try:
         progressed(0)
@@ -188,10 +213,12 @@ def _do_round(
         )  # fmt: skip
         try:
             repair(publisher)
-            return clean_attached(
+            report = clean_attached(
                 publisher, wish, lambda _: nullcontext(runner), SystemClock(),
                 progressed=progressed, receipt=receipt,
             )  # fmt: skip
+            behind(publisher, receipt)
+            return report
         finally:
             publisher.close()
     except (CompactionError, OSError) as error:

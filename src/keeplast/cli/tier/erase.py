@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keeplast.cli.erase import ROUNDS_OF_NOW, KeyOptions, asked_keys, say_answer
 from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.erasing import (
+    ROUNDS_OF_NOW,
+    Acted,
+    AskedErasure,
+    KeyOptions,
+    asked_keys,
+    check_call,
+    erase_keys,
+    store_shelf,
+)
 from keeplast.cli.frame.parameters import ROUND, BrokerConfig, Json, NowMs, Receipt
 from keeplast.cli.tier.options import GraceOptions, OwnedCall, broker_settings
 
 if TYPE_CHECKING:
     from keeplast.model.partition import TopicPartition
-    from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
+    from keeplast.service.erasure_answer import ErasureAnswer
     from keeplast.store.tiered_store import TieredStore
 
 Now = Annotated[
@@ -32,7 +42,7 @@ Now = Annotated[
 @command(
     first=("store", "keys", "hash_key"),
     example="keeplast tier erase --store sqlite:///meta.db --keys leaving.txt --hash-key hash.key "
-    "--topic customers --requests erasures",
+    "--topic customers",
 )
 def erase(
     call: OwnedCall,
@@ -47,49 +57,68 @@ def erase(
     """Show for each key whether its delete is decided, where a store has it, and until when.
 
     Replaced segments are searched too; what a host has not copied yet is not. The request is kept
-    in --requests, if that is given. --now cleans and collects what may go, as the partitions'
-    owner.
+    in the store's metadata, or in --requests. --now cleans and collects what may go, as the
+    partitions' owner.
     """
-    from keeplast.cli.frame.exit_codes import DONE, error_exit_code
     from keeplast.cli.frame.packages import check_packages
-    from keeplast.cli.show.erase import render_answer
-    from keeplast.cli.show.fault import fault_text
-    from keeplast.cli.show.output import print_result, say
     from keeplast.errors import InvalidError
-    from keeplast.log.files import LocalFiles
-    from keeplast.service.erasure_book import add_request
 
     if call.scope.partitions:
         raise InvalidError(
             "a request is of whole topics; leave --partition out. "
             f"--partition={list(call.scope.partitions)}"
         )
-    if now and about.dry_run:
-        raise InvalidError("--now changes logs and --dry-run nothing; leave one out. --now=True")
-    path = None if about.requests is None else about.requests.absolute()
-    keys, topics, requests = asked_keys(about, call.scope.topics, path)
+    check_call(about, now=now)
     check_packages()
-    answer = _find(call, topics, keys, broker_config, now_ms)
-    request = requests[0] if len(requests) == 1 else None
-    if path is not None and not about.dry_run and not about.reapply:
-        request = add_request(LocalFiles(), path, keys, topics, answer, answer.now_ms)
-    faults: list[tuple[TopicPartition, Exception]] = []
-    if now and answer.there:
-        faults = _clean(call, grace, answer.partitions_with_traces(), broker_config, receipt)
-        answer = _find(call, topics, keys, broker_config, now_ms)
-    code = say_answer(answer, call.scope.topics)
-    for partition, error in faults:
-        say(f"{partition}: {fault_text(error)}", kind="error")
-        code = max(code, error_exit_code(error), DONE)
-    if not as_json:
-        name = [] if request is None else [f"request {request.request_id}"]
-        print_result(*name, *render_answer(answer))
-    document: dict[str, Any] = {
-        "request": None if request is None else request.request_id,
-        "requests": [each.request_id for each in requests],
-        **answer.document(),
-    }
-    return code, document
+    with store_shelf(call.store, about.requests) as shelf:
+        asked = asked_keys(about, call.scope.topics, shelf)
+        eraser = _StoreEraser(call, grace, asked, broker_config, receipt, now_ms)
+        return erase_keys(about, asked, shelf, eraser, now=now, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _StoreEraser:
+    """The chosen partitions of a store."""
+
+    call: OwnedCall
+    grace: GraceOptions
+    asked: AskedErasure
+    broker_config: Path | None
+    receipt: Path | None
+    now_ms: int | None
+
+    def find(self) -> ErasureAnswer:
+        """Search live segments and replaced ones."""
+        from keeplast.cli.show.progress import ProgressEvents
+        from keeplast.clock import SystemClock
+        from keeplast.config.mapping import cleaner_config
+        from keeplast.service.store_erasing import find_store_traces
+
+        with (
+            self.call.opened(broker_config=self.broker_config) as opened,
+            ProgressEvents("searching") as events,
+        ):
+            return find_store_traces(
+                opened, choose_stored(opened, self.asked.topics),
+                cleaner_config({}, cluster=broker_settings(self.broker_config)),
+                SystemClock().now_ms() if self.now_ms is None else self.now_ms, self.asked.keys,
+                planned=events.planned, progressed=events.progressed,
+            )  # fmt: skip
+
+    def act(self, answer: ErasureAnswer) -> Acted:
+        """Do rounds of the partitions in which a key is, and collect."""
+        from keeplast.cli.frame.exit_codes import error_exit_code
+        from keeplast.cli.show.fault import fault_text
+
+        faults = _clean(self, answer.partitions_with_traces())
+        return Acted(
+            max((error_exit_code(error) for _, error in faults), default=0),
+            tuple(f"{partition}: {fault_text(error)}" for partition, error in faults),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return nothing beside the answer."""
+        return {}
 
 
 def choose_stored(opened: TieredStore, topics: Sequence[str]) -> list[TopicPartition]:
@@ -103,48 +132,23 @@ def choose_stored(opened: TieredStore, topics: Sequence[str]) -> list[TopicParti
     return [each for each in there if not topics or each.topic in topics]
 
 
-def _find(
-    call: OwnedCall,
-    topics: Sequence[str],
-    keys: ErasureKeys,
-    broker_config: Path | None,
-    now_ms: int | None,
-) -> ErasureAnswer:
-    from keeplast.cli.show.progress import ProgressEvents
-    from keeplast.clock import SystemClock
-    from keeplast.config.mapping import cleaner_config
-    from keeplast.service.store_erasing import find_store_traces
-
-    with call.opened(broker_config=broker_config) as opened, ProgressEvents("searching") as events:
-        return find_store_traces(
-            opened, choose_stored(opened, topics),
-            cleaner_config({}, cluster=broker_settings(broker_config)),
-            SystemClock().now_ms() if now_ms is None else now_ms, keys,
-            planned=events.planned, progressed=events.progressed,
-        )  # fmt: skip
-
-
 def _clean(
-    call: OwnedCall,
-    grace: GraceOptions,
-    partitions: Sequence[TopicPartition],
-    broker_config: Path | None,
-    receipt: Path | None,
+    eraser: _StoreEraser, partitions: Sequence[TopicPartition]
 ) -> list[tuple[TopicPartition, Exception]]:
     """Do rounds of the partitions in which a key is, and collect; returns what failed of each."""
     from keeplast.cli.tier.steps import receipt_writer
     from keeplast.errors import CompactionError
 
-    line_to = receipt_writer(receipt)
+    call, line_to = eraser.call, receipt_writer(eraser.receipt)
     faults: list[tuple[TopicPartition, Exception]] = []
     left = list(partitions)
     for number in range(ROUNDS_OF_NOW):
         # Each by itself: one remembers what it has examined, and dates of that moment with it.
-        with call.opened(broker_config=broker_config) as opened:
+        with call.opened(broker_config=eraser.broker_config) as opened:
             for each in tuple(left):
                 try:
                     opened.clean(
-                        each, takes_over=call.take_over, grace_ms=grace.milliseconds,
+                        each, takes_over=call.take_over, grace_ms=eraser.grace.milliseconds,
                         receipt=line_to, force=True, expired=True,
                     )  # fmt: skip
                     if number + 1 == ROUNDS_OF_NOW:

@@ -1,0 +1,68 @@
+"""``keeplast attach certificate``: sign that a remote tier has no trace of a request's keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keeplast.cli.attach.erase import look_at_cluster, search_tier
+from keeplast.cli.attach.options import (
+    ClusterOptions,
+    TierOptions,
+    WantedOptions,
+    decision_log_there,
+)
+from keeplast.cli.frame.certifying import CertificateOptions, SearchedPlace, sign_certificate
+from keeplast.cli.frame.command import Result, command
+from keeplast.cli.frame.erasing import store_shelf
+from keeplast.cli.frame.parameters import Json, Receipt
+from keeplast.errors import InvalidError
+
+if TYPE_CHECKING:
+    from keeplast.model.erasure_request import ErasureRequest
+    from keeplast.service.erasure_answer import ErasureKeys
+
+
+@command(
+    first=("hash_key", "sign_key", "out"),
+    example="keeplast attach certificate --bootstrap-server localhost:9092 --storage "
+    "local:/mnt/tier --store sqlite:///decisions.db --hash-key hash.key --sign-key sign.pem --out "
+    "gone.json",
+)
+def certificate(
+    cluster: ClusterOptions,
+    tier: TierOptions,
+    wanted: WantedOptions,
+    options: CertificateOptions,
+    receipt: Receipt = None,
+    as_json: Json = False,
+) -> Result:
+    """Search a remote tier for the keys of a request, and sign that no trace of them was found.
+
+    What brokers serve, what waits to be collected, and the list of objects. Refused while there is
+    a trace, a key's own tombstone included, or an object that nobody could search. It says that
+    brokers' own disks were not searched.
+    """
+    from keeplast.attach.collection import GRACE_MS_DEFAULT
+
+    if cluster.topics:
+        raise InvalidError(
+            f"the request says which topics; leave --topic out. --topic={' '.join(cluster.topics)}"
+        )
+    with (
+        decision_log_there(tier.store) as log,
+        store_shelf(tier.store, options.requests) as shelf,
+    ):
+        if log is None:
+            raise InvalidError("name the decision log. --store=None")
+
+        def search(asked: ErasureRequest, keys: ErasureKeys) -> SearchedPlace:
+            from keeplast.service.attached_certificate import attached_place
+            from keeplast.service.certificate import receipts_standing
+
+            standing = receipts_standing(receipt)
+            found = look_at_cluster(cluster, asked.topics, log)
+            place = attached_place(found.facts, found.folded, log)
+            answer = search_tier(found, tier, wanted, log, keys, GRACE_MS_DEFAULT)
+            return SearchedPlace(answer, place, standing)
+
+        return sign_certificate(options, shelf, search, as_json=as_json)

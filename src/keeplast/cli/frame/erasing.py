@@ -1,0 +1,231 @@
+"""What every ``erase`` does, of directories, stores and attached topics: ask, keep, act, ask again.
+
+A place says how its logs are searched and what may be done there; what is asked, kept and said is
+the same. No key is printed: only its line and its hash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+from keeplast.cli.frame.command import Result
+from keeplast.cli.frame.erasure_options import KEYS, HashKey, Keys, Requests
+from keeplast.cli.frame.parameters import SCOPE
+
+if TYPE_CHECKING:
+    from keeplast.model.erasure_request import ErasureRequest
+    from keeplast.service.erasure_answer import ErasureAnswer, ErasureKeys
+    from keeplast.service.erasure_book import RequestShelf
+
+ROUNDS_OF_NOW = 2
+"""The first takes what is overwritten and dates tombstones, the second those whose date is past."""
+
+AllTopics = Annotated[
+    bool,
+    typer.Option("--all-topics", help="Every compacted topic there.", rich_help_panel=SCOPE),
+]
+Reapply = Annotated[
+    bool,
+    typer.Option(
+        "--reapply",
+        help="Look for the keys of earlier requests instead: for what came back with a backup. The "
+        "hash key is enough.",
+        rich_help_panel=KEYS,
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Look, and keep no request.", rich_help_panel=KEYS)
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyOptions:
+    """Which keys are to be gone, from which topics if not from named ones, where that is kept."""
+
+    keys: Keys = None
+    hash_key: HashKey
+    all_topics: AllTopics = False
+    reapply: Reapply = False
+    dry_run: DryRun = False
+    requests: Requests = None
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """What ``--now`` did: exit code, what went wrong in sentences, and its part of the document."""
+
+    code: int = 0
+    messages: tuple[str, ...] = ()
+    document: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Eraser(Protocol):
+    """A place in which keys are searched for, and in which rounds may be done."""
+
+    def find(self) -> ErasureAnswer:
+        """Search all of it."""
+        ...
+
+    def act(self, answer: ErasureAnswer) -> Acted:
+        """Do what may be done in the partitions that have a trace."""
+        ...
+
+    def document(self) -> Mapping[str, Any]:
+        """Return what the document says of the place."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AskedErasure:
+    """What a call asks: the keys, their topics (none for all), the requests it goes by again."""
+
+    keys: ErasureKeys
+    topics: tuple[str, ...]
+    reapplied: tuple[ErasureRequest, ...]
+
+
+def check_call(about: KeyOptions, *, now: bool) -> None:
+    """Raise InvalidError for options that contradict each other."""
+    from keeplast.errors import InvalidError
+
+    if now and about.dry_run:
+        raise InvalidError("--now changes logs and --dry-run nothing; leave one out. --now=True")
+
+
+def asked_keys(about: KeyOptions, topics: tuple[str, ...], shelf: RequestShelf) -> AskedErasure:
+    """Return what is asked; ``topics`` are those that were named, ``shelf`` has earlier requests.
+
+    InvalidError for what contradicts itself.
+    """
+    from keeplast.cli.frame.key_files import read_hasher, read_keys
+    from keeplast.errors import InvalidError
+    from keeplast.service.erasure_book import choose_requests, keys_of_file, keys_of_requests
+
+    hasher = read_hasher(about.hash_key)
+    plain = None if about.keys is None else read_keys(about.keys)
+    if not about.reapply:
+        if plain is None:
+            raise InvalidError("give the keys with --keys FILE, or --reapply. --keys=None")
+        if bool(topics) == about.all_topics:
+            raise InvalidError(
+                "give --topic, or --all-topics for every compacted topic. "
+                f"--topic={' '.join(topics)}"
+            )
+        return AskedErasure(keys_of_file(plain, hasher, topics), topics, ())
+    if topics or about.all_topics:
+        raise InvalidError(
+            "--reapply takes the topics of the requests; leave --topic and --all-topics out. "
+            f"--topic={' '.join(topics)}"
+        )
+    found = choose_requests(shelf, None)
+    found = tuple(each for each in found if each.hash_check == hasher.check)
+    if not found:
+        raise InvalidError(
+            "no request was made with this hash key; give theirs. "
+            f"hash_key={hasher.check} path={shelf.name}"
+        )
+    return AskedErasure(keys_of_requests(found, hasher, plain), topics_of(found), found)
+
+
+def topics_of(requests: Sequence[ErasureRequest]) -> tuple[str, ...]:
+    """Return the topics of requests, none for all."""
+    if any(not each.topics for each in requests):
+        return ()
+    return tuple(sorted({topic for each in requests for topic in each.topics}))
+
+
+def erase_keys(
+    about: KeyOptions,
+    asked: AskedErasure,
+    shelf: RequestShelf,
+    eraser: Eraser,
+    *,
+    now: bool,
+    as_json: bool,
+    kept: Callable[[Sequence[ErasureRequest]], None] = lambda requests: None,
+) -> Result:
+    """Search, keep the request, do what may be done, and say what is left.
+
+    ``kept`` hears of the requests that the call goes by, once they are kept.
+    """
+    from keeplast.cli.show.erase import render_answer
+    from keeplast.cli.show.output import print_result, say
+    from keeplast.service.erasure_book import add_request
+
+    answer = eraser.find()
+    requests = asked.reapplied
+    if not about.dry_run:
+        if not about.reapply:
+            requests = (add_request(shelf, asked.keys, asked.topics, answer),)
+        kept(requests)
+    acted = Acted()
+    if now and answer.there:
+        acted = eraser.act(answer)
+        answer = eraser.find()
+    code = max(say_answer(answer, asked), acted.code)
+    for message in acted.messages:
+        say(message, kind="error")
+    request = requests[0].request_id if len(requests) == 1 else None
+    if not as_json:
+        name = [] if request is None else [f"request {request}"]
+        print_result(*name, *render_answer(answer))
+    return code, {
+        **eraser.document(),
+        "request": request,
+        "requests": [each.request_id for each in asked.reapplied],
+        **answer.document(),
+        **acted.document,
+    }
+
+
+def say_answer(answer: ErasureAnswer, asked: AskedErasure) -> int:
+    """Say what needs somebody; returns the exit code."""
+    from keeplast.cli.frame.exit_codes import CHECK_FAILED, DONE, REFUSED, error_exit_code
+    from keeplast.cli.show.fault import fault_text
+    from keeplast.cli.show.output import say
+
+    for warning in answer.warnings:
+        say(warning, kind="warning")
+    code = CHECK_FAILED if answer.undecided else DONE
+    for each in answer.undecided:
+        places = ", ".join(str(e.partition) for e in each.places if not e.is_decided)
+        say(f"{each.name}: its delete is not decided in {places}", kind="error")
+    is_named = bool(asked.topics) and not asked.reapplied
+    if answer.problems or (answer.left_out and is_named) or not answer.searches:
+        code = max(code, REFUSED)
+    for partition, error in answer.faults:
+        say(f"{partition}: {fault_text(error)}", kind="error")
+        code = max(code, error_exit_code(error))
+    return code
+
+
+@contextlib.contextmanager
+def store_shelf(url: str, given: Path | None) -> Iterator[RequestShelf]:
+    """Open where requests of a store or of attached topics are kept: the metadata, or ``given``.
+
+    InvalidError when there is no such store.
+    """
+    from keeplast.clock import SystemClock
+    from keeplast.errors import InvalidError
+    from keeplast.log.files import LocalFiles
+    from keeplast.model.redaction import shown_url
+    from keeplast.service.erasure_book import FileShelf, MetadataShelf
+    from keeplast.tier.metadata.database import is_missing, open_database
+    from keeplast.tier.metadata.kept_text import ERASURES, KeptText
+
+    if given is not None:
+        yield FileShelf(LocalFiles(), given.absolute())
+        return
+    if is_missing(url):
+        raise InvalidError(f"there is no such store; correct the URL. url={shown_url(url)}")
+    text = KeptText(open_database(url), SystemClock(), ERASURES)
+    try:
+        yield MetadataShelf(shown_url(url), text)
+    finally:
+        text.close()

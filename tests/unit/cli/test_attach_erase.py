@@ -1,0 +1,259 @@
+"""``keeplast attach erase`` and ``attach certificate``: what they say, keep, do and sign."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from keeplast.cli.main import app
+from keeplast.cluster.layouts.local_storage import SEGMENTS
+from keeplast.format.identifier import encode_id
+from keeplast.format.message_set import read_batches
+from keeplast.format.remote_log_metadata import RemoteLogSegmentState
+from tests.support.attached_world import CLUSTER_ID, PARTITION, TOPIC_ID, moved
+from tests.support.commanded_world import commanded_world
+from tests.support.key_pair import OperatorFiles, write_operator_files
+from tests.support.verified_world import VerifiedWorld
+
+SMALL = ("--config", "segment.bytes=2000")
+"""What stays raw at the end is two segments."""
+ALL = [b"k%d" % number for number in range(30)]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerifiedWorld]:
+    with commanded_world(tmp_path, monkeypatch) as made:
+        yield made
+
+
+@pytest.fixture
+def operator(tmp_path: Path) -> OperatorFiles:
+    return write_operator_files(tmp_path / "apart", ALL)
+
+
+class Call:
+    """What a command answered."""
+
+    def __init__(self, world: VerifiedWorld, command: str, *more: object, topics: bool) -> None:
+        found = CliRunner().invoke(
+            app,
+            [
+                "attach", command, "--bootstrap-server", "127.0.0.1:1", "--storage", "local:/x",
+                "--store", store_of(world), *(("--topic", PARTITION.topic) if topics else ()),
+                *map(str, more), "--json",
+            ],
+        )  # fmt: skip
+        self.code, self.err = found.exit_code, " ".join(found.stderr.split())
+        self.text = found.stdout + found.stderr
+        self.document: dict[str, Any] = json.loads(found.stdout) if found.stdout else {}
+
+
+def store_of(world: VerifiedWorld) -> str:
+    return f"sqlite:///{world.world.root / 'decisions.db'}"
+
+
+def erase(world: VerifiedWorld, operator: OperatorFiles, *more: object) -> Call:
+    keys = ("--keys", operator.keys, "--hash-key", operator.hash_key)
+    return Call(world, "erase", *keys, *more, topics=True)
+
+
+def certify(world: VerifiedWorld, operator: OperatorFiles, out: Path, *more: object) -> Call:
+    signed = ("--hash-key", operator.hash_key, "--sign-key", operator.sign_key, "--out", out)
+    return Call(world, "certificate", *signed, *more, topics=False)
+
+
+def keeplast(*arguments: object) -> Any:
+    found = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    assert 0 == found.exit_code, found.output
+    return json.loads(found.stdout)
+
+
+def present(world: VerifiedWorld) -> set[int]:
+    """Return the lines of the keys that any object has."""
+    found: set[int] = set()
+    for path in (world.tier.root / SEGMENTS).rglob("*.log"):
+        for batch in read_batches(path.read_bytes()):
+            records = () if batch.is_control else batch.records()
+            found |= {ALL.index(each.key) + 1 for each in records if each.key in ALL}
+    return found
+
+
+def lines(call: Call) -> set[int]:
+    return {each["line"] for each in call.document["keys"] if each["is_there"]}
+
+
+def test_each_key_is_told_with_what_is_served_and_what_is_hidden(
+    world: VerifiedWorld, operator: OperatorFiles
+) -> None:
+    before = sorted(world.tier.root.rglob("*")), list(world.cluster.values)
+    run = erase(world, operator)
+    assert 1 == run.code, run.err
+    assert present(world) == lines(run) == set(range(1, 31))
+    places = [place for each in run.document["keys"] for place in each["places"]]
+    decided = [place for place in places if place["decided"]]
+    assert decided
+    assert all(place["gone_by_ms"] is None for place in places)
+    assert all("its tombstone wins" in place["why"] for place in decided if place["tombstones"])
+    undecided = [place for place in places if not place["decided"]]
+    assert all("unless one is among what only brokers have" in e["why"] for e in undecided)
+    names = {f"segment {encode_id(each.id.segment_id)}" for each in world.replaced()}
+    assert names == {name for place in places for name in place["files_beside"]}
+    assert any("which only brokers have" in e["why"] for e in run.document["not_searched"])
+    assert not any(key.decode() + '"' in run.text for key in ALL)
+    assert before == (sorted(world.tier.root.rglob("*")), world.cluster.values)
+    (request,) = keeplast("erasure", "list", store_of(world))["requests"]
+    assert (run.document["request"], [PARTITION.topic], 30) == (
+        request["id"], request["topics"], len(request["keys"])
+    )  # fmt: skip
+    again = Call(
+        world, "erase", "--reapply", "--hash-key", operator.hash_key, topics=False
+    )  # fmt: skip
+    assert {each["hash"] for each in run.document["keys"]} == {
+        each["hash"] for each in again.document["keys"] if each["is_there"]
+    }
+    keeplast("erasure", "forget", store_of(world), request["id"])
+    assert [] == keeplast("erasure", "list", store_of(world))["requests"]
+
+
+def test_now_cleans_and_collects_what_its_grace_lets_go(
+    world: VerifiedWorld, operator: OperatorFiles
+) -> None:
+    waits = erase(world, operator, "--now", "--grace-ms", "10h", *SMALL)
+    assert world.replaced()
+    hidden = [e for key in waits.document["keys"] for e in key["places"] if not e["records"]]
+    assert all(place["may_go_from_ms"] is not None for place in hidden)
+    done = erase(world, operator, "--now", "--grace-ms", "0", *SMALL)
+    assert (1, []) == (done.code, world.replaced()), done.err
+    assert present(world) == lines(done)
+    assert not any(e["files_beside"] for key in done.document["keys"] for e in key["places"])
+    assert [["orders"], []] == [
+        [e["topic"] for e in done.document["rounds"]],
+        done.document["errors"],
+    ]
+
+
+def test_a_certificate_is_refused_while_a_trace_is_there_and_says_what_it_is_about(
+    world: VerifiedWorld, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    out = tmp_path / "gone.json"
+    newest = world.tier.served()[-1]
+    last = {
+        each.key
+        for batch in read_batches(world.tier.log_of(newest))
+        if not batch.is_control
+        for each in batch.records()
+    }
+    key = next(each for each in ALL if each not in last)
+    operator.keys.write_bytes(key + b"\n")
+    assert erase(world, operator).code in (0, 1)
+    refused = certify(world, operator, out)
+    assert (4, True, False) == (refused.code, "no certificate" in refused.err, out.exists())
+    world.world.expire(*world.tier.served()[:-1])
+    # Its objects wait for their collection, and are a trace as long as they are there.
+    refused = certify(world, operator, out)
+    assert (4, True) == (refused.code, "segment " in refused.err), refused.err
+    erase(world, operator, "--now", "--grace-ms", "0", *SMALL)
+    issued = certify(world, operator, out)
+    assert 0 == issued.code, issued.err
+    statement = keeplast("erasure", "verify", out, "--public-key", operator.public_key)["statement"]
+    assert (CLUSTER_ID, "attached topics") == (
+        statement["place"]["cluster_id"], statement["place"]["kind"]
+    )  # fmt: skip
+    (part,) = statement["partitions"]
+    epoch = world.world.log().partitions(CLUSTER_ID)[0].epoch
+    assert (encode_id(TOPIC_ID), epoch, len(world.cluster.values), newest.end_offset + 1) == (
+        part["topic_id"], part["metadata_version"], part["metadata_offset"], part["searched_to"]
+    )  # fmt: skip
+    said = " ".join(statement["not_searched"])
+    assert "brokers' local logs" in said
+    assert f"offsets {newest.end_offset + 1} to " in said
+
+
+def test_what_nobody_could_search_is_no_searched_place(
+    world: VerifiedWorld, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    out = tmp_path / "gone.json"
+    operator.keys.write_bytes(b"nobody\n")
+    run = erase(world, operator)
+    assert (0, set()) == (run.code, lines(run)), run.err
+    served = world.tier.served()[0]
+    stem = world.file_of(served)
+    name = stem.with_name(stem.name.replace(encode_id(served.id.segment_id), encode_id(b"s" * 16)))
+    shutil.copy(stem, name)
+    refused = certify(world, operator, out)
+    assert (4, True) == (refused.code, "nobody searched it" in refused.err), refused.err
+    assert 4 == erase(world, operator).code
+    name.unlink()
+    begun = replace(
+        served, id=replace(served.id, segment_id=b"c" * 16), broker_id=1,
+        state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+    )  # fmt: skip
+    world.cluster.tell(begun)
+    assert 0 == certify(world, operator, out).code
+    shutil.copy(stem, stem.with_name(stem.name.replace(
+        encode_id(served.id.segment_id), encode_id(begun.id.segment_id))))  # fmt: skip
+    refused = certify(world, operator, tmp_path / "other.json")
+    assert (4, True) == (refused.code, "was begun and has not ended" in refused.err), refused.err
+    world.cluster.tell(moved(begun, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+    # It has the served segment's records now, and was searched.
+    assert 0 == certify(world, operator, tmp_path / "other.json").code
+    data = bytearray(stem.read_bytes())
+    data[70] ^= 1
+    stem.write_bytes(data)
+    damaged = certify(world, operator, tmp_path / "third.json")
+    assert (4, True) == (damaged.code, "no certificate" in damaged.err), damaged.err
+
+
+def test_a_named_topic_that_is_not_compacted_keeps_a_certificate_back(
+    world: VerifiedWorld, operator: OperatorFiles, tmp_path: Path
+) -> None:
+    said = tmp_path / "settings.toml"
+    said.write_text(f'[topic."{PARTITION.topic}"]\n"cleanup.policy" = "delete"\n')
+    requests = tmp_path / "requests"
+    run = erase(world, operator, "--config-file", said, "--requests", requests)
+    assert (4, [PARTITION.topic]) == (run.code, [e["topic"] for e in run.document["not_searched"]])
+    assert requests.exists()
+    assert [] == keeplast("erasure", "list", store_of(world))["requests"]
+    refused = certify(
+        world, operator, tmp_path / "gone.json", "--config-file", said, "--requests", requests
+    )
+    assert (4, True) == (refused.code, "though its topic was asked for" in refused.err)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--now", "--dry-run"), "leave one out"),
+        (("--all-topics",), "give --topic, or --all-topics"),
+        (("--reapply",), "--reapply takes the topics"),
+        (("--grace-ms", "-1"), "grace"),
+    ],
+)
+def test_what_cannot_be_asked_is_exit_code_2(
+    world: VerifiedWorld, operator: OperatorFiles, more: tuple[str, ...], words: str
+) -> None:
+    run = erase(world, operator, *more)
+    assert (2, True) == (run.code, words in run.err), run.err
+
+
+def test_a_decision_log_that_is_not_there_is_not_made(
+    world: VerifiedWorld, operator: OperatorFiles
+) -> None:
+    nowhere = world.world.root / "nowhere.db"
+    found = CliRunner().invoke(
+        app,
+        [
+            "attach", "erase", "--bootstrap-server", "127.0.0.1:1", "--storage", "local:/x",
+            "--store", f"sqlite:///{nowhere}", "--keys", str(operator.keys), "--hash-key",
+            str(operator.hash_key), "--topic", PARTITION.topic,
+        ],
+    )  # fmt: skip
+    assert (2, False) == (found.exit_code, nowhere.exists())
+    assert "no such decision log" in found.stderr

@@ -59,8 +59,9 @@ def delete_records(
 ) -> Result:
     """Delete a partition's records below an offset, whatever their keys, as DeleteRecords does.
 
-    They are gone for readers at once. Their bytes go when all of a segment is below the offset:
-    with the next `clean` or `run`, at a broker's next retention check, or now with `--remove`.
+    They are gone for readers at once. Their bytes go when all of a segment is below the offset: now
+    with `--remove`, at a broker's next retention check, or behind the next round of `clean` or
+    `run`, which may join the segment with what follows first, so that it stays as long as that.
     Refused for a topic whose policy lacks `delete`, and above the high watermark.
     """
     from keeplast.cli.frame.exit_codes import DONE
@@ -111,8 +112,13 @@ def _lines(report: DeleteRecordsReport, *, dry_run: bool, removes: bool) -> list
         if removes:
             lines.append(f"  {what}: {'would be removed' if dry_run else 'removed'}")
         else:
-            who = "the next clean or run" if report.is_compacted else "--remove"
-            lines.append(f"  {what}: removed by {who}, or by a broker's next retention check")
+            after = "by --remove, or by a broker's next retention check"
+            if report.is_compacted:
+                after = (
+                    "now by --remove, later by a broker's next retention check, or by the next "
+                    "clean or run, unless its round joins it with what follows"
+                )
+            lines.append(f"  {what}: removed {after}")
     if report.partly is not None:
         partly = report.partly
         what = "holds deleted records and others"

@@ -1,7 +1,9 @@
 """Moves the log start offset of one partition, as a broker does for ``DeleteRecords``.
 
 Nothing but the start moves: what lies below is gone for readers at once, and from the disk when all
-of its segment is below and somebody looks, a broker's retention check or the next round here.
+of its segment is below and somebody looks: a broker's retention check, ``clean`` or ``run`` here. A
+round that comes before may have made one segment of it and what follows, as a broker's would: then
+it stays as long as that one does.
 Allowed where the policy contains ``delete``, and up to the high watermark. Answers to
 ``ReplicaManager.deleteRecordsOnLocalLog`` and ``UnifiedLog.maybeIncrementLogStartOffset``;
 cleaning.md section 5.

@@ -28,9 +28,26 @@ def test_it_says_what_moved_and_when_the_bytes_go(keeplast: Command, log: Path) 
     assert 0 == run.code
     assert "t-0: log start moved from 0 to 7; readers see 7..15" in run.out
     assert "1 segment wholly below (0, " in run.out
-    assert "removed by the next clean or run, or by a broker's next retention check" in run.out
+    said = "removed now by --remove, later by a broker's next retention check, or by the next"
+    assert f"{said} clean or run, unless its round joins it with what follows" in run.out
     assert "segment 5 (" in run.out
     assert 7 == log_start_line(log)
+
+
+@pytest.mark.parametrize(
+    ("segment_bytes", "removes", "expected"),
+    [(1 << 20, False, [0, 10]), (14, False, [5, 10]), (1 << 20, True, [5, 10])],
+)
+def test_a_round_may_join_what_is_below_with_what_follows_unless_it_was_removed(
+    keeplast: Command, log: Path, segment_bytes: int, removes: bool, expected: list[int]
+) -> None:
+    """A round in which each segment stays alone takes what is below off the disk behind it."""
+    where = [*WHERE, "--before-offset", 7, *POLICY, *(["--remove"] if removes else [])]
+    assert 0 == keeplast("delete-records", log.parent, *where).code
+    more = ("--config", f"segment.bytes={segment_bytes}", "--config", "retention.ms=-1")
+    run = keeplast("clean", log.parent, *WHERE, *POLICY, *more, "--force", "--selection", "kafka")
+    assert 0 == run.code, run.err
+    assert expected == bases_of(log)
 
 
 def test_a_dry_run_changes_nothing(keeplast: Command, log: Path) -> None:

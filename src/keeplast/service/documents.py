@@ -256,10 +256,7 @@ def attached_document(
     cluster_id: str, metadata_ends: Mapping[int, int], found: Sequence[RemotePartitionStatus]
 ) -> dict[str, Any]:
     """Return what brokers serve of tiered topics, as ``keeplast attach status`` prints it."""
-    return {
-        **attached_head(cluster_id, metadata_ends), "assumed": ASSUMED_OF_BROKERS,
-        PARTITIONS: list(found),
-    }  # fmt: skip
+    return {**attached_head(cluster_id, metadata_ends), PARTITIONS: list(found)}
 
 
 def attached_head(cluster_id: str, metadata_ends: Mapping[int, int]) -> dict[str, Any]:
@@ -267,4 +264,5 @@ def attached_head(cluster_id: str, metadata_ends: Mapping[int, int]) -> dict[str
     return {
         "cluster_id": cluster_id,
         "metadata_offsets": {str(number): end for number, end in metadata_ends.items()},
+        "assumed": ASSUMED_OF_BROKERS,
     }

@@ -139,7 +139,11 @@ def console(
     elif bootstrap_server is not None:
         from keeplast.cli.attach.options import ClusterOptions, TierOptions, WantedOptions
         from keeplast.cli.attach.run_options import CapOptions
-        from keeplast.cli.attach.watching import attached_finder, attached_watcher
+        from keeplast.cli.attach.watching import (
+            attached_finder,
+            attached_scanner,
+            attached_watcher,
+        )
         from keeplast.cluster.layouts.paced import pace_of
 
         cluster = ClusterOptions(
@@ -149,14 +153,14 @@ def console(
             cluster, store, clock, partitions=scope.partitions, receipt=receipt
         )
         if storage is not None:
+            tier = TierOptions(store=store or "", storage=storage, storage_options=storage_options)
+            pace = pace_of(CapOptions().pace())
             find = attached_finder(
-                cluster, store,
-                TierOptions(
-                    store=store or "", storage=storage, storage_options=storage_options
-                ),
+                cluster, store, tier,
                 WantedOptions(flags=settings.flags, config_file=settings.config_file), clock,
-                pace_of(CapOptions().pace()), partitions=scope.partitions,
+                pace, partitions=scope.partitions,
             )  # fmt: skip
+            scan = attached_scanner(cluster, tier, pace, partitions=scope.partitions)
     else:
         from keeplast.cli.tier.options import StoreCall
         from keeplast.cli.tier.watching import store_finder, store_scanner, store_watcher

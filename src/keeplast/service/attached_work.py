@@ -41,7 +41,7 @@ from keeplast.format.remote_log_metadata import RemoteLogSegment
 from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.rewrite.runner import Runner
-from keeplast.run.events import Events, RoundWork
+from keeplast.run.events import Events
 from keeplast.run.receipt import action_line
 from keeplast.service.attached_claims import AttachedClaims
 from keeplast.service.attached_facts import left_facts, request_of, with_brokers, worked_facts
@@ -56,7 +56,13 @@ from keeplast.service.control import Wish
 from keeplast.service.ledger import TurnLedger
 from keeplast.service.narrator import TierNarrator
 from keeplast.service.receipts import BYTES_MAX, receipt_to
-from keeplast.service.schedule import LOOK_MS_MIN, RETRY_MS_MAX, is_lasting, is_stop
+from keeplast.service.schedule import (
+    LOOK_MS_MIN,
+    RETRY_MS_MAX,
+    is_lasting,
+    is_stop,
+    planned_round,
+)
 from keeplast.service.set_aside import SetAside, mark_of
 from keeplast.service.snapshot import (
     AttachedTotals,
@@ -386,9 +392,9 @@ class AttachedWork:
         for choice in choices:
             seen, look = self._findings[choice.partition]
             if look.figures is not None:
+                strategy = self._sight.wanted.topic_config(choice.partition.topic).strategy
                 ranges = look.figures.cleanable
-                planned = ranges.clean_bytes + 2 * ranges.cleanable_bytes
-                self._events.planned(planned, RoundWork(choice.partition))
+                self._events.planned(*planned_round(choice.partition, ranges, strategy))
             report = self._round(seen)
             self._stale.add(choice.partition)
             if report is None:

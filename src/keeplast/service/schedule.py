@@ -17,8 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from keeplast.cleaner.eligibility import CleanableRange
 from keeplast.errors import CompactionError, CorruptError, InvariantError, StoppedError
 from keeplast.model.partition import TopicPartition
+from keeplast.model.strategy import Strategy
+from keeplast.run.events import RoundWork
 from keeplast.service.set_aside import SetAside
 from keeplast.survey.report import RoundReport
 
@@ -52,6 +55,20 @@ def is_lasting(error: Exception, directory: Path) -> bool:
         return error.path is None or Path(error.path).is_relative_to(directory)
     may_pass = isinstance(error, CompactionError | OSError | MemoryError)
     return isinstance(error, InvariantError) or not may_pass
+
+
+def planned_round(
+    partition: TopicPartition, ranges: CleanableRange, strategy: Strategy
+) -> tuple[int, RoundWork]:
+    """Return what both passes of a round will read, in bytes by its look, and whose that is.
+
+    As :meth:`~keeplast.run.round_state.Round.bytes_to_read` counts: with versions the first pass
+    reads what is clean, too.
+    """
+    index = ranges.cleanable_bytes
+    if strategy is not Strategy.OFFSET:
+        index += ranges.clean_bytes
+    return index + ranges.clean_bytes + ranges.cleanable_bytes, RoundWork(partition, index)
 
 
 def retry_ms(failures: int, backoff_ms: int) -> int:

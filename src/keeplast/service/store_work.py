@@ -30,13 +30,19 @@ from keeplast.log.files import FileSystem
 from keeplast.model.partition import TopicPartition
 from keeplast.model.topic_config import TopicConfig
 from keeplast.rewrite.runner import Runner
-from keeplast.run.events import Events, RoundWork
+from keeplast.run.events import Events
 from keeplast.run.receipt import action_line
 from keeplast.service.control import Wish
 from keeplast.service.ledger import TurnLedger
 from keeplast.service.narrator import TierNarrator
 from keeplast.service.receipts import BYTES_MAX, receipt_to
-from keeplast.service.schedule import LOOK_MS_MIN, RETRY_MS_MAX, is_lasting, is_stop
+from keeplast.service.schedule import (
+    LOOK_MS_MIN,
+    RETRY_MS_MAX,
+    is_lasting,
+    is_stop,
+    planned_round,
+)
 from keeplast.service.set_aside import SetAside, mark_of, read_stored_mark, stored_mark
 from keeplast.service.snapshot import PartitionFacts, TierTotals
 from keeplast.service.store_facts import elsewhere_facts, own_facts, with_look
@@ -358,9 +364,9 @@ class StoreWork:
         """Do one round of each chosen partition; returns those whose round ended."""
         chosen = [self._findings[choice.partition] for choice in choices]
         for found in chosen:
-            ranges = found.look.figures.cleanable
-            planned = ranges.clean_bytes + 2 * ranges.cleanable_bytes
-            self._events.planned(planned, RoundWork(found.request.partition))
+            request, ranges = found.request, found.look.figures.cleanable
+            work = planned_round(request.partition, ranges, request.topic.strategy)
+            self._events.planned(*work)
         if self._pool is None or len(chosen) == 1:
             reports = [self._round(found) for found in chosen]
         else:

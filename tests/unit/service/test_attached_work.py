@@ -23,6 +23,7 @@ from keeplast.errors import (
 )
 from keeplast.log.files import LocalFiles
 from keeplast.model.partition import TopicPartition
+from keeplast.run.events import RoundWork
 from keeplast.service.schedule import RETRY_MS_MAX
 from keeplast.service.snapshot import AttachedTotals, PartitionCondition, PartitionFacts
 from keeplast.survey.receipt_book import CollectionReceipt, RoundReceipt, read_entries
@@ -31,6 +32,7 @@ from keeplast.tier.state.attached import DecisionState
 from tests.support.attached_loop import INTERVAL_MS, LoopWorld, caps
 from tests.support.attached_world import CLUSTER_ID
 from tests.support.daemon_world import Published
+from tests.support.store_world import ToldOfStore
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
@@ -122,6 +124,26 @@ def test_nothing_is_deleted_while_a_broker_is_behind_and_it_is_told_once(world: 
     answers.append(None)
     world.run("a", grace_ms=0, why_wait=lambda *_: answers[-1])
     assert len(world.served("a")) == world.stored("a") < stored
+
+
+def test_a_round_tells_how_far_it_is_and_in_which_pass(
+    world: LoopWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.topic("a")
+    works: list[tuple[int, RoundWork | None]] = []
+    read: list[int] = []
+    monkeypatch.setattr(
+        ToldOfStore, "planned", lambda _, total, work=None: works.append((total, work))
+    )
+    monkeypatch.setattr(
+        ToldOfStore, "progressed",
+        lambda _, count, partition=None: read.append(count if partition == A else 0),
+    )  # fmt: skip
+    assert 1 == world.run("a")[0].rounds
+    ((total, work),) = works
+    assert work is not None
+    assert A == work.partition
+    assert 0 < (work.index_bytes or 0) < sum(read) <= total
 
 
 def test_without_a_grace_one_pass_compacts_and_collects(world: LoopWorld) -> None:

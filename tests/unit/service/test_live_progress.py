@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from keeplast.cleaner.eligibility import CleanableRange
 from keeplast.cleaner.selection import Choice
 from keeplast.model.partition import TopicPartition
+from keeplast.model.strategy import Strategy
 from keeplast.run.events import NoEvents, RoundsProgress, RoundWork
 from keeplast.service.control import Control
 from keeplast.service.live import LiveProgress, Pass, RoundProgress
+from keeplast.service.schedule import planned_round
 from keeplast.survey.report import RoundReport
 from tests.support.daemon_world import Told
 from tests.support.manual_clock import ManualClock
@@ -95,3 +98,15 @@ def test_a_runner_that_knows_whose_bytes_they_are_says_so() -> None:
     assert [(5, OTHER), (7, None), (11, None)] == heard
     # Each call may end the work.
     assert len(heard) == len(stops)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "total", "index"),
+    [(Strategy.OFFSET, 200, 50), (Strategy.TIMESTAMP, 300, 150), (Strategy.HEADER, 300, 150)],
+)
+def test_a_round_that_is_planned_by_its_look_has_both_passes(
+    strategy: Strategy, total: int, index: int
+) -> None:
+    """Stores and attached topics know no more before their round begins."""
+    ranges = CleanableRange(10, clean_bytes=100, cleanable_bytes=50)
+    assert (total, RoundWork(ONE, index)) == planned_round(ONE, ranges, strategy)

@@ -87,7 +87,11 @@ def _watched(
 
     Its searches keep to the loop's ``pace``.
     """
-    from keeplast.cli.attach.watching import attached_finder, attached_watcher
+    from keeplast.cli.attach.watching import (
+        attached_finder,
+        attached_scanner,
+        attached_watcher,
+    )
     from keeplast.service.console.view import LoopFeed, Observers
 
     live, asked = LiveTierProgress(lines, clock, control), options.console
@@ -102,6 +106,9 @@ def _watched(
         console_served(
             feed, console_at, asked.entrance, clock, allows_actions=asked.allow_actions,
             search=asked.search,
+            scan=attached_scanner(
+                options.cluster, options.tier, pace, partitions=options.partitions
+            ),
             find=attached_finder(
                 options.cluster, options.tier.store, options.tier, options.wanted, clock, pace,
                 partitions=options.partitions, grace_ms=options.grace_ms,

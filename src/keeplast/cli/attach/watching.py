@@ -1,7 +1,7 @@
 """What a console is shown of a live cluster: its tiered topics, looked at again and again.
 
 Read are the metadata topic, as brokers do, and the decision log where one is named; no group, no
-claim. Objects are read only when a key is looked for.
+claim. Objects are read only when a key is looked for, or somebody asks for batch headers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from keeplast.cli.attach.options import (
 from keeplast.clock import Clock
 from keeplast.errors import InvalidError, RefusedError
 from keeplast.inspect.explain import AskedKey
+from keeplast.inspect.header_scan import LogHeaders
 from keeplast.log.files import LocalFiles
+from keeplast.model.partition import TopicPartition
 from keeplast.model.redaction import shown_url
-from keeplast.service.console.searches import MEMORY_BYTES, KeyFinder
+from keeplast.service.console.searches import MEMORY_BYTES, HeaderScanner, KeyFinder
 from keeplast.service.console.view import AttachedLook, Looked, Watcher
 from keeplast.service.explained import KeyAnswer
 from keeplast.service.receipt_shelf import ReceiptShelf
@@ -161,6 +163,45 @@ def attached_finder(
             )  # fmt: skip
 
     return find
+
+
+def attached_scanner(
+    cluster: ClusterOptions, tier: TierOptions, pace: RequestPace, *,
+    partitions: tuple[int, ...] = (),
+) -> HeaderScanner:  # fmt: skip
+    """Return what reads the batch headers of the chosen partitions, at ``pace``.
+
+    Each time folds the metadata topic from its beginning; errors as of :func:`attached_finder`.
+    """
+    from keeplast.attach.served_headers import scan_served_headers
+    from keeplast.cluster.layouts.paced import PacedLayout
+    from keeplast.cluster.metadata_cache import PartitionCache
+    from keeplast.cluster.metadata_log import fold_metadata, partitions_of
+    from keeplast.cluster.status import name_of
+
+    layout = tier.open_layout()
+    client = cluster.connect()
+
+    def scan(
+        partition: TopicPartition, now_ms: int, *, progressed: Callable[[int], None]
+    ) -> LogHeaders:
+        is_shown = not cluster.topics or partition.topic in cluster.topics
+        if not is_shown or (partitions and partition.partition not in partitions):
+            raise InvalidError(f"this partition is not shown here. partition={partition}")
+        facts = client.read_facts([partition.topic])
+        if facts.metadata_topic is None:
+            raise RefusedError("nothing was ever copied to a remote tier here")
+        folded = fold_metadata(
+            client, facts.metadata_topic, partitions_of(facts.topics, facts.metadata_topic),
+            lambda _: progressed(0),
+        )  # fmt: skip
+        folded.require_sound()
+        name = name_of(facts.topics[0], partition.partition)
+        cache = folded.cache.partitions.get(name, PartitionCache())
+        paced = PacedLayout(layout, pace, lambda: progressed(0))
+        return scan_served_headers(paced, cache, now_ms, progressed)
+
+    return scan
 
 
 def _require_there(store: str | None) -> None:

@@ -14,19 +14,24 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from keeplast.inspect.header_scan import LogHeaders
+from keeplast.model.document import shown_fields
 from keeplast.service.attached_status import AttachedStatus
 from keeplast.service.console import pages
 from keeplast.service.console.acting import require_own_form
 from keeplast.service.console.asked import form_of, partition_of, unknown
 from keeplast.service.console.errands import run_errand
-from keeplast.service.console.pages import ShownTime, moment
+from keeplast.service.console.pages import Entry, ShownTime, moment
 from keeplast.service.console.rendering import Rendering
 from keeplast.service.console.searches import KeySearches
 from keeplast.service.console.tokens import Sessions
 from keeplast.service.console.view import ConsoleView, ViewSource
 from keeplast.service.document_text import document_text
-from keeplast.service.documents import headers_document, status_document, tier_document
-from keeplast.service.status import PartitionStatus
+from keeplast.service.documents import (
+    attached_head,
+    headers_document,
+    status_document,
+    tier_document,
+)
 from keeplast.service.status_words import stage_lines
 from keeplast.store.status import TierStatus
 
@@ -79,7 +84,8 @@ class Counting:
     async def document(self, request: Request) -> Response:
         """Return the document of ``keeplast status --json --tombstones headers``.
 
-        Of a store it is that of ``keeplast tier status --json``, with what headers tell.
+        Of a store it is that of ``keeplast tier status --json``, of an attached topic that of
+        ``keeplast attach status --json``, with what headers tell.
         """
         view, entry, found = await self._counted(request)
 
@@ -87,6 +93,11 @@ class Counting:
             if isinstance(entry, TierStatus):
                 told = tier_document(entry) | headers_document(found)
                 return document_text({"partitions": [told]})
+            if isinstance(entry, AttachedStatus):
+                assert view.attached is not None
+                head = attached_head(view.attached.cluster_id, view.attached.metadata_ends)
+                told = shown_fields(entry.remote) | headers_document(found)
+                return document_text(head | {"partitions": [told]})
             assert view.status is not None
             assert entry.log is not None
             counted = replace(entry, log=replace(entry.log, stages=found.stages))
@@ -94,17 +105,13 @@ class Counting:
 
         return await self._rendering.json(make)
 
-    async def _counted(
-        self, request: Request
-    ) -> tuple[ConsoleView, PartitionStatus | TierStatus, LogHeaders]:
+    async def _counted(self, request: Request) -> tuple[ConsoleView, Entry, LogHeaders]:
         partition = partition_of(request)
         require_own_form(request, await form_of(request), self._sessions)
         view: ConsoleView = await self._rendering.in_turn(self._source.view)
         entry = pages.find_entry(view, partition)
         if entry is None:
             raise unknown(partition)
-        if isinstance(entry, AttachedStatus):
-            raise HTTPException(400, "batch headers of a live cluster are not read here")
         size_bytes = _size_bytes(entry)
 
         def scan(has_left: Callable[[], bool]) -> LogHeaders:
@@ -113,8 +120,10 @@ class Counting:
         return view, entry, await run_errand(request, scan)
 
 
-def _size_bytes(entry: PartitionStatus | TierStatus) -> int:
+def _size_bytes(entry: Entry) -> int:
     """Return how much is read; 400 for a log of which that is not known."""
+    if isinstance(entry, AttachedStatus):
+        return entry.size_bytes
     if isinstance(entry, TierStatus):
         return entry.remote_bytes
     if entry.log is None:

@@ -126,7 +126,9 @@ class KeySearches:
         No key is shown, so that no topic is closed to it. InvalidError where they are not read.
         """
         if self._scan is None:
-            raise InvalidError("batch headers of a live cluster are not read here")
+            raise InvalidError(
+                "batch headers are not read here: the console was not told where they are"
+            )
         with self._alone(has_left) as budget:
             budget.planned(size_bytes)
             return self._scan(partition, self._clock.now_ms(), progressed=budget.progressed)
